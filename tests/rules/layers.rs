@@ -190,7 +190,7 @@ const CRATES: &[Crate] = &[
         name: "uct_ib_mlx5_xgvmi",
         layers: &[
             ("UCX's interface", &["abi", "module", "ucs_config"]),
-            ("process", &["log", "panic", "allocator"]),
+            ("process", &["hot", "log", "panic", "allocator"]),
             ("options", &["key_file", "config"]),
             (
                 "UCX in this process",

@@ -12,6 +12,7 @@ use std::hint;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::hot::HOT;
 use crate::log;
 
 #[global_allocator]
@@ -34,13 +35,10 @@ const TRIAL_BYTES: usize = 64 << 10;
 /// forked child whose parent held it.
 const TRIES_MAX: u32 = 1 << 20;
 
-/// Set after the system had no memory, until it has some again.
-static SHORT: AtomicBool = AtomicBool::new(false);
-
 /// True if nothing new should start.
 #[inline]
 pub(crate) fn is_short() -> bool {
-    SHORT.load(Ordering::Relaxed) && is_still_short()
+    HOT.is_short.load(Ordering::Relaxed) && is_still_short()
 }
 
 #[cold]
@@ -62,7 +60,7 @@ fn is_still_short() -> bool {
     }
     // SAFETY: it was just allocated with this layout.
     unsafe { System.dealloc(trial, layout) };
-    SHORT.store(false, Ordering::Relaxed);
+    HOT.is_short.store(false, Ordering::Relaxed);
     false
 }
 
@@ -224,7 +222,7 @@ impl Reserve {
     /// A piece for the layout; null if there is none. The library then starts no new work.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
-        SHORT.store(true, Ordering::Relaxed);
+        HOT.is_short.store(true, Ordering::Relaxed);
         #[cfg(debug_assertions)]
         if injected::has_no_reserve() {
             return null_mut();

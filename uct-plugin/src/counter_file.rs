@@ -121,6 +121,7 @@ pub(crate) struct Slot {
 
 /// Counters of a memory domain: in the counter file if it has a slot, otherwise in this structure.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct Counts {
     /// The first of the words; null until the first event.
     words: AtomicPtr<AtomicU64>,

@@ -14,7 +14,9 @@ use crate::{panic, ucp};
 /// for 16 devices and 8 contexts. UCX handles further ones itself.
 pub(crate) const MDS_MAX: usize = 256;
 
-/// An entry for a known memory domain, served or not.
+/// An entry for a known memory domain, served or not. UCX's operations on the first domains touch one
+/// cache line.
+#[repr(C, align(64))]
 struct Entry {
     /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
     /// under `CHANGES`, like the other fields.
@@ -190,6 +192,16 @@ extern "C" fn in_child() {
 
 #[inline]
 fn entry_of(address: usize) -> Option<&'static Entry> {
+    // The usual process has one memory domain.
+    let first = &ENTRIES[0];
+    match first.address.load(Ordering::Acquire) == address && address > EMPTY {
+        true => Some(first),
+        false => search(address),
+    }
+}
+
+#[inline(never)]
+fn search(address: usize) -> Option<&'static Entry> {
     for entry in &ENTRIES {
         match entry.address.load(Ordering::Acquire) {
             NEVER_USED => return None,

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::{BoundKey, Gvmi, Mkey, OwnerUuid, Region, Span, VirtAddr};
+use xgvmi_pool::{BoundKey, Gvmi, Mkey, OwnerUuid, PoolError, Region, Span, VirtAddr};
 
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
@@ -202,27 +202,43 @@ unsafe fn draw(served: &Md, memh: MemHandle, registration: &Registration) -> Opt
         }
     };
     let (address, length) = (registration.address(), registration.length());
-    let parts;
-    let span = if head.flags & memh_flags::MULTITHREADED == 0 {
-        Region::new(VirtAddr::new(address as u64), length as u64, lkey)
-            .ok()?
-            .into()
-    } else {
+    if head.flags & memh_flags::MULTITHREADED != 0 {
         // SAFETY: by the contract of this function; the flag is set.
-        parts = unsafe { chunks(served, memh, registration) }?;
-        Span::of(&parts).ok()?
-    };
-    match served.host()?.bind(span) {
-        Ok(bound) => Some(bound),
-        Err(error) if error.is_full() => {
-            log::debug!("export left to UCX: {error}");
-            None
-        }
-        Err(error) => {
-            log::diag!("export left to UCX: {error}");
-            None
-        }
+        return unsafe { draw_parts(served, memh, registration) };
     }
+    let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
+    match served.host()?.bind(region) {
+        Ok(bound) => Some(bound),
+        Err(error) => left(&error),
+    }
+}
+
+/// A key of the pool, bound to memory that was registered in chunks.
+///
+/// # Safety
+/// `memh` must be a live memory handle of `served`, with the flag for chunks.
+#[cold]
+unsafe fn draw_parts(
+    served: &Md,
+    memh: MemHandle,
+    registration: &Registration,
+) -> Option<BoundKey> {
+    // SAFETY: by the contract of this function.
+    let parts = unsafe { chunks(served, memh, registration) }?;
+    match served.host()?.bind(Span::of(&parts).ok()?) {
+        Ok(bound) => Some(bound),
+        Err(error) => left(&error),
+    }
+}
+
+/// Logs why the pool bound no key.
+#[cold]
+fn left(error: &PoolError) -> Option<BoundKey> {
+    match error.is_full() {
+        true => log::debug!("export left to UCX: {error}"),
+        false => log::diag!("export left to UCX: {error}"),
+    }
+    None
 }
 
 /// The regions of memory that was registered in chunks.

@@ -131,7 +131,7 @@ unsafe extern "C" fn mem_dereg(md: MdHandle, params: *const MemDeregParams) -> U
     };
     // SAFETY: the parameters are those of the operation, and the handle is live.
     answer(guard("mem_dereg", || unsafe {
-        release::dereg(md, &*params, memh)
+        release::dereg_any(md, &*params, memh)
     }))
 }
 

@@ -44,6 +44,7 @@ mod counter_file;
 mod domains;
 mod entry_point;
 mod export;
+mod hot;
 mod import;
 mod key_file;
 mod key_provider;

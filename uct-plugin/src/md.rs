@@ -16,21 +16,24 @@ use crate::numbers::Numbers;
 use crate::original::Object;
 use crate::{chunks, config, log};
 
-/// A served memory domain.
+/// A served memory domain. An export and its release read the first cache line only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Md {
+    host: OnceLock<Option<HostHooks<Mlx5Device>>>,
+    owner: OwnerUuid,
+    key_form: KeyForm,
+    /// The first word is the address of the counters.
+    counts: counter_file::Counts,
     object: &'static Object,
     facts: MdFacts,
-    owner: OwnerUuid,
     chunks: chunks::Place,
     device: OnceLock<Option<Arc<Mlx5Device>>>,
-    host: OnceLock<Option<HostHooks<Mlx5Device>>>,
     /// Held while the pool is opened.
     opening: Mutex<()>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
     /// Number of the last announcement.
     announced: AtomicU64,
-    counts: counter_file::Counts,
     /// Time of the last search for expired aliases.
     looked: Mutex<Option<Instant>>,
 }
@@ -46,6 +49,7 @@ impl Md {
     pub(crate) fn new(object: &'static Object, facts: MdFacts, owner: OwnerUuid) -> Self {
         Self {
             object,
+            key_form: facts.key_form,
             facts,
             owner,
             chunks: chunks::Place::default(),
@@ -71,7 +75,7 @@ impl Md {
 
     /// Format of exported keys.
     pub(crate) fn key_form(&self) -> KeyForm {
-        self.facts.key_form
+        self.key_form
     }
 
     /// The number in the keys that this memory domain exports.

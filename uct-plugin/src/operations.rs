@@ -170,20 +170,37 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     if object.serves()
         && let Some(memh) = memh
     {
-        // SAFETY: the handle is live.
-        let is_ours = unsafe { memh::is_ours(memh) };
+        // SAFETY: the handle is live, and every memory handle starts with these fields.
+        if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
+            let _released = guard("mem_dereg", || release::dereg(md, memh));
         // SAFETY: the parameters are those of the operation, and the handle is live.
-        let dereg = || unsafe { release::dereg(md, &*params, memh) };
-        match guard("mem_dereg", dereg) {
-            Some(Some(status)) => return status,
-            Some(None) => {}
-            // UCX did not create the handle and cannot free it. In the worst case it is leaked.
-            None if is_ours => return UcsStatus::OK,
-            None => {}
+        } else if let Some(status) = unsafe { dereg_import(md, params, memh) } {
+            return status;
         }
     }
     // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mem_dereg)(md, params) }
+}
+
+/// The part of `mem_dereg` for an imported handle. `None` if UCX's own operation must deregister it.
+///
+/// # Safety
+/// The parameters are those of `mem_dereg`, and the handle is live.
+#[inline(never)]
+unsafe fn dereg_import(
+    md: MdHandle,
+    params: *const MemDeregParams,
+    memh: MemHandle,
+) -> Option<UcsStatus> {
+    // SAFETY: the handle is live.
+    let is_ours = unsafe { memh::is_ours(memh) };
+    // SAFETY: the parameters are those of the operation, and the handle is live.
+    let dereg = || unsafe { release::dereg_import(md, &*params, memh) };
+    match guard("mem_dereg", dereg) {
+        Some(status) => status,
+        // UCX did not create the handle and cannot free it. In the worst case it is leaked.
+        None => is_ours.then_some(UcsStatus::OK),
+    }
 }
 
 /// `uct_md_ops_t::query` of UCX's mlx5.

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use xgvmi_pool::mlx5::Mlx5Lib;
 
 use crate::abi::{
-    MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemHandle, MemRegFn,
-    MkeyPackFn, MkeyPackParams, UcsStatus, slot,
+    MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
 };
+use crate::hot::HOT;
 use crate::log;
 use crate::module::{Module, file_of};
 
@@ -26,13 +26,16 @@ const MODULE_SONAME: &CStr = c"libuct_ib_mlx5.so.0";
 const TABLES_MAX: usize = 16;
 
 /// One loaded copy of UCX's mlx5 module.
+///
+/// The operations come first: every call reads this cache line only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Object {
+    originals: Originals,
+    serves: bool,
     base: usize,
     /// Its name in the loader.
     path: CString,
-    originals: Originals,
-    serves: bool,
     verbs: OnceLock<Option<Arc<Mlx5Lib>>>,
 }
 
@@ -99,8 +102,6 @@ impl Originals {
 /// An operations table and the copy of UCX that it belongs to.
 struct Table {
     ops: *const c_void,
-    /// The most frequent operation of the copy.
-    mkey_pack: MkeyPackFn,
     object: Option<&'static Object>,
 }
 
@@ -110,21 +111,8 @@ unsafe impl Sync for Table {}
 /// Marks an empty entry. No memory domain has its table at this address.
 static NO_TABLE: Table = Table {
     ops: std::ptr::without_provenance(1),
-    mkey_pack: no_mkey_pack,
     object: None,
 };
-
-/// Stands in the empty entry. Never called: no memory domain has that table.
-unsafe extern "C" fn no_mkey_pack(
-    _md: MdHandle,
-    _memh: MemHandle,
-    _address: *mut c_void,
-    _length: usize,
-    _params: *const MkeyPackParams,
-    _mkey_buffer: *mut c_void,
-) -> UcsStatus {
-    UcsStatus::ERR_UNSUPPORTED
-}
 
 /// The known tables, filled from the front. Entries are never removed.
 static TABLES: [AtomicPtr<Table>; TABLES_MAX] =
@@ -148,12 +136,10 @@ impl<F: Fn(&Module, &Originals, &CStr) -> Option<bool>> Open for F {}
 pub(crate) unsafe fn of(md: MdHandle, open: impl Open) -> Option<&'static Object> {
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
-    // SAFETY: entries point to tables that are never freed and do not change.
-    let first = unsafe { &*TABLES[0].load(Ordering::Acquire) };
-    if first.ops == ops {
-        return first.object;
+    match first(ops) {
+        Some(first) => Some(first),
+        None => search(ops).or_else(|| look_up(ops, open)),
     }
-    search(ops).or_else(|| look_up(ops, open))
 }
 
 /// Like [`of`], for a copy that was decided on before.
@@ -192,11 +178,21 @@ fn search(ops: *const c_void) -> Option<&'static Object> {
 /// As [`of`].
 #[inline]
 pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn> {
-    // SAFETY: entries point to tables that are never freed and do not change.
-    let table = unsafe { &*TABLES[0].load(Ordering::Acquire) };
     // SAFETY: the first word of every memory domain is its operations table.
     let ops = unsafe { (*md.cast::<MdHead>()).ops };
-    (table.ops == ops).then_some(table.mkey_pack)
+    first(ops).map(|object| object.originals.mkey_pack)
+}
+
+/// The object of the first known table, if this is it.
+#[inline(always)]
+fn first(ops: *const c_void) -> Option<&'static Object> {
+    let known = HOT.ops.load(Ordering::Acquire).cast_const();
+    if known != ops || known.is_null() {
+        return None;
+    }
+    let object = HOT.object.load(Ordering::Relaxed).cast::<Object>();
+    // SAFETY: `remember` stored an object before the table. Objects are never freed.
+    unsafe { object.as_ref() }
 }
 
 /// Checks a loaded copy of the module that is not known yet.
@@ -248,16 +244,22 @@ fn object_at(address: *const c_void, open: impl Open) -> Option<&'static Object>
 }
 
 fn remember(ops: *const c_void, object: &'static Object) {
-    let mkey_pack = object.originals.mkey_pack;
     let table = Box::into_raw(Box::new(Table {
         ops,
-        mkey_pack,
         object: Some(object),
     }));
     let none = (&raw const NO_TABLE).cast_mut();
-    for entry in &TABLES {
+    for (number, entry) in TABLES.iter().enumerate() {
         match entry.compare_exchange(none, table, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return,
+            Ok(_) => {
+                // One thread fills the first entry, once.
+                if number == 0 {
+                    let object = std::ptr::from_ref(object).cast_mut();
+                    HOT.object.store(object.cast(), Ordering::Relaxed);
+                    HOT.ops.store(ops.cast_mut(), Ordering::Release);
+                }
+                return;
+            }
             // SAFETY: entries point to tables that are never freed.
             Err(other) if unsafe { (*other).ops } == ops => break,
             Err(_) => {}

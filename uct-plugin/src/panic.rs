@@ -3,16 +3,15 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
+use crate::hot::HOT;
 use crate::log;
 
-/// Set by the first panic. From then on nothing new is served. Existing objects are still released.
-static BROKEN: AtomicBool = AtomicBool::new(false);
-
-/// True after a panic.
+/// True after a panic. From then on nothing new is served. Existing objects are still released.
+#[inline]
 pub(crate) fn is_broken() -> bool {
-    BROKEN.load(Ordering::Relaxed)
+    HOT.is_broken.load(Ordering::Relaxed)
 }
 
 /// The result of `work`, or `None` if it panicked.
@@ -48,7 +47,7 @@ pub(crate) fn here(place: &str) {
 
 #[cold]
 fn caught(what: &str, cause: &(dyn Any + Send)) {
-    let first = !BROKEN.swap(true, Ordering::Relaxed);
+    let first = !HOT.is_broken.swap(true, Ordering::Relaxed);
     let cause = cause
         .downcast_ref::<&str>()
         .copied()

@@ -28,23 +28,39 @@ const LINES: usize = 4096;
 
 type Lines = [Registration; LINES];
 
+/// The lines of a table. Those of [`REGISTRATIONS`] have a fixed address, which needs no load.
+pub(crate) trait Source {
+    fn lines(&self) -> &Lines;
+}
+
+/// The lines of [`REGISTRATIONS`].
+#[derive(Debug)]
+pub(crate) struct Global;
+
+impl Source for Global {
+    #[inline(always)]
+    fn lines(&self) -> &Lines {
+        &ALL_LINES
+    }
+}
+
 /// Apart from the rest, so that it is all zero.
 static ALL_LINES: Lines = [const { Registration::NONE }; LINES];
 
 /// Registered memory of all served domains.
-pub(crate) static REGISTRATIONS: Registrations = Registrations::new(&ALL_LINES);
+pub(crate) static REGISTRATIONS: Registrations = Registrations::new(Global);
 
 /// The registrations by memory handle.
 #[derive(Debug)]
-pub(crate) struct Registrations {
-    lines: &'static Lines,
+pub(crate) struct Registrations<S = Global> {
+    source: S,
     overflow: Overflow,
 }
 
-impl Registrations {
-    const fn new(lines: &'static Lines) -> Self {
+impl<S: Source> Registrations<S> {
+    const fn new(source: S) -> Self {
         Self {
-            lines,
+            source,
             overflow: Overflow::new(),
         }
     }
@@ -140,7 +156,7 @@ impl Registrations {
     /// Removes all memory of a domain, and passes each exported key of it to `each`, which runs
     /// without a lock.
     pub(crate) fn forget_all(&self, md: usize, mut each: impl FnMut(BoundKey)) {
-        for line in self.lines {
+        for line in self.source.lines() {
             if line.md.load(Ordering::Acquire) == md
                 && let Some(exported) = line.take_of(md)
             {
@@ -158,7 +174,7 @@ impl Registrations {
     fn line(&self, memh: MemHandle) -> &Registration {
         // The bits above the lowest 32 are the best mixed ones.
         let [.., b4, b5, b6, b7] = mix(memh.addr()).to_le_bytes();
-        &self.lines[u32::from_le_bytes([b4, b5, b6, b7]) as usize % LINES]
+        &self.source.lines()[u32::from_le_bytes([b4, b5, b6, b7]) as usize % LINES]
     }
 }
 
@@ -167,8 +183,16 @@ mod tests {
     use super::*;
     use std::ptr::without_provenance_mut;
 
-    fn table() -> Registrations {
-        Registrations::new(Box::leak(Box::new([const { Registration::NONE }; LINES])))
+    struct Own(Box<Lines>);
+
+    impl Source for Own {
+        fn lines(&self) -> &Lines {
+            &self.0
+        }
+    }
+
+    fn table() -> Registrations<Own> {
+        Registrations::new(Own(Box::new([const { Registration::NONE }; LINES])))
     }
 
     const KEY: BoundKey = BoundKey::from_bits(0x1234_56fb_0000_0007);

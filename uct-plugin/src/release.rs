@@ -1,6 +1,6 @@
 //! `mem_dereg`: invalidates the pool's key before UCX deregisters the memory, and unpins aliases.
 
-use xgvmi_pool::BoundKey;
+use xgvmi_pool::{BoundKey, ReleaseError};
 
 use crate::abi::{
     Completion, MdHandle, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags,
@@ -20,26 +20,46 @@ pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize)
     }
 }
 
-/// Releases this library's objects for a memory handle. `None` if UCX's own operation must still
+/// Releases the key of memory that UCX registered and deregisters now.
+#[inline(always)]
+pub(crate) fn dereg(md: MdHandle, memh: MemHandle) {
+    if let Some(Exported::FromPool(key)) = REGISTRATIONS.forget(memh) {
+        let back = Back { md, key };
+        panic::here("a key is taken back");
+        drop(back);
+    }
+}
+
+/// Releases this library's objects for any memory handle. `None` if UCX's own operation must still
 /// deregister it.
 ///
 /// # Safety
 /// `md` and `params` must be those of `mem_dereg`, and its memory handle live.
-pub(crate) unsafe fn dereg(
+pub(crate) unsafe fn dereg_any(
     md: MdHandle,
     params: &MemDeregParams,
     memh: MemHandle,
 ) -> Option<UcsStatus> {
     // SAFETY: every memory handle starts with these fields.
-    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
-    if flags & memh_flags::IMPORTED == 0 {
-        if let Some(Exported::FromPool(key)) = REGISTRATIONS.forget(memh) {
-            let back = Back { md, key };
-            panic::here("a key is taken back");
-            drop(back);
-        }
+    if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
+        dereg(md, memh);
         return None;
     }
+    // SAFETY: by the contract of this function.
+    unsafe { dereg_import(md, params, memh) }
+}
+
+/// Releases an imported memory handle. `None` if it is not ours: UCX's own operation must deregister
+/// it.
+///
+/// # Safety
+/// `md` and `params` must be those of `mem_dereg`, and its memory handle live.
+#[inline(never)]
+pub(crate) unsafe fn dereg_import(
+    md: MdHandle,
+    params: &MemDeregParams,
+    memh: MemHandle,
+) -> Option<UcsStatus> {
     let import = IMPORTS.remove(memh)?;
     drop(import);
     // SAFETY: UCX does not close the memory domain during this call.
@@ -68,6 +88,7 @@ impl Drop for Back {
 }
 
 /// Releases a key to the pool of its memory domain.
+#[inline]
 fn give_back(md: MdHandle, key: BoundKey) {
     // SAFETY: UCX does not close the memory domain during a call for it.
     let Some(served) = (unsafe { domains::known(md) }) else {
@@ -78,13 +99,16 @@ fn give_back(md: MdHandle, key: BoundKey) {
     };
     let event = match host.unbind(key) {
         Ok(()) => Event::Release,
-        Err(error) => {
-            // The key becomes invalid with the registration, which UCX removes next.
-            log::error!("{error}");
-            Event::ReleaseFailed
-        }
+        Err(error) => failed(&error),
     };
     served.count(event);
+}
+
+#[cold]
+fn failed(error: &ReleaseError) -> Event {
+    // The key becomes invalid with the registration, which UCX removes next.
+    log::error!("{error}");
+    Event::ReleaseFailed
 }
 
 /// Tells the caller that requested the invalidation that the handle is unusable now.

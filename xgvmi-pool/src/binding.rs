@@ -42,7 +42,7 @@ struct Stopped {
 impl<D: MkeyDevice> Core<D> {
     #[inline]
     pub(crate) fn check_length(&self, span: &Span<'_>) -> Result<(), PoolError> {
-        if span.klm_entries() > u64::from(self.policy.klm_entries) {
+        if span.klm_entries() > u64::from(self.hot.klm_entries) {
             return Err(self.too_long(span));
         }
         Ok(())
@@ -89,7 +89,7 @@ impl<D: MkeyDevice> Core<D> {
         let mkey = self.slots.mkey(id);
         self.free_list.remember(id, span.addr());
         let bind = UmrOp::Bind { mkey, span };
-        let ran = match self.policy.invalidate {
+        let ran = match self.hot.invalidate {
             Invalidate::Chained => self.run_behind_invalidations(id, bind),
             Invalidate::Strict | Invalidate::Batched => self.run_bind(id, bind),
         };
@@ -199,7 +199,7 @@ impl<D: MkeyDevice> Core<D> {
             return Ok(());
         };
         self.counters.in_use.down();
-        if self.policy.invalidate != Invalidate::Strict {
+        if self.hot.invalidate != Invalidate::Strict {
             self.release_later(id);
             return Ok(());
         }

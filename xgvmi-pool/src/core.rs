@@ -17,7 +17,7 @@ use crate::latency::Latencies;
 use crate::policy::{Invalidate, OnFull, PoolPolicy};
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock, thread_number};
 use crate::tags::Tags;
 use crate::waiters::{Waiters, Wake};
 
@@ -30,31 +30,49 @@ const CAP_RETRY: Duration = Duration::from_secs(10);
 const CLOSE_WAIT: Duration = Duration::from_secs(60);
 
 /// A pool without its handles.
+///
+/// The fields are in the order of their use: an export and its release read the first cache line, write
+/// the second one, and touch no other.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) device: Arc<D>,
-    pub(crate) policy: PoolPolicy,
-    spec: MkeySpec,
-    pub(crate) gvmi: Gvmi,
-    pub(crate) gate: Gate,
     pub(crate) slots: Slots,
+    /// A copy of what each export and release reads of the policy.
+    pub(crate) hot: Hot,
     pub(crate) free_list: FreeList,
+    pub(crate) gate: Gate,
+    /// Release time of the first pending key, in nanoseconds since `epoch`; zero if there is none.
+    pub(crate) pending_since: AtomicU64,
+    pub(crate) counters: PoolCounters,
     /// Released keys that are still bound to their regions, the oldest first.
     pub(crate) pending: Queue<SlotId>,
-    /// Release time of the first of them, in nanoseconds since `epoch`; zero if there is none.
-    pub(crate) pending_since: AtomicU64,
+    pub(crate) policy: PoolPolicy,
+    spec: MkeySpec,
     pub(crate) epoch: Instant,
     vacant_slots: Mutex<VacantSlots>,
     /// Current maximum number of keys; lower than the policy's while the device is full. Written
     /// under the lock of `vacant_slots`.
     cap: AtomicU32,
     waiters: Waiters,
-    pub(crate) counters: PoolCounters,
     pub(crate) latencies: Latencies,
     pub(crate) observer: Option<Observer>,
     pub(crate) keeper: Keeper,
     pub(crate) idle_watch: IdleWatch,
 }
+
+/// What each export and release reads of the policy and of the device's properties.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hot {
+    pub(crate) klm_entries: u32,
+    pub(crate) gvmi: Gvmi,
+    pub(crate) invalidate: Invalidate,
+    /// No keeper creates keys and no lease waits for one.
+    is_plain: bool,
+}
+
+// With it, the fields that an export reads end within a cache line.
+const _: () = assert!(size_of::<Hot>() == 8);
 
 /// Slots without a key.
 #[derive(Debug)]
@@ -125,9 +143,14 @@ impl<D: MkeyDevice> Core<D> {
                 klm_entries: policy.klm_entries,
                 access_key: policy.access_key.clone(),
             },
-            gvmi: device.gvmi(),
             gate: Gate::new(),
             slots,
+            hot: Hot {
+                klm_entries: policy.klm_entries,
+                gvmi: device.gvmi(),
+                invalidate: policy.invalidate,
+                is_plain: !policy.keeper && !matches!(policy.on_full, OnFull::Wait(_)),
+            },
             free_list: FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order),
             pending: Queue::new(match policy.invalidate {
                 // No key waits for invalidation.
@@ -178,6 +201,12 @@ impl<D: MkeyDevice> Core<D> {
         self.may_wait() && self.waiters.any()
     }
 
+    /// Number of the calling thread.
+    #[inline]
+    fn thread(&self) -> usize {
+        thread_number(D::thread_mark())
+    }
+
     #[inline]
     fn is_open(&self) -> bool {
         self.device.is_ours() && !self.gate.is_shut()
@@ -200,17 +229,29 @@ impl<D: MkeyDevice> Core<D> {
         if !self.device.is_ours() {
             return Err(PoolError::Forked);
         }
-        self.gate.enter().ok_or(PoolError::Closed)
+        // Not `ok_or`, which would build and drop an error in each call.
+        match self.gate.enter() {
+            Some(inside) => Ok(inside),
+            None => Err(PoolError::Closed),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_free(&self, place: Option<VirtAddr>) -> Option<SlotId> {
-        let id = self.free_list.take(place)?;
+        let id = self.free_list.take(self.thread(), place)?;
         self.slots.advance(id, State::Free, State::Leased);
+        if !self.hot.is_plain {
+            self.kick_if_low();
+        }
+        Some(id)
+    }
+
+    /// Wakes the keeper if few keys are free.
+    #[inline(never)]
+    fn kick_if_low(&self) {
         if self.policy.keeper && self.free_list.queued() < self.policy.low as usize {
             self.keeper.kick();
         }
-        Some(id)
     }
 
     #[cold]
@@ -278,23 +319,24 @@ impl<D: MkeyDevice> Core<D> {
                 self.waiters.serve(Wake::Closed);
                 continue;
             }
-            let Some(id) = self.free_list.take(None) else {
+            let Some(id) = self.free_list.take(self.thread(), None) else {
                 return;
             };
             if !self.waiters.serve(Wake::Key(id)) {
-                self.free_list.put(id);
+                self.free_list.put(self.thread(), id);
             }
         }
     }
 
+    #[inline]
     fn may_wait(&self) -> bool {
-        matches!(self.policy.on_full, OnFull::Wait(_))
+        !self.hot.is_plain && matches!(self.policy.on_full, OnFull::Wait(_))
     }
 
     /// Returns a key to the free list.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn give(&self, id: SlotId) {
-        self.free_list.put(id);
+        self.free_list.put(self.thread(), id);
         if self.may_wait() && self.waiters.any() {
             self.match_waiters();
         }

@@ -87,6 +87,17 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// A mark of the calling thread, if the device can tell it in a few instructions: not zero, the
+    /// same in every call of the thread, and no other living thread has it. Without it, the pool
+    /// uses a thread-local variable.
+    #[must_use]
+    fn thread_mark() -> Option<usize>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// Creates a key in the free state and opens it to other functions. Takes hundreds of
     /// microseconds.
     ///

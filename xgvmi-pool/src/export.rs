@@ -125,7 +125,7 @@ impl<D: MkeyDevice> Export<D> {
     /// The function that owns the key, to send to the importer.
     #[must_use]
     pub fn gvmi(&self) -> Gvmi {
-        self.core.gvmi
+        self.core.hot.gvmi
     }
 
     /// First byte of the bound memory.
@@ -167,7 +167,7 @@ impl<D: MkeyDevice> Drop for Export<D> {
 impl<D: MkeyDevice> fmt::Debug for Export<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Export")
-            .field("gvmi", &self.core.gvmi)
+            .field("gvmi", &self.core.hot.gvmi)
             .field("mkey", &self.mkey)
             .field("addr", &self.addr)
             .field("len", &self.len)

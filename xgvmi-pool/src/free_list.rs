@@ -20,7 +20,7 @@ use crate::key::VirtAddr;
 use crate::local_cache::{Chunk, LocalCache};
 use crate::policy::{CACHE_KEYS_MAX, ReuseOrder};
 use crate::slots::SlotId;
-use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, thread_number, yield_now};
+use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, yield_now};
 
 /// Maximum number of caches. With more threads, several share a cache.
 const CACHES_MAX: usize = 64;
@@ -35,15 +35,16 @@ const ROUNDS_MAX: u32 = 1;
 
 /// All free keys of a pool.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct FreeList {
-    queue: Chunks,
-    /// Apart from the fields that every lease reads and no thread writes.
-    marks: CachePadded<Marks>,
     /// A power of two of them.
     caches: Box<[CachePadded<LocalCache>]>,
     /// Keys on one side of a cache; zero if there are no caches.
     cache_keys: u32,
     order: ReuseOrder,
+    /// Apart from the fields that every lease reads and no thread writes, like the marks.
+    queue: Box<Chunks>,
+    marks: Box<CachePadded<Marks>>,
 }
 
 /// Chunks, in the order of their use.
@@ -88,18 +89,18 @@ impl FreeList {
         let share = capacity as usize / 4 / (2 * caches);
         let share = u32::try_from(share).expect("a part of `capacity`");
         Self {
-            queue: match order {
+            queue: Box::new(match order {
                 // In the worst case each chunk has one key.
                 ReuseOrder::Fifo => Chunks::Fifo(Queue::new(capacity as usize)),
                 ReuseOrder::Lifo => Chunks::Lifo(Mutex::default()),
                 ReuseOrder::Affinity => Chunks::Affinity(Mutex::new(IdleKeys::new(capacity))),
-            },
-            marks: CachePadded::new(Marks {
+            }),
+            marks: Box::new(CachePadded::new(Marks {
                 queued: AtomicUsize::new(0),
                 idle_min: AtomicUsize::new(usize::MAX),
                 taken: AtomicUsize::new(0),
                 returned: AtomicUsize::new(0),
-            }),
+            })),
             caches: (0..caches).map(|_| CachePadded::default()).collect(),
             cache_keys: match order {
                 ReuseOrder::Fifo | ReuseOrder::Lifo => cache_keys.min(CACHE_KEYS_MAX).min(share),
@@ -111,13 +112,13 @@ impl FreeList {
     }
 
     /// Takes the next key in the order of reuse, to within a chunk; by affinity, the key last bound
-    /// to `place`.
-    #[inline]
-    pub(crate) fn take(&self, place: Option<VirtAddr>) -> Option<SlotId> {
+    /// to `place`. `thread` is the number of the calling thread.
+    #[inline(always)]
+    pub(crate) fn take(&self, thread: usize, place: Option<VirtAddr>) -> Option<SlotId> {
         if self.cache_keys == 0 {
             return self.take_at(place);
         }
-        let own = self.own_cache();
+        let own = self.own_cache(thread);
         if let Some(cache) = self.caches[own].claim()
             && let Some(found) = cache.take(self.order)
         {
@@ -126,18 +127,19 @@ impl FreeList {
         self.refill_and_take(own)
     }
 
-    /// Returns a key.
-    #[inline]
-    pub(crate) fn put(&self, id: SlotId) {
+    /// Returns a key. `thread` is the number of the calling thread.
+    #[inline(always)]
+    pub(crate) fn put(&self, thread: usize, id: SlotId) {
         if self.cache_keys == 0 {
             return self.put_without_cache(id);
         }
-        if let Some(cache) = self.caches[self.own_cache()].claim()
+        let own = self.own_cache(thread);
+        if let Some(cache) = self.caches[own].claim()
             && cache.put(id, self.cache_keys)
         {
             return;
         }
-        self.flush_and_put(id);
+        self.flush_and_put(own, id);
     }
 
     /// Refills an empty cache with a chunk of the queue and takes a key.
@@ -175,7 +177,7 @@ impl FreeList {
 
     #[cold]
     fn take_at(&self, place: Option<VirtAddr>) -> Option<SlotId> {
-        let Chunks::Affinity(idle_keys) = &self.queue else {
+        let Chunks::Affinity(idle_keys) = &*self.queue else {
             return self.take_without_cache();
         };
         let found = lock(idle_keys).take(place)?;
@@ -190,7 +192,9 @@ impl FreeList {
     /// Records the address of a bound key, if the order of reuse needs it.
     #[inline]
     pub(crate) fn remember(&self, id: SlotId, place: VirtAddr) {
-        if let Chunks::Affinity(idle_keys) = &self.queue {
+        if self.order == ReuseOrder::Affinity
+            && let Chunks::Affinity(idle_keys) = &*self.queue
+        {
             lock(idle_keys).remember(id, place);
         }
     }
@@ -212,8 +216,8 @@ impl FreeList {
 
     /// Moves the chunk of a full cache to the queue and returns the key.
     #[cold]
-    fn flush_and_put(&self, id: SlotId) {
-        let Some(cache) = self.claim_any(self.own_cache()) else {
+    fn flush_and_put(&self, own: usize, id: SlotId) {
+        let Some(cache) = self.claim_any(own) else {
             return self.put_without_cache(id);
         };
         if cache.put(id, self.cache_keys) {
@@ -336,8 +340,8 @@ impl FreeList {
     }
 
     #[inline]
-    fn own_cache(&self) -> usize {
-        thread_number() & (self.caches.len() - 1)
+    fn own_cache(&self, thread: usize) -> usize {
+        thread & (self.caches.len() - 1)
     }
 }
 
@@ -391,6 +395,15 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::sync::thread_number;
+
+    fn take(free_list: &FreeList) -> Option<SlotId> {
+        free_list.take(thread_number(None), None)
+    }
+
+    fn put(free_list: &FreeList, id: SlotId) {
+        free_list.put(thread_number(None), id);
+    }
 
     #[test]
     fn keys_leave_in_the_order_in_which_they_came_to_within_a_cache() {
@@ -398,7 +411,7 @@ mod tests {
         (0..40).for_each(|id| free_list.add(SlotId(id)));
         let mut last_used = [None; 40];
         for round in 0..1000u32 {
-            let id = free_list.take(None).expect("forty keys");
+            let id = take(&free_list).expect("forty keys");
             if let Some(last) = last_used[id.0 as usize].replace(round) {
                 assert!(
                     round - last >= 40 - 8,
@@ -407,7 +420,7 @@ mod tests {
                     round - last
                 );
             }
-            free_list.put(id);
+            put(&free_list, id);
         }
     }
 
@@ -420,9 +433,9 @@ mod tests {
         );
         (0..4).for_each(|id| free_list.add(SlotId(id)));
         for round in 0..20 {
-            let id = free_list.take(None).expect("four keys");
+            let id = take(&free_list).expect("four keys");
             assert_eq!(id.0, round % 4);
-            free_list.put(id);
+            put(&free_list, id);
         }
     }
 
@@ -437,12 +450,12 @@ mod tests {
         // Empty it and fill it again, in steps of different lengths.
         for step in [1, 3, 20, 7, 30, 40] {
             for _ in 0..step {
-                let id = free_list.take(None).map(|id| id.0);
+                let id = take(&free_list).map(|id| id.0);
                 assert_eq!(id, model.pop());
                 held.extend(id);
             }
             for id in held.drain(..) {
-                free_list.put(SlotId(id));
+                put(&free_list, SlotId(id));
                 model.push(id);
             }
         }
@@ -461,13 +474,11 @@ mod tests {
         (0..8).for_each(|id| free_list.add(SlotId(id)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let ids: Vec<_> = (0..8)
-                    .map(|_| free_list.take(None).expect("a key"))
-                    .collect();
-                ids.into_iter().for_each(|id| free_list.put(id));
+                let ids: Vec<_> = (0..8).map(|_| take(&free_list).expect("a key")).collect();
+                ids.into_iter().for_each(|id| put(&free_list, id));
             });
         });
-        let found: HashSet<_> = std::iter::from_fn(|| free_list.take(None))
+        let found: HashSet<_> = std::iter::from_fn(|| take(&free_list))
             .map(|id| id.0)
             .collect();
         assert_eq!(found, (0..8).collect());

@@ -175,7 +175,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
         let used = |id: &_| !matches!(slots.state(*id), State::Vacant | State::Lost);
         let keys = slots.ids().filter(used).map(|id| slots.mkey(id)).collect();
         Announcement {
-            gvmi: self.core.gvmi,
+            gvmi: self.core.hot.gvmi,
             owner,
             sequence,
             body: Body::Keys(keys),
@@ -185,7 +185,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
     /// The function that owns the keys.
     #[must_use]
     pub fn gvmi(&self) -> Gvmi {
-        self.core.gvmi
+        self.core.hot.gvmi
     }
 
     /// A snapshot of the counters.

@@ -10,9 +10,10 @@ macro_rules! counters {
         levels { $($level:ident,)* }
     ) => {
         #[derive(Debug, Default)]
+        #[repr(C)]
         pub(crate) struct $live {
-            $(pub(crate) $name: Counter,)*
             $(pub(crate) $level: Level,)*
+            $(pub(crate) $name: Counter,)*
         }
 
         $(#[$meta])*
@@ -105,6 +106,12 @@ counters! {
     /// work.
     PoolCounters => PoolStats;
     counted {
+        /// Binds that took effect.
+        binds,
+        /// Invalidations that took effect.
+        invalidates,
+        /// Chains of requests: each costs a doorbell and a completion.
+        chains,
         /// Leases that found no free key in the pool.
         misses,
         /// Leases that waited for a key at the cap.
@@ -119,16 +126,10 @@ counters! {
         destroys,
         /// Keys destroyed because they were not needed any more. Part of `destroys`.
         aged,
-        /// Binds that took effect.
-        binds,
         /// Binds that failed.
         bind_failures,
-        /// Invalidations that took effect.
-        invalidates,
         /// Invalidations that failed.
         invalidate_failures,
-        /// Chains of requests: each costs a doorbell and a completion.
-        chains,
         /// Keys that could be neither invalidated nor destroyed.
         lost,
         /// Times that the device was full and the pool lowered its cap.

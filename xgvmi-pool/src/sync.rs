@@ -48,27 +48,86 @@ pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 /// Numbers threads in the order of their first call, so the first threads get a cache each.
+///
+/// In a library that a program loads at run time, an access to a thread-local variable is a call of
+/// some twenty instructions that touches four cache lines. With a mark, a small table holds the
+/// numbers of the first threads. `mark` is the same in every call of a thread, is not zero, and no
+/// other living thread has it.
 #[cfg(not(loom))]
-#[inline]
-pub(crate) fn thread_number() -> usize {
+#[inline(always)]
+pub(crate) fn thread_number(mark: Option<usize>) -> usize {
+    let Some(mark) = mark else {
+        return numbers::number();
+    };
+    let entry = numbers::entry(mark);
+    match entry.mark.load(Ordering::Relaxed) == mark {
+        true => entry.number.load(Ordering::Relaxed),
+        false => numbers::assign(mark, entry),
+    }
+}
+
+#[cfg(not(loom))]
+mod numbers {
+    use super::{AtomicUsize, Ordering};
     use std::cell::Cell;
 
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    /// Entries of the table, a power of two. Threads that share an entry with an earlier thread use
+    /// the thread-local variable.
+    const ENTRIES: usize = 64;
+
+    /// The number of a thread. Only this thread uses the number.
+    #[derive(Debug)]
+    pub(super) struct Entry {
+        /// Zero if the entry is empty. A thread with the mark of a thread that ended inherits its
+        /// number.
+        pub(super) mark: AtomicUsize,
+        pub(super) number: AtomicUsize,
     }
-    let number = NUMBER.get();
-    if number != usize::MAX {
-        return number;
+
+    static TABLE: [Entry; ENTRIES] = [const {
+        Entry {
+            mark: AtomicUsize::new(0),
+            number: AtomicUsize::new(0),
+        }
+    }; ENTRIES];
+
+    /// The entry of a mark.
+    #[inline(always)]
+    pub(super) fn entry(mark: usize) -> &'static Entry {
+        // Thread pointers differ in the number of their page. The upper half of the product depends
+        // on all bits of it.
+        let mixed = (mark as u64 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &TABLE[mixed as usize % ENTRIES]
     }
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    NUMBER.set(number);
-    number
+
+    /// The number of the calling thread.
+    pub(super) fn number() -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        if NUMBER.get() == usize::MAX {
+            NUMBER.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        NUMBER.get()
+    }
+
+    /// The number of a thread that is not in its entry. Enters it, if the entry is empty.
+    #[cold]
+    pub(super) fn assign(mark: usize, entry: &Entry) -> usize {
+        let number = number();
+        let order = Ordering::Relaxed;
+        let entered = entry.mark.compare_exchange(0, mark, order, order);
+        if entered.is_ok() {
+            entry.number.store(number, order);
+        }
+        number
+    }
 }
 
 /// Loom runs its threads on one system thread, so their numbers come from loom.
 #[cfg(loom)]
-pub(crate) fn thread_number() -> usize {
+pub(crate) fn thread_number(_mark: Option<usize>) -> usize {
     loom::lazy_static! {
         static ref NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     }

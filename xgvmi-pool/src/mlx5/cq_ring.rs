@@ -12,12 +12,13 @@ use super::mmio;
 #[derive(Debug)]
 pub(super) struct CqRing {
     entries: NonNull<u8>,
+    record: NonNull<u32>,
     /// Number of entries of the ring, a power of two.
     count: u32,
-    entry_bytes: usize,
-    record: NonNull<u32>,
     /// Number of entries read so far.
     next: u32,
+    /// An entry has 128 bytes, with the completion in its second half. Otherwise it has 64.
+    is_wide: bool,
 }
 
 // SAFETY: the pointers refer to memory of the process that any thread may read and write; `&mut
@@ -43,10 +44,10 @@ impl CqRing {
             NonNull::new(raw.dbrec).ok_or("the completion queue has no doorbell record")?;
         Ok(Self {
             entries,
-            count: raw.cqe_cnt,
-            entry_bytes,
             record,
+            count: raw.cqe_cnt,
             next: 0,
+            is_wide: entry_bytes != CQE_BYTES,
         })
     }
 
@@ -89,9 +90,10 @@ impl CqRing {
     /// The next entry and its opcode, if the adapter has written it.
     #[inline]
     fn written(&self) -> Option<(NonNull<u8>, u8)> {
-        let place = (self.next & (self.count - 1)) as usize * self.entry_bytes;
+        let is_wide = usize::from(self.is_wide);
+        let place = (self.next & (self.count - 1)) as usize * CQE_BYTES;
         // The completion is the second half of a 128-byte entry.
-        let place = place + (self.entry_bytes - CQE_BYTES);
+        let place = (place << is_wide) + CQE_BYTES * is_wide;
         // SAFETY: the entry's number is below the count, so it lies in the ring's buffer.
         let entry = unsafe { self.entries.add(place) };
         // SAFETY: the owner byte is the last of the entry. Volatile, because the adapter writes it.

@@ -15,7 +15,7 @@ use super::queue::{Shape, UmrQueue};
 use super::queues::{Queues, Recipe};
 use super::read::{self, ReadError};
 use super::send::Post;
-use super::{alias, caps, command, mkey};
+use super::{alias, caps, command, mkey, thread};
 use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::gate::{Gate, Inside};
@@ -70,22 +70,27 @@ impl Default for Mlx5Options {
 /// supports.
 const SQ_WQEBBS: std::ops::RangeInclusive<u32> = 64..=32_768;
 
-/// A function of an adapter, with its exporting and its importing side.
+/// A function of an adapter, with its exporting and its importing side. A request touches the first
+/// cache line only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Mlx5Device {
+    fork: ForkGuard,
+    gate: Gate,
+    proofs: Proofs,
+    queues: Queues,
     lib: Arc<Mlx5Lib>,
     context: NonNull<ibv_context>,
     pdn: u32,
     caps: Caps,
     options: Mlx5Options,
-    queues: Queues,
-    proofs: Proofs,
     /// All existing objects by index. A key and an alias never have the same index: both are
     /// entries of the function's key table.
     objects: Mutex<HashMap<MkeyIndex, Object>>,
-    gate: Gate,
-    fork: ForkGuard,
 }
+
+// The first of the queues follows, in 16 bytes.
+const _: () = assert!(std::mem::offset_of!(Mlx5Device, queues) <= 48);
 
 #[derive(Debug)]
 struct Object(NonNull<mlx5dv_devx_obj>);
@@ -250,7 +255,11 @@ impl Mlx5Device {
         if let Some(parent) = self.fork.parent() {
             return Err(DeviceError::Forked { parent });
         }
-        self.gate.enter().ok_or(DeviceError::Closed)
+        // Not `ok_or`, which would build and drop an error in each call.
+        match self.gate.enter() {
+            Some(inside) => Ok(inside),
+            None => Err(DeviceError::Closed),
+        }
     }
 
     fn keep(&self, index: MkeyIndex, made: NonNull<mlx5dv_devx_obj>) {
@@ -313,6 +322,11 @@ impl MkeyDevice for Mlx5Device {
         self.fork.parent().is_none()
     }
 
+    #[inline(always)]
+    fn thread_mark() -> Option<usize> {
+        thread::pointer()
+    }
+
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
         let _inside = self.enter()?;
         // SAFETY: context and domain are live because the device is open.
@@ -327,7 +341,13 @@ impl MkeyDevice for Mlx5Device {
 
     #[inline]
     fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
-        let _inside = self.enter().map_err(not_posted)?;
+        if let Some(parent) = self.fork.parent() {
+            return Err(not_posted(DeviceError::Forked { parent }));
+        }
+        let inside = self.gate.enter();
+        if inside.is_none() {
+            return Err(not_posted(DeviceError::Closed));
+        }
         if let [op] = chain
             && self.proofs.has(op)
             && let Some(queue) = self.queues.first()

@@ -10,7 +10,8 @@ use std::ptr::{self, NonNull};
 #[derive(Debug)]
 pub(super) struct ForkGuard {
     page: NonNull<u8>,
-    len: usize,
+    /// Length of a page.
+    len: u32,
     parent: u32,
 }
 
@@ -36,7 +37,7 @@ impl ForkGuard {
         }
         let guard = Self {
             page: NonNull::new(page.cast()).ok_or_else(|| io::Error::from_raw_os_error(0))?,
-            len,
+            len: u32::try_from(len).unwrap_or(4096),
             parent: std::process::id(),
         };
         // SAFETY: the page is ours.
@@ -61,7 +62,7 @@ impl ForkGuard {
 impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: mapped by `new` and not shared.
-        unsafe { libc::munmap(self.page.as_ptr().cast(), self.len) };
+        unsafe { libc::munmap(self.page.as_ptr().cast(), self.len as usize) };
     }
 }
 

@@ -31,8 +31,10 @@ mod register;
 mod send;
 mod send_ring;
 mod send_verbs;
+mod short_lock;
 pub mod steps;
 mod template;
+mod thread;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};

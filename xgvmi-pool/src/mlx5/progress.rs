@@ -17,7 +17,7 @@ use crate::sync::{AtomicU64, Ordering};
 pub(super) struct Progress {
     /// Number of the first building block of the last completed signaled request, plus one.
     done: AtomicU64,
-    failure: OnceLock<Failure>,
+    failure: OnceLock<Box<Failure>>,
 }
 
 /// The end of a queue.
@@ -117,7 +117,7 @@ impl Progress {
 
     /// Ends the queue. Only the first reason counts, because all later failures follow from it.
     fn fail(&self, failure: Failure) {
-        let _later = self.failure.set(failure);
+        let _later = self.failure.set(Box::new(failure));
     }
 }
 

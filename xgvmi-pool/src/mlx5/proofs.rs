@@ -131,7 +131,8 @@ pub(super) struct Proofs {
     on_failure: Option<OnFailure>,
     /// Bits of the forms that may be used.
     usable: AtomicU32,
-    state: Mutex<State>,
+    /// Apart from the bits, which every bind reads.
+    state: Box<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +155,7 @@ impl Proofs {
                 Prove::No => all,
                 Prove::Yes | Prove::Once => 0,
             }),
-            state: Mutex::default(),
+            state: Box::default(),
         }
     }
 

@@ -28,11 +28,12 @@ use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
 use super::send_verbs::PostSend;
+use super::short_lock::ShortLock;
 use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
-use crate::sync::{AtomicBool, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Reads of the counter between two reads of the clock: about a microsecond, the time of a request.
 const SPINS: u32 = 64;
@@ -54,9 +55,18 @@ pub(super) struct Shape {
     pub(super) fence: u8,
 }
 
-/// A queue pair, its completion queue, and the state of its requests.
+/// A queue pair, its completion queue, and the state of its requests. A post and its wait touch the
+/// first three cache lines only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct UmrQueue {
+    /// `None` after the queue pair was destroyed.
+    producer: ShortLock<Option<Producer>>,
+    templates: Templates,
+    /// `None` after the completion queue was destroyed.
+    completions: ShortLock<Option<Receiver>>,
+    progress: Progress,
+    cq: Handle<ibv_cq>,
     lib: Arc<Mlx5Lib>,
     qpn: u32,
     /// The route of the queue pair's connection.
@@ -67,31 +77,35 @@ pub(super) struct UmrQueue {
     /// Maximum number of building blocks in flight.
     capacity: u32,
     poll_timeout: Duration,
-    producer: Mutex<Option<Producer>>,
-    completions: Mutex<Option<Completions>>,
-    progress: Progress,
     forgotten: AtomicBool,
 }
+
+const _: () = assert!(size_of::<ShortLock<Option<Producer>>>() == 64);
+const _: () = assert!(size_of::<ShortLock<Option<Receiver>>>() + size_of::<Progress>() == 64);
 
 #[derive(Debug)]
 struct Producer {
     sender: Sender,
     /// Number of the next building block. 64 bits: it never wraps.
     next: u64,
+    cold: Box<Cold>,
+    /// Maximum number of building blocks in flight for a post from a template; zero without
+    /// templates.
+    capacity: u32,
     /// Fence of the next request: a request behind a UMR has one, as in libmlx5 (`fm_cache`).
     fence: u8,
+    /// Fence of a request behind a UMR.
+    fence_behind: u8,
+}
+
+/// The parts of a producer that only other posts and the tear-down need.
+#[derive(Debug)]
+struct Cold {
     /// Buffer in which entries are encoded before the copy to the ring.
-    scratch: Box<Wqe>,
-    templates: Option<Templates>,
+    scratch: Wqe,
     qp: Handle<ibv_qp>,
     /// Freed after the queue pair.
     register: Option<Arc<Register>>,
-}
-
-#[derive(Debug)]
-struct Completions {
-    receiver: Receiver,
-    cq: Handle<ibv_cq>,
 }
 
 /// A verbs object. Any thread may use it.
@@ -105,6 +119,8 @@ impl<T> fmt::Debug for Handle<T> {
 
 // SAFETY: libibverbs objects belong to the process and are safe to use from any thread.
 unsafe impl<T> Send for Handle<T> {}
+// SAFETY: as above; the value itself never changes.
+unsafe impl<T> Sync for Handle<T> {}
 
 impl UmrQueue {
     /// Creates a queue and connects it to itself.
@@ -136,9 +152,8 @@ impl UmrQueue {
             Post::Send => {
                 let requests = shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST) as usize;
                 // SAFETY: just created, and no other code posts to it.
-                Ok(Sender::Send(unsafe {
-                    PostSend::new(parts.qp()?, requests)
-                }))
+                let send = unsafe { PostSend::new(parts.qp()?, requests) };
+                Ok(Sender::Send(Box::new(send)))
             }
         };
         let receiver = match parts.post {
@@ -166,7 +181,25 @@ impl UmrQueue {
         let qpn = unsafe { (*qp.as_ptr()).qp_num };
         let post = sender.post();
         let (cq, register) = parts.keep();
+        let templates = Templates::new(qpn);
+        let producer = Producer {
+            sender,
+            next: 0,
+            cold: Box::new(Cold {
+                scratch: Wqe::new(),
+                qp: Handle(qp),
+                register: register.map(Arc::new),
+            }),
+            capacity: templates.as_ref().map_or(0, |_| capacity),
+            fence: 0,
+            fence_behind: shape.fence,
+        };
         Ok(Self {
+            producer: ShortLock::new(Some(producer)),
+            templates: templates.unwrap_or(Templates::NONE),
+            completions: ShortLock::new(Some(receiver)),
+            progress: Progress::default(),
+            cq: Handle(cq),
             lib: Arc::clone(lib),
             qpn,
             loopback,
@@ -174,20 +207,6 @@ impl UmrQueue {
             fence: shape.fence,
             capacity,
             poll_timeout: shape.poll_timeout,
-            producer: Mutex::new(Some(Producer {
-                sender,
-                next: 0,
-                fence: 0,
-                scratch: Box::new(Wqe::new()),
-                templates: Templates::new(qpn),
-                qp: Handle(qp),
-                register: register.map(Arc::new),
-            })),
-            completions: Mutex::new(Some(Completions {
-                receiver,
-                cq: Handle(cq),
-            })),
-            progress: Progress::default(),
             forgotten: AtomicBool::new(false),
         })
     }
@@ -200,12 +219,12 @@ impl UmrQueue {
     /// The register, for another queue pair that rings it only within [`UmrQueue::alone`]. The
     /// creation of a register page costs more than everything else that such a queue pair needs.
     pub(super) fn register(&self) -> Option<Arc<Register>> {
-        lock(&self.producer).as_ref()?.register.clone()
+        self.producer.lock().as_ref()?.cold.register.clone()
     }
 
     /// Runs a function while no thread posts to the queue.
     pub(super) fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
-        let _held = lock(&self.producer);
+        let _held = self.producer.lock();
         act()
     }
 
@@ -255,14 +274,10 @@ impl UmrQueue {
     /// polls.
     #[inline]
     fn reap_until(&self, ticket: Ticket) -> bool {
-        let Ok(mut completions) = self.completions.try_lock() else {
+        let Some(mut completions) = self.completions.try_lock() else {
             return false;
         };
-        let Some(Completions {
-            receiver: Receiver::Ring(ring),
-            ..
-        }) = completions.as_mut()
-        else {
+        let Some(Receiver::Ring(ring)) = completions.as_mut() else {
             return false;
         };
         while let Some(counter) = ring.pop_success() {
@@ -276,7 +291,7 @@ impl UmrQueue {
     /// Posts one of the two most frequent requests on the fast path, if there is space.
     #[inline]
     fn post_single(&self, op: &UmrOp<'_>) -> Option<Ticket> {
-        let mut producer = lock(&self.producer);
+        let mut producer = self.producer.lock();
         if self.has_failed() {
             return None;
         }
@@ -285,28 +300,27 @@ impl UmrQueue {
             return None;
         };
         let first = producer.next;
-        let templates = producer.templates.as_ref()?;
         // Both take at most three building blocks.
-        if first + 3 - self.progress.done() > u64::from(self.capacity) {
+        if first + 3 - self.progress.done() > u64::from(producer.capacity) {
             return None;
         }
         let (index, fence) = (low16(first), producer.fence);
-        match op {
+        let (end, word) = match op {
             UmrOp::Bind { mkey, span } => {
                 let stock = Form::stock_region(span)?;
-                let (blocks, words) = templates.bind(*mkey, stock, index, fence);
-                ring.write_template(first, (blocks, &words));
-                producer.next = first + 3;
-                ring.ring_word(first + 3, words[0].1);
+                let blocks = self.templates.bind(*mkey, stock, index, fence);
+                ring.write_blocks(first, &blocks);
+                (first + 3, blocks[0][0])
             }
             UmrOp::Invalidate { mkey } => {
-                let (blocks, words) = templates.invalidate(*mkey, index, fence);
-                ring.write_template(first, (blocks, &words));
-                producer.next = first + 2;
-                ring.ring_word(first + 2, words[0].1);
+                let blocks = self.templates.invalidate(*mkey, index, fence);
+                ring.write_blocks(first, &blocks);
+                (first + 2, blocks[0][0])
             }
-        }
-        producer.fence = self.fence;
+        };
+        producer.next = end;
+        ring.ring_word(end, word);
+        producer.fence = producer.fence_behind;
         Some(Ticket { first, last: first })
     }
 
@@ -359,7 +373,7 @@ impl UmrQueue {
         chain: &[R],
         wqebbs: u32,
     ) -> Result<Option<Ticket>, DeviceError> {
-        let mut producer = lock(&self.producer);
+        let mut producer = self.producer.lock();
         if let Some(error) = self.progress.failure() {
             let reason = error.to_string();
             return Err(DeviceError::QueueDown { reason });
@@ -384,7 +398,7 @@ impl UmrQueue {
                 signaled,
                 fence,
             };
-            let wqe = &mut *producer.scratch;
+            let wqe = &mut producer.cold.scratch;
             if let Err(what) = producer.sender.add(last, op, slot, wqe) {
                 producer.sender.abort();
                 producer.next = first;
@@ -428,15 +442,15 @@ impl UmrQueue {
     /// Polls the available completions, unless another thread polls.
     #[inline]
     fn reap(&self) {
-        let Ok(mut completions) = self.completions.try_lock() else {
+        let Some(mut completions) = self.completions.try_lock() else {
             hint::spin_loop();
             return;
         };
-        let Some(completions) = completions.as_mut() else {
+        let Some(receiver) = completions.as_mut() else {
             return;
         };
-        // SAFETY: live while the lock is held, and polled only under it.
-        while let Some(cqe) = unsafe { completions.receiver.pop(completions.cq.0) } {
+        // SAFETY: live while the lock is held and there is a receiver, and polled only under it.
+        while let Some(cqe) = unsafe { receiver.pop(self.cq.0) } {
             self.progress.count(&cqe, self.qpn);
         }
     }
@@ -449,10 +463,10 @@ impl UmrQueue {
     pub(super) fn tear_down(&self) -> Result<(), DeviceError> {
         self.progress.give_up(DeviceError::Closed);
         // Under the locks that protect the memory of the queue.
-        let mut producer = lock(&self.producer);
-        if let Some(Producer { qp, .. }) = producer.as_ref() {
+        let mut producer = self.producer.lock();
+        if let Some(Producer { cold, .. }) = producer.as_ref() {
             // SAFETY: live until here, and no thread writes to its ring any more.
-            let errno = unsafe { self.lib.ibv_destroy_qp(qp.0.as_ptr()) };
+            let errno = unsafe { self.lib.ibv_destroy_qp(cold.qp.0.as_ptr()) };
             if errno != 0 {
                 let reason = format!("ibv_destroy_qp of {:#x}: errno {errno}", self.qpn);
                 return Err(DeviceError::QueueDown { reason });
@@ -461,10 +475,10 @@ impl UmrQueue {
             *producer = None;
         }
         drop(producer);
-        let mut completions = lock(&self.completions);
-        if let Some(Completions { cq, .. }) = completions.take() {
+        let mut completions = self.completions.lock();
+        if completions.take().is_some() {
             // SAFETY: live until here, its queue pair is gone, and no thread reads it any more.
-            let errno = unsafe { self.lib.ibv_destroy_cq(cq.0.as_ptr()) };
+            let errno = unsafe { self.lib.ibv_destroy_cq(self.cq.0.as_ptr()) };
             if errno != 0 {
                 // A completion queue without a queue pair does no harm. It ends with the context.
                 return Ok(());
@@ -493,8 +507,8 @@ impl Drop for UmrQueue {
             let _left = self.tear_down();
             return;
         }
-        let producer = self.producer.get_mut().ok().and_then(Option::as_mut);
-        if let Some(register) = producer.and_then(|producer| producer.register.take()) {
+        let producer = self.producer.get_mut().as_mut();
+        if let Some(register) = producer.and_then(|producer| producer.cold.register.take()) {
             std::mem::forget(register);
         }
     }

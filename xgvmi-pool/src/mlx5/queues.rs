@@ -31,11 +31,12 @@ pub(super) struct Recipe {
 
 /// The present work queue.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Queues {
-    recipe: Recipe,
-    current: RwLock<Option<Arc<UmrQueue>>>,
     /// The first queue, which rarely fails. Until it fails, no thread takes a lock.
     first: OnceLock<Arc<UmrQueue>>,
+    recipe: Recipe,
+    current: RwLock<Option<Arc<UmrQueue>>>,
     attempts: Mutex<Attempts>,
     recoveries: AtomicU64,
 }

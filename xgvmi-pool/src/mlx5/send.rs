@@ -28,7 +28,7 @@ pub enum Post {
 pub(super) enum Sender {
     Ring(SendRing),
     Verbs(VerbsSend),
-    Send(PostSend),
+    Send(Box<PostSend>),
 }
 
 impl Sender {

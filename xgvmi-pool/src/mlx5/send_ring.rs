@@ -6,7 +6,7 @@ use mlx5_prm::wqe::WQEBB_BYTES;
 use mlx5dv_sys::mlx5dv_qp;
 
 use super::mmio;
-use super::template::{Block, Variable, WQEBB_WORDS};
+use super::template::Block;
 use super::wqe::Wqe;
 
 /// Index of the send counter in the two words of a doorbell record (`mlx5dv.h`, `MLX5_SND_DBR`).
@@ -18,12 +18,12 @@ const SEND_RECORD: usize = 1;
 #[derive(Debug)]
 pub(super) struct SendRing {
     blocks: NonNull<[u64; WQEBB_BYTES / 8]>,
-    /// Number of building blocks of the ring minus one: the number is a power of two.
-    mask: u32,
     record: NonNull<u32>,
     doorbell: NonNull<u64>,
+    /// Number of building blocks of the ring minus one: the number is a power of two.
+    mask: u32,
     /// Distance in bytes of the two doorbells, which alternate; zero if there is only one.
-    doorbell_stride: usize,
+    doorbell_stride: u16,
     second_doorbell: bool,
 }
 
@@ -47,12 +47,14 @@ impl SendRing {
         let ring = NonNull::new(raw.sq.buf.cast()).ok_or("the send queue has no buffer")?;
         let record = NonNull::new(raw.dbrec).ok_or("the queue pair has no doorbell record")?;
         let doorbell = NonNull::new(raw.bf.reg.cast()).ok_or("the queue pair has no doorbell")?;
+        let stride = u16::try_from(raw.bf.size);
+        let doorbell_stride = stride.map_err(|_| "the doorbells are too far apart")?;
         Ok(Self {
             blocks: ring,
-            mask: raw.sq.wqe_cnt - 1,
             record,
             doorbell,
-            doorbell_stride: raw.bf.size as usize,
+            mask: raw.sq.wqe_cnt - 1,
+            doorbell_stride,
             second_doorbell: false,
         })
     }
@@ -72,23 +74,13 @@ impl SendRing {
         }
     }
 
-    /// Writes an entry from a template with its variable words. The first building block has the
-    /// number `at`.
+    /// Writes an entry of whole building blocks, of which the first has the number `at`.
     #[inline(always)]
-    pub(super) fn write_template<const BLOCKS: usize, const WORDS: usize>(
-        &mut self,
-        at: u64,
-        (blocks, variables): (&[Block; BLOCKS], &[Variable; WORDS]),
-    ) {
+    pub(super) fn write_blocks<const BLOCKS: usize>(&mut self, at: u64, blocks: &[Block; BLOCKS]) {
         for (block, number) in blocks.iter().zip(at..) {
             // SAFETY: the buffer is page-aligned, so a block is aligned to its size. Ordinary stores
             // of any width: the barrier before the doorbell comes after them.
             unsafe { self.block(number).cast::<Block>().write(*block) };
-        }
-        for (position, value) in variables {
-            let block = self.block(at + (position / WQEBB_WORDS) as u64);
-            // SAFETY: the remainder is below the words of a building block.
-            unsafe { block.add(position % WQEBB_WORDS).write(*value) };
         }
     }
 
@@ -119,11 +111,7 @@ impl SendRing {
         // SAFETY: as above; volatile, because the adapter reads it.
         unsafe { record.write_volatile(counter) };
         mmio::wc_start();
-        let offset = if self.second_doorbell {
-            self.doorbell_stride
-        } else {
-            0
-        };
+        let offset = usize::from(self.doorbell_stride) * usize::from(self.second_doorbell);
         // SAFETY: the second doorbell lies one stride behind the first, in the same UAR page
         // (libmlx5: `bf->offset ^= bf->buf_size`).
         let doorbell = unsafe { self.doorbell.byte_add(offset) };

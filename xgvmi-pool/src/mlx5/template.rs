@@ -1,6 +1,8 @@
 //! Templates of the two most frequent requests: the bind of one registration, and the invalidation,
-//! each as a chain of its own. Most of their words are constant. They are encoded once, like any
-//! other request, and each post fills in only the variable words.
+//! each as a chain of its own. Most of their words are zero and four more are constant. A queue keeps
+//! the constants of both requests in one cache line, taken from the usual encoding.
+
+use mlx5_prm::wqe::flag;
 
 use super::wqe::{Request, Slot, Wqe};
 use crate::device::UmrOp;
@@ -8,33 +10,56 @@ use crate::key::{Lkey, Mkey, VirtAddr};
 use crate::region::Region;
 
 /// Words of a building block.
-pub(super) const WQEBB_WORDS: usize = 8;
+const WQEBB_WORDS: usize = 8;
 
-/// Positions of the variable words: control segment (number of the request, key), context (tag,
-/// address, length), and the one entry of the list (length and local key, address).
+/// Positions of the words that are not always zero: control segment (number of the request; key and
+/// flags), UMR control segment (two words), context (access and tag, address, length), and the one
+/// entry of the list (length and local key, address).
 const INDEX: usize = 0;
 const KEY: usize = 1;
+const CONTROL: usize = 2;
+const MASK: usize = 3;
 const TAG: usize = 8;
 const START: usize = 10;
 const LEN: usize = 11;
 const ENTRY_KEY: usize = 16;
 const ENTRY_START: usize = 17;
 
-/// The requests of one queue pair, with zeros in the variable words.
+/// Flags of the control segment, without the fence: the request generates a completion.
+const FLAGS: u8 = flag::CE_ALWAYS;
+
+/// The constants of the requests of one queue pair.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Templates {
-    bind: [Block; 3],
-    invalidate: [Block; 2],
+    bind: Constants,
+    invalidate: Constants,
+}
+
+const _: () = assert!(size_of::<Templates>() == 64);
+
+/// Constant bits of a request, in the adapter's byte order.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Constants {
+    index: u64,
+    control: u64,
+    mask: u64,
+    context: u64,
 }
 
 /// A building block as words in the adapter's byte order.
 pub(super) type Block = [u64; WQEBB_WORDS];
 
-/// Position in a request, in words, and value of a variable word.
-pub(super) type Variable = (usize, u64);
-
 impl Templates {
-    /// The requests of the queue pair, each with a completion. `None` if the encoding fails.
+    /// Stands where a queue has no templates.
+    pub(super) const NONE: Self = Self {
+        bind: Constants::NONE,
+        invalidate: Constants::NONE,
+    };
+
+    /// The requests of the queue pair, each with a completion. `None` if the encoding fails, or has
+    /// constants at other positions.
     pub(super) fn new(qpn: u32) -> Option<Self> {
         let mkey = Mkey::from_raw(0);
         let slot = Slot {
@@ -43,20 +68,27 @@ impl Templates {
             signaled: true,
             fence: 0,
         };
-        // One byte at address zero under key zero: the length is cleared below.
+        // One byte at address zero under key zero: only the length is not zero.
         let region = Region::new(VirtAddr::new(0), 1, Lkey::from_raw(0)).ok()?;
-        let span = region.into();
-        let mut bind = blocks(&UmrOp::Bind { mkey, span }, slot)?;
-        bind.as_flattened_mut()[LEN] = 0;
-        bind.as_flattened_mut()[ENTRY_KEY] = 0;
-        Some(Self {
-            bind,
-            invalidate: blocks(&UmrOp::Invalidate { mkey }, slot)?,
-        })
+        let bind = encode(
+            &UmrOp::Bind {
+                mkey,
+                span: region.into(),
+            },
+            slot,
+        )?;
+        let invalidate = encode(&UmrOp::Invalidate { mkey }, slot)?;
+        let templates = Self {
+            bind: Constants::of(&bind),
+            invalidate: Constants::of(&invalidate),
+        };
+        let same = templates.bind(mkey, (&region, 1), 0, 0) == bind
+            && templates.invalidate(mkey, 0, 0) == invalidate;
+        same.then_some(templates)
     }
 
-    /// The bind of a key to a region of `len` bytes, below 2 GiB, and its variable words, of which
-    /// the first is also the doorbell's. See [`Slot`] for `index` and `fence`.
+    /// The bind of a key to a region of `len` bytes, below 2 GiB. See [`Slot`] for `index` and
+    /// `fence`.
     #[inline(always)]
     pub(super) fn bind(
         &self,
@@ -64,46 +96,60 @@ impl Templates {
         (region, len): (&Region, u32),
         index: u16,
         fence: u8,
-    ) -> (&[Block; 3], [Variable; 7]) {
-        let [head, key] = head(&self.bind[0], mkey, index, fence);
+    ) -> [Block; 3] {
+        let mut blocks = [[0; WQEBB_WORDS]; 3];
+        let words = blocks.as_flattened_mut();
+        self.bind.write(words, mkey, index, fence);
         let start = region.addr().get().to_be();
-        let tag = self.bind.as_flattened()[TAG] | u64::from(mkey.tag().get()).to_be();
-        let entry_key = u64::from(len) << 32 | u64::from(region.lkey().raw());
-        let variables = [
-            head,
-            key,
-            (TAG, tag),
-            (START, start),
-            (LEN, u64::from(len).to_be()),
-            (ENTRY_KEY, entry_key.to_be()),
-            (ENTRY_START, start),
-        ];
-        (&self.bind, variables)
+        words[TAG] |= u64::from(mkey.tag().get()).to_be();
+        words[START] = start;
+        words[LEN] = u64::from(len).to_be();
+        words[ENTRY_KEY] = (u64::from(len) << 32 | u64::from(region.lkey().raw())).to_be();
+        words[ENTRY_START] = start;
+        blocks
     }
 
-    /// The invalidation of a key, and its variable words, of which the first is also the doorbell's.
+    /// The invalidation of a key. See [`Slot`] for `index` and `fence`.
     #[inline(always)]
-    pub(super) fn invalidate(
-        &self,
-        mkey: Mkey,
-        index: u16,
-        fence: u8,
-    ) -> (&[Block; 2], [Variable; 2]) {
-        let variables = head(&self.invalidate[0], mkey, index, fence);
-        (&self.invalidate, variables)
+    pub(super) fn invalidate(&self, mkey: Mkey, index: u16, fence: u8) -> [Block; 2] {
+        let mut blocks = [[0; WQEBB_WORDS]; 2];
+        let words = blocks.as_flattened_mut();
+        self.invalidate.write(words, mkey, index, fence);
+        blocks
     }
 }
 
-/// The variable words of the control segment.
-#[inline(always)]
-fn head(first: &Block, mkey: Mkey, index: u16, fence: u8) -> [Variable; 2] {
-    let index = first[INDEX] | (u64::from(index) << 40).to_be();
-    let key = first[KEY] | (u64::from(mkey.raw()) | u64::from(fence) << 32).to_be();
-    [(INDEX, index), (KEY, key)]
+impl Constants {
+    const NONE: Self = Self {
+        index: 0,
+        control: 0,
+        mask: 0,
+        context: 0,
+    };
+
+    fn of(blocks: &[Block]) -> Self {
+        let words = blocks.as_flattened();
+        Self {
+            index: words[INDEX],
+            control: words[CONTROL],
+            mask: words[MASK],
+            context: words[TAG],
+        }
+    }
+
+    /// Writes the constants, and the variable words of the control segment.
+    #[inline(always)]
+    fn write(&self, words: &mut [u64], mkey: Mkey, index: u16, fence: u8) {
+        words[INDEX] = self.index | (u64::from(index) << 40).to_be();
+        words[KEY] = (u64::from(mkey.raw()) | u64::from(FLAGS | fence) << 32).to_be();
+        words[CONTROL] = self.control;
+        words[MASK] = self.mask;
+        words[TAG] = self.context;
+    }
 }
 
-/// The building blocks of the request; `None` if it has another length.
-fn blocks<const BLOCKS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[Block; BLOCKS]> {
+/// The building blocks of the request by the usual encoding; `None` if it has another length.
+fn encode<const BLOCKS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[Block; BLOCKS]> {
     let mut wqe = Wqe::new();
     if !op.write(slot, &mut wqe) || wqe.blocks().len() != BLOCKS {
         return None;
@@ -120,19 +166,6 @@ fn blocks<const BLOCKS: usize>(op: &UmrOp<'_>, slot: Slot) -> Option<[Block; BLO
 mod tests {
     use super::super::form::Form;
     use super::*;
-    use mlx5_prm::wqe::flag;
-
-    /// The blocks with their variable words. The first variable is the doorbell's word.
-    fn filled<const BLOCKS: usize, const WORDS: usize>(
-        (blocks, variables): (&[Block; BLOCKS], [Variable; WORDS]),
-    ) -> [Block; BLOCKS] {
-        let mut blocks = *blocks;
-        assert_eq!(variables[0].0, 0);
-        for (position, value) in variables {
-            blocks.as_flattened_mut()[position] = value;
-        }
-        blocks
-    }
 
     #[track_caller]
     fn check(op: &UmrOp<'_>, index: u16, fence: u8) {
@@ -146,12 +179,12 @@ mod tests {
         match op {
             UmrOp::Bind { mkey, span } => {
                 let stock = Form::stock_region(span).expect("of the stock form");
-                let found = filled(templates.bind(*mkey, stock, index, fence));
-                assert_eq!(Some(found), blocks::<3>(op, slot));
+                let found = templates.bind(*mkey, stock, index, fence);
+                assert_eq!(Some(found), encode(op, slot));
             }
             UmrOp::Invalidate { mkey } => {
-                let found = filled(templates.invalidate(*mkey, index, fence));
-                assert_eq!(Some(found), blocks::<2>(op, slot));
+                let found = templates.invalidate(*mkey, index, fence);
+                assert_eq!(Some(found), encode(op, slot));
             }
         }
     }
