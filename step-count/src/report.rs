@@ -13,9 +13,18 @@ pub(crate) struct Report {
     /// Execution count of each instruction of the owner given by `--addresses`: `PATH+0xOFFSET`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) addresses: BTreeMap<String, u64>,
-    /// Access count of each cache line of that owner, as `PATH+0xOFFSET` of the object below it.
+    /// Each cache line of that owner, as `PATH+0xOFFSET` of the object below it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) lines: BTreeMap<String, u64>,
+    pub(crate) lines: BTreeMap<String, Line>,
+}
+
+/// A cache line of the owner given by `--addresses`.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Line {
+    /// Accesses by this owner.
+    pub(crate) count: u64,
+    /// Another owner accesses the line as well.
+    pub(crate) is_shared: bool,
 }
 
 /// Sections without a gap between them.

@@ -3,7 +3,7 @@
 use crate::MARK;
 use crate::decode::{BYTES_MAX, Step};
 use crate::owners::{Kind, Map, Owner, Rules};
-use crate::report::{Report, Round, Sums};
+use crate::report::{Line, Report, Round, Sums};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::InstructionInfoFactory;
 use libc::{c_int, c_void, pid_t, user_regs_struct};
@@ -190,8 +190,8 @@ struct Counter<'a> {
     last: u64,
     /// Execution count of each instruction of the owner given by `--addresses`.
     addresses: HashMap<u64, u64>,
-    /// Access count of each cache line of that owner.
-    lines: HashMap<u64, u64>,
+    /// Access count of each cache line of that owner, and whether another owner accesses it as well.
+    lines: HashMap<u64, (u64, bool)>,
 }
 
 impl<'a> Counter<'a> {
@@ -223,7 +223,12 @@ impl<'a> Counter<'a> {
                 let addresses = self.addresses.iter();
                 let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
                 let lines = self.lines.iter();
-                let lines = lines.map(|(at, count)| (self.map.name(*at), *count));
+                let lines = lines.map(|(at, (count, is_shared))| {
+                    let name = self.map.name(*at);
+                    let count = *count;
+                    let is_shared = *is_shared;
+                    (name, Line { count, is_shared })
+                });
                 let report = Report {
                     addresses: addresses.collect(),
                     lines: lines.collect(),
@@ -331,7 +336,9 @@ impl<'a> Counter<'a> {
             if self.map.kind(line << 6) != Some(Kind::Stack) {
                 self.sums.touch(self.owner, line);
                 if self.rules.wants_addresses(self.owner) {
-                    *self.lines.entry(line << 6).or_default() += 1;
+                    self.lines.entry(line << 6).or_default().0 += 1;
+                } else if let Some((_count, is_shared)) = self.lines.get_mut(&(line << 6)) {
+                    *is_shared = true;
                 }
             }
         }
