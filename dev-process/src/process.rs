@@ -267,6 +267,12 @@ pub struct Group {
 }
 
 impl Group {
+    /// Id of the group, which is the process id of its first process.
+    #[must_use]
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
     /// Starts a command in a process group of its own.
     ///
     /// # Errors

@@ -206,6 +206,18 @@ const PROMISES: &[Promise] = &[
         "times",
     ),
     promise(
+        "alltoallv: processor time of a rank per call, xgvmi over stock, at each size",
+        "alltoallv scheme=xgvmi max:rank_cpu_of_stock",
+        AtMost(1.05),
+        "times",
+    ),
+    promise(
+        "alltoallv: processor time of a service process per call, xgvmi over stock, at each size",
+        "alltoallv scheme=xgvmi max:service_cpu_of_stock",
+        AtMost(1.05),
+        "times",
+    ),
+    promise(
         "alltoallv: xgvmi against ksm, up to 16 KiB",
         "alltoallv scheme=xgvmi size=1K size=2K size=4K size=8K size=16K min:times_faster_than_ksm",
         AtLeast(1.3),

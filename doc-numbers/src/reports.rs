@@ -299,6 +299,12 @@ fn compare_schemes(report: &mut Value) {
             if let (Some(ours), Some(peers)) = (whole(row), whole(peer)) {
                 target[format!("connect_first_of_{other}")] = (ours / peers).into();
             }
+            let cpu = |row: &Value, path: &str| number(row, path).filter(|us| *us > 0.0);
+            for (name, path) in [("rank", "/host_cpu_us"), ("service", "/service_cpu_us")] {
+                if let (Some(ours), Some(peers)) = (cpu(row, path), cpu(peer, path)) {
+                    target[format!("{name}_cpu_of_{other}")] = (ours / peers).into();
+                }
+            }
             if let (Some(peer_first), Some(peer_p50)) =
                 (number(peer, "/first_us"), number(peer, "/steady_us/p50"))
             {

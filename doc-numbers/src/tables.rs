@@ -105,8 +105,10 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
         let number = |key: &str| row[key].as_f64();
         let whole = number("connect_us").zip(number("first_us"));
         row["connect_first_us"] = whole.map_or(Value::Null, |(a, b)| (a + b).into());
-        if row.get("connect_us").is_none() {
-            row["connect_us"] = Value::Null;
+        for key in ["connect_us", "host_cpu_us", "service_cpu_us"] {
+            if row.get(key).is_none() {
+                row[key] = Value::Null;
+            }
         }
     }
     let time = |title, path| Column::new(title, path, Form::Fixed(1));
@@ -118,6 +120,8 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
         time("connect + first", "/connect_first_us"),
         time("steady p50", "/steady_us/p50"),
         time("steady p99", "/steady_us/p99"),
+        time("rank CPU", "/host_cpu_us"),
+        time("service CPU", "/service_cpu_us"),
     ];
     let commands = COMMANDS.iter();
     columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));

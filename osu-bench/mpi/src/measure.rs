@@ -64,6 +64,8 @@ pub struct Seen {
     pub counted: Option<Counted>,
     /// Counters of the device over the timed iterations, at rank 0.
     pub device: Option<Counters>,
+    /// Processor time of a service process per timed iteration, at rank 0: their mean.
+    pub service_cpu: Option<f64>,
 }
 
 /// One iteration.
@@ -261,11 +263,12 @@ impl<'w> Bench<'w> {
     ) -> Result<Seen> {
         let mut seen = Seen::default();
         let mut sum = Once::default();
-        let (mut counted, mut device) = (None, None);
+        let (mut counted, mut device, mut services) = (None, None, None);
         for iteration in 0..case.warm_up + case.iterations {
             if iteration == case.warm_up {
                 counted = self.backend.counted();
                 device = device_counters(self.world, self.options)?;
+                services = service_cpu(self.world, self.options)?;
             }
             let once = self.iteration(case, &call)?;
             seen.wrong += once.wrong;
@@ -278,6 +281,10 @@ impl<'w> Bench<'w> {
                 sum.add(&once);
             }
         }
+        let services = match (services, service_cpu(self.world, self.options)?) {
+            (Some(before), Some(after)) => Some(after.saturating_sub(before)),
+            _ => None,
+        };
         let after = device_counters(self.world, self.options)?;
         seen.device = match (&device, after) {
             (Some(before), Some(after)) => Some(after.since(before)?),
@@ -296,6 +303,9 @@ impl<'w> Bench<'w> {
         seen.alloc = mean(sum.alloc);
         seen.free = mean(sum.free);
         seen.cpu = mean(sum.cpu);
+        #[expect(clippy::cast_precision_loss, reason = "a number of processes")]
+        let processes = self.options.service_pids.len() as f64;
+        seen.service_cpu = services.map(|time| mean(time) / processes);
         Ok(seen)
     }
 
@@ -427,6 +437,27 @@ pub fn device_counters(world: &World, options: &Options) -> Result<Option<Counte
     Ok(counters)
 }
 
+/// Processor time of all service processes so far, all threads together. `None` without `--service-pids` and at ranks
+/// other than 0.
+fn service_cpu(world: &World, options: &Options) -> Result<Option<Duration>> {
+    if world.rank() != 0 || options.service_pids.is_empty() {
+        return Ok(None);
+    }
+    let mut sum = Duration::ZERO;
+    for pid in &options.service_pids {
+        let mut clock = 0;
+        // SAFETY: clock_getcpuclockid(3) writes one clock id.
+        let errno = unsafe { libc::clock_getcpuclockid(*pid, &raw mut clock) };
+        anyhow::ensure!(
+            errno == 0,
+            "the processor time of service process {pid}: {}",
+            std::io::Error::from_raw_os_error(errno)
+        );
+        sum += cpu_of(clock);
+    }
+    Ok(Some(sum))
+}
+
 impl Once {
     fn add(&mut self, other: &Self) {
         self.total += other.total;
@@ -451,9 +482,10 @@ fn cpu_of(clock: libc::clockid_t) -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: clock_gettime(2) writes one timespec; both clocks exist on every Linux, so it cannot fail.
+    // SAFETY: clock_gettime(2) writes one timespec. The clocks of this process exist on every Linux. That of another
+    // process may have ended with it; the time then stays zero.
     let status = unsafe { libc::clock_gettime(clock, &raw mut time) };
-    assert_eq!(status, 0, "the processor-time clocks exist");
+    debug_assert_eq!(status, 0, "the processor-time clocks exist");
     #[expect(
         clippy::cast_sign_loss,
         clippy::cast_possible_truncation,

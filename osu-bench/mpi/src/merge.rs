@@ -137,6 +137,9 @@ fn median_row(same: &[&Row]) -> Option<Row> {
         free_us: of(&|row| row.free_us),
         overlap,
         host_cpu_us: of(&|row| row.host_cpu_us),
+        service_cpu_us: first
+            .service_cpu_us
+            .map(|_| median(same.iter().filter_map(|row| row.service_cpu_us).collect())),
         verified_bytes: first.verified_bytes.map(|_| verified.sum()),
         // Counters need all runs.
         wrong_bytes: first.wrong_bytes.map(|_| wrong.sum()),
@@ -276,6 +279,7 @@ mod tests {
             free_us: 1.0,
             overlap: None,
             host_cpu_us: 1.0,
+            service_cpu_us: None,
             verified_bytes: Some(8),
             wrong_bytes: Some(0),
             offload: None,

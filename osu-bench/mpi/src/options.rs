@@ -111,6 +111,8 @@ pub struct Options {
     pub compute: ComputeKind,
     /// `--counters`: the command that prints the device's counters, run by rank 0.
     pub counters: Vec<OsString>,
+    /// `--service-pids`: service processes on this machine, whose processor time rank 0 reads.
+    pub service_pids: Vec<i32>,
     /// `--json`.
     pub json: Option<PathBuf>,
     /// `--csv`.
@@ -204,6 +206,7 @@ impl Options {
             barrier: BarrierKind::Spin,
             compute: ComputeKind::Loop,
             counters: Vec::new(),
+            service_pids: Vec::new(),
             json: None,
             csv: None,
             plot: None,
@@ -261,6 +264,10 @@ impl Options {
                 }
                 Long("counters") => {
                     options.counters = command(&mut parser)?;
+                    continue;
+                }
+                Long("service-pids") => {
+                    options.service_pids = pids(&mut parser)?;
                     continue;
                 }
                 Short(letter) => Name::Letter(letter),
@@ -646,6 +653,14 @@ fn command(parser: &mut lexopt::Parser) -> Result<Vec<OsString>, BadUsage> {
         words.push(word);
     }
     Err(unfinished())
+}
+
+fn pids(parser: &mut lexopt::Parser) -> Result<Vec<i32>, BadUsage> {
+    let bad = || BadUsage("Process ids above zero, with commas [--service-pids]".to_owned());
+    let list = parser.value().map_err(|_| bad())?;
+    let list = list.to_str().ok_or_else(bad)?;
+    let pid = |word: &str| word.parse().ok().filter(|pid| *pid > 0).ok_or_else(bad);
+    list.split(',').map(pid).collect()
 }
 
 #[cfg(test)]

@@ -81,6 +81,9 @@ pub struct Row {
     /// is excluded.
     #[serde(default)]
     pub host_cpu_us: f64,
+    /// Processor time of a service process per iteration, all threads together, with `--service-pids`: their mean.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub service_cpu_us: Option<f64>,
     /// Bytes that were compared at all ranks, warm-up included, with validation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verified_bytes: Option<u64>,

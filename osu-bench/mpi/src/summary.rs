@@ -29,6 +29,7 @@ pub struct Summary {
     verified: Option<u64>,
     offload: Option<OffloadRow>,
     commands: Option<CommandsPerIteration>,
+    service_cpu: Option<f64>,
 }
 
 /// Connection to the service processes, over all ranks.
@@ -138,6 +139,7 @@ impl Summary {
             commands: seen
                 .device
                 .map(|device| device.per_iteration(seen.times.len() as u64)),
+            service_cpu: seen.service_cpu,
         })
     }
 
@@ -243,6 +245,7 @@ impl Summary {
             free_us: self.mean.free,
             overlap,
             host_cpu_us: self.mean.cpu,
+            service_cpu_us: self.service_cpu,
             wrong_bytes: self.wrong,
             verified_bytes: self.verified,
             offload: self.offload,

@@ -25,8 +25,9 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
   --sizes LIST      bytes to each rank [default: 1024 to 262144, doubling]
   --runs N          runs of each scheme at each size; figures are their median [default: 3]
   --iterations N    timed iterations per run [default: 40]
-  --schemes LIST    ksm, stock, xgvmi and xgvmi+batched, which is xgvmi with
-                    UCX_XGVMI_INVALIDATE=batched [default: all]";
+  --schemes LIST    ksm, stock, xgvmi, xgvmi+batched, which is xgvmi with
+                    UCX_XGVMI_INVALIDATE=batched, and xgvmi+affinity, which is
+                    xgvmi with UCX_XGVMI_POOL_ORDER=affinity [default: the first four]";
 
 /// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
@@ -58,7 +59,7 @@ struct Variant {
 }
 
 impl Variant {
-    const ALL: [Self; 4] = [
+    const ALL: [Self; 5] = [
         Self::plain("ksm"),
         Self::plain("stock"),
         Self::plain("xgvmi"),
@@ -67,7 +68,14 @@ impl Variant {
             scheme: "xgvmi",
             environment: &[("UCX_XGVMI_INVALIDATE", "batched")],
         },
+        Self {
+            name: "xgvmi+affinity",
+            scheme: "xgvmi",
+            environment: &[("UCX_XGVMI_POOL_ORDER", "affinity")],
+        },
     ];
+    /// Number of the variants that are measured by default.
+    const USUAL: usize = 4;
 
     const fn plain(scheme: &'static str) -> Self {
         Self {
@@ -80,7 +88,8 @@ impl Variant {
     fn named(text: &str) -> Result<Self> {
         let known = Self::ALL.into_iter().find(|known| known.name == text);
         known.with_context(|| {
-            format!("no scheme '{text}'; there are ksm, stock, xgvmi and xgvmi+batched")
+            let names: Vec<&str> = Self::ALL.iter().map(|known| known.name).collect();
+            format!("no scheme '{text}'; there are {}", names.join(", "))
         })
     }
 
@@ -116,7 +125,7 @@ impl Options {
             sizes: (10..=18).map(|power| 1 << power).collect(),
             runs: 3,
             iterations: 40,
-            schemes: Variant::ALL.to_vec(),
+            schemes: Variant::ALL[..Variant::USUAL].to_vec(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -242,7 +251,7 @@ struct Services {
     variant: Variant,
     /// Addresses per node, in the form of `--sp`.
     addresses: Vec<String>,
-    _running: Vec<Running>,
+    running: Vec<Running>,
 }
 
 impl Room<'_> {
@@ -292,12 +301,15 @@ impl Room<'_> {
         Ok(Services {
             variant,
             addresses,
-            _running: running,
+            running,
         })
     }
 
     /// Runs a program once on all ranks.
     fn job(&self, services: &Services, program: &str, shape: &str, output: &Path) -> Result<()> {
+        // `bf-emu run` becomes the service process.
+        let pids = services.running.iter();
+        let pids: Vec<String> = pids.map(|service| service.group.id().to_string()).collect();
         let (launcher, options) = self.mpi.launcher.split_first().context("no launcher")?;
         let mut command = Command::new(launcher);
         command.args(options);
@@ -314,6 +326,7 @@ impl Room<'_> {
             command.args(["--barrier", "sleep"]);
             command.args(shape.split_whitespace());
             command.arg("--json").arg(output);
+            command.args(["--service-pids", &pids.join(",")]);
             command.arg("--counters").arg(built("bf-emu"));
             command.args(["stats", "--json", "--state"]);
             command.arg(self.device(services.variant)).arg(";");

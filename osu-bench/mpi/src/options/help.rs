@@ -44,6 +44,8 @@ Options of these programs:
   --plot FILE.svg           plot the results (rank 0)
   --counters COMMAND.. ;    rank 0 runs COMMAND before and after the timed iterations of a size and writes the
                             device's commands per iteration to the JSON file
+  --service-pids LIST       service processes on rank 0's machine; their processor time per iteration goes to the
+                            JSON file
   --mpi-library FILE        library compiled from shim/osu_mpi.c with your mpicc (default: $OSU_MPI_LIBRARY, else
                             libosu_mpi.so in this program's directory)
 ";

@@ -70,6 +70,7 @@ fn options_are_read() {
         o.scheme = Scheme::Ksm;
         o.offload.services = vec!["here:1".to_owned(), "here:2".to_owned()];
     });
+    check("--service-pids 17,4", &|o| o.service_pids = vec![17, 4]);
     check("--counters stats --json ; --json a", &|o| {
         o.counters = vec!["stats".into(), "--json".into()];
         o.json = Some("a".into());
@@ -145,6 +146,10 @@ fn what_is_not_understood_is_named() {
     check(
         "--backend offload",
         "The offloaded backend needs to know where its service processes are [--sp]",
+    );
+    check(
+        "--service-pids 7,0",
+        "Process ids above zero, with commas [--service-pids]",
     );
     check("--counters ;", "A command without a program [--counters]");
     check(
