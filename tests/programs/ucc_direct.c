@@ -5,6 +5,9 @@
  *                                rank 0 prints "round N" for the rounds before, and at the end
  *                                "first failure in round N, M of 20 rounds succeeded after it" and "done"
  *   ucc_direct shared            repeats allgather and a broadcast of rank 0, where each block goes to several ranks
+ *   ucc_direct reduce PREFIX COMMAND...
+ *                                repeats allreduces of fresh vectors, in place and not; rank 0 runs COMMAND, which prints the
+ *                                device's counters, before and after the last rounds into PREFIX.before and PREFIX.after
  *   ucc_direct load FILE         loads a component as UCC does, in a process with UCC, and prints the time in us
  */
 #include "ucc_side.h"
@@ -83,6 +86,66 @@ static void repeat(ucc_coll_args_t *args, const char *name, uint8_t *send, uint8
 		printf("ok persistent %s\n", name);
 }
 
+/* Element `at` of a rank's vector in a round, and the sum of all ranks' elements. */
+static uint32_t element_of(int from, unsigned round, size_t at)
+{
+	return (uint32_t)at * 2654435761u ^ (uint32_t)from * 40503u ^ round * 7919u;
+}
+
+static void sums_of(const uint32_t *found, size_t elements, unsigned round)
+{
+	size_t at;
+
+	for (at = 0; at < elements; at++) {
+		uint32_t sum = 0;
+		int from;
+
+		for (from = 0; from < ranks; from++)
+			sum += element_of(from, round, at);
+		if (found[at] != sum) {
+			fprintf(stderr, "rank %d, round %u: element %zu is %u, not %u\n", rank, round, at, found[at], sum);
+			MPI_Abort(MPI_COMM_WORLD, 1);
+		}
+	}
+}
+
+static void describe_sum(ucc_coll_args_t *args, void *send, void *receive, size_t elements)
+{
+	memset(args, 0, sizeof(*args));
+	args->coll_type = UCC_COLL_TYPE_ALLREDUCE;
+	args->op = UCC_OP_SUM;
+	args->src.info.buffer = send;
+	args->src.info.count = elements;
+	args->src.info.datatype = UCC_DT_UINT32;
+	args->src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+	args->dst.info = args->src.info;
+	args->dst.info.buffer = receive;
+}
+
+/* As repeat(), for an allreduce. */
+static void persistent_sum(uint8_t *send, uint8_t *receive)
+{
+	size_t elements = (size_t)ranks * BLOCK / sizeof(uint32_t), at;
+	ucc_coll_args_t args;
+	ucc_coll_req_h request;
+	unsigned post;
+
+	describe_sum(&args, send, receive, elements);
+	args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+	args.flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
+	CHECK(ucc_collective_init(&args, &request, team));
+	for (post = 0; post < POSTS; post++) {
+		for (at = 0; at < elements; at++)
+			((uint32_t *)(void *)send)[at] = element_of(rank, post, at);
+		CHECK(run_posted(request));
+		sums_of((uint32_t *)(void *)receive, elements, post);
+		MPI_Barrier(MPI_COMM_WORLD);
+	}
+	CHECK(ucc_collective_finalize(request));
+	if (rank == 0)
+		printf("ok persistent allreduce\n");
+}
+
 static void persistent(void)
 {
 	size_t size = (size_t)ranks * BLOCK;
@@ -107,6 +170,7 @@ static void persistent(void)
 	args.coll_type = UCC_COLL_TYPE_ALLGATHER;
 	args.src.info.count = BLOCK;
 	repeat(&args, "allgather", send, receive, 1);
+	persistent_sum(send, receive);
 	munmap(send, size);
 	munmap(receive, size);
 }
@@ -200,6 +264,40 @@ static void shared(void)
 	}
 }
 
+/* An allreduce in place and one that is not, of vectors of several windows in fresh memory. */
+static void reduce(char **words)
+{
+	enum { WARM_UP = 80, ROUNDS = 10, ELEMENTS = 100000 };
+	unsigned round;
+
+	for (round = 0; round < WARM_UP + ROUNDS; round++) {
+		size_t size = ELEMENTS * sizeof(uint32_t), at;
+		uint32_t *send = (void *)fresh(size), *receive = (void *)fresh(size);
+		ucc_coll_args_t args;
+		ucc_coll_req_h request;
+		int in_place;
+
+		if (round == WARM_UP)
+			counters(words + 1, words[0], "before");
+		for (in_place = 0; in_place < 2; in_place++) {
+			for (at = 0; at < ELEMENTS; at++)
+				send[at] = element_of(rank, round, at);
+			describe_sum(&args, send, in_place ? send : receive, ELEMENTS);
+			if (in_place) {
+				args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+				args.flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
+			}
+			CHECK(ucc_collective_init(&args, &request, team));
+			CHECK(run_posted(request));
+			CHECK(ucc_collective_finalize(request));
+			sums_of(in_place ? send : receive, ELEMENTS, round);
+		}
+		munmap(send, size);
+		munmap(receive, size);
+	}
+	counters(words + 1, words[0], "after");
+}
+
 static double now_us(void)
 {
 	struct timespec now;
@@ -236,6 +334,8 @@ int main(int argc, char **argv)
 		persistent();
 	else if (argc > 1 && !strcmp(argv[1], "shared"))
 		shared();
+	else if (argc > 3 && !strcmp(argv[1], "reduce"))
+		reduce(argv + 2);
 	else
 		endure();
 	ucc_stop();

@@ -8,11 +8,7 @@
  */
 #include "ucc_side.h"
 #include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <ucp/api/ucp.h>
-
-extern char **environ;
 
 enum { HOSTS_MAX = 16, SOURCE = 0, TARGET = 1, SIDES = 2 };
 
@@ -26,26 +22,6 @@ static int me, hosts;
 static size_t block, total;
 static const char *mode;
 static ucp_context_h ucp;
-
-/* Rank 0 runs `command` between two barriers, with its standard output in the file `PREFIX.TITLE`. */
-static void counters(char **command, const char *prefix, const char *title)
-{
-	MPI_Barrier(MPI_COMM_WORLD);
-	if (rank == 0 && command && *command) {
-		posix_spawn_file_actions_t actions;
-		char file[4096];
-		int status = 1;
-		pid_t child;
-
-		snprintf(file, sizeof(file), "%s.%s", prefix, title);
-		CHECK(posix_spawn_file_actions_init(&actions));
-		CHECK(posix_spawn_file_actions_addopen(&actions, 1, file, O_WRONLY | O_CREAT | O_TRUNC, 0600));
-		CHECK(posix_spawnp(&child, command[0], &actions, NULL, command, environ));
-		CHECK(waitpid(child, &status, 0) != child || status != 0);
-		posix_spawn_file_actions_destroy(&actions);
-	}
-	MPI_Barrier(MPI_COMM_WORLD);
-}
 
 static int is(const char *name)
 {

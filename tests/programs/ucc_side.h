@@ -1,11 +1,16 @@
 /* Common parts of the programs that use UCC directly: set-up with MPI as out-of-band transport. */
 #include <mpi.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <ucc/api/ucc.h>
+
+extern char **environ;
 
 static int rank, ranks;
 static ucc_lib_h lib;
@@ -119,6 +124,26 @@ static ucc_status_t run_posted(ucc_coll_req_h request)
 	while ((status = ucc_collective_test(request)) == UCC_INPROGRESS)
 		ucc_context_progress(context);
 	return status;
+}
+
+/* Rank 0 runs `command` between two barriers, with its standard output in the file `PREFIX.TITLE`. */
+static void counters(char **command, const char *prefix, const char *title)
+{
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (rank == 0 && command && *command) {
+		posix_spawn_file_actions_t actions;
+		char file[4096];
+		int status = 1;
+		pid_t child;
+
+		snprintf(file, sizeof(file), "%s.%s", prefix, title);
+		CHECK(posix_spawn_file_actions_init(&actions));
+		CHECK(posix_spawn_file_actions_addopen(&actions, 1, file, O_WRONLY | O_CREAT | O_TRUNC, 0600));
+		CHECK(posix_spawnp(&child, command[0], &actions, NULL, command, environ));
+		CHECK(waitpid(child, &status, 0) != child || status != 0);
+		posix_spawn_file_actions_destroy(&actions);
+	}
+	MPI_Barrier(MPI_COMM_WORLD);
 }
 
 /* A new mapping, so that no cache knows it. */

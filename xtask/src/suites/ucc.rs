@@ -168,6 +168,7 @@ const TESTS: &[(&str, Test)] = &[
     }),
     ("persistent collectives", programs::persistent),
     ("blocks that ranks share", programs::shared),
+    ("allreduce without device commands", programs::reduce),
     ("a service killed, on failure error", |site| {
         programs::endure(site, "error")
     }),

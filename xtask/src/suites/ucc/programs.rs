@@ -64,11 +64,23 @@ fn direct(
     mode: &str,
     on_failure: &str,
 ) -> Result<Command> {
+    direct_with(site, services, &[mode], on_failure)
+}
+
+fn direct_with(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    words: &[&str],
+    on_failure: &str,
+) -> Result<Command> {
     let program = compile(site, "ucc_direct")?;
+    let words: Vec<&str> = std::iter::once(program.as_str())
+        .chain(words.iter().copied())
+        .collect();
     Ok(site.job(
         (&services.testbed, Backend::Offload(services)),
         Launcher::OpenMpi,
-        &[&program, mode],
+        &words,
         |_| {
             let mut variables = plain_mpi();
             variables.push(variable(("UCC_TL_XGVMI_ON_FAILURE", on_failure)));
@@ -80,7 +92,7 @@ fn direct(
 
 /// Each post of a persistent request transfers the data that the buffers then hold.
 pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
-    const COLLECTIVES: [&str; 3] = ["alltoallv", "alltoall", "allgather"];
+    const COLLECTIVES: [&str; 4] = ["alltoallv", "alltoall", "allgather", "allreduce"];
     const POSTS: u64 = 6;
     let services = site.services("xgvmi", &[])?;
     let output = succeed(&mut direct(site, &services, "persistent", "error")?)?;
@@ -121,6 +133,35 @@ pub(super) fn shared(site: &Site<'_>) -> Result<()> {
     ensure!(
         sum("blocks") == BLOCKS && sum("copies") == COPIES,
         "{BLOCKS} blocks and {COPIES} copies are not what the services say:\n{said}"
+    );
+    Ok(())
+}
+
+/// Allreduces of fresh buffers: every element, and no command of the device in steady state.
+pub(super) fn reduce(site: &Site<'_>) -> Result<()> {
+    /// Of the program: rounds of an allreduce of two buffers and of one in place.
+    const ROUNDS: u64 = 10;
+    const EARLIER: u64 = 80;
+    const BINDS: u64 = 3 * ROUNDS * RANKS;
+    let services = site.services("xgvmi", &[])?;
+    let prefix = Counters::prefix(site);
+    let emulator = site.world.bin.join("bf-emu").display().to_string();
+    let state = services.testbed.state.display().to_string();
+    let words = [
+        "reduce", &prefix, &emulator, "stats", "--json", "--state", &state,
+    ];
+    let output = succeed(&mut direct_with(site, &services, &words, "error")?)?;
+    ensure!(output.lines().any(|line| line == "done"), "{output}");
+    let completed = services.completed()?;
+    let expect = 2 * (ROUNDS + EARLIER) * RANKS;
+    ensure!(
+        completed == expect,
+        "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    let found = Counters::of(&prefix)?;
+    ensure!(
+        found == [0, 0, 0, 0, BINDS, BINDS],
+        "{COUNTED:?} in {ROUNDS} rounds: {found:?}"
     );
     Ok(())
 }
@@ -250,11 +291,7 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
     let program = compile(site, "ucc_dpu")?;
     let emulator = site.world.bin.join("bf-emu").display().to_string();
     let state = testbed.state.display().to_string();
-    let prefix = site.world.dir.join("ucc-counters").display().to_string();
-    // Counters of an earlier run must not count for this run.
-    for title in ["before", "after"] {
-        let _ = fs::remove_file(format!("{prefix}.{title}"));
-    }
+    let prefix = Counters::prefix(site);
     let (block, warm_up, iterations) = (
         stock.block.to_string(),
         WARM_UP.to_string(),
@@ -301,22 +338,42 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
         output.lines().any(|said| said == line),
         "no '{line}':\n{output}"
     );
-    let read = |title| -> Result<Value> {
-        let file = format!("{prefix}.{title}");
-        let text = fs::read_to_string(&file).with_context(|| format!("no {file}"))?;
-        serde_json::from_str(&text).with_context(|| format!("the counters in {file}: {text}"))
-    };
-    let (before, after) = (read("before")?, read("after")?);
-    let mut found = [0; COUNTED.len()];
-    for (at, (group, name)) in COUNTED.into_iter().enumerate() {
-        found[at] = sum(&after, group, name)? - sum(&before, group, name)?;
-    }
+    let found = Counters::of(&prefix)?;
     let expect = stock.commands.map(|count| count * ITERATIONS * HOSTS);
     ensure!(
         found == expect,
         "{COUNTED:?} in {ITERATIONS} iterations on {HOSTS} nodes: {found:?}, not {expect:?}"
     );
     Ok(())
+}
+
+/// Counters of the device that a program's rank 0 writes to files.
+struct Counters;
+
+impl Counters {
+    /// Prefix of the files. Those of an earlier run are removed.
+    fn prefix(site: &Site<'_>) -> String {
+        let prefix = site.world.dir.join("ucc-counters").display().to_string();
+        for title in ["before", "after"] {
+            let _ = fs::remove_file(format!("{prefix}.{title}"));
+        }
+        prefix
+    }
+
+    /// The differences of [`COUNTED`] between the files.
+    fn of(prefix: &str) -> Result<[u64; COUNTED.len()]> {
+        let read = |title| -> Result<Value> {
+            let file = format!("{prefix}.{title}");
+            let text = fs::read_to_string(&file).with_context(|| format!("no {file}"))?;
+            serde_json::from_str(&text).with_context(|| format!("the counters in {file}: {text}"))
+        };
+        let (before, after) = (read("before")?, read("after")?);
+        let mut found = [0; COUNTED.len()];
+        for (at, (group, name)) in COUNTED.into_iter().enumerate() {
+            found[at] = sum(&after, group, name)? - sum(&before, group, name)?;
+        }
+        Ok(found)
+    }
 }
 
 /// Sum of a counter over all functions.
