@@ -35,7 +35,16 @@ const EDGES: &[(&str, &[&str])] = &[
         "xgvmi-offload",
         &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
     ),
-    ("xgvmi-blk", &["cli-pages", "xgvmi-daemon"]),
+    (
+        "xgvmi-blk",
+        &[
+            "bench-report",
+            "cli-pages",
+            "mlx5dv-sys",
+            "xgvmi-daemon",
+            "xgvmi-pool",
+        ],
+    ),
     ("xgvmi-blk-capi", &["xgvmi-blk"]),
     ("ucc-tl", &["xgvmi-offload"]),
     ("naaice", &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool"]),

@@ -212,10 +212,11 @@ const CRATES: &[Crate] = &[
         root: "xgvmi-blk/src",
         name: "xgvmi_blk",
         layers: &[
-            ("basics", &["geometry", "error"]),
+            ("basics", &["geometry", "error", "pipe"]),
             ("formats", &["block", "record", "sbc"]),
             ("targets", &["store"]),
-            ("volume", &["volume", "remote"]),
+            ("volume", &["volume", "remote", "disk"]),
+            ("service", &["frames", "service", "client"]),
             ("export", &["nbd"]),
             ("processes", &["operate"]),
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),

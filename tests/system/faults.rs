@@ -106,7 +106,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-fn fault(testbed: &Testbed<'_>, words: &[&str]) -> Result<String> {
+pub(crate) fn fault(testbed: &Testbed<'_>, words: &[&str]) -> Result<String> {
     let (subcommand, rest) = words.split_first().context("no words")?;
     let mut command = std::process::Command::new(testbed.emulator_command("fault").get_program());
     command.args(["fault", subcommand]);

@@ -36,6 +36,7 @@ mod roce;
 mod rules;
 mod seen;
 mod soak;
+mod storage;
 mod strict;
 mod talk;
 mod tools;
@@ -80,5 +81,6 @@ fn main() -> ExitCode {
     cases.extend(crash::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
+    cases.extend(storage::cases());
     harness::run(&cases)
 }

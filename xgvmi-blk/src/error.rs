@@ -117,6 +117,46 @@ pub enum BlkError {
         /// The reason.
         reason: String,
     },
+    /// The DPU cannot move data from or to an initiator's memory.
+    #[error("{length} bytes at {address:#x} of the initiator: {reason}")]
+    Transfer {
+        /// Bytes.
+        length: u32,
+        /// Address in the initiator's memory.
+        address: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// A service does not answer, or its connection has failed.
+    #[error("service {service}: {reason}")]
+    Disconnected {
+        /// The service's address.
+        service: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A service has refused a request.
+    #[error("service {service}: {reason}")]
+    Service {
+        /// The service's address.
+        service: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A service has no space for the data.
+    #[error("service {service}: {reason}")]
+    ServiceFull {
+        /// The service's address.
+        service: String,
+        /// The reason, as the service says.
+        reason: String,
+    },
+    /// The host's adapter cannot give access to memory.
+    #[error("keys of the host's memory: {0}")]
+    Keys(String),
+    /// An argument that cannot be right.
+    #[error("{0}")]
+    Argument(String),
     /// An error of the system.
     #[error("{target}: {source}")]
     Io {
@@ -140,7 +180,7 @@ impl BlkError {
     #[must_use]
     pub fn is_full(&self) -> bool {
         match self {
-            Self::Full { .. } => true,
+            Self::Full { .. } | Self::ServiceFull { .. } => true,
             Self::Io { source, .. } => {
                 matches!(
                     source.raw_os_error(),

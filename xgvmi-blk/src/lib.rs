@@ -1,7 +1,7 @@
 //! Block storage over three targets, two of which are enough: compression, parity and crash-safe commits.
 //!
 //! A [`Volume`] splits each block, in its compressed form, in two halves and adds their parity. Three [`Target`]s hold
-//! one part each.
+//! one part each. [`service`] runs on a DPU and moves the data of initiators ([`client`]) by DMA.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,17 +27,23 @@
 //! ```
 
 pub mod block;
+pub mod client;
+pub mod disk;
 pub mod error;
+mod frames;
 pub mod fuzzing;
 pub mod geometry;
 pub mod nbd;
 pub mod operate;
+mod pipe;
 pub mod record;
 pub mod remote;
 pub mod sbc;
+pub mod service;
 pub mod store;
 pub mod volume;
 
+pub use disk::Disk;
 pub use error::{BlkError, Result};
 pub use geometry::{Geometry, Id, Role};
 pub use store::{Store, Target};

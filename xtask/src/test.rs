@@ -376,7 +376,15 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         ..single(
             phase,
             world,
-            cargo().args(["build", "--release", "-p", "xgvmi-pool", "--examples"]),
+            cargo().args([
+                "build",
+                "--release",
+                "-p",
+                "xgvmi-pool",
+                "-p",
+                "xgvmi-blk",
+                "--examples",
+            ]),
         )?
     };
     Ok(vec![ran, examples])

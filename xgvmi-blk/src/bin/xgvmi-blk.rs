@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::operate::{
-    self, ExportArgs, OpenArgs, Opener, Size, StatusArgs, TargetArgs, new_id, rebuild, tell,
+    self, ExportArgs, OpenArgs, Opener, ServiceArgs, Size, StatusArgs, TargetArgs, new_id, rebuild,
+    tell,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::{Geometry, Role, Store, Target as _, Volume, sbc};
@@ -25,6 +26,8 @@ enum Command {
     Create(CreateArgs),
     /// Serves a target file to the process that owns its volume, over TCP.
     Target(TargetArgs),
+    /// Runs on a DPU: serves a volume to initiators on its host, whose memory it reads and writes by DMA.
+    Service(ServiceArgs),
     /// Exports a volume by NBD on a Unix socket.
     Export(ExportArgs),
     /// Compares all halves and parities of a volume and repairs them. Prints a report as JSON.
@@ -33,7 +36,7 @@ enum Command {
     Rebuild(VolumeArgs),
     /// Shows the state of a volume as JSON.
     Show(VolumeArgs),
-    /// Shows the state of a running export or target.
+    /// Shows the state of a running export, service or target.
     Status(StatusArgs),
     /// Converts image files of the reference application.
     #[command(subcommand)]
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Create(args) => create(&args),
         Command::Target(args) => operate::target(args),
+        Command::Service(args) => operate::service(args),
         Command::Export(args) => operate::export(args),
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),

@@ -1,21 +1,29 @@
 //! What a server exports: a volume, its name and what clients are told about it.
 
 use super::wire::{LENGTH_MAX, export_flag};
+use crate::disk::Disk;
 use crate::geometry::SECTOR;
-use crate::volume::Volume;
 use std::sync::Arc;
 
 /// A volume and its name.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Export {
-    volume: Arc<Volume>,
+    volume: Arc<dyn Disk>,
     name: String,
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Export")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Export {
     /// Exports a volume as `name`. The empty name is the default export.
     #[must_use]
-    pub fn new(volume: Arc<Volume>, name: &str) -> Self {
+    pub fn new(volume: Arc<dyn Disk>, name: &str) -> Self {
         Self {
             volume,
             name: name.to_owned(),
@@ -24,8 +32,8 @@ impl Export {
 
     /// The volume.
     #[must_use]
-    pub fn volume(&self) -> &Volume {
-        &self.volume
+    pub fn volume(&self) -> &dyn Disk {
+        self.volume.as_ref()
     }
 
     pub(super) fn name(&self) -> &str {

@@ -5,6 +5,8 @@ use super::daemon::{Daemon, Unlink, wait_until};
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
 use super::status::{ExportStatus, Status};
+use crate::client;
+use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
 use crate::nbd::{Export, Server};
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
@@ -13,6 +15,7 @@ use anyhow::{Context as _, Result, bail};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
+use xgvmi_daemon::Secret;
 
 /// Serves NBD clients until SIGTERM or SIGINT.
 ///
@@ -25,12 +28,10 @@ pub fn export(args: ExportArgs) -> Result<()> {
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("export", args.status_socket.as_deref())?;
-    let opener = Opener::new(&args.targets, &args.open)?;
-    let volume = match args.memory {
-        Some(size) => in_memory(&args, size.into())?,
-        None => opener.open_volume()?,
+    let volume: Arc<dyn Disk> = match &args.service {
+        Some(service) => Arc::new(behind(&args, service)?),
+        None => here(&args)?,
     };
-    let volume = Arc::new(volume);
     let listener = bind(&socket)?;
     let unlink = Unlink(socket.clone());
     tell(&format!(
@@ -40,11 +41,6 @@ pub fn export(args: ExportArgs) -> Result<()> {
         socket.display()
     ))?;
     xgvmi_daemon::notify("READY=1").context("telling systemd")?;
-    let kept = Arc::clone(&volume);
-    let keeper = std::thread::Builder::new().name("keeper".to_owned());
-    keeper
-        .spawn(move || opener.keep_complete(&kept))
-        .context("cannot start the keeper")?;
     let server = Arc::new(Server::new(
         listener,
         Export::new(Arc::clone(&volume), &name),
@@ -82,6 +78,28 @@ pub fn export(args: ExportArgs) -> Result<()> {
     }
     ended.leave();
     Ok(drained?)
+}
+
+/// The volume of a service.
+fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
+    let secret = args.open.secret_file.as_deref();
+    let secret = secret.map(|path| Secret::read(path, client::SECRET_CONTEXT));
+    Ok(client::Volume::connect(&client::Spec {
+        secret: secret.transpose()?,
+        device: args.device.clone(),
+        ..client::Spec::new(service)
+    })?)
+}
+
+/// A volume of this process, which a thread keeps complete.
+fn here(args: &ExportArgs) -> Result<Arc<Volume>> {
+    let opener = Opener::new(&args.targets, &args.open)?;
+    let volume = Arc::new(match args.memory {
+        Some(size) => in_memory(args, size.into())?,
+        None => opener.open_volume()?,
+    });
+    opener.keep(&volume)?;
+    Ok(volume)
 }
 
 fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {

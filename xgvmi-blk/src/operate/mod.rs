@@ -5,6 +5,7 @@ mod daemon;
 mod export;
 mod opener;
 mod options;
+mod service;
 mod status;
 mod target;
 
@@ -13,5 +14,8 @@ pub use daemon::Daemon;
 pub use export::export;
 pub use opener::{Opener, new_id, rebuild};
 pub use options::{ExportArgs, OpenArgs, Size, TargetArgs};
-pub use status::{ExportStatus, Status, StatusArgs, TargetProcessStatus, show_status};
+pub use service::{ServiceArgs, service};
+pub use status::{
+    ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus, show_status,
+};
 pub use target::target;

@@ -96,8 +96,18 @@ impl Opener {
             .map_or(Ok(()), |error| Err(error.into()))
     }
 
+    /// Starts a thread that keeps the volume complete.
+    pub(super) fn keep(self, volume: &Arc<Volume>) -> Result<()> {
+        let volume = Arc::clone(volume);
+        let keeper = std::thread::Builder::new().name("keeper".to_owned());
+        keeper
+            .spawn(move || self.keep_complete(&volume))
+            .context("cannot start the keeper")?;
+        Ok(())
+    }
+
     /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
-    pub(super) fn keep_complete(&self, volume: &Volume) {
+    fn keep_complete(&self, volume: &Volume) {
         let mut told: HashMap<&str, String> = HashMap::new();
         let mut complete = false;
         loop {

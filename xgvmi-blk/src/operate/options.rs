@@ -177,6 +177,12 @@ pub struct ExportArgs {
     /// Name of the export [default: the empty name].
     #[arg(long)]
     pub name: Option<String>,
+    /// Export the volume of a service on this host's DPU, instead of targets. The secret file is that of initiators.
+    #[arg(long, value_name = "HOST:PORT")]
+    pub service: Option<String>,
+    /// The RDMA device for --service [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// Use three targets in memory with this size of the volume. Nothing is kept.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
@@ -193,13 +199,15 @@ pub struct ExportArgs {
 }
 
 /// Names that the file of an export may have. A flattened structure cannot refuse others by itself.
-const EXPORT_NAMES: [&str; 10] = [
+const EXPORT_NAMES: [&str; 12] = [
     "targets",
     "capacity",
     "secret-file",
     "target-timeout",
     "socket",
     "name",
+    "service",
+    "device",
     "memory",
     "block-size",
     "drain-limit-s",
@@ -229,15 +237,21 @@ impl ExportArgs {
             }
             None => Self::default(),
         };
+        let is_named = !self.targets.is_empty() || self.service.is_some();
         let all = Self {
             // Targets of the command line replace a volume in memory of the file, and the reverse.
-            targets: match (self.targets.is_empty(), self.memory) {
-                (true, None) => file.targets,
+            targets: match (self.targets.is_empty(), self.memory, &self.service) {
+                (true, None, None) => file.targets,
                 _ => self.targets.clone(),
             },
-            memory: match self.targets.is_empty() {
-                true => self.memory.or(file.memory),
-                false => self.memory,
+            service: match (self.targets.is_empty(), self.memory) {
+                (true, None) => self.service.or(file.service),
+                _ => self.service,
+            },
+            device: self.device.or(file.device),
+            memory: match is_named {
+                false => self.memory.or(file.memory),
+                true => self.memory,
             },
             config: self.config,
             open: OpenArgs {
@@ -254,8 +268,14 @@ impl ExportArgs {
         if all.socket.is_none() {
             bail!("no socket: give --socket FILE, or socket in the file of --config");
         }
+        if all.service.is_some() && (!all.targets.is_empty() || all.memory.is_some()) {
+            bail!("--service excludes TARGETs and --memory: the service has them");
+        }
         match (all.targets.len(), all.memory) {
-            (0, None) => bail!("no targets: give two or three TARGETs, or --memory SIZE"),
+            (0, None) if all.service.is_some() => {}
+            (0, None) => bail!(
+                "no targets: give two or three TARGETs, --memory SIZE, or --service HOST:PORT"
+            ),
             (1.., Some(_)) => bail!("TARGETs and --memory exclude each other"),
             (4.., None) => bail!("{} targets: a volume has three", all.targets.len()),
             _ => {}

@@ -1,5 +1,6 @@
 //! The state of a running process: `xgvmi-blk status`.
 
+use crate::service::ServiceStatus;
 use crate::volume::{TargetStatus, VolumeStatus};
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -18,6 +19,9 @@ pub struct StatusArgs {
     /// The target at this port, in the default socket.
     #[arg(long, value_name = "PORT", conflicts_with = "socket")]
     pub target: Option<u16>,
+    /// The service at this port, in the default socket.
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["socket", "target"])]
+    pub service: Option<u16>,
     /// As JSON.
     #[arg(long, conflicts_with = "prom")]
     pub json: bool,
@@ -78,6 +82,25 @@ pub struct TargetProcessStatus {
     pub failed_calls: u64,
 }
 
+/// State of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceProcessStatus {
+    /// Version of the program.
+    pub version: String,
+    /// Number of the process.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// Where it listens.
+    pub address: String,
+    /// How data moves: `DMA` or `RDMA`.
+    pub transfer: String,
+    /// Requests, bytes and aliases.
+    pub requests: ServiceStatus,
+    /// State and counters of the volume.
+    pub volume: VolumeStatus,
+}
+
 /// State of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "program", rename_all = "snake_case")]
@@ -85,6 +108,8 @@ pub struct TargetProcessStatus {
 pub enum Status {
     /// Of `xgvmi-blk export`.
     Export(ExportStatus),
+    /// Of `xgvmi-blk service`.
+    Service(ServiceProcessStatus),
     /// Of `xgvmi-blk target`.
     Target(TargetProcessStatus),
 }
@@ -94,9 +119,10 @@ pub enum Status {
 /// # Errors
 /// There is no such process, or its answer is no status.
 pub fn show_status(args: &StatusArgs) -> Result<String> {
-    let name = match args.target {
-        Some(port) => format!("xgvmi-blk-target-{port}"),
-        None => "xgvmi-blk-export".to_owned(),
+    let name = match (args.target, args.service) {
+        (Some(port), _) => format!("xgvmi-blk-target-{port}"),
+        (None, Some(port)) => format!("xgvmi-blk-service-{port}"),
+        (None, None) => "xgvmi-blk-export".to_owned(),
     };
     let socket = args.socket.clone().or_else(|| status::default_path(&name));
     let socket = socket.context(
@@ -133,6 +159,7 @@ impl Status {
         let mut m = Metrics::default();
         match self {
             Self::Export(export) => export.metrics(&mut m),
+            Self::Service(service) => service.metrics(&mut m),
             Self::Target(target) => target.metrics(&mut m),
         }
         m.finish()
@@ -152,64 +179,111 @@ impl ExportStatus {
         let uptime = "Time since the start.";
         m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
         m.gauge("xgvmi_blk_clients", "NBD clients.", self.clients as u64);
-        m.gauge("xgvmi_blk_size_bytes", "Size of the volume.", volume.size);
-        type Value = fn(&TargetStatus) -> u64;
-        let families: [(&str, &str, Value); 3] = [
-            (
-                "xgvmi_blk_target_present",
-                "1 if the target is in use.",
-                |target| target.absent.is_empty().into(),
-            ),
-            (
-                "xgvmi_blk_target_used_bytes",
-                "Bytes of half blocks.",
-                |target| target.used,
-            ),
-            (
-                "xgvmi_blk_target_missing_blocks",
-                "Blocks whose current generation the target lacks.",
-                |target| target.missing_blocks,
-            ),
+        volume_metrics(volume, m);
+    }
+}
+
+impl ServiceProcessStatus {
+    fn metrics(&self, m: &mut Metrics) {
+        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
+        let labels = [
+            ("version", self.version.as_str()),
+            ("program", "service"),
+            ("volume", &self.volume.volume),
         ];
-        for (name, help, value) in families {
-            m.family(name, help, "gauge");
-            for target in &volume.targets {
-                m.sample(name, &[("role", target.role.as_str())], value(target));
-            }
-        }
-        let lost = "Blocks that fewer than two targets hold.";
-        m.gauge("xgvmi_blk_lost_blocks", lost, volume.lost_blocks);
+        m.sample("xgvmi_blk_info", &labels, 1);
+        let uptime = "Time since the start.";
+        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
+        let requests = &self.requests;
+        m.gauge("xgvmi_blk_initiators", "Initiators.", requests.initiators);
         for (name, help, value) in [
-            ("read_bytes", "Bytes read by clients.", volume.read_bytes),
+            ("requests", "Requests.", requests.requests),
+            ("failed_requests", "Requests that failed.", requests.failed),
             (
-                "written_bytes",
-                "Bytes written by clients.",
-                volume.written_bytes,
+                "fetched_bytes",
+                "Bytes from initiators' memory.",
+                requests.fetched_bytes,
             ),
             (
-                "moved_bytes",
-                "Bytes of half blocks sent to targets.",
-                volume.moved_bytes,
+                "delivered_bytes",
+                "Bytes to initiators' memory.",
+                requests.delivered_bytes,
             ),
             (
-                "degraded_reads",
-                "Reads of blocks that needed parity.",
-                volume.degraded_reads,
+                "aliases_created",
+                "Aliases that were created.",
+                requests.aliases_created,
             ),
             (
-                "repaired_halves",
-                "Half blocks that were written again.",
-                volume.repaired_halves,
+                "alias_hits",
+                "Requests whose alias existed.",
+                requests.alias_hits,
             ),
-            (
-                "corrupt_halves",
-                "Half blocks that were wrong.",
-                volume.corrupt_halves,
-            ),
-            ("flushes", "Flushes.", volume.flushes),
         ] {
             m.counter(&format!("xgvmi_blk_{name}_total"), help, value);
         }
+        volume_metrics(&self.volume, m);
+    }
+}
+
+fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
+    m.gauge("xgvmi_blk_size_bytes", "Size of the volume.", volume.size);
+    type Value = fn(&TargetStatus) -> u64;
+    let families: [(&str, &str, Value); 3] = [
+        (
+            "xgvmi_blk_target_present",
+            "1 if the target is in use.",
+            |target| target.absent.is_empty().into(),
+        ),
+        (
+            "xgvmi_blk_target_used_bytes",
+            "Bytes of half blocks.",
+            |target| target.used,
+        ),
+        (
+            "xgvmi_blk_target_missing_blocks",
+            "Blocks whose current generation the target lacks.",
+            |target| target.missing_blocks,
+        ),
+    ];
+    for (name, help, value) in families {
+        m.family(name, help, "gauge");
+        for target in &volume.targets {
+            m.sample(name, &[("role", target.role.as_str())], value(target));
+        }
+    }
+    let lost = "Blocks that fewer than two targets hold.";
+    m.gauge("xgvmi_blk_lost_blocks", lost, volume.lost_blocks);
+    for (name, help, value) in [
+        ("read_bytes", "Bytes read by clients.", volume.read_bytes),
+        (
+            "written_bytes",
+            "Bytes written by clients.",
+            volume.written_bytes,
+        ),
+        (
+            "moved_bytes",
+            "Bytes of half blocks sent to targets.",
+            volume.moved_bytes,
+        ),
+        (
+            "degraded_reads",
+            "Reads of blocks that needed parity.",
+            volume.degraded_reads,
+        ),
+        (
+            "repaired_halves",
+            "Half blocks that were written again.",
+            volume.repaired_halves,
+        ),
+        (
+            "corrupt_halves",
+            "Half blocks that were wrong.",
+            volume.corrupt_halves,
+        ),
+        ("flushes", "Flushes.", volume.flushes),
+    ] {
+        m.counter(&format!("xgvmi_blk_{name}_total"), help, value);
     }
 }
 
@@ -238,6 +312,33 @@ impl TargetProcessStatus {
     }
 }
 
+fn show_volume(f: &mut fmt::Formatter<'_>, volume: &VolumeStatus) -> fmt::Result {
+    for target in &volume.targets {
+        let state = if target.absent.is_empty() {
+            format!("{}, {} bytes used", target.name, target.used)
+        } else {
+            format!("absent: {}", target.absent)
+        };
+        let missing = match target.missing_blocks {
+            0 => String::new(),
+            count => format!(", lacks {count} blocks"),
+        };
+        writeln!(f, "{:<6}  {state}{missing}", target.role)?;
+    }
+    write!(
+        f,
+        "{} bytes read, {} written, {} sent to targets; {} degraded reads, {} halves repaired, {} wrong; {} \
+         blocks lost",
+        volume.read_bytes,
+        volume.written_bytes,
+        volume.moved_bytes,
+        volume.degraded_reads,
+        volume.repaired_halves,
+        volume.corrupt_halves,
+        volume.lost_blocks
+    )
+}
+
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -248,29 +349,30 @@ impl fmt::Display for Status {
                     "export of volume {} on {}, process {}, {} s, {} clients",
                     volume.volume, export.socket, export.pid, export.uptime_s, export.clients
                 )?;
-                for target in &volume.targets {
-                    let state = if target.absent.is_empty() {
-                        format!("{}, {} bytes used", target.name, target.used)
-                    } else {
-                        format!("absent: {}", target.absent)
-                    };
-                    let missing = match target.missing_blocks {
-                        0 => String::new(),
-                        count => format!(", lacks {count} blocks"),
-                    };
-                    writeln!(f, "{:<6}  {state}{missing}", target.role)?;
-                }
+                show_volume(f, volume)
+            }
+            Self::Service(service) => {
+                let (requests, volume) = (&service.requests, &service.volume);
+                writeln!(
+                    f,
+                    "service of volume {} at {} by {}, process {}, {} s, {} initiators",
+                    volume.volume,
+                    service.address,
+                    service.transfer,
+                    service.pid,
+                    service.uptime_s,
+                    requests.initiators
+                )?;
+                show_volume(f, volume)?;
                 write!(
                     f,
-                    "{} bytes read, {} written, {} sent to targets; {} degraded reads, {} halves repaired, {} wrong; {} \
-                     blocks lost",
-                    volume.read_bytes,
-                    volume.written_bytes,
-                    volume.moved_bytes,
-                    volume.degraded_reads,
-                    volume.repaired_halves,
-                    volume.corrupt_halves,
-                    volume.lost_blocks
+                    "\n{} requests, {} failed; {} bytes fetched, {} delivered; {} aliases created, {} found",
+                    requests.requests,
+                    requests.failed,
+                    requests.fetched_bytes,
+                    requests.delivered_bytes,
+                    requests.aliases_created,
+                    requests.alias_hits
                 )
             }
             Self::Target(target) => write!(

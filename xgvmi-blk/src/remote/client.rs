@@ -2,8 +2,9 @@
 
 use super::wire::{Answer, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
+use crate::pipe::{Order, Pipe};
 use crate::record::Half;
-use crate::store::{Held, Identity, Target, Usage};
+use crate::store::{Begun, Held, Identity, Step, Target, Usage};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
@@ -21,13 +22,12 @@ pub struct Address {
     pub owner: [u8; 16],
 }
 
-/// A connection to a target. After an error it is closed for good: a new one takes its place.
+/// A connection to a target, for several calls at once. After an error it is closed for good: a new one takes its place.
 #[derive(Debug)]
 pub struct RemoteTarget {
     name: String,
-    limit: Duration,
     owner: [u8; 16],
-    link: Mutex<Option<Link>>,
+    pipe: Pipe,
     known: Mutex<(Identity, Usage)>,
 }
 
@@ -39,43 +39,47 @@ impl RemoteTarget {
     pub fn connect(to: &Address) -> Result<Self> {
         let name = format!("tcp:{}", to.address);
         let link = Link::connect(&to.address, to.limit, PROTOCOL, to.secret.as_ref());
-        let mut link = link.map_err(|error| unreachable(&name, &error))?;
-        let (identity, usage) = match exchange(&name, &mut link, &Call::Hello, to.limit)? {
+        let link = link.map_err(|error| unreachable(&name, &error))?;
+        let pipe = Pipe::new(link, Order::InTurn, to.limit);
+        let (identity, usage) = match exchange(&name, &pipe, &Call::Hello)? {
             Answer::Hello(identity, usage) => (identity, usage),
             other => return Err(refusal(&name, 0, 0, other)),
         };
         Ok(Self {
             name,
-            limit: to.limit,
             owner: to.owner,
-            link: Mutex::new(Some(link)),
+            pipe,
             known: Mutex::new((identity, usage)),
         })
     }
 
-    /// Calls the target. A failed connection is closed, because a late answer would be taken for that of the next call.
+    /// Calls the target.
     fn call(&self, call: &Call) -> Result<Answer> {
-        let mut place = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(link) = place.as_mut() else {
-            return Err(unreachable(
-                &self.name,
-                &"the connection was closed after an error",
-            ));
-        };
-        let answer = exchange(&self.name, link, call, self.limit);
-        if answer.is_err() {
-            *place = None;
-        }
-        answer
+        exchange(&self.name, &self.pipe, call)
     }
 
     /// Calls the target for an effect on `block`.
     fn done(&self, call: &Call, block: u64, generation: u64) -> Result<()> {
-        match self.call(call)? {
+        let answer = self.call(call)?;
+        self.outcome(answer, block, generation).map(drop)
+    }
+
+    /// The result of an answer to a step.
+    fn outcome(&self, answer: Answer, block: u64, generation: u64) -> Result<Option<Half>> {
+        match answer {
             Answer::Done(usage) => {
                 self.known().1 = usage;
-                Ok(())
+                Ok(None)
             }
+            Answer::Half(half)
+                if half.generation == generation && half.fits(self.identity().role) =>
+            {
+                Ok(Some(half))
+            }
+            Answer::Half(_) => Err(unreachable(
+                &self.name,
+                &"it answers with another half block",
+            )),
             other => Err(refusal(&self.name, block, generation, other)),
         }
     }
@@ -86,15 +90,17 @@ impl RemoteTarget {
 }
 
 /// Sends a call and waits for its answer.
-fn exchange(name: &str, link: &mut Link, call: &Call, limit: Duration) -> Result<Answer> {
-    link.send(&call.to_bytes())
+fn exchange(name: &str, pipe: &Pipe, call: &Call) -> Result<Answer> {
+    let number = pipe.send(|_| call.to_bytes());
+    let number = number.map_err(|error| unreachable(name, &error))?;
+    answer(name, pipe, number)
+}
+
+fn answer(name: &str, pipe: &Pipe, number: u64) -> Result<Answer> {
+    let bytes = pipe
+        .wait(number)
         .map_err(|error| unreachable(name, &error))?;
-    let bytes = link
-        .wait(limit)
-        .map_err(|error| unreachable(name, &error))?;
-    let bytes = bytes
-        .ok_or_else(|| unreachable(name, &format!("no answer within {} ms", limit.as_millis())))?;
-    Answer::parse(&bytes).map_err(|error| unreachable(name, &error))
+    Answer::parse(&bytes).map_err(|error| unreachable(name, &pipe.shut(&error.to_string())))
 }
 
 fn unreachable(name: &str, reason: &dyn std::fmt::Display) -> BlkError {
@@ -175,17 +181,49 @@ impl Target for RemoteTarget {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        match self.call(&Call::Fetch { block, generation })? {
-            Answer::Half(half)
-                if half.generation == generation && half.fits(self.identity().role) =>
-            {
-                Ok(half)
+        let answer = self.call(&Call::Fetch { block, generation })?;
+        let half = self.outcome(answer, block, generation)?;
+        half.ok_or_else(|| unreachable(&self.name, &"it answers a fetch without a half block"))
+    }
+
+    fn begin(&self, step: Step<'_>) -> Begun {
+        let (call, block, generation) = match step {
+            Step::Prepare { block, half, keep } => {
+                let call = Call::Prepare {
+                    block,
+                    keep,
+                    half: half.clone(),
+                };
+                (call, block, half.generation)
             }
-            Answer::Half(_) => Err(unreachable(
-                &self.name,
-                &"it answers with another half block",
-            )),
-            other => Err(refusal(&self.name, block, generation, other)),
+            Step::Commit { block, generation } => {
+                (Call::Commit { block, generation }, block, generation)
+            }
+            Step::Fetch { block, generation } => {
+                (Call::Fetch { block, generation }, block, generation)
+            }
+        };
+        match self.pipe.send(|_| call.to_bytes()) {
+            Ok(call) => Begun::Sent {
+                call,
+                block,
+                generation,
+            },
+            Err(error) => Begun::Ended(Err(unreachable(&self.name, &error))),
+        }
+    }
+
+    fn finish(&self, begun: Begun) -> Result<Option<Half>> {
+        match begun {
+            Begun::Ended(result) => result,
+            Begun::Sent {
+                call,
+                block,
+                generation,
+            } => {
+                let answer = answer(&self.name, &self.pipe, call)?;
+                self.outcome(answer, block, generation)
+            }
         }
     }
 

@@ -57,6 +57,51 @@ pub struct Usage {
     pub damaged: u64,
 }
 
+/// A call of a target that may still be under way when the next one begins.
+#[derive(Debug, Clone, Copy)]
+pub enum Step<'a> {
+    /// [`Target::prepare`].
+    Prepare {
+        /// The block.
+        block: u64,
+        /// Its part.
+        half: &'a Half,
+        /// The generation that stays beside it.
+        keep: u64,
+    },
+    /// [`Target::commit`].
+    Commit {
+        /// The block.
+        block: u64,
+        /// The generation.
+        generation: u64,
+    },
+    /// [`Target::fetch`].
+    Fetch {
+        /// The block.
+        block: u64,
+        /// The generation.
+        generation: u64,
+    },
+}
+
+/// A step that has begun.
+#[derive(Debug)]
+#[must_use = "its end is unknown until it is given to finish"]
+pub enum Begun {
+    /// It has ended. A fetch has a half block.
+    Ended(Result<Option<Half>>),
+    /// It is under way.
+    Sent {
+        /// Number of the call on its connection.
+        call: u64,
+        /// The block.
+        block: u64,
+        /// The generation.
+        generation: u64,
+    },
+}
+
 /// One of the three places of a volume. Calls for the same block must not overlap; others may.
 pub trait Target: Send + Sync {
     /// Name for messages.
@@ -88,6 +133,33 @@ pub trait Target: Send + Sync {
     /// # Errors
     /// The target does not hold the generation, the bytes are wrong, or it does not answer.
     fn fetch(&self, block: u64, generation: u64) -> Result<Half>;
+
+    /// Begins a step, and does not wait for a target elsewhere. Steps of one block end in the order in which they begin.
+    fn begin(&self, step: Step<'_>) -> Begun {
+        Begun::Ended(match step {
+            Step::Prepare { block, half, keep } => self.prepare(block, half, keep).map(|()| None),
+            Step::Commit { block, generation } => self.commit(block, generation).map(|()| None),
+            Step::Fetch { block, generation } => self.fetch(block, generation).map(Some),
+        })
+    }
+
+    /// Waits for the end of a step that this target has begun.
+    ///
+    /// # Errors
+    /// As for the call of the step.
+    fn finish(&self, begun: Begun) -> Result<Option<Half>> {
+        match begun {
+            Begun::Ended(result) => result,
+            // Only targets elsewhere send.
+            Begun::Sent {
+                block, generation, ..
+            } => Err(BlkError::Absent {
+                target: self.name().to_owned(),
+                block,
+                generation,
+            }),
+        }
+    }
 
     /// Makes everything durable that was done before.
     ///

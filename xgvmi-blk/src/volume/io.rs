@@ -1,12 +1,13 @@
 //! Reads, writes and flushes of a volume.
 
-use super::state::{BlockState, Volume, add};
+use super::state::{BlockState, LOCKS, Seat, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
-use crate::store::Target;
-use std::sync::Arc;
+use crate::store::{Begun, Step, Target};
+use std::panic::resume_unwind;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// The part of a range that lies in one block.
 struct Piece {
@@ -16,6 +17,23 @@ struct Piece {
     /// Part of the caller's bytes.
     range: std::ops::Range<usize>,
 }
+
+/// A block that is to be written.
+struct BlockWrite {
+    block: u64,
+    keep: u64,
+    generation: u64,
+    kind: Kind,
+    halves: [Half; TARGETS],
+}
+
+/// The targets that an operation uses. None: absent.
+type Targets = [Option<Arc<dyn Target>>; TARGETS];
+
+/// Most blocks whose calls are under way at once, far below the number of locks.
+const GROUP_BLOCKS: usize = 64;
+/// Most bytes of them. A target's connection holds them until it has sent them.
+const GROUP_BYTES: usize = 1 << 20;
 
 /// A run of bytes in the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,17 +69,9 @@ impl Volume {
     /// The range is outside the volume, or a block is lost.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.geometry.check(offset, bytes.len() as u64)?;
-        let mut whole = Vec::new();
-        for piece in self.pieces(offset, bytes.len()) {
-            let _lock = self.lock(piece.block);
-            let part = &mut bytes[piece.range];
-            if part.len() == self.geometry.block_len() {
-                self.read_block(piece.block, part)?;
-            } else {
-                whole.resize(self.geometry.block_len(), 0);
-                self.read_block(piece.block, &mut whole)?;
-                part.copy_from_slice(&whole[piece.at..piece.at + part.len()]);
-            }
+        let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
+        for group in pieces.chunks(self.group()) {
+            self.read_group(group, bytes)?;
         }
         add(&self.counters.read_bytes, bytes.len() as u64);
         Ok(())
@@ -75,12 +85,19 @@ impl Volume {
     /// data. Each block then holds its old data, or the new one.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.geometry.check(offset, bytes.len() as u64)?;
-        for piece in self.pieces(offset, bytes.len()) {
-            let part = &bytes[piece.range.clone()];
-            self.update(&piece, block::encode, |into| into.copy_from_slice(part))?;
+        let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
+        for group in pieces.chunks(self.group()) {
+            self.update(group, block::encode, |piece, into| {
+                into.copy_from_slice(&bytes[piece.range.clone()]);
+            })?;
         }
         add(&self.counters.written_bytes, bytes.len() as u64);
         Ok(())
+    }
+
+    /// Blocks whose calls are under way at once.
+    fn group(&self) -> usize {
+        (GROUP_BYTES / self.geometry.block_len()).clamp(1, GROUP_BLOCKS)
     }
 
     /// Writes zeros. Whole blocks take no space unless `allocate` is set.
@@ -94,10 +111,7 @@ impl Volume {
         } else {
             block::encode
         };
-        for piece in self.pieces(offset, length_of(length)?) {
-            self.update(&piece, encode, |into| into.fill(0))?;
-        }
-        Ok(())
+        self.clear(self.pieces(offset, length_of(length)?), encode)
     }
 
     /// Gives the space of whole blocks back. They are zero afterwards. The rest of the range does not change.
@@ -107,10 +121,24 @@ impl Volume {
     pub fn trim(&self, offset: u64, length: u64) -> Result<()> {
         self.geometry.check(offset, length)?;
         let whole = |piece: &Piece| piece.range.len() == self.geometry.block_len();
-        for piece in self.pieces(offset, length_of(length)?).filter(whole) {
-            self.update(&piece, block::encode, |into| into.fill(0))?;
+        self.clear(
+            self.pieces(offset, length_of(length)?).filter(whole),
+            block::encode,
+        )
+    }
+
+    fn clear(
+        &self,
+        mut pieces: impl Iterator<Item = Piece>,
+        encode: fn(&[u8]) -> Encoded,
+    ) -> Result<()> {
+        loop {
+            let group: Vec<Piece> = pieces.by_ref().take(self.group()).collect();
+            if group.is_empty() {
+                return Ok(());
+            }
+            self.update(&group, encode, |_, into| into.fill(0))?;
         }
-        Ok(())
     }
 
     /// The states of the bytes from `offset` on, up to `length` bytes in at most `limit` runs.
@@ -140,32 +168,74 @@ impl Volume {
     /// Fewer than two targets could do it.
     pub fn flush(&self) -> Result<()> {
         add(&self.counters.flushes, 1);
-        let done = self.each(|_| true, |_, target| target.flush());
-        self.at_least_two(&done)
-    }
-
-    /// Calls `each` for the target of each role that `wanted` accepts. A target that fails is not used any more, unless
-    /// it is only full.
-    fn each(
-        &self,
-        wanted: impl Fn(Role) -> bool,
-        each: impl Fn(Role, &dyn Target) -> Result<()>,
-    ) -> [Result<()>; TARGETS] {
-        Role::ALL.map(|role| {
-            if !wanted(role) {
-                return Err(BlkError::Offline(role));
-            }
+        let flush = |role| -> Result<()> {
             let target = self.target(role)?;
-            each(role, target.as_ref()).inspect_err(|error| {
+            target.flush().inspect_err(|error| {
                 if !error.is_full() {
                     self.fail(role, &target, error);
                 }
             })
+        };
+        let done = std::thread::scope(|scope| {
+            let [first, second] =
+                [Role::First, Role::Second].map(|role| scope.spawn(move || flush(role)));
+            let parity = flush(Role::Parity);
+            [first, second]
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .into_iter()
+                .chain([parity])
+                .collect::<Vec<_>>()
+        });
+        self.at_least_two(&done)
+    }
+
+    /// The targets now.
+    fn targets(&self) -> Targets {
+        Role::ALL.map(|role| self.target(role).ok())
+    }
+
+    /// Takes the end of a step. A target that fails is not used any more, unless it is only full.
+    fn finish(&self, targets: &Targets, role: Role, begun: Option<Begun>) -> Result<Option<Half>> {
+        let (Some(target), Some(begun)) = (&targets[role.index()], begun) else {
+            return Err(BlkError::Offline(role));
+        };
+        target.finish(begun).inspect_err(|error| {
+            if !error.is_full() {
+                self.fail(role, target, error);
+            }
         })
     }
 
+    /// Carries out a step for each block at each target, all of them at once. `step` returns nothing for those that are
+    /// left out.
+    fn each<'a, T>(
+        &self,
+        targets: &Targets,
+        blocks: &'a [T],
+        step: impl Fn(&'a T, Role) -> Option<Step<'a>>,
+    ) -> Vec<[Result<()>; TARGETS]> {
+        let begun: Vec<[Option<Begun>; TARGETS]> = blocks
+            .iter()
+            .map(|block| {
+                Role::ALL.map(|role| {
+                    let target = targets[role.index()].as_ref()?;
+                    Some(target.begin(step(block, role)?))
+                })
+            })
+            .collect();
+        begun
+            .into_iter()
+            .map(|mut begun| {
+                Role::ALL.map(|role| {
+                    let begun = begun[role.index()].take();
+                    self.finish(targets, role, begun).map(drop)
+                })
+            })
+            .collect()
+    }
+
     /// An error unless two targets were successful.
-    fn at_least_two(&self, done: &[Result<()>; TARGETS]) -> Result<()> {
+    fn at_least_two(&self, done: &[Result<()>]) -> Result<()> {
         let usable = done.iter().filter(|done| done.is_ok()).count();
         if usable >= 2 {
             return Ok(());
@@ -194,67 +264,176 @@ impl Volume {
         })
     }
 
-    /// Changes a part of a block, or all of it.
-    fn update(
-        &self,
-        piece: &Piece,
-        encode: fn(&[u8]) -> Encoded,
-        change: impl FnOnce(&mut [u8]),
-    ) -> Result<()> {
-        let mut whole = vec![0; self.geometry.block_len()];
-        let _lock = self.lock(piece.block);
-        if piece.range.len() != whole.len() {
-            self.read_block(piece.block, &mut whole)?;
-        }
-        change(&mut whole[piece.at..piece.at + piece.range.len()]);
-        self.write_block(piece.block, encode(&whole))
+    /// Excludes other operations on the blocks of a group.
+    fn lock_all(&self, group: &[Piece]) -> Vec<MutexGuard<'_, ()>> {
+        let mut blocks: Vec<u64> = group.iter().map(|piece| piece.block).collect();
+        // In the order of the locks: two groups never wait for each other. A group has fewer blocks than there are locks.
+        blocks.sort_unstable_by_key(|block| block % LOCKS as u64);
+        blocks.into_iter().map(|block| self.lock(block)).collect()
     }
 
-    /// Writes a block. The caller holds its lock.
-    fn write_block(&self, block: u64, encoded: Encoded) -> Result<()> {
-        let old = self.state(block);
-        let generation = self.next_generation();
+    /// Changes parts of blocks, or whole ones. `change` gets the part of a piece.
+    fn update(
+        &self,
+        group: &[Piece],
+        encode: fn(&[u8]) -> Encoded,
+        change: impl Fn(&Piece, &mut [u8]),
+    ) -> Result<()> {
+        let _locks = self.lock_all(group);
+        let mut whole = vec![0; self.geometry.block_len()];
+        let mut writes = Vec::with_capacity(group.len());
+        for piece in group {
+            if piece.range.len() != whole.len() {
+                self.read_block(piece.block, &mut whole)?;
+            }
+            change(piece, &mut whole[piece.at..piece.at + piece.range.len()]);
+            writes.push(self.new_write(piece.block, encode(&whole)));
+        }
+        self.write_blocks(&writes)
+    }
+
+    fn new_write(&self, block: u64, encoded: Encoded) -> BlockWrite {
         let Encoded {
             kind,
             stored,
             parts,
         } = encoded;
-        let moved: usize = parts.iter().map(Vec::len).sum();
-        let halves = parts.map(|data| Half {
+        let generation = self.next_generation();
+        BlockWrite {
+            block,
+            // A lost block has no generation to keep beside the new one, but the one that a target may bring back.
+            keep: self.state(block).generation,
             generation,
             kind,
-            stored,
-            data,
-        });
-        // A lost block has no generation to keep beside the new one, but the one that a target may bring back.
-        let prepared = self.each(
-            |_| true,
-            |role, target| target.prepare(block, &halves[role.index()], old.generation),
-        );
-        self.at_least_two(&prepared)?;
-        add(&self.counters.moved_bytes, moved as u64);
-        let committed = self.each(
-            |role| prepared[role.index()].is_ok(),
-            |_, target| target.commit(block, generation),
-        );
-        let holders = Role::ALL
-            .into_iter()
-            .filter(|role| prepared[role.index()].is_ok());
-        self.set_state(
-            block,
-            BlockState {
+            halves: parts.map(|data| Half {
                 generation,
+                kind,
+                stored,
+                data,
+            }),
+        }
+    }
+
+    /// Writes blocks, whose locks the caller holds: all parts are stored at all targets before the first one is settled.
+    /// Returns the first error.
+    fn write_blocks(&self, writes: &[BlockWrite]) -> Result<()> {
+        let targets = self.targets();
+        let prepared = self.each(&targets, writes, |write, role| {
+            Some(Step::Prepare {
+                block: write.block,
+                half: &write.halves[role.index()],
+                keep: write.keep,
+            })
+        });
+        let is_prepared = |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= 2;
+        let numbered: Vec<(usize, &BlockWrite)> = writes.iter().enumerate().collect();
+        let committed = self.each(&targets, &numbered, |(at, write), role| {
+            (is_prepared(*at) && prepared[*at][role.index()].is_ok()).then_some(Step::Commit {
+                block: write.block,
+                generation: write.generation,
+            })
+        });
+        let mut result = Ok(());
+        for ((at, write), committed) in numbered.into_iter().zip(&committed) {
+            let done = self.at_least_two(&prepared[at]);
+            let done = done.and_then(|()| {
+                let moved: usize = write.halves.iter().map(|half| half.data.len()).sum();
+                add(&self.counters.moved_bytes, moved as u64);
+                self.record(write, &targets, committed);
+                self.at_least_two(committed)
+            });
+            result = result.and(done);
+        }
+        result
+    }
+
+    /// Records who holds a block that was written.
+    fn record(&self, write: &BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
+        // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
+        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
+        let holds = |role: &Role| {
+            let at = role.index();
+            let same = matches!(
+                (&seats[at], &targets[at]),
+                (Seat::Present(now), Some(used)) if Arc::ptr_eq(now, used)
+            );
+            // A target without space for its index still holds the block, only not settled.
+            same && committed[at]
+                .as_ref()
+                .map_or_else(BlkError::is_full, |()| true)
+        };
+        let holders = Role::ALL.into_iter().filter(holds);
+        self.set_state(
+            write.block,
+            BlockState {
+                generation: write.generation,
                 holders: holders.fold(0, |mask, role| mask | role.bit()),
-                zero: kind == Kind::Zero,
+                zero: write.kind == Kind::Zero,
                 lost: false,
             },
         );
-        self.at_least_two(&committed)
+    }
+
+    /// Reads a group of pieces into the caller's bytes.
+    fn read_group(&self, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
+        const DATA: [Role; 2] = [Role::First, Role::Second];
+        let _locks = self.lock_all(group);
+        let targets = self.targets();
+        let states: Vec<BlockState> = group.iter().map(|piece| self.state(piece.block)).collect();
+        let begun: Vec<[Option<Begun>; 2]> = group
+            .iter()
+            .zip(&states)
+            .map(|(piece, state)| {
+                let wanted = !state.lost && !state.zero && state.generation != 0;
+                DATA.map(|role| {
+                    let target = targets[role.index()].as_ref();
+                    let target = target.filter(|_| wanted && state.is_held_by(role))?;
+                    Some(target.begin(Step::Fetch {
+                        block: piece.block,
+                        generation: state.generation,
+                    }))
+                })
+            })
+            .collect();
+        let mut whole = Vec::new();
+        let mut result = Ok(());
+        // All are taken, also after an error.
+        for ((piece, state), begun) in group.iter().zip(states).zip(begun) {
+            let mut halves = Halves::default();
+            for (role, begun) in DATA.into_iter().zip(begun) {
+                if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
+                    let found = target.finish(begun);
+                    self.judge(role, target, found.as_ref().err());
+                    halves.found[role.index()] =
+                        Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
+                }
+            }
+            let part = &mut bytes[piece.range.clone()];
+            let done = if part.len() == self.geometry.block_len() {
+                self.decode_block(piece.block, state, halves, part)
+            } else {
+                whole.resize(self.geometry.block_len(), 0);
+                self.decode_block(piece.block, state, halves, &mut whole)
+                    .map(|()| part.copy_from_slice(&whole[piece.at..piece.at + part.len()]))
+            };
+            result = result.and(done);
+        }
+        result
     }
 
     /// Reads a block. The caller holds its lock.
     pub(super) fn read_block(&self, block: u64, into: &mut [u8]) -> Result<()> {
-        let state = self.state(block);
+        self.decode_block(block, self.state(block), Halves::default(), into)
+    }
+
+    /// Decodes a block from the halves that were fetched, and fetches what is absent. The caller holds its lock.
+    fn decode_block(
+        &self,
+        block: u64,
+        state: BlockState,
+        mut halves: Halves,
+        into: &mut [u8],
+    ) -> Result<()> {
         if state.lost {
             return Err(BlkError::Lost {
                 block,
@@ -265,9 +444,10 @@ impl Volume {
             into.fill(0);
             return Ok(());
         }
-        let mut halves = Halves::default();
         for role in [Role::First, Role::Second] {
-            self.get(block, state, role, &mut halves);
+            if halves.found[role.index()].is_none() {
+                self.get(block, state, role, &mut halves);
+            }
         }
         if halves.count() < 2 {
             self.get(block, state, Role::Parity, &mut halves);
@@ -278,6 +458,18 @@ impl Volume {
             .map_err(|error| halves.lost(block, error))?;
         self.write_again(block, state, &halves);
         Ok(())
+    }
+
+    /// Stops the use of a target that fails to fetch. Wrong or absent halves are written again instead.
+    fn judge(&self, role: Role, target: &Arc<dyn Target>, error: Option<&BlkError>) {
+        match error {
+            None => {}
+            Some(error) if error.is_repairable() => {
+                add(&self.counters.corrupt_halves, 1);
+                eprintln!("xgvmi-blk: {role}: {error}");
+            }
+            Some(error) => self.fail(role, target, error),
+        }
     }
 
     /// Fetches the part of one role, or records why there is none.
@@ -291,14 +483,7 @@ impl Volume {
                 });
             }
             let fetched = target.fetch(block, state.generation);
-            if let Err(error) = &fetched {
-                if error.is_repairable() {
-                    add(&self.counters.corrupt_halves, 1);
-                    eprintln!("xgvmi-blk: {role}: {error}");
-                } else {
-                    self.fail(role, &target, error);
-                }
-            }
+            self.judge(role, &target, fetched.as_ref().err());
             fetched
         });
         halves.found[role.index()] = Some(found);

@@ -63,7 +63,7 @@ pub struct TargetStatus {
 }
 
 /// State and counters of a volume.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct VolumeStatus {
     /// Identifier of the volume.
     pub volume: String,

@@ -117,7 +117,10 @@ impl Function {
         Ok(Arc::clone(self.device.get_or_init(|| device)))
     }
 
-    pub(super) fn parts(&self) -> (&Arc<Mlx5Lib>, NonNull<ibv_context>, NonNull<ibv_pd>) {
+    /// Library, context and protection domain, for a program's own queues and memory. They are valid
+    /// as long as the function lives, and the program destroys its objects before.
+    #[must_use]
+    pub fn parts(&self) -> (&Arc<Mlx5Lib>, NonNull<ibv_context>, NonNull<ibv_pd>) {
         (&self.lib, self.context, self.pd)
     }
 }

@@ -1,0 +1,16 @@
+//! Storage through a DPU on emulated nodes; `cargo xtask demo storage` and the system tests run it.
+
+mod client;
+mod memory;
+mod pattern;
+mod torture;
+
+use anyhow::{Result, bail};
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((word, rest)) if word == "client" => client::run(rest),
+        _ => bail!("usage: storage_demo client SCHEME SERVICE"),
+    }
+}

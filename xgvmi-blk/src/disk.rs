@@ -1,0 +1,91 @@
+//! What an NBD server exports: a volume in this process, or one behind a service.
+
+use crate::error::Result;
+use crate::geometry::{Geometry, Id};
+use crate::volume::{Extent, Volume, VolumeStatus};
+
+/// A block device. Any thread may call it.
+pub trait Disk: Send + Sync {
+    /// Identifier of the volume.
+    fn id(&self) -> Id;
+
+    /// Size of the volume.
+    fn geometry(&self) -> Geometry;
+
+    /// Reads `bytes` from `offset`.
+    ///
+    /// # Errors
+    /// The range is outside the volume, or its data cannot be read.
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()>;
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// The range is outside the volume, or too few targets take the data.
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Writes zeros, with space of their own if `allocate` is set.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()>;
+
+    /// Gives the space of whole blocks back. They are zero afterwards.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    fn trim(&self, offset: u64, length: u64) -> Result<()>;
+
+    /// Makes everything durable that was acknowledged before.
+    ///
+    /// # Errors
+    /// Too few targets could do it.
+    fn flush(&self) -> Result<()>;
+
+    /// States of the bytes from `offset` on, up to `length` bytes in at most `limit` runs.
+    ///
+    /// # Errors
+    /// The range is outside the volume.
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>>;
+
+    /// State and counters, as far as this process knows them.
+    fn status(&self) -> VolumeStatus;
+}
+
+impl Disk for Volume {
+    fn id(&self) -> Id {
+        self.id()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.geometry()
+    }
+
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write(offset, bytes)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {
+        self.write_zeroes(offset, length, allocate)
+    }
+
+    fn trim(&self, offset: u64, length: u64) -> Result<()> {
+        self.trim(offset, length)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.flush()
+    }
+
+    fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
+        self.extents(offset, length, limit)
+    }
+
+    fn status(&self) -> VolumeStatus {
+        self.status()
+    }
+}

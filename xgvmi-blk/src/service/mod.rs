@@ -1,0 +1,219 @@
+//! The service on a DPU: initiators on its host ask over TCP, and the service moves their data by DMA through aliases of
+//! the host's keys.
+//!
+//! A thread per connection takes requests. A fixed number of workers carries them out, each with a registered buffer and
+//! a queue of the adapter, so several requests of one connection are under way at once.
+
+mod engine;
+mod queue;
+mod session;
+mod worker;
+
+use crate::volume::Volume;
+use engine::{Adapter, Way};
+use queue::Queue;
+use session::Connections;
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use worker::Worker;
+use xgvmi_daemon::{Budget, LinkError, Secret};
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{AliasPolicy, DpuHooks};
+
+/// Most initiators at once.
+pub const CONNECTIONS_MAX: usize = 16;
+/// Most requests of one initiator under way.
+pub const REQUESTS_MAX: u32 = 32;
+/// Longest transfer of one request that an option may allow.
+pub const TRANSFER_MAX: u32 = 32 << 20;
+/// Most workers.
+pub const WORKERS_MAX: usize = 64;
+/// Bytes of frames of connections that have not said who they are.
+const BUDGET: usize = 16 << 20;
+
+/// How a service works.
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
+    /// RDMA device; `None` for the first one.
+    pub device: Option<String>,
+    /// Requests that are carried out at once.
+    pub workers: usize,
+    /// Longest transfer of one request in bytes. Each worker has a buffer of this size.
+    pub transfer_max: u32,
+    /// Move data by RDMA READ and WRITE also if the adapter has a DMA engine.
+    pub rdma: bool,
+    /// Secrets, one of which initiators must prove. Without any, everyone is trusted.
+    pub secrets: Vec<Secret>,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            device: None,
+            workers: 4,
+            transfer_max: 4 << 20,
+            rdma: false,
+            secrets: Vec::new(),
+        }
+    }
+}
+
+/// Counters of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ServiceStatus {
+    /// Requests.
+    pub requests: u64,
+    /// Requests that failed.
+    pub failed: u64,
+    /// Bytes that were fetched from initiators.
+    pub fetched_bytes: u64,
+    /// Bytes that were delivered to initiators.
+    pub delivered_bytes: u64,
+    /// Initiators now.
+    pub initiators: u64,
+    /// Aliases that were created.
+    pub aliases_created: u64,
+    /// Requests whose alias existed.
+    pub alias_hits: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    failed: AtomicU64,
+    fetched: AtomicU64,
+    delivered: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    // Relaxed: a counter orders nothing.
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+struct Shared {
+    volume: Arc<Volume>,
+    transfer_max: u32,
+    rdma: bool,
+    secrets: Vec<Secret>,
+    budget: Budget,
+    queue: Queue,
+    connections: Connections,
+    counters: Counters,
+    open: AtomicUsize,
+    hooks: DpuHooks<Mlx5Device>,
+    device: Arc<Mlx5Device>,
+    adapter: Arc<Adapter>,
+}
+
+/// A service with its device open.
+pub struct Service {
+    shared: Arc<Shared>,
+    way: Way,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service")
+            .field("way", &self.way)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Service {
+    /// Opens the device and starts the workers.
+    ///
+    /// # Errors
+    /// The device cannot be used; the text says why.
+    pub fn new(volume: Arc<Volume>, options: &ServiceOptions) -> io::Result<Self> {
+        let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
+        let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
+        let device = adapter.device().map_err(|error| failed(&error))?;
+        let hooks = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())
+            .map_err(|error| failed(&error))?;
+        let workers = options.workers.clamp(1, WORKERS_MAX);
+        let shared = Arc::new(Shared {
+            volume,
+            transfer_max: options.transfer_max.clamp(1 << 20, TRANSFER_MAX),
+            rdma: options.rdma,
+            secrets: options.secrets.clone(),
+            budget: Budget::new(BUDGET),
+            // Initiators that keep to their limit never find it full.
+            queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
+            connections: Connections::default(),
+            counters: Counters::default(),
+            open: AtomicUsize::new(0),
+            hooks,
+            device,
+            adapter,
+        });
+        let mut way = Way::Dma;
+        for _ in 0..workers {
+            let worker = Worker::new(&shared).map_err(|error| failed(&error))?;
+            way = worker.way();
+            let thread = std::thread::Builder::new().name("worker".to_owned());
+            thread.spawn(move || worker.run())?;
+        }
+        Ok(Self { shared, way })
+    }
+
+    /// How data moves, for people.
+    #[must_use]
+    pub fn transfer(&self) -> &'static str {
+        match self.way {
+            Way::Dma => "DMA",
+            Way::Rdma => "RDMA",
+        }
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn status(&self) -> ServiceStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.shared.counters;
+        let aliases = self.shared.hooks.stats();
+        ServiceStatus {
+            requests: get(&counters.requests),
+            failed: get(&counters.failed),
+            fetched_bytes: get(&counters.fetched),
+            delivered_bytes: get(&counters.delivered),
+            initiators: self.shared.open.load(Ordering::Relaxed) as u64,
+            aliases_created: aliases.creates,
+            alias_hits: aliases.hits,
+        }
+    }
+
+    /// Serves initiators without end.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub fn serve(&self, listener: &TcpListener) -> io::Result<()> {
+        loop {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let open = &self.shared.open;
+            if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
+                open.fetch_sub(1, Ordering::Relaxed);
+                eprintln!("xgvmi-blk: an initiator was refused: {CONNECTIONS_MAX} are connected");
+                continue;
+            }
+            let shared = Arc::clone(&self.shared);
+            let work = move || {
+                match session::serve(&shared, stream) {
+                    Ok(()) | Err(LinkError::Closed) => {}
+                    Err(error) => eprintln!("xgvmi-blk: an initiator is disconnected: {error}"),
+                }
+                shared.open.fetch_sub(1, Ordering::Relaxed);
+            };
+            let thread = std::thread::Builder::new().name("initiator".to_owned());
+            if let Err(error) = thread.spawn(work) {
+                open.fetch_sub(1, Ordering::Relaxed);
+                eprintln!("xgvmi-blk: an initiator was refused: {error}");
+            }
+        }
+    }
+}

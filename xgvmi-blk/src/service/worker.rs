@@ -1,0 +1,201 @@
+//! Carries out requests, one at a time.
+
+use super::engine::{Buffer, Direction, Engine, EngineError, Way};
+use super::queue::Job;
+use super::session::Keys;
+use super::{Shared, add};
+use crate::error::{BlkError, Result};
+use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
+use crate::geometry::SECTOR;
+use std::sync::Arc;
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{AccessKey, Alias, AliasDevice as _, AliasRef, Lkey, Mkey, RemoteKey, VirtAddr};
+
+/// A thread with its own buffer and queue of the adapter. The fields end in their order: the queue before the buffer.
+pub(super) struct Worker {
+    /// `None` after an error; the next request creates another one.
+    engine: Option<Engine>,
+    buffer: Buffer,
+    way: Way,
+    shared: Arc<Shared>,
+}
+
+/// An alias of the key of one request.
+enum Access {
+    /// Of the map: it stays after the request.
+    Pooled(AliasRef<Mlx5Device>),
+    /// Of this request.
+    Own(Arc<Mlx5Device>, Alias),
+}
+
+impl Access {
+    fn lkey(&self) -> Lkey {
+        match self {
+            Self::Pooled(alias) => alias.lkey(),
+            Self::Own(_, alias) => alias.lkey,
+        }
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        if let Self::Own(device, alias) = self {
+            // A refused destruction leaves the alias until the process ends.
+            let _ = device.destroy_alias(alias.index);
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn new(shared: &Arc<Shared>) -> std::result::Result<Self, EngineError> {
+        let engine = Engine::new(&shared.adapter, shared.rdma)?;
+        Ok(Self {
+            way: engine.way(),
+            engine: Some(engine),
+            buffer: Buffer::new(&shared.adapter, shared.transfer_max as usize)?,
+            shared: Arc::clone(shared),
+        })
+    }
+
+    pub(super) fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Carries out requests without end.
+    pub(super) fn run(mut self) {
+        loop {
+            let Job {
+                connection,
+                request,
+            } = self.shared.queue.pop();
+            add(&self.shared.counters.requests, 1);
+            let outcome = if connection.has_ended() {
+                Outcome::Failed("the connection has ended".to_owned())
+            } else {
+                self.carry_out(connection.keys, request.call)
+            };
+            if !matches!(outcome, Outcome::Done | Outcome::Extents(_)) {
+                add(&self.shared.counters.failed, 1);
+            }
+            connection.answer(request.number, outcome);
+        }
+    }
+
+    fn carry_out(&mut self, keys: Keys, call: Call) -> Outcome {
+        if let Err(reason) = self.check(&call) {
+            return Outcome::Invalid(reason);
+        }
+        let volume = Arc::clone(&self.shared.volume);
+        let done = match call {
+            Call::Read { range, memory } => self.read(keys, range, memory),
+            Call::Write { range, memory } => self.write(keys, range, memory),
+            Call::Flush => volume.flush(),
+            Call::Trim { range } => volume.trim(range.offset, range.length.into()),
+            Call::Zero { range, allocate } => {
+                volume.write_zeroes(range.offset, range.length.into(), allocate)
+            }
+            Call::Extents { range, limit } => {
+                let limit = (limit as usize).clamp(1, EXTENTS_MAX);
+                match volume.extents(range.offset, range.length.into(), limit) {
+                    Ok(extents) => return Outcome::Extents(extents),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        match done {
+            Ok(()) => Outcome::Done,
+            Err(error) => {
+                eprintln!("xgvmi-blk: {error}");
+                if error.is_full() {
+                    Outcome::Full(error.to_string())
+                } else {
+                    Outcome::Failed(error.to_string())
+                }
+            }
+        }
+    }
+
+    /// Refuses what cannot be right.
+    fn check(&self, call: &Call) -> std::result::Result<(), String> {
+        let Some(Range { offset, length }) = call.range() else {
+            return Ok(());
+        };
+        if length == 0 {
+            return Err("the length is 0".to_owned());
+        }
+        if !offset.is_multiple_of(u64::from(SECTOR)) || !length.is_multiple_of(SECTOR) {
+            return Err(format!(
+                "{length} bytes at {offset}: both must be multiples of {SECTOR}"
+            ));
+        }
+        let moves = matches!(call, Call::Read { .. } | Call::Write { .. });
+        if moves && length > self.shared.transfer_max {
+            return Err(format!(
+                "{length} bytes at once; the most is {}",
+                self.shared.transfer_max
+            ));
+        }
+        let geometry = self.shared.volume.geometry();
+        let checked = geometry.check(offset, length.into());
+        checked.map_err(|error| error.to_string())
+    }
+
+    fn read(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
+        let bytes = &mut self.buffer.bytes()[..range.length as usize];
+        self.shared.volume.read(range.offset, bytes)?;
+        self.copy(keys, Direction::Deliver, (range, memory))?;
+        add(&self.shared.counters.delivered, range.length.into());
+        Ok(())
+    }
+
+    fn write(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
+        self.copy(keys, Direction::Fetch, (range, memory))?;
+        add(&self.shared.counters.fetched, range.length.into());
+        let bytes = &self.buffer.bytes()[..range.length as usize];
+        self.shared.volume.write(range.offset, bytes)
+    }
+
+    fn copy(
+        &mut self,
+        keys: Keys,
+        direction: Direction,
+        (range, memory): (Range, Memory),
+    ) -> Result<()> {
+        let failed = |reason: String| BlkError::Transfer {
+            length: range.length,
+            address: memory.address,
+            reason,
+        };
+        let alias = self
+            .alias(keys, memory.mkey)
+            .map_err(|error| failed(format!("no alias of key {:#x}: {error}", memory.mkey)))?;
+        let mut engine = match self.engine.take() {
+            Some(engine) => engine,
+            None => Engine::new(&self.shared.adapter, self.shared.rdma)
+                .map_err(|error| failed(error.to_string()))?,
+        };
+        let remote = (alias.lkey(), VirtAddr::new(memory.address));
+        engine
+            .copy(direction, &mut self.buffer, remote, range.length as usize)
+            .map_err(|error| failed(error.to_string()))?;
+        self.engine = Some(engine);
+        Ok(())
+    }
+
+    fn alias(&self, keys: Keys, mkey: u32) -> std::result::Result<Access, String> {
+        let key = RemoteKey {
+            gvmi: keys.gvmi,
+            mkey: Mkey::from_raw(mkey),
+            owner: keys.owner,
+        };
+        if keys.pooled {
+            let alias = self.shared.hooks.attach(key);
+            return alias.map(Access::Pooled).map_err(|error| error.to_string());
+        }
+        let device = Arc::clone(&self.shared.device);
+        let alias = device
+            .create_alias(&key, &AccessKey::UCX_COMPATIBLE)
+            .map_err(|error| error.to_string())?;
+        Ok(Access::Own(device, alias))
+    }
+}
