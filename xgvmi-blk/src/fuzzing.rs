@@ -2,6 +2,7 @@
 //! reserve more memory than the input length justifies.
 
 use crate::block::{self, Kind};
+use crate::frames::{Answer, Hello, Request, Welcome};
 use crate::geometry::{Geometry, Id, Role};
 use crate::nbd::{self, Export, wire};
 use crate::record::{self, Place};
@@ -32,6 +33,16 @@ pub fn half_record(bytes: &[u8]) {
         block: 0,
     };
     let _ = record::parse(place, 0, bytes);
+}
+
+/// A message between an initiator and a service.
+pub fn service(bytes: &[u8]) {
+    let _ = Hello::parse(bytes);
+    let _ = Welcome::parse(bytes);
+    if let Ok(request) = Request::parse(bytes) {
+        assert_eq!(request.to_bytes(), bytes, "it has one form");
+    }
+    let _ = Answer::parse(bytes);
 }
 
 /// The first bytes of a target: superblocks and index, behind which everything is zero.
@@ -155,6 +166,7 @@ mod tests {
             stored_block(&bytes);
             half_record(&bytes);
             target(&bytes);
+            service(&bytes);
             image(&bytes);
             options(&bytes);
             message(&bytes);

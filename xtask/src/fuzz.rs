@@ -264,6 +264,7 @@ mod tests {
             "message",
             "options",
             "connection",
+            "service",
         ] {
             let has = |target: &Target| target.dir == "xgvmi-blk/fuzz" && target.name == name;
             assert!(all.iter().any(has), "{name}");

@@ -2,7 +2,9 @@
 
 mod client;
 mod memory;
+mod orchestrate;
 mod pattern;
+mod report;
 mod torture;
 
 use anyhow::{Result, bail};
@@ -11,6 +13,7 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.split_first() {
         Some((word, rest)) if word == "client" => client::run(rest),
-        _ => bail!("usage: storage_demo client SCHEME SERVICE"),
+        Some((word, rest)) if word == "orchestrate" => orchestrate::run(rest),
+        _ => bail!("run cargo xtask demo storage"),
     }
 }

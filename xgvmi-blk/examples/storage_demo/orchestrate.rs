@@ -1,0 +1,383 @@
+//! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes; writes the
+//! report.
+
+use crate::client::{Batch, Done, Span};
+use crate::pattern::Kind;
+use crate::report::{Bytes, Processor, Report, Row, Times};
+use anyhow::{Context as _, Result, bail, ensure};
+use bench_report::counters::Counters;
+use bench_report::{Samples, parse_size};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of a request when data is written and verified.
+const REQUEST: usize = 1 << 20;
+/// Requests at once.
+const THREADS: usize = 4;
+/// Untimed transfers of each scheme and size.
+const WARM_UP: u32 = 8;
+/// Transfers of a scheme before the next one has its turn: slow changes of the machine concern all of them.
+const TURN: u32 = 5;
+/// Longest wait for a state of the volume.
+const LIMIT: Duration = Duration::from_secs(120);
+/// The three targets are on both nodes.
+const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
+const SCHEMES: [&str; 4] = ["copy", "ksm", "xgvmi", "announced"];
+
+/// What `cargo xtask demo storage` passes.
+struct Options {
+    /// Command that starts a program in a function of the cluster; `{function}` stands for its name.
+    launch: Vec<String>,
+    /// Command that prints the device's counters.
+    counters: Vec<String>,
+    /// The program `xgvmi-blk`.
+    program: PathBuf,
+    /// Directory for the targets of the first part, and one in memory for those of the second.
+    disk: PathBuf,
+    memory: PathBuf,
+    output: PathBuf,
+    profile: String,
+    sizes: Vec<usize>,
+    iterations: u32,
+    bytes: u64,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Result<Self> {
+        let mut words = words.iter();
+        let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
+        Ok(Self {
+            launch: serde_json::from_str(next("launch")?).context("launch")?,
+            counters: serde_json::from_str(next("counters")?).context("counters")?,
+            program: next("program")?.into(),
+            disk: next("disk")?.into(),
+            memory: next("memory")?.into(),
+            output: next("output")?.into(),
+            profile: next("profile")?.clone(),
+            sizes: next("sizes")?
+                .split(',')
+                .map(parse_size)
+                .collect::<std::result::Result<_, _>>()
+                .map_err(anyhow::Error::msg)?,
+            iterations: next("iterations")?.parse().context("iterations")?,
+            bytes: next("MiB")?.parse::<u64>().context("MiB")? * MIB,
+        })
+    }
+
+    /// A program in a function of the cluster.
+    fn command(&self, function: &str, program: &Path) -> Result<Command> {
+        let mut command = command(&self.launch, function)?;
+        command.arg(program);
+        Ok(command)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        let output = command(&self.counters, "")?
+            .output()
+            .context("the device's counters")?;
+        ensure!(
+            output.status.success(),
+            "the device's counters: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(Counters::parse(&output.stdout)?)
+    }
+
+    /// Creates the targets of a volume.
+    fn create(&self, directory: &Path, size: u64, block: &str) -> Result<Vec<PathBuf>> {
+        let files: Vec<PathBuf> = ["a", "b", "c"].map(|name| directory.join(name)).into();
+        let mut command = Command::new(&self.program);
+        command.arg("create").args(&files);
+        command.args(["--size", &size.to_string(), "--block-size", block]);
+        let output = command.output()?;
+        ensure!(
+            output.status.success(),
+            "xgvmi-blk create: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(files)
+    }
+
+    fn target(&self, index: usize, file: &Path, port: u16) -> Result<Running> {
+        let mut command = self.command(PLACES[index], &self.program)?;
+        command.arg("target").arg(file);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        Running::start(&mut command, " serves ")
+    }
+
+    /// A service on node0.dpu, and where its status is.
+    fn service(&self, targets: &[String], port: u16) -> Result<(Running, PathBuf)> {
+        let status = self.memory.join(format!("status-{port}"));
+        let mut command = self.command("node0.dpu", &self.program)?;
+        command.arg("service").args(targets);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.arg("--status-socket").arg(&status);
+        Ok((Running::start(&mut command, " serves ")?, status))
+    }
+
+    /// A client on node0.host.
+    fn client(&self, words: &[String]) -> Result<Running> {
+        let mut command = self.command("node0.host", &std::env::current_exe()?)?;
+        command.arg("client").args(words);
+        Running::start(&mut command, "connected to ")
+    }
+
+    fn status(&self, socket: &Path) -> Result<Value> {
+        let mut command = Command::new(&self.program);
+        command.args(["status", "--json", "--socket"]).arg(socket);
+        let output = command.output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// Waits for a state of the volume.
+    fn until(&self, socket: &Path, what: &str, is: impl Fn(&Value) -> bool) -> Result<Value> {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let status = self.status(socket)?;
+            if is(&status["volume"]) {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < end, "{what} takes too long: {status}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+fn command(words: &[String], function: &str) -> Result<Command> {
+    let mut words = words
+        .iter()
+        .map(|word| word.replace("{function}", function));
+    let mut command = Command::new(words.next().context("an empty command")?);
+    command.args(words);
+    Ok(command)
+}
+
+/// A child with pipes. It is killed when dropped.
+struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn start(command: &mut Command, first: &str) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
+        let stdout = child.stdout.take().context("a pipe was requested")?;
+        let mut running = Self {
+            stdin: child.stdin.take(),
+            child,
+            stdout: BufReader::new(stdout),
+        };
+        let line = running.line()?;
+        ensure!(line.contains(first), "it says: {line}");
+        Ok(running)
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        let read = self.stdout.read_line(&mut line)?;
+        ensure!(read > 0, "it has ended: {}", self.child.wait()?);
+        Ok(line)
+    }
+
+    fn send(&mut self, batch: &Batch) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("a pipe was requested")?;
+        writeln!(stdin, "{}", serde_json::to_string(batch)?)?;
+        Ok(stdin.flush()?)
+    }
+
+    fn answer(&mut self) -> Result<Done> {
+        let line = self.line()?;
+        let done: Done =
+            serde_json::from_str(&line).with_context(|| format!("the client says: {line}"))?;
+        ensure!(done.failed == 0, "a request has failed: {}", done.reason);
+        Ok(done)
+    }
+
+    fn batch(&mut self, batch: &Batch) -> Result<Done> {
+        self.send(batch)?;
+        self.answer()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
+    let options = Options::parse(arguments)?;
+    let mut report = Report::new(&options.profile);
+    data(&options, &mut report)?;
+    schemes(&options, &mut report)?;
+    report.write(&options.output)?;
+    writeln!(std::io::stdout(), "{}", report.markdown())?;
+    if report.mismatches > 0 {
+        bail!("{} bytes are wrong", report.mismatches);
+    }
+    Ok(())
+}
+
+/// Writes and verifies, loses a target under writes, rebuilds it, and repeats the work on the host's cores.
+fn data(options: &Options, report: &mut Report) -> Result<()> {
+    let files = options.create(&options.disk, options.bytes, "4096")?;
+    let ports = [free_port()?, free_port()?, free_port()?];
+    let names: Vec<String> = ports.map(|port| format!("tcp:127.0.0.1:{port}")).into();
+    let mut targets = Vec::new();
+    for (index, (file, port)) in files.iter().zip(ports).enumerate() {
+        targets.push(options.target(index, file, port)?);
+    }
+    let port = free_port()?;
+    let (service, status) = options.service(&names, port)?;
+    let mut client = options.client(&["announced".to_owned(), format!("127.0.0.1:{port}")])?;
+    let span = |seed| Span {
+        offset: 0,
+        length: options.bytes,
+        request: REQUEST,
+        threads: THREADS,
+        seed,
+        kind: Kind::Mixed,
+    };
+    let mut pass = |client: &mut Running, batch: &Batch| -> Result<u64> {
+        let done = client.batch(batch)?;
+        report.count(&done);
+        Ok(done.processor_ns)
+    };
+    let offloaded = [Batch::Write(span(1)), Batch::Read(span(1))];
+    let offloaded = offloaded.map(|batch| pass(&mut client, &batch));
+    let full = options.status(&status)?["volume"].clone();
+    let number = |value: &Value| value.as_u64().context("a number of the status");
+    let moved = number(&full["moved_bytes"])?;
+    let mut stored = 0;
+    for target in full["targets"].as_array().context("targets")? {
+        stored += number(&target["used"])?;
+    }
+    // A target is killed when half of the data is rewritten.
+    client.send(&Batch::Write(span(2)))?;
+    options.until(&status, "half of the data", |volume| {
+        volume["written_bytes"].as_u64() >= Some(options.bytes * 3 / 2)
+    })?;
+    drop(targets.remove(0));
+    client.answer()?;
+    pass(&mut client, &Batch::Read(span(2)))?;
+    let lost = options.status(&status)?["volume"]["targets"][0].clone();
+    let rebuilt = number(&lost["missing_blocks"])?;
+    ensure!(rebuilt > 0, "the killed target lacks nothing: {lost}");
+    targets.insert(0, options.target(0, &files[0], ports[0])?);
+    options.until(&status, "the rebuild", |volume| {
+        let target = &volume["targets"][0];
+        target["absent"] == "" && target["missing_blocks"] == 0
+    })?;
+    pass(&mut client, &Batch::Read(span(2)))?;
+    drop((client, service));
+    // The same work without a DPU.
+    let mut words = vec!["direct".to_owned()];
+    words.extend(names);
+    let mut direct = options.client(&words)?;
+    let host = [Batch::Write(span(3)), Batch::Read(span(3))];
+    let host = host.map(|batch| pass(&mut direct, &batch));
+    let [write, read] = offloaded;
+    let [host_write, host_read] = host;
+    #[expect(clippy::cast_precision_loss, reason = "exact below 2^53")]
+    let per_gib = |ns: u64| ns as f64 / 1e9 / (2.0 * options.bytes as f64 / f64::from(1 << 30));
+    report.host_cpu_s_per_gib = Processor {
+        offloaded: per_gib(write? + read?),
+        host: per_gib(host_write? + host_read?),
+    };
+    report.rebuilt = rebuilt;
+    report.bytes = Bytes {
+        written: options.bytes,
+        moved,
+        stored,
+        // Two halves and their parity, each padded to half a block.
+        reference: options.bytes * 3 / 2,
+    };
+    Ok(())
+}
+
+/// Measures all schemes in turns, on targets in memory.
+fn schemes(options: &Options, report: &mut Report) -> Result<()> {
+    let largest = options.sizes.iter().max().context("no sizes")?;
+    let size = (8 * *largest as u64).max(16 * MIB);
+    let files = options.create(&options.memory, size, "65536")?;
+    let names: Vec<String> = files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    let port = free_port()?;
+    let (_service, _) = options.service(&names, port)?;
+    let mut clients = Vec::new();
+    for scheme in SCHEMES {
+        let address = format!("127.0.0.1:{port}");
+        clients.push(options.client(&[scheme.to_owned(), address])?);
+    }
+    let mut seed = 0;
+    let mut fresh = |size: usize, count: u32| {
+        seed += u64::from(count);
+        Batch::Fresh {
+            size,
+            count,
+            seed,
+            kind: Kind::Plain,
+        }
+    };
+    for &size in &options.sizes {
+        let mut times = SCHEMES.map(|_| Times::default());
+        let mut commands = Vec::new();
+        for (scheme, client) in SCHEMES.iter().zip(&mut clients) {
+            // The first transfer with announced keys counts like all others.
+            if *scheme != "announced" {
+                report.count(&client.batch(&fresh(size, WARM_UP))?);
+            }
+            let before = options.counters()?;
+            report.count(&client.batch(&fresh(size, WARM_UP))?);
+            let since = options.counters()?.since(&before)?;
+            commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
+        }
+        for _ in 0..options.iterations.div_ceil(TURN) {
+            for (client, times) in clients.iter_mut().zip(&mut times) {
+                let done = client.batch(&fresh(size, TURN))?;
+                report.count(&done);
+                times.add(&done);
+            }
+        }
+        for ((scheme, times), commands) in SCHEMES.iter().zip(times).zip(commands) {
+            report.rows.push(Row::new(scheme, size, &times, commands)?);
+        }
+    }
+    Ok(())
+}
+
+impl Times {
+    /// A sample is the mean of a write and a read of the same bytes.
+    fn add(&mut self, done: &Done) {
+        let pairs = done.write_ns.iter().zip(&done.read_ns);
+        self.both
+            .extend(pairs.map(|(write, read)| (write + read) / 2));
+        self.write.extend(&done.write_ns);
+        self.read.extend(&done.read_ns);
+    }
+}
+
+/// A percentile in microseconds.
+pub(crate) fn percentile(times_ns: &[u64], percent: u32) -> Result<f64> {
+    let mut samples = Samples::default();
+    samples.extend_ns(times_ns);
+    samples.percentile(percent).context("no samples")
+}

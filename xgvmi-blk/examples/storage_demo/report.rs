@@ -1,0 +1,258 @@
+//! The report: sizes, rows, table, plot.
+
+use crate::client::Done;
+use crate::orchestrate::percentile;
+use anyhow::{Context as _, Result};
+use bench_report::counters::CommandsPerIteration;
+use bench_report::format_size;
+use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
+use plotters::prelude::*;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Bytes of the written data.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Bytes {
+    /// By the client.
+    pub(crate) written: u64,
+    /// To the targets, parity included.
+    pub(crate) moved: u64,
+    /// On the targets, headers included.
+    pub(crate) stored: u64,
+    /// What the reference's format would store.
+    pub(crate) reference: u64,
+}
+
+/// Processor seconds of the client per GiB that it writes and reads.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Processor {
+    /// With the service on the DPU.
+    pub(crate) offloaded: f64,
+    /// With the whole pipeline in the client.
+    pub(crate) host: f64,
+}
+
+/// Times of single transfers in nanoseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    pub(crate) both: Vec<u64>,
+    pub(crate) write: Vec<u64>,
+    pub(crate) read: Vec<u64>,
+}
+
+/// Percentiles in microseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Microseconds {
+    p50: f64,
+    p99: f64,
+}
+
+/// One size of one scheme.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    scheme: &'static str,
+    size: usize,
+    /// Mean of a write and a read.
+    us: Microseconds,
+    /// Median of the writes, and of the reads.
+    write_us: f64,
+    read_us: f64,
+    commands_per_io: CommandsPerIteration,
+}
+
+impl Row {
+    pub(crate) fn new(
+        scheme: &'static str,
+        size: usize,
+        times: &Times,
+        commands_per_io: CommandsPerIteration,
+    ) -> Result<Self> {
+        Ok(Self {
+            scheme,
+            size,
+            us: Microseconds {
+                p50: percentile(&times.both, 50)?,
+                p99: percentile(&times.both, 99)?,
+            },
+            write_us: percentile(&times.write, 50)?,
+            read_us: percentile(&times.read, 50)?,
+            commands_per_io,
+        })
+    }
+}
+
+/// Sizes from which on a scheme is faster than the copy.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Crossover {
+    ksm: Option<usize>,
+    xgvmi: Option<usize>,
+    announced: Option<usize>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Report {
+    profile: String,
+    pub(crate) verified_bytes: u64,
+    pub(crate) mismatches: u64,
+    /// Blocks that the killed target lacked.
+    pub(crate) rebuilt: u64,
+    pub(crate) bytes: Bytes,
+    pub(crate) host_cpu_s_per_gib: Processor,
+    /// From this size on, and at each larger one, the scheme's median is below that of the copy.
+    faster_than_copy_from: Crossover,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Report {
+    pub(crate) fn new(profile: &str) -> Self {
+        Self {
+            profile: profile.to_owned(),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn count(&mut self, done: &Done) {
+        self.verified_bytes += done.verified;
+        self.mismatches += done.wrong;
+    }
+
+    /// The smallest size from which on the scheme is faster than the copy.
+    fn crossover(&self, scheme: &str) -> Option<usize> {
+        let of = |name: &str, size: usize| {
+            let mut rows = self.rows.iter();
+            rows.find(|row| row.scheme == name && row.size == size)
+                .map(|row| row.us.p50)
+        };
+        let mut sizes: Vec<usize> = self.rows.iter().map(|row| row.size).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let faster = sizes.iter().rev().take_while(
+            |size| matches!((of(scheme, **size), of("copy", **size)), (Some(a), Some(b)) if a < b),
+        );
+        faster.last().copied()
+    }
+
+    /// Writes report.json, report.md and report.svg.
+    pub(crate) fn write(&mut self, directory: &Path) -> Result<()> {
+        self.faster_than_copy_from = Crossover {
+            ksm: self.crossover("ksm"),
+            xgvmi: self.crossover("xgvmi"),
+            announced: self.crossover("announced"),
+        };
+        std::fs::create_dir_all(directory)?;
+        let json = serde_json::to_string_pretty(self)? + "\n";
+        for (name, text) in [
+            ("report.json", json),
+            ("report.md", self.markdown()),
+            ("report.svg", self.plot()?),
+        ] {
+            let path = directory.join(name);
+            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn markdown(&self) -> String {
+        let Self {
+            bytes,
+            host_cpu_s_per_gib: processor,
+            ..
+        } = self;
+        let mut text = format!(
+            "Profile {}. {} bytes verified, {}. {} blocks rebuilt.\n\n",
+            self.profile,
+            self.verified_bytes,
+            match self.mismatches {
+                0 => "none wrong".to_owned(),
+                wrong => format!("{wrong} wrong"),
+            },
+            self.rebuilt
+        );
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "Mixed data: {} bytes written, {} moved to targets, {} stored; the reference's format stores {}.\n\n\
+             Processor time of the host per GiB: {:.2} s with the DPU, {:.2} s with the pipeline on the host.\n\n\
+             Microseconds per transfer on fresh memory (mean of a write and a read); commands per transfer.\n",
+            bytes.written,
+            bytes.moved,
+            bytes.stored,
+            bytes.reference,
+            processor.offloaded,
+            processor.host
+        );
+        text.push_str(
+            "| size | scheme | p50 | p99 | write | read | key and alias commands | bind | inval |\n\
+             |---|---|--:|--:|--:|--:|--:|--:|--:|\n",
+        );
+        for row in &self.rows {
+            let commands = &row.commands_per_io;
+            let _ = writeln!(
+                text,
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+                format_size(row.size),
+                row.scheme,
+                row.us.p50,
+                row.us.p99,
+                row.write_us,
+                row.read_us,
+                commands.key_commands(),
+                commands.umr_bind,
+                commands.umr_invalidate
+            );
+        }
+        for (scheme, from) in [
+            ("ksm", self.faster_than_copy_from.ksm),
+            ("xgvmi", self.faster_than_copy_from.xgvmi),
+            ("announced", self.faster_than_copy_from.announced),
+        ] {
+            let _ = match from {
+                Some(size) => writeln!(
+                    text,
+                    "\n{scheme} is faster than the copy from {} on.",
+                    format_size(size)
+                ),
+                None => writeln!(
+                    text,
+                    "\n{scheme} is not faster than the copy at the largest size."
+                ),
+            };
+        }
+        text
+    }
+
+    fn plot(&self) -> Result<String> {
+        let xs = bounds(self.rows.iter().map(|row| power_of(row.size))).context("no rows")?;
+        let ys = bounds(self.rows.iter().map(|row| row.us.p50)).context("no rows")?;
+        svg::page(|page| {
+            let mut chart = ChartBuilder::on(page)
+                .margin(16)
+                .caption("Transfers on fresh memory", ("sans-serif", 22))
+                .x_label_area_size(48)
+                .y_label_area_size(80)
+                .build_cartesian_2d(xs.0 - 0.5..xs.1 + 0.5, (ys.0 / 2.0..ys.1 * 2.0).log_scale())?;
+            svg::axes(
+                &mut chart,
+                ("bytes of a transfer", "median time"),
+                format_time,
+            )?;
+            let schemes = ["copy", "ksm", "xgvmi", "announced"];
+            for (scheme, colour) in schemes.into_iter().zip(COLOURS) {
+                let points: Vec<(f64, f64)> = self
+                    .rows
+                    .iter()
+                    .filter(|row| row.scheme == scheme)
+                    .map(|row| (power_of(row.size), row.us.p50))
+                    .collect();
+                chart
+                    .draw_series(LineSeries::new(points, colour.stroke_width(3)))?
+                    .label(scheme)
+                    .legend(move |(x, y)| {
+                        PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
+                    });
+            }
+            svg::legend(&mut chart, SeriesLabelPosition::UpperLeft)
+        })
+    }
+}
