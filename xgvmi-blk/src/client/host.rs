@@ -1,6 +1,6 @@
 //! The host's adapter: registrations of memory, and keys that the DPU can alias.
 
-use super::Scheme;
+use super::spec::Scheme;
 use crate::error::{BlkError, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,103 +4,35 @@
 //! service reads or writes it by DMA, and when the call returns, no access through the key succeeds any more. Small
 //! transfers are copied through memory that is registered once: below some size that costs less.
 
+mod connection;
 mod host;
 mod slots;
+mod spec;
 mod transfer;
 
+pub use spec::{COPY_MAX, Scheme, Spec};
 pub use transfer::{Io, Ticket};
 
 use crate::disk::Disk;
 use crate::error::{BlkError, Result};
-use crate::frames::{Call, EXTENTS_MAX, Hello, PROTOCOL, Range, Welcome};
+use crate::frames::{Call, EXTENTS_MAX, Range};
 use crate::geometry::{Geometry, Id};
-use crate::pipe::{Broken, Order, Pipe};
 use crate::volume::{Extent, VolumeStatus};
+use connection::{Gate, Inner, dial};
 use host::Host;
 use slots::Slots;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, Secret};
+use std::sync::{Arc, Mutex};
 
 pub use crate::frames::SECRET_CONTEXT;
 
-/// Transfers of at most this number of bytes are copied by default.
-pub const COPY_MAX: usize = 16 << 10;
-/// Time between attempts to reach a service again.
-const RETRY: Duration = Duration::from_millis(100);
 /// Longest transfer of zeros, or of the states of bytes, per request.
 const RANGE_MAX: u64 = 1 << 30;
-
-/// How the service gets access to the caller's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scheme {
-    /// Not at all: data is copied through memory that is registered once, whatever its size.
-    Copy,
-    /// A key of its own for each transfer, and an alias of it. For comparison.
-    Ksm,
-    /// A key of a pool for each transfer. The first use of each key creates its alias.
-    Pool,
-    /// As `Pool`; the connection announces the pool's keys, so that their aliases exist before the first transfer.
-    Announced,
-}
-
-/// How to reach a volume.
-#[derive(Debug, Clone)]
-pub struct Spec {
-    /// The service's `host:port`.
-    pub service: String,
-    /// The secret of both sides. None on machines where everyone is trusted.
-    pub secret: Option<Secret>,
-    /// RDMA device of the host; `None` for the first one.
-    pub device: Option<String>,
-    /// How the service gets access to memory.
-    pub scheme: Scheme,
-    /// Transfers of at most this number of bytes are copied through memory that is registered once.
-    pub copy_max: usize,
-    /// Most requests under way. The service may allow fewer.
-    pub requests_max: u32,
-    /// Longest wait for an answer. A service that takes longer counts as gone.
-    pub limit: Duration,
-    /// A call that meets a lost connection tries to connect again for this time, and repeats its request.
-    pub reconnect: Duration,
-}
-
-impl Spec {
-    /// The defaults for a service.
-    #[must_use]
-    pub fn new(service: &str) -> Self {
-        Self {
-            service: service.to_owned(),
-            secret: None,
-            device: None,
-            scheme: Scheme::Announced,
-            copy_max: COPY_MAX,
-            requests_max: 16,
-            limit: Duration::from_secs(30),
-            reconnect: Duration::from_secs(10),
-        }
-    }
-}
 
 /// A volume behind a service. Any thread may use it; clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Volume {
     inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    spec: Spec,
-    host: &'static Host,
-    geometry: Geometry,
-    id: Id,
-    session: u64,
-    transfer_max: u32,
-    prepared: u32,
-    gate: Gate,
-    slots: Option<Slots>,
-    pipe: Mutex<Arc<Pipe>>,
 }
 
 impl Volume {
@@ -330,109 +262,6 @@ impl Volume {
     }
 }
 
-impl Inner {
-    fn pipe(&self) -> std::sync::MutexGuard<'_, Arc<Pipe>> {
-        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The connection; a new one if it was lost. `end` is when a call gives up.
-    fn live(&self, end: &mut Option<Instant>) -> Result<Arc<Pipe>> {
-        let mut pipe = self.pipe();
-        if !pipe.is_closed() {
-            return Ok(Arc::clone(&pipe));
-        }
-        let end = *end.get_or_insert_with(|| Instant::now() + self.spec.reconnect);
-        if let Some(slots) = &self.slots {
-            slots.renew(self.host)?;
-        }
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            match dial(&self.spec, self.host, (self.session, left)) {
-                Ok((new, welcome)) => {
-                    let same = (welcome.volume, welcome.geometry) == (self.id, self.geometry)
-                        && welcome.transfer_max >= self.transfer_max
-                        && welcome.requests_max >= self.gate.max;
-                    if !same {
-                        return Err(BlkError::Service {
-                            service: self.spec.service.clone(),
-                            reason: "another volume or other limits since the connection was lost"
-                                .to_owned(),
-                        });
-                    }
-                    *pipe = Arc::new(new);
-                    return Ok(Arc::clone(&pipe));
-                }
-                Err(error) if Instant::now() + RETRY >= end => return Err(error),
-                Err(_) => std::thread::sleep(RETRY),
-            }
-        }
-    }
-
-    /// True if a call that has lost its connection may try again.
-    fn may_retry(&self, end: &mut Option<Instant>) -> bool {
-        let end = *end.get_or_insert_with(|| Instant::now() + self.spec.reconnect);
-        Instant::now() < end
-    }
-
-    fn length(&self, length: usize) -> Result<u32> {
-        let fits = u32::try_from(length).ok();
-        fits.filter(|length| (1..=self.transfer_max).contains(length))
-            .ok_or_else(|| {
-                BlkError::Argument(format!(
-                    "a transfer of {length} bytes: the service takes 1 to {}",
-                    self.transfer_max
-                ))
-            })
-    }
-
-    fn broken(&self, error: &Broken) -> BlkError {
-        BlkError::Disconnected {
-            service: self.spec.service.clone(),
-            reason: error.to_string(),
-        }
-    }
-}
-
-/// Connects and says hello.
-fn dial(
-    spec: &Spec,
-    host: &'static Host,
-    (session, wait): (u64, Duration),
-) -> Result<(Pipe, Welcome)> {
-    let failed = |reason: &dyn std::fmt::Display| BlkError::Disconnected {
-        service: spec.service.clone(),
-        reason: reason.to_string(),
-    };
-    let link = Link::connect(&spec.service, wait, PROTOCOL, spec.secret.as_ref());
-    let mut link = link.map_err(|error| failed(&error))?;
-    let announcement = match spec.scheme {
-        Scheme::Announced => host.announcement(),
-        Scheme::Copy | Scheme::Ksm | Scheme::Pool => Vec::new(),
-    };
-    let hello = Hello {
-        pooled: spec.scheme != Scheme::Ksm,
-        gvmi: host.gvmi().get(),
-        owner: host.owner().get(),
-        session,
-        announcement,
-    };
-    link.send(&hello.to_bytes())
-        .map_err(|error| failed(&error))?;
-    let bytes = match link.wait(spec.limit) {
-        Ok(Some(bytes)) => bytes,
-        Ok(None) => return Err(failed(&"no welcome in time")),
-        Err(xgvmi_daemon::LinkError::Refused(reason)) => {
-            return Err(BlkError::Service {
-                service: spec.service.clone(),
-                reason,
-            });
-        }
-        Err(error) => return Err(failed(&error)),
-    };
-    let welcome = Welcome::parse(&bytes).map_err(|error| failed(&error))?;
-    Ok((Pipe::new(link, Order::ByNumber, spec.limit), welcome))
-}
-
 impl Disk for Volume {
     fn id(&self) -> Id {
         self.id()
@@ -474,47 +303,5 @@ impl Disk for Volume {
             // Its targets and counters are the service's.
             ..VolumeStatus::default()
         }
-    }
-}
-
-/// Bounds the requests under way.
-#[derive(Debug)]
-struct Gate {
-    max: u32,
-    inside: Mutex<u32>,
-    left: Condvar,
-}
-
-impl Gate {
-    fn new(max: u32) -> Self {
-        Self {
-            max,
-            inside: Mutex::new(0),
-            left: Condvar::new(),
-        }
-    }
-
-    fn try_enter(&self) -> bool {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = *inside < self.max;
-        *inside += u32::from(free);
-        free
-    }
-
-    fn enter(&self) {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        while *inside >= self.max {
-            inside = self
-                .left
-                .wait(inside)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        *inside += 1;
-    }
-
-    fn leave(&self) {
-        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
-        *inside -= 1;
-        self.left.notify_one();
     }
 }

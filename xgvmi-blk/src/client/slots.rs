@@ -1,7 +1,7 @@
 //! Memory that is registered once, in slots: small transfers are copied there.
 
-use super::Scheme;
 use super::host::{Held, Host};
+use super::spec::Scheme;
 use crate::error::{BlkError, Result};
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};

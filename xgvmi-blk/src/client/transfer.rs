@@ -1,6 +1,6 @@
 //! Requests under way.
 
-use super::Inner;
+use super::connection::Inner;
 use super::host::Held;
 use crate::error::{BlkError, Result};
 use crate::frames::{Answer, Call, Memory, Outcome, Range, Request};

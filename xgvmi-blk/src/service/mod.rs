@@ -4,28 +4,30 @@
 //! A thread per connection takes requests. A fixed number of workers carries them out, each with a registered buffer and
 //! a queue of the adapter, so several requests of one connection are under way at once.
 
+mod connection;
 mod engine;
 mod queue;
 mod session;
+mod shared;
 mod worker;
 
+pub use shared::REQUESTS_MAX;
+
 use crate::volume::Volume;
+use connection::Connections;
 use engine::{Adapter, Way};
 use queue::Queue;
-use session::Connections;
+use shared::{Counters, Shared};
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use worker::Worker;
 use xgvmi_daemon::{Budget, LinkError, Secret};
-use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasPolicy, DpuHooks};
 
 /// Most initiators at once.
 pub const CONNECTIONS_MAX: usize = 16;
-/// Most requests of one initiator under way.
-pub const REQUESTS_MAX: u32 = 32;
 /// Longest transfer of one request that an option may allow.
 pub const TRANSFER_MAX: u32 = 32 << 20;
 /// Most workers.
@@ -77,34 +79,6 @@ pub struct ServiceStatus {
     pub aliases_created: u64,
     /// Requests whose alias existed.
     pub alias_hits: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    requests: AtomicU64,
-    failed: AtomicU64,
-    fetched: AtomicU64,
-    delivered: AtomicU64,
-}
-
-fn add(counter: &AtomicU64, amount: u64) {
-    // Relaxed: a counter orders nothing.
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
-
-struct Shared {
-    volume: Arc<Volume>,
-    transfer_max: u32,
-    rdma: bool,
-    secrets: Vec<Secret>,
-    budget: Budget,
-    queue: Queue,
-    connections: Connections,
-    counters: Counters,
-    open: AtomicUsize,
-    hooks: DpuHooks<Mlx5Device>,
-    device: Arc<Mlx5Device>,
-    adapter: Arc<Adapter>,
 }
 
 /// A service with its device open.

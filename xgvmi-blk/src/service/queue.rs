@@ -1,6 +1,6 @@
 //! Requests that wait for a worker.
 
-use super::session::Connection;
+use super::connection::Connection;
 use crate::frames::Request;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 //! Carries out requests, one at a time.
 
+use super::connection::Keys;
 use super::engine::{Buffer, Direction, Engine, EngineError, Way};
 use super::queue::Job;
-use super::session::Keys;
-use super::{Shared, add};
+use super::shared::{Shared, add};
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
 use crate::geometry::SECTOR;

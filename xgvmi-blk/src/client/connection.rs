@@ -1,0 +1,174 @@
+//! The connection of a volume, and what its transfers share.
+
+use super::host::Host;
+use super::slots::Slots;
+use super::spec::{Scheme, Spec};
+use crate::error::{BlkError, Result};
+use crate::frames::{Hello, PROTOCOL, Welcome};
+use crate::geometry::{Geometry, Id};
+use crate::pipe::{Broken, Order, Pipe};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use xgvmi_daemon::{Link, LinkError};
+
+/// Time between attempts to reach a service again.
+const RETRY: Duration = Duration::from_millis(100);
+/// A volume and its connection.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) spec: Spec,
+    pub(super) host: &'static Host,
+    pub(super) geometry: Geometry,
+    pub(super) id: Id,
+    pub(super) session: u64,
+    pub(super) transfer_max: u32,
+    pub(super) prepared: u32,
+    pub(super) gate: Gate,
+    pub(super) slots: Option<Slots>,
+    pub(super) pipe: Mutex<Arc<Pipe>>,
+}
+
+impl Inner {
+    pub(super) fn pipe(&self) -> MutexGuard<'_, Arc<Pipe>> {
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection; a new one if it was lost. `end` is when a call gives up.
+    pub(super) fn live(&self, end: &mut Option<Instant>) -> Result<Arc<Pipe>> {
+        let mut pipe = self.pipe();
+        if !pipe.is_closed() {
+            return Ok(Arc::clone(&pipe));
+        }
+        let end = *end.get_or_insert_with(|| Instant::now() + self.spec.reconnect);
+        if let Some(slots) = &self.slots {
+            slots.renew(self.host)?;
+        }
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match dial(&self.spec, self.host, (self.session, left)) {
+                Ok((new, welcome)) => {
+                    let same = (welcome.volume, welcome.geometry) == (self.id, self.geometry)
+                        && welcome.transfer_max >= self.transfer_max
+                        && welcome.requests_max >= self.gate.max;
+                    if !same {
+                        return Err(BlkError::Service {
+                            service: self.spec.service.clone(),
+                            reason: "another volume or other limits since the connection was lost"
+                                .to_owned(),
+                        });
+                    }
+                    *pipe = Arc::new(new);
+                    return Ok(Arc::clone(&pipe));
+                }
+                Err(error) if Instant::now() + RETRY >= end => return Err(error),
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        }
+    }
+
+    /// True if a call that has lost its connection may try again.
+    pub(super) fn may_retry(&self, end: &mut Option<Instant>) -> bool {
+        let end = *end.get_or_insert_with(|| Instant::now() + self.spec.reconnect);
+        Instant::now() < end
+    }
+
+    pub(super) fn length(&self, length: usize) -> Result<u32> {
+        let fits = u32::try_from(length).ok();
+        fits.filter(|length| (1..=self.transfer_max).contains(length))
+            .ok_or_else(|| {
+                BlkError::Argument(format!(
+                    "a transfer of {length} bytes: the service takes 1 to {}",
+                    self.transfer_max
+                ))
+            })
+    }
+
+    pub(super) fn broken(&self, error: &Broken) -> BlkError {
+        BlkError::Disconnected {
+            service: self.spec.service.clone(),
+            reason: error.to_string(),
+        }
+    }
+}
+
+/// Connects and says hello.
+pub(super) fn dial(
+    spec: &Spec,
+    host: &'static Host,
+    (session, wait): (u64, Duration),
+) -> Result<(Pipe, Welcome)> {
+    let failed = |reason: &dyn std::fmt::Display| BlkError::Disconnected {
+        service: spec.service.clone(),
+        reason: reason.to_string(),
+    };
+    let link = Link::connect(&spec.service, wait, PROTOCOL, spec.secret.as_ref());
+    let mut link = link.map_err(|error| failed(&error))?;
+    let announcement = match spec.scheme {
+        Scheme::Announced => host.announcement(),
+        Scheme::Copy | Scheme::Ksm | Scheme::Pool => Vec::new(),
+    };
+    let hello = Hello {
+        pooled: spec.scheme != Scheme::Ksm,
+        gvmi: host.gvmi().get(),
+        owner: host.owner().get(),
+        session,
+        announcement,
+    };
+    link.send(&hello.to_bytes())
+        .map_err(|error| failed(&error))?;
+    let bytes = match link.wait(spec.limit) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(failed(&"no welcome in time")),
+        Err(LinkError::Refused(reason)) => {
+            return Err(BlkError::Service {
+                service: spec.service.clone(),
+                reason,
+            });
+        }
+        Err(error) => return Err(failed(&error)),
+    };
+    let welcome = Welcome::parse(&bytes).map_err(|error| failed(&error))?;
+    Ok((Pipe::new(link, Order::ByNumber, spec.limit), welcome))
+}
+
+/// Bounds the requests under way.
+#[derive(Debug)]
+pub(super) struct Gate {
+    pub(super) max: u32,
+    inside: Mutex<u32>,
+    left: Condvar,
+}
+
+impl Gate {
+    pub(super) fn new(max: u32) -> Self {
+        Self {
+            max,
+            inside: Mutex::new(0),
+            left: Condvar::new(),
+        }
+    }
+
+    pub(super) fn try_enter(&self) -> bool {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = *inside < self.max;
+        *inside += u32::from(free);
+        free
+    }
+
+    pub(super) fn enter(&self) {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        while *inside >= self.max {
+            inside = self
+                .left
+                .wait(inside)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *inside += 1;
+    }
+
+    pub(super) fn leave(&self) {
+        let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
+        *inside -= 1;
+        self.left.notify_one();
+    }
+}

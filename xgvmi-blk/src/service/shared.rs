@@ -1,0 +1,41 @@
+//! What the threads of a service share.
+
+use super::connection::Connections;
+use super::engine::Adapter;
+use super::queue::Queue;
+use crate::volume::Volume;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use xgvmi_daemon::{Budget, Secret};
+use xgvmi_pool::DpuHooks;
+use xgvmi_pool::mlx5::Mlx5Device;
+
+/// Most requests of one initiator under way.
+pub const REQUESTS_MAX: u32 = 32;
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) requests: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) fetched: AtomicU64,
+    pub(super) delivered: AtomicU64,
+}
+
+pub(super) fn add(counter: &AtomicU64, amount: u64) {
+    // Relaxed: a counter orders nothing.
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+pub(super) struct Shared {
+    pub(super) volume: Arc<Volume>,
+    pub(super) transfer_max: u32,
+    pub(super) rdma: bool,
+    pub(super) secrets: Vec<Secret>,
+    pub(super) budget: Budget,
+    pub(super) queue: Queue,
+    pub(super) connections: Connections,
+    pub(super) counters: Counters,
+    pub(super) open: AtomicUsize,
+    pub(super) hooks: DpuHooks<Mlx5Device>,
+    pub(super) device: Arc<Mlx5Device>,
+    pub(super) adapter: Arc<Adapter>,
+}
