@@ -37,10 +37,7 @@ impl TcpExchange {
         let streams = if rank == 0 {
             gather(&TcpListener::bind(address)?, size, end)?
         } else {
-            let mut stream = reach(address, end)?;
-            stream.write_all(&rank.to_le_bytes())?;
-            stream.write_all(&size.to_le_bytes())?;
-            vec![stream]
+            vec![join(address, rank, size, end)?]
         };
         for stream in &streams {
             stream.set_nodelay(true)?;
@@ -48,13 +45,7 @@ impl TcpExchange {
             stream.set_write_timeout(Some(limit))?;
         }
         if let ([stream], true) = (&streams[..], rank > 0) {
-            // The verdict of rank 0; empty means success.
-            let verdict = read_blob(&mut &*stream).map_err(|error| {
-                io::Error::new(error.kind(), format!("rank 0 has not answered: {error}"))
-            })?;
-            if !verdict.is_empty() {
-                return Err(invalid(String::from_utf8_lossy(&verdict).into_owned()));
-            }
+            read_verdict(stream)?;
         }
         Ok(Self {
             streams,
@@ -138,6 +129,26 @@ fn gather(listener: &TcpListener, size: u32, end: Instant) -> io::Result<Vec<Tcp
     verdict.map(|()| streams.into_iter().flatten().collect())
 }
 
+/// Connects to rank 0 as a rank.
+fn join(address: &str, rank: u32, size: u32, end: Instant) -> io::Result<TcpStream> {
+    let mut stream = reach(address, end)?;
+    stream.write_all(&rank.to_le_bytes())?;
+    stream.write_all(&size.to_le_bytes())?;
+    Ok(stream)
+}
+
+/// Reads the verdict of rank 0; an empty one means success.
+fn read_verdict(mut stream: &TcpStream) -> io::Result<()> {
+    let verdict = read_blob(&mut stream).map_err(|error| {
+        io::Error::new(error.kind(), format!("rank 0 has not answered: {error}"))
+    })?;
+    if verdict.is_empty() {
+        Ok(())
+    } else {
+        Err(invalid(String::from_utf8_lossy(&verdict).into_owned()))
+    }
+}
+
 fn reach(address: &str, end: Instant) -> io::Result<TcpStream> {
     loop {
         match TcpStream::connect(address) {
@@ -219,19 +230,20 @@ mod tests {
 
     #[test]
     fn a_wrong_number_of_ranks_is_told_to_all() {
-        let address = free_address();
-        let ranks: Vec<_> = [(0, 3), (1, 3), (2, 4)]
-            .map(|(rank, size)| {
-                let address = address.clone();
-                thread::spawn(move || TcpExchange::meet(&address, rank, size, LIMIT))
-            })
-            .into();
-        for rank in ranks {
-            let error = rank.join().expect("no panic").unwrap_err().to_string();
-            // A rank that connects after rank 0 has given up finds no listener.
-            let told = error.contains("a rank 2 of 4 has come");
-            let late = error.contains("refused") || error.contains("rank 0 has not answered");
-            assert!(told || late, "{error}");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let end = Instant::now() + LIMIT;
+        // Rank 0 accepts the ranks in the order of their connections, so it knows rank 1 when it meets the wrong one.
+        let ranks = [(1, 3), (2, 4)]
+            .map(|(rank, size)| join(&address, rank, size, end).expect("connected"));
+        let mut errors = vec![gather(&listener, 3, end).unwrap_err()];
+        for rank in &ranks {
+            rank.set_read_timeout(Some(LIMIT)).expect("set");
+            errors.push(read_verdict(rank).unwrap_err());
+        }
+        for error in errors {
+            let error = error.to_string();
+            assert!(error.contains("a rank 2 of 4 has come"), "{error}");
         }
     }
 
