@@ -88,7 +88,7 @@ const CRATES: &[Crate] = &[
                     "token",
                 ],
             ),
-            ("messages", &["wire", "control"]),
+            ("messages", &["wire", "draft", "control"]),
             (
                 "rules",
                 &[
@@ -98,6 +98,7 @@ const CRATES: &[Crate] = &[
                     "service::actions",
                     "service::counters",
                     "service::hash",
+                    "service::incoming",
                     "service::ledger",
                     "service::options",
                     "service::outbox",

@@ -20,6 +20,7 @@ pub struct Writer {
 
 impl Writer {
     /// A writer that holds up to `bytes` without reallocation.
+    #[inline]
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
@@ -28,30 +29,35 @@ impl Writer {
     }
 
     /// Appends a byte.
+    #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Self {
         self.bytes.push(value);
         self
     }
 
     /// Appends bytes without their length.
+    #[inline]
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Self {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
     /// Appends a number.
+    #[inline]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends a number.
+    #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self
     }
 
     /// Appends a length (64 bits), then the bytes.
+    #[inline]
     pub fn blob(&mut self, bytes: &[u8]) -> &mut Self {
         self.u64(bytes.len() as u64);
         self.bytes.extend_from_slice(bytes);
@@ -68,6 +74,7 @@ impl Writer {
     }
 
     /// Appends a count, then a record of `N` bytes for each item.
+    #[inline]
     pub fn records<const N: usize, T>(
         &mut self,
         items: &[T],
@@ -82,6 +89,7 @@ impl Writer {
     }
 
     /// Returns the message.
+    #[inline]
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         self.bytes
@@ -98,6 +106,7 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// Starts to parse `bytes`. `message` is the name in errors.
+    #[inline]
     #[must_use]
     pub fn new(message: &'static str, bytes: &'a [u8]) -> Self {
         Self {
@@ -111,8 +120,12 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn u32(&mut self) -> Result<u32, BadMessage> {
-        let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
+        let (word, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(u32::from_le_bytes(*word))
     }
@@ -121,8 +134,12 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn u64(&mut self) -> Result<u64, BadMessage> {
-        let (word, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
+        let (word, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(u64::from_le_bytes(*word))
     }
@@ -131,8 +148,12 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn raw<const N: usize>(&mut self) -> Result<[u8; N], BadMessage> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(self.fault(SHORT))?;
+        let (bytes, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(*bytes)
     }
@@ -141,12 +162,13 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn blob(&mut self) -> Result<&'a [u8], BadMessage> {
         let length = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         let (blob, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or(self.fault(SHORT))?;
+            .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(blob)
     }
@@ -174,6 +196,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn records<const N: usize>(&mut self) -> Result<&'a [[u8; N]], BadMessage> {
         let count = self.count(N)?;
         // count() has checked the product against the remaining length.
@@ -186,6 +209,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is too short.
+    #[inline]
     pub fn count(&mut self, size: usize) -> Result<usize, BadMessage> {
         let count = usize::try_from(self.u64()?).map_err(|_| self.fault(SHORT))?;
         if count > self.rest.len() / size.max(1) {
@@ -198,6 +222,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// The message is longer than its contents.
+    #[inline]
     pub fn end(self) -> Result<(), BadMessage> {
         if self.rest.is_empty() {
             Ok(())

@@ -67,11 +67,10 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::control::Keys;
+    use crate::draft::{RtsDraft, RtsHead};
     use crate::reduction::Reduction;
     use crate::token::Token;
-    use crate::wire::{
-        Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow, RtsDraft,
-    };
+    use crate::wire::{Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow};
 
     /// Lengths and counts at the limits of a parser's checks.
     const EDGES: [u64; 6] = [0, 1, 7, u32::MAX as u64, 1 << 60, u64::MAX];
@@ -146,7 +145,12 @@ mod tests {
                     draft.block(&[4; 12], None);
                     draft.end(&[9; 40]);
                 }
-                draft.finish(collective, 1, 2)
+                let (_, bytes) = draft.finish(RtsHead {
+                    collective,
+                    from: 1,
+                    offer: 2,
+                });
+                bytes
             }
             Message::DpuFin => DpuFin { from: 1, offer: 2 }.to_bytes(),
             Message::HostFin => HostFin {

@@ -29,6 +29,7 @@
 pub mod check;
 mod client;
 mod control;
+mod draft;
 mod error;
 mod exchange;
 #[doc(hidden)]

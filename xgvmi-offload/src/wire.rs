@@ -250,21 +250,6 @@ pub(super) struct RtsPart<'a> {
     pub(super) rkey: &'a [u8],
 }
 
-/// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
-#[derive(Debug, Default)]
-pub(super) struct RtsDraft {
-    /// The message without its head and the short blocks.
-    bytes: Vec<u8>,
-    short: Vec<u8>,
-    sources: Vec<u32>,
-    parts: u64,
-    blocks: usize,
-    /// Position of the block count of the open part, and the blocks before it.
-    open: Option<(usize, usize)>,
-    /// A block of the open part needs the key.
-    needs_key: bool,
-}
-
 /// Reports that all blocks of an offer are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct DpuFin {
@@ -487,110 +472,33 @@ impl HostReduce {
     }
 }
 
-impl RtsDraft {
-    /// Reserves space for this number of sources and for `blocks` bytes of their blocks.
-    pub(super) fn reserve(&mut self, sources: usize, blocks: usize) {
-        self.sources.reserve(sources);
-        let heads = sources * (PART_BYTES + KEY_BYTES);
-        // The last number is the length of the short blocks.
-        self.bytes.reserve(RTS_HEAD + heads + blocks + 8);
-    }
-
-    /// Begins the part of a source. The offsets of its blocks are relative to `base` in the source's address space.
-    pub(super) fn begin<R: Record>(&mut self, source: u32, base: u64) {
-        debug_assert!(self.open.is_none(), "the last part has ended");
-        if self.bytes.is_empty() {
-            self.bytes.extend_from_slice(&[0; RTS_HEAD]);
-        }
-        self.sources.push(source);
-        self.parts += 1;
-        self.bytes.extend_from_slice(&source.to_le_bytes());
-        self.bytes.extend_from_slice(&base.to_le_bytes());
-        self.bytes.extend_from_slice(&R::FORM.to_le_bytes());
-        self.open = Some((self.bytes.len(), self.blocks));
-        self.bytes.extend_from_slice(&[0; 8]);
-    }
-
-    /// Whether a part has begun and not ended.
-    pub(super) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
-    /// Appends a block to the open part. `short` is the data of a short block; any other block needs the key.
-    pub(super) fn block(&mut self, record: &impl Record, short: Option<&[u8]>) {
-        self.bytes.extend_from_slice(record.as_ref());
-        self.blocks += 1;
-        match short {
-            Some(short) => self.short.extend_from_slice(short),
-            None => self.needs_key = true,
-        }
-    }
-
-    /// Ends the open part. `rkey` is the key to its source's buffer.
-    pub(super) fn end(&mut self, rkey: &[u8]) {
-        let needs_key = std::mem::take(&mut self.needs_key);
-        let rkey = if needs_key { rkey } else { &[] };
-        let (at, before) = self.open.take().expect("a part has begun");
-        let count = (self.blocks - before) as u64;
-        self.bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
-        let length = rkey.len() as u64;
-        self.bytes.extend_from_slice(&length.to_le_bytes());
-        self.bytes.extend_from_slice(rkey);
-    }
-
-    /// Number of sources.
-    pub(super) fn parts(&self) -> u64 {
-        self.parts
-    }
-
-    /// Number of blocks.
-    pub(super) fn blocks(&self) -> usize {
-        self.blocks
-    }
-
-    /// Number of bytes of short blocks.
-    pub(super) fn short_bytes(&self) -> usize {
-        self.short.len()
-    }
-
-    /// The sources of the parts. They are not needed to finish the message.
-    pub(super) fn take_sources(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.sources)
-    }
-
-    /// The message.
-    pub(super) fn finish(mut self, collective: Collective, from: u32, offer: u64) -> Vec<u8> {
-        let head = &mut self.bytes[..RTS_HEAD];
-        head[..4].copy_from_slice(&collective.communicator.to_le_bytes());
-        head[4..8].copy_from_slice(&collective.sequence.to_le_bytes());
-        head[8..12].copy_from_slice(&collective.step.to_le_bytes());
-        head[12..16].copy_from_slice(&from.to_le_bytes());
-        head[16..24].copy_from_slice(&offer.to_le_bytes());
-        head[24..].copy_from_slice(&self.parts.to_le_bytes());
-        let length = self.short.len() as u64;
-        self.bytes.extend_from_slice(&length.to_le_bytes());
-        self.bytes.extend_from_slice(&self.short);
-        self.bytes
-    }
-}
-
 impl<'a> DpuRts<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
+        Self::parse_into(bytes, Vec::new())
+    }
+
+    /// Like [`DpuRts::parse`], with an empty vector for the parts.
+    pub(super) fn parse_into(
+        bytes: &'a [u8],
+        mut parts: Vec<RtsPart<'a>>,
+    ) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("DPU_RTS", bytes);
         let collective = get_collective(&mut reader)?;
         let (from, offer) = (reader.u32()?, reader.u64()?);
-        let parts = reader.list(PART_BYTES, |reader| {
+        let count = reader.count(PART_BYTES)?;
+        parts.reserve(count);
+        for _ in 0..count {
             let part = RtsPart {
                 source: reader.u32()?,
                 base: reader.u64()?,
-                blocks: get_blocks(reader)?,
+                blocks: get_blocks(&mut reader)?,
                 rkey: reader.blob()?,
             };
             if part.rkey.len() > PACKED_MAX {
                 return Err(reader.fault("too long in a packed key"));
             }
-            Ok(part)
-        })?;
+            parts.push(part);
+        }
         let short = reader.blob()?;
         reader.end()?;
         Ok(Self {
@@ -666,14 +574,8 @@ impl HostFin {
 /// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
 pub(super) const PACKED_MAX: usize = 4 << 10;
 
-/// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
-const KEY_BYTES: usize = 64;
-
-/// Size of an offer's head: collective, SP, number, and count of the parts.
-const RTS_HEAD: usize = 32;
-
 /// Minimum size of a part of an offer: source, base, form, and two lengths.
-const PART_BYTES: usize = 32;
+pub(super) const PART_BYTES: usize = 32;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);

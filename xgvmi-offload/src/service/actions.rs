@@ -1,6 +1,6 @@
 //! Actions that the ledger requests, and the errors that it returns.
 
-use crate::wire::{Collective, Delivered, RtsDraft};
+use crate::wire::{Collective, Delivered};
 
 /// Index of a call.
 pub(super) type CallId = usize;
@@ -10,15 +10,6 @@ pub(super) type OfferId = usize;
 
 /// A received offer as the wire identifies it: index of the offering SP, and its number.
 pub(super) type OfferKey = (u32, u64);
-
-/// An offer to one SP: blocks of some of this SP's ranks.
-#[derive(Debug)]
-pub(super) struct Offer {
-    pub(super) to: u32,
-    pub(super) id: u64,
-    pub(super) collective: Collective,
-    pub(super) draft: RtsDraft,
-}
 
 /// A rank's buffers in a call, as far as blocks depend on them.
 #[derive(Debug, Clone, Copy)]
@@ -53,7 +44,7 @@ pub(super) struct Transfer {
 #[derive(Debug)]
 pub(super) enum Action {
     /// Send DPU_RTS.
-    Offer(Offer),
+    Offer { to: u32, message: Vec<u8> },
     /// All blocks of a received offer are delivered: drop its keys and send DPU_FIN. The index is free now.
     Finish { offer: OfferId, key: OfferKey },
     /// A rank's call is complete: release its buffers and send HOST_FIN. The seat is free now.
@@ -62,9 +53,16 @@ pub(super) enum Action {
         collective: Collective,
         rank: u32,
         local: usize,
-        short: Vec<Delivered>,
-        bytes: Vec<u8>,
+        short: Option<Box<Short>>,
     },
+}
+
+/// Short blocks for a rank, which travel in messages.
+#[derive(Debug, Default)]
+pub(super) struct Short {
+    pub(super) blocks: Vec<Delivered>,
+    /// The data of the blocks, in their order.
+    pub(super) bytes: Vec<u8>,
 }
 
 /// A protocol violation that fails the call.

@@ -16,12 +16,14 @@
 //! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
-use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer, Wrong};
+use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
 use super::hash::Map;
+use super::incoming::{Incoming, Met, OfferedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
 use super::sharing::same;
-use super::slots::{Slots, Unfit};
-use crate::wire::{Blocks, Collective, Delivered, Record, RtsPart};
+use super::slots::Slots;
+use crate::draft::RtsHead;
+use crate::wire::{Blocks, Collective, Record, RtsPart};
 use slab::Slab;
 use std::collections::VecDeque;
 
@@ -36,6 +38,9 @@ const PARKED_MAX: usize = 1 << 22;
 /// offers are cheap per block.
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
+
+/// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
+const SPARE_CALLS: usize = 2;
 
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
@@ -54,19 +59,24 @@ pub(super) struct Ledger {
     direct_min: u64,
     send_credits: usize,
     calls: Map<Collective, CallId>,
+    /// The call of the last message. Several messages of a call usually follow each other.
+    last: Option<(Collective, CallId)>,
     states: Slab<Call>,
     participants: usize,
     parked: usize,
-    incoming: Map<OfferKey, OfferId>,
     offers: Slab<Incoming>,
-    outgoing: Map<u64, Outgoing>,
-    next_offer: u64,
+    /// Sent offers. The lower half of an offer's number is its index, and the upper half counts all offers.
+    outgoing: Slab<Outgoing>,
+    offers_sent: u32,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
     /// The SPs that the arriving rank sends to.
     targets: Vec<u32>,
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<OfferedBlock>)>,
+    spare_ranks: Vec<Vec<u32>>,
+    /// Calls that are over, for reuse.
+    spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
     ready: VecDeque<BlockRef>,
@@ -103,72 +113,15 @@ struct BlockRef {
     block: u32,
 }
 
-/// A local rank that has entered a call.
-#[derive(Debug)]
-struct Participant {
-    slots: Slots,
-    /// Sources whose block is not delivered yet.
-    receives_left: usize,
-    /// Unfinished offers that contain blocks of this rank.
-    offers_left: usize,
-    short: Vec<Delivered>,
-    bytes: Vec<u8>,
-}
-
 /// A sent offer.
 #[derive(Debug)]
 struct Outgoing {
+    /// The offer's number.
+    id: u64,
     call: CallId,
     to: u32,
     /// The ranks whose blocks the offer contains.
     ranks: Vec<u32>,
-}
-
-/// A received offer.
-#[derive(Debug)]
-struct Incoming {
-    key: OfferKey,
-    call: CallId,
-    /// Blocks that are not delivered yet.
-    left: usize,
-    sources: Vec<Source>,
-    blocks: Vec<OfferedBlock>,
-    /// Position of each short block's bytes in `short`.
-    short_at: Vec<usize>,
-    short: Vec<u8>,
-}
-
-/// A source of a received offer.
-#[derive(Debug, Clone, Copy)]
-struct Source {
-    rank: u32,
-    /// Address of its buffer in its address space.
-    base: u64,
-    /// Number of its blocks for device reads if they are all the same block, and there are several; otherwise 0.
-    shared: u32,
-}
-
-/// A block of a received offer.
-#[derive(Debug, Clone, Copy)]
-struct OfferedBlock {
-    /// Index of the source among the offer's parts.
-    part: u32,
-    /// Local number of the destination.
-    local: u32,
-    /// Offset in the source's buffer.
-    from: u64,
-    /// Offset in the destination's buffer, once the destination is present.
-    to: u64,
-    length: u64,
-}
-
-/// Result of matching a block with its destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Met {
-    /// The device may read the block.
-    Ready,
-    /// The block was in the message.
-    Delivered,
 }
 
 impl Ledger {
@@ -195,16 +148,18 @@ impl Ledger {
             direct_min,
             send_credits: send_credits.max(1),
             calls: Map::default(),
+            last: None,
             states: Slab::new(),
             participants: 0,
             parked: 0,
-            incoming: Map::default(),
             offers: Slab::new(),
-            outgoing: Map::default(),
-            next_offer: 0,
+            outgoing: Slab::new(),
+            offers_sent: 0,
             held: Vec::new(),
             targets: Vec::new(),
             spare: Vec::new(),
+            spare_ranks: Vec::new(),
+            spare_calls: Vec::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
         }
@@ -236,7 +191,6 @@ impl Ledger {
             // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
             Action::Finish { offer, .. } => {
                 let mut offer = self.offers.remove(*offer);
-                self.incoming.remove(&offer.key);
                 self.states[offer.call].incoming -= 1;
                 self.forget_if_over(offer.call);
                 if self.spare.len() < SPARES_MAX && offer.blocks.capacity() <= SPARE_BLOCKS {
@@ -250,7 +204,7 @@ impl Ledger {
                 self.states[*call].present -= 1;
                 self.forget_if_over(*call);
             }
-            Action::Offer(_) => {}
+            Action::Offer { .. } => {}
         }
         Some(action)
     }
@@ -315,8 +269,7 @@ impl Ledger {
             receives_left: slots.len(),
             slots,
             offers_left: targets,
-            short: Vec::new(),
-            bytes: Vec::new(),
+            short: None,
         };
         let state = &mut self.states[call];
         let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
@@ -387,9 +340,6 @@ impl Ledger {
             offer: key.1,
             what,
         };
-        if self.incoming.contains_key(&key) {
-            return Err(wrong("its number is taken"));
-        }
         let mut offer = self.read_offer(key, parts, short).map_err(wrong)?;
         let id = self.offers.vacant_key();
         let place = u32::try_from(id).map_err(|_| wrong("there are too many offers"))?;
@@ -443,7 +393,6 @@ impl Ledger {
         if offer.left == 0 {
             self.actions.push_back(Action::Finish { offer: id, key });
         }
-        self.incoming.insert(key, id);
         self.offers.insert(offer);
         for local in complete {
             self.check_complete(call, local as usize, self.rank_of[local as usize]);
@@ -550,45 +499,69 @@ impl Ledger {
             offer,
             what,
         };
-        let Some(outgoing) = self.outgoing.remove(&offer) else {
-            return Err(wrong("it was not on offer"));
-        };
-        if outgoing.to != from {
-            return Err(wrong("it was offered to another service"));
+        // The lower half is the index.
+        let at = (offer & u64::from(u32::MAX)) as usize;
+        match self.outgoing.get(at) {
+            Some(outgoing) if outgoing.id == offer && outgoing.to == from => {}
+            Some(outgoing) if outgoing.id == offer => {
+                return Err(wrong("it was offered to another service"));
+            }
+            _ => return Err(wrong("it was not on offer")),
         }
+        let outgoing = self.outgoing.remove(at);
         let call = outgoing.call;
         self.states[call].queue.in_flight -= 1;
         self.pump(call);
-        for rank in outgoing.ranks {
-            let local = self.local_of[rank as usize] as usize;
+        for rank in &outgoing.ranks {
+            let local = self.local_of[*rank as usize] as usize;
             if let Seat::Present(participant) = &mut self.states[call].seats[local] {
                 participant.offers_left -= 1;
             }
-            self.check_complete(call, local, rank);
+            self.check_complete(call, local, *rank);
         }
         self.forget_if_over(call);
+        let mut ranks = outgoing.ranks;
+        if self.spare_ranks.len() < SPARES_MAX && ranks.capacity() <= SPARE_BLOCKS {
+            ranks.clear();
+            self.spare_ranks.push(ranks);
+        }
         Ok(())
     }
 
     /// Index of a call; creates the call if it is new.
     fn call(&mut self, collective: Collective) -> CallId {
+        if let Some((last, call)) = self.last
+            && last == collective
+        {
+            return call;
+        }
         if let Some(call) = self.calls.get(&collective) {
+            self.last = Some((collective, *call));
             return *call;
         }
-        let call = self.states.insert(Call {
-            collective,
-            seats: self
-                .rank_of
-                .iter()
-                .map(|_| Seat::Absent(Vec::new()))
-                .collect(),
-            arrived: 0,
-            present: 0,
-            incoming: 0,
-            queue: Queue::new(self.services),
-            is_held: false,
-        });
+        let seats = self.rank_of.iter().map(|_| Seat::Absent(Vec::new()));
+        let state = match self.spare_calls.pop() {
+            Some(mut state) => {
+                state.collective = collective;
+                state.arrived = 0;
+                state.is_held = false;
+                state.seats.clear();
+                state.seats.extend(seats);
+                state
+            }
+            None => Call {
+                collective,
+                seats: seats.collect(),
+                arrived: 0,
+                present: 0,
+                incoming: 0,
+                queue: Queue::new(self.services),
+                is_held: false,
+            },
+        };
+        let call = self.states.insert(state);
         self.calls.insert(collective, call);
+        self.last = Some((collective, call));
         call
     }
 
@@ -619,7 +592,8 @@ impl Ledger {
             if !draft.is_open() {
                 self.targets.push(to);
                 if draft.blocks() == 0 {
-                    draft.reserve(sources, sources * per_rank * size_of::<R>());
+                    let ranks = self.spare_ranks.pop().unwrap_or_default();
+                    draft.reserve(ranks, sources, sources * per_rank * size_of::<R>());
                 }
                 draft.begin::<R>(source, buffers.base);
             }
@@ -652,24 +626,26 @@ impl Ledger {
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
         while state.queue.in_flight < self.send_credits {
-            let Some((to, mut draft)) = state.queue.take() else {
+            let entry = self.outgoing.vacant_entry();
+            // Far fewer offers are on the way than 32 bits count: each has a message in memory.
+            let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
+            let head = RtsHead {
+                collective: state.collective,
+                from: self.me,
+                offer: id,
+            };
+            let Some((to, ranks, message)) = state.queue.take(head) else {
                 break;
             };
-            let id = self.next_offer;
-            self.next_offer += 1;
+            self.offers_sent = self.offers_sent.wrapping_add(1);
             state.queue.in_flight += 1;
-            let outgoing = Outgoing {
+            entry.insert(Outgoing {
+                id,
                 call,
                 to,
-                ranks: draft.take_sources(),
-            };
-            self.outgoing.insert(id, outgoing);
-            self.actions.push_back(Action::Offer(Offer {
-                to,
-                id,
-                collective: state.collective,
-                draft,
-            }));
+                ranks,
+            });
+            self.actions.push_back(Action::Offer { to, message });
         }
     }
 
@@ -703,7 +679,6 @@ impl Ledger {
                 rank,
                 local,
                 short: participant.short,
-                bytes: participant.bytes,
             });
         }
     }
@@ -719,68 +694,11 @@ impl Ledger {
         {
             let state = self.states.remove(call);
             self.calls.remove(&state.collective);
+            self.last = None;
             self.held.retain(|held| *held != call);
-        }
-    }
-}
-
-impl Incoming {
-    /// A block and its destination are both present.
-    fn meet(
-        &mut self,
-        at: usize,
-        participant: &mut Participant,
-        collective: Collective,
-        rank_of: &[u32],
-        direct_min: u64,
-    ) -> Result<Met, Wrong> {
-        let block = &mut self.blocks[at];
-        let source = self.sources[block.part as usize].rank;
-        let to = match participant.slots.take(source, block.length) {
-            Ok(to) => to,
-            Err(Unfit::Source) => return Err(self.members(at, collective, rank_of)),
-            Err(Unfit::Length(expected)) => {
-                return Err(Wrong::Counts {
-                    collective,
-                    source_rank: source,
-                    destination: rank_of[block.local as usize],
-                    sent: block.length,
-                    expected,
-                });
+            if self.spare_calls.len() < SPARE_CALLS {
+                self.spare_calls.push(state);
             }
-            Err(Unfit::Taken) => {
-                return Err(Wrong::Service {
-                    service: self.key.0,
-                    offer: self.key.1,
-                    what: "the block was there already",
-                });
-            }
-        };
-        if block.length >= direct_min {
-            block.to = to;
-            return Ok(Met::Ready);
-        }
-        if block.length > 0 {
-            let start = self.short_at[at];
-            let length = usize::try_from(block.length).expect("below direct_min");
-            participant
-                .bytes
-                .extend_from_slice(&self.short[start..start + length]);
-            participant.short.push(Delivered {
-                offset: to,
-                length: block.length,
-            });
-        }
-        Ok(Met::Delivered)
-    }
-
-    /// The error for a block whose destination expects nothing from its source.
-    fn members(&self, at: usize, collective: Collective, rank_of: &[u32]) -> Wrong {
-        let block = &self.blocks[at];
-        Wrong::Members {
-            collective,
-            source_rank: self.sources[block.part as usize].rank,
-            destination: rank_of[block.local as usize],
         }
     }
 }

@@ -13,6 +13,7 @@ mod greeting;
 mod hash;
 mod hearing;
 mod imported;
+mod incoming;
 mod job;
 mod ledger;
 mod mover;

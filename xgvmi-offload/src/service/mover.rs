@@ -2,7 +2,7 @@
 
 mod reduce;
 
-use super::actions::{Action, Buffers, CallId, Offer, OfferId, OfferKey, Transfer};
+use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Short, Transfer};
 use super::counters::{Moved, Queues};
 use super::ledger::Ledger;
 use super::sharing::{Done, Sharing, Step};
@@ -11,8 +11,8 @@ use super::vectors::{Reducing, Staged, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, Delivered, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind,
-    Record, RtsPart,
+    Arrival, Blocks, Collective, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind, Record,
+    RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
@@ -60,6 +60,8 @@ pub(super) struct Mover<T: Transport> {
     /// Expected token of each SP's messages; `None` before it is connected.
     from_services: Vec<Option<Token>>,
     ledger: Ledger,
+    /// The vector of the last offer's parts, for reuse.
+    parts: Vec<RtsPart<'static>>,
     moved: Moved,
 }
 
@@ -140,6 +142,7 @@ impl<T: Transport> Mover<T> {
             from_ranks: peers.from_ranks,
             ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
             sharing: Sharing::new(),
+            parts: Vec::new(),
             moved: Moved::default(),
         }
     }
@@ -167,7 +170,8 @@ impl<T: Transport> Mover<T> {
                 self.reduce(transport, message)
             }
             Kind::DpuRts => {
-                let rts = DpuRts::parse(data).map_err(bad)?;
+                let parts = emptied(std::mem::take(&mut self.parts));
+                let rts = DpuRts::parse_into(data, parts).map_err(bad)?;
                 self.check_service(header, rts.from)?;
                 // An SP offers only blocks of its own ranks.
                 let foreign =
@@ -178,7 +182,9 @@ impl<T: Transport> Mover<T> {
                         rts.from, part.source
                     )));
                 }
-                self.offered(transport, &rts)
+                self.offered(transport, &rts)?;
+                self.parts = emptied(rts.parts);
+                Ok(())
             }
             Kind::DpuFin => {
                 let fin = DpuFin::parse(data).map_err(bad)?;
@@ -401,7 +407,9 @@ impl<T: Transport> Mover<T> {
 
     /// Starts the next read; `None` if there is none.
     fn start_read(&mut self, transport: &T) -> Result<Option<(Transfer, T::Operation)>> {
-        if let Some((transfer, key, first)) = self.sharing.next() {
+        if self.sharing.can_copy()
+            && let Some((transfer, key, first)) = self.sharing.next()
+        {
             let from = Self::receive_of(&self.entered, &first)?;
             let into = Self::receive_of(&self.entered, &transfer)?;
             // Both blocks are inside their buffers, see check_blocks.
@@ -467,7 +475,7 @@ impl<T: Transport> Mover<T> {
 
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
         match action {
-            Action::Offer(offer) => self.offer(transport, offer),
+            Action::Offer { to, message } => self.offer(transport, to, message),
             Action::Finish { offer, key } => self.finish(transport, offer, key),
             Action::Complete {
                 call,
@@ -475,7 +483,6 @@ impl<T: Transport> Mover<T> {
                 rank,
                 local,
                 short,
-                bytes,
             } => {
                 let entered = self.seat(call, local)?.take();
                 let entered =
@@ -486,12 +493,13 @@ impl<T: Transport> Mover<T> {
                     of_step => {
                         // A shared buffer is released here: the last step takes it back.
                         let staged = of_step.and_then(Receive::staged);
+                        let short = short.map_or_else(Short::default, |short| *short);
                         let stepped = Stepped {
                             collective,
                             local,
                             staged,
-                            short,
-                            bytes,
+                            short: short.blocks,
+                            bytes: short.bytes,
                         };
                         return self.stepped(transport, stepped);
                     }
@@ -501,18 +509,21 @@ impl<T: Transport> Mover<T> {
                 for memory in [entered.send, receive].into_iter().flatten() {
                     transport.unmap(memory)?;
                 }
-                self.complete(transport, collective, local, short, bytes)
+                self.complete(transport, collective, local, short)
             }
         }
     }
 
-    fn offer(&mut self, transport: &T, offer: Offer) -> Result<()> {
-        let data = offer.draft.finish(offer.collective, self.me, offer.id);
-        if offer.to == self.me {
-            let rts = DpuRts::parse(&data).map_err(|bad| OffloadError::message("this SP", &bad))?;
-            return self.offered(transport, &rts);
+    fn offer(&mut self, transport: &T, to: u32, message: Vec<u8>) -> Result<()> {
+        if to != self.me {
+            return self.tell_service(transport, to, Kind::DpuRts, message);
         }
-        self.tell_service(transport, offer.to, Kind::DpuRts, data)
+        let parts = emptied(std::mem::take(&mut self.parts));
+        let rts = DpuRts::parse_into(&message, parts)
+            .map_err(|bad| OffloadError::message("this SP", &bad))?;
+        self.offered(transport, &rts)?;
+        self.parts = emptied(rts.parts);
+        Ok(())
     }
 
     fn read(&mut self, transport: &T, transfer: &Transfer) -> Result<T::Operation> {
@@ -545,15 +556,15 @@ impl<T: Transport> Mover<T> {
         transport: &T,
         collective: Collective,
         local: usize,
-        short: Vec<Delivered>,
-        bytes: Vec<u8>,
+        short: Option<Box<Short>>,
     ) -> Result<()> {
+        let Short { blocks, bytes } = short.map_or_else(Short::default, |short| *short);
         self.moved.calls += 1;
-        self.moved.blocks += short.len() as u64;
+        self.moved.blocks += blocks.len() as u64;
         self.moved.bytes += bytes.len() as u64;
         let fin = HostFin {
             collective,
-            short,
+            short: blocks,
             bytes,
             aliases: transport.aliases(),
         };
@@ -577,6 +588,12 @@ impl<T: Transport> Mover<T> {
             .and_then(|seats| seats.get_mut(local))
             .ok_or_else(|| failed("a rank that has not entered its call"))
     }
+}
+
+/// The vector without its parts, for parts of another message. The standard library keeps the memory.
+fn emptied<'b>(mut parts: Vec<RtsPart<'_>>) -> Vec<RtsPart<'b>> {
+    parts.clear();
+    parts.into_iter().filter_map(|_| None).collect()
 }
 
 /// Checks that a message begins with the token of its sender. The comparison takes constant time.

@@ -1,6 +1,7 @@
 //! Offers of a call that are not sent.
 
-use crate::wire::{Record, RtsDraft};
+use crate::draft::{RtsDraft, RtsHead};
+use crate::wire::Record;
 use std::collections::VecDeque;
 
 /// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
@@ -50,16 +51,18 @@ impl Queue {
         }
     }
 
-    /// Takes the next offer.
-    pub(super) fn take(&mut self) -> Option<(u32, RtsDraft)> {
+    /// Takes the next offer: the receiving SP, the sources, and the message.
+    pub(super) fn take(&mut self, head: RtsHead) -> Option<(u32, Vec<u32>, Vec<u8>)> {
         let to = self.order.pop_front()?;
         let outbox = &mut self.outboxes[to as usize];
-        let full = outbox.full.pop_front();
-        let draft = full.unwrap_or_else(|| std::mem::take(&mut outbox.draft));
+        let (sources, message) = match outbox.full.pop_front() {
+            Some(mut draft) => draft.finish(head),
+            None => outbox.draft.finish(head),
+        };
         if !outbox.full.is_empty() || outbox.draft.parts() > 0 {
             self.order.push_front(to);
         }
-        Some((to, draft))
+        Some((to, sources, message))
     }
 }
 

@@ -99,6 +99,11 @@ impl<K> Sharing<K> {
         Step::Wait
     }
 
+    /// Whether [`Sharing::next`] returns a copy. Most blocks are not shared.
+    pub(super) fn can_copy(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
     /// The next copy that can start, the key to read it with, and the first rank's transfer.
     pub(super) fn next(&mut self) -> Option<(Transfer, &K, Transfer)> {
         let transfer = self.ready.pop_front()?;

@@ -1,6 +1,7 @@
 //! Messages survive a round trip, and damaged ones are refused.
 
 use super::*;
+use crate::draft::{RtsDraft, RtsHead};
 
 const COLLECTIVE: Collective = Collective {
     communicator: 3,
@@ -77,8 +78,13 @@ fn messages_survive_the_wire() {
     draft.block(&short[0], Some(b"hello"));
     draft.end(&[9; 40]);
     assert_eq!((draft.blocks(), draft.short_bytes()), (3, 5));
-    assert_eq!(draft.take_sources(), [9, 10]);
-    let bytes = draft.finish(COLLECTIVE, 1, 77);
+    let (sources, bytes) = draft.finish(RtsHead {
+        collective: COLLECTIVE,
+        from: 1,
+        offer: 77,
+    });
+    assert_eq!(sources, [9, 10]);
+    assert_eq!((draft.parts(), draft.blocks()), (0, 0));
     let rts = DpuRts::parse(&bytes).expect("its own bytes");
     let part = |source, base, blocks, rkey| RtsPart {
         source,

@@ -1,9 +1,10 @@
 //! Compares the ledgers of a whole job with a plain model. For every order of events, every block reaches its
 //! destination, every rank completes once, and no state remains.
 
-use super::{Action, Buffers, Ledger, Offer, Transfer, Wrong};
+use super::{Action, Buffers, Ledger, Transfer, Wrong};
+use crate::draft::{RtsDraft, RtsHead};
 use crate::wire::{
-    Block, Blocks, Collective, DpuRts, Record, RtsDraft, RtsPart, blocks_from_wire, blocks_on_wire,
+    Block, Blocks, Collective, DpuRts, Record, RtsPart, blocks_from_wire, blocks_on_wire,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,14 +61,10 @@ struct Part {
 
 impl Sent {
     /// Reads an offer of SP `from`.
-    fn read(from: u32, offer: Offer) -> Self {
-        let (to, id, collective) = (offer.to, offer.id, offer.collective);
-        let bytes = offer.draft.finish(collective, from, id);
-        let rts = DpuRts::parse(&bytes).expect("a whole message");
-        assert_eq!(
-            (rts.from, rts.offer, rts.collective),
-            (from, id, collective)
-        );
+    fn read(from: u32, to: u32, message: &[u8]) -> Self {
+        let rts = DpuRts::parse(message).expect("a whole message");
+        let (id, collective) = (rts.offer, rts.collective);
+        assert_eq!(rts.from, from);
         let mut short = rts.short;
         let parts = rts.parts.iter().map(|part| {
             let blocks = part.blocks.to_vec();
@@ -103,7 +100,11 @@ impl Sent {
                 Blocks::Wide(records) => put(&mut draft, part, records, &mut short),
             }
         }
-        let bytes = draft.finish(self.collective, self.from, self.id);
+        let (_, bytes) = draft.finish(RtsHead {
+            collective: self.collective,
+            from: self.from,
+            offer: self.id,
+        });
         let rts = DpuRts::parse(&bytes).expect("a whole message");
         let key = (self.from, self.id);
         let offered = ledger.offered(key, self.collective, &rts.parts, rts.short);
@@ -285,7 +286,9 @@ impl World {
         }
         while let Some(action) = self.ledgers[at as usize].next() {
             match action {
-                Action::Offer(offer) => self.events.push(Event::Rts(Sent::read(at, offer))),
+                Action::Offer { to, message } => {
+                    self.events.push(Event::Rts(Sent::read(at, to, &message)));
+                }
                 Action::Finish {
                     key: (from, id), ..
                 } => {
@@ -295,11 +298,11 @@ impl World {
                     collective,
                     rank,
                     short,
-                    bytes,
                     ..
                 } => {
-                    let mut bytes = &bytes[..];
-                    for block in short {
+                    let short = short.unwrap_or_default();
+                    let mut bytes = &short.bytes[..];
+                    for block in &short.blocks {
                         let length = usize::try_from(block.length).expect("short");
                         let (data, rest) = bytes.split_at(length);
                         bytes = rest;
@@ -314,8 +317,8 @@ impl World {
             }
         }
         for (call, state) in &self.ledgers[at as usize].states {
-            let on_offer = self.ledgers[at as usize].outgoing.values();
-            let count = on_offer.filter(|offer| offer.call == call).count();
+            let on_offer = self.ledgers[at as usize].outgoing.iter();
+            let count = on_offer.filter(|(_, offer)| offer.call == call).count();
             assert_eq!(state.queue.in_flight, count, "seed {}", self.seed);
             assert!(count <= self.credits, "seed {}", self.seed);
         }
@@ -367,7 +370,7 @@ fn whatever_the_order_all_blocks_arrive_and_nothing_is_left() {
         for ledger in &world.ledgers {
             assert_eq!((ledger.participants, ledger.parked), (0, 0), "seed {seed}");
             assert!(
-                ledger.incoming.is_empty() && ledger.outgoing.is_empty(),
+                ledger.offers.is_empty() && ledger.outgoing.is_empty(),
                 "seed {seed}"
             );
             assert!(
@@ -446,8 +449,8 @@ fn offers(credits: usize, settle_between: bool) -> Vec<(u32, Vec<u32>)> {
             ledger.settle();
         }
         while let Some(action) = ledger.next() {
-            if let Action::Offer(offer) = action {
-                let offer = Sent::read(0, offer);
+            if let Action::Offer { to, message } = action {
+                let offer = Sent::read(0, to, &message);
                 let sources = offer.parts.iter().map(|part| part.source).collect();
                 offers.push((offer.to, sources));
             }
@@ -560,8 +563,16 @@ fn an_offer_that_makes_no_sense_is_refused() {
     }
     let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
     offered(&mut ledger, (1, 7), &[0], 3).expect("valid");
-    let error = offered(&mut ledger, (1, 7), &[0], 3).unwrap_err();
-    assert!(error.contains("number is taken"), "{error}");
+    // The same offer again is noticed when its destination takes the block.
+    offered(&mut ledger, (1, 7), &[0], 3).expect("its destination is absent");
+    let expected = Block {
+        peer: 1,
+        offset: 0,
+        length: 3,
+    };
+    let error = enter(&mut ledger, CALL, 0, [&[], &[expected]], &[]).unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("the block was there already"), "{error}");
 }
 
 #[test]
@@ -574,10 +585,11 @@ fn another_service_cannot_answer_an_offer() {
     };
     enter(&mut ledger, CALL, 0, [&[block(1)], &[]], &[]).expect("valid");
     ledger.settle();
-    let Some(Action::Offer(offer)) = ledger.next() else {
+    let Some(Action::Offer { to, message }) = ledger.next() else {
         panic!("no offer")
     };
-    assert_eq!(offer.to, 1);
+    assert_eq!(to, 1);
+    let offer = Sent::read(0, to, &message);
     let error = ledger.finished(2, offer.id).unwrap_err().to_string();
     assert!(error.contains("offered to another service"), "{error}");
 }

@@ -11,6 +11,7 @@
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
+use crate::service::actions::Short;
 use crate::service::transport::Transport;
 use crate::service::vectors::{Line, Staged, Stepped, Vector, sole};
 use crate::service::windows::Division;
@@ -280,8 +281,12 @@ impl<T: Transport> Mover<T> {
             length: bytes.len() as u64,
         };
         let short = (whole.length > 0).then_some(whole);
-        let short = short.into_iter().collect();
-        self.complete(transport, vector.collective, vector.local, short, bytes)
+        let short = Short {
+            blocks: short.into_iter().collect(),
+            bytes,
+        };
+        let short = Some(Box::new(short));
+        self.complete(transport, vector.collective, vector.local, short)
     }
 
     fn first_of(&mut self, line: Line) -> Option<Vector<T>> {

@@ -1,0 +1,117 @@
+//! Builds the message of an offer, DPU_RTS, as the ranks arrive.
+
+use crate::wire::{Collective, PART_BYTES, Record};
+
+/// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
+const KEY_BYTES: usize = 64;
+
+/// Size of an offer's head: collective, SP, number, and count of the parts.
+const RTS_HEAD: usize = 32;
+
+/// The numbers of an offer that are known when it is sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RtsHead {
+    pub(super) collective: Collective,
+    pub(super) from: u32,
+    pub(super) offer: u64,
+}
+
+/// A DPU_RTS under construction: blocks are appended as the ranks arrive, without an intermediate copy.
+#[derive(Debug, Default)]
+pub(super) struct RtsDraft {
+    /// The message without its head and the short blocks.
+    bytes: Vec<u8>,
+    short: Vec<u8>,
+    sources: Vec<u32>,
+    parts: u64,
+    blocks: usize,
+    /// Position of the block count of the open part, and the blocks before it.
+    open: Option<(usize, usize)>,
+    /// A block of the open part needs the key.
+    needs_key: bool,
+}
+
+impl RtsDraft {
+    /// Reserves space for this number of sources and for `blocks` bytes of their blocks. `spare` is an empty vector for
+    /// the sources.
+    pub(super) fn reserve(&mut self, spare: Vec<u32>, sources: usize, blocks: usize) {
+        self.sources = spare;
+        self.sources.reserve(sources);
+        let heads = sources * (PART_BYTES + KEY_BYTES);
+        // The last number is the length of the short blocks.
+        self.bytes.reserve(RTS_HEAD + heads + blocks + 8);
+    }
+
+    /// Begins the part of a source. The offsets of its blocks are relative to `base` in the source's address space.
+    pub(super) fn begin<R: Record>(&mut self, source: u32, base: u64) {
+        debug_assert!(self.open.is_none(), "the last part has ended");
+        if self.bytes.is_empty() {
+            self.bytes.extend_from_slice(&[0; RTS_HEAD]);
+        }
+        self.sources.push(source);
+        self.parts += 1;
+        self.bytes.extend_from_slice(&source.to_le_bytes());
+        self.bytes.extend_from_slice(&base.to_le_bytes());
+        self.bytes.extend_from_slice(&R::FORM.to_le_bytes());
+        self.open = Some((self.bytes.len(), self.blocks));
+        self.bytes.extend_from_slice(&[0; 8]);
+    }
+
+    /// Whether a part has begun and not ended.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Appends a block to the open part. `short` is the data of a short block; any other block needs the key.
+    pub(super) fn block(&mut self, record: &impl Record, short: Option<&[u8]>) {
+        self.bytes.extend_from_slice(record.as_ref());
+        self.blocks += 1;
+        match short {
+            Some(short) => self.short.extend_from_slice(short),
+            None => self.needs_key = true,
+        }
+    }
+
+    /// Ends the open part. `rkey` is the key to its source's buffer.
+    pub(super) fn end(&mut self, rkey: &[u8]) {
+        let needs_key = std::mem::take(&mut self.needs_key);
+        let rkey = if needs_key { rkey } else { &[] };
+        let (at, before) = self.open.take().expect("a part has begun");
+        let count = (self.blocks - before) as u64;
+        self.bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
+        let length = rkey.len() as u64;
+        self.bytes.extend_from_slice(&length.to_le_bytes());
+        self.bytes.extend_from_slice(rkey);
+    }
+
+    /// Number of sources.
+    pub(super) fn parts(&self) -> u64 {
+        self.parts
+    }
+
+    /// Number of blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Number of bytes of short blocks.
+    pub(super) fn short_bytes(&self) -> usize {
+        self.short.len()
+    }
+
+    /// The sources of the parts, and the message. The draft is empty then.
+    pub(super) fn finish(&mut self, head: RtsHead) -> (Vec<u32>, Vec<u8>) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let words = &mut bytes[..RTS_HEAD];
+        words[..4].copy_from_slice(&head.collective.communicator.to_le_bytes());
+        words[4..8].copy_from_slice(&head.collective.sequence.to_le_bytes());
+        words[8..12].copy_from_slice(&head.collective.step.to_le_bytes());
+        words[12..16].copy_from_slice(&head.from.to_le_bytes());
+        words[16..24].copy_from_slice(&head.offer.to_le_bytes());
+        words[24..].copy_from_slice(&std::mem::take(&mut self.parts).to_le_bytes());
+        bytes.extend_from_slice(&(self.short.len() as u64).to_le_bytes());
+        bytes.append(&mut self.short);
+        self.blocks = 0;
+        (std::mem::take(&mut self.sources), bytes)
+    }
+}
