@@ -61,6 +61,7 @@ const CRATES: &[Crate] = &[
                     "codec",
                     "histogram",
                     "log",
+                    "memory",
                     "poll",
                     "poller",
                     "ready",

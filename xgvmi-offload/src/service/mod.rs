@@ -363,7 +363,7 @@ impl Service {
                 DIALER => self.take_dialed(),
                 STATUS => self.tell_status(),
                 PREPARING => self.take_prepared(),
-                CLOSING => while self.closing.take().is_some() {},
+                CLOSING => self.take_closed(),
                 key => {
                     if let Some(id) = ConnectionId::from_key(key) {
                         self.serve(id);
@@ -377,6 +377,14 @@ impl Service {
             self.keep_time();
         }
         self.draining.is_some_and(|until| Instant::now() > until)
+    }
+
+    /// UCX of a job is closed. It has used tens of megabytes.
+    fn take_closed(&mut self) {
+        while self.closing.take().is_some() {}
+        if self.jobs.is_empty() && self.opening.is_empty() && self.closing.pending() == 0 {
+            xgvmi_daemon::release_free_memory();
+        }
     }
 
     fn take_signals(&mut self) -> bool {
