@@ -64,6 +64,7 @@ const CRATES: &[Crate] = &[
                     "memory",
                     "poll",
                     "poller",
+                    "processor",
                     "ready",
                 ],
             ),

@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 /// The version of the protocol.
 pub(crate) const VERSION: u32 = 4;
@@ -472,17 +473,9 @@ fn hostile(world: &World) -> Result<()> {
     drop(open);
     succeed(farm.job(1, &["--rounds", "3"], |_, _| ())?)?;
 
-    let status = || -> Result<serde_json::Value> {
-        let mut command = farm.command("node0.dpu", "xgvmi-sp");
-        command.args(["status", "--json", "--socket"]).arg(&socket);
-        let mut asked = Process::spawn(&mut command)?;
-        let (code, said) = asked.end(LIMIT, &["}"])?;
-        ensure!(code == Some(0), "exit code {code:?}: {said}");
-        serde_json::from_str(&said).with_context(|| said.clone())
-    };
     let mut last = serde_json::Value::Null;
     let clean = process::wait_until(LIMIT, || {
-        last = status().unwrap_or_default();
+        last = status(&farm, &socket).unwrap_or_default();
         last["connections"] == 0 && last["jobs"].as_array().is_some_and(Vec::is_empty)
     });
     ensure!(clean, "something is left: {last}");
@@ -492,6 +485,16 @@ fn hostile(world: &World) -> Result<()> {
     ensure!(refused >= ways.len() as u64, "{refused} refusals: {last}");
     ensure!(last["jobs_done"] == 2 && last["jobs_failed"] == 0, "{last}");
     Ok(())
+}
+
+/// Asks the service at a status socket of node 0 for its status.
+pub(crate) fn status(farm: &Farm<'_>, socket: &Path) -> Result<serde_json::Value> {
+    let mut command = farm.command("node0.dpu", "xgvmi-sp");
+    command.args(["status", "--json", "--socket"]).arg(socket);
+    let mut asked = Process::spawn(&mut command)?;
+    let (code, said) = asked.end(LIMIT, &["}"])?;
+    ensure!(code == Some(0), "exit code {code:?}: {said}");
+    serde_json::from_str(&said).with_context(|| said.clone())
 }
 
 /// Peers that do not have the secret.

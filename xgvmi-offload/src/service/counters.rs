@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use xgvmi_daemon::Histogram;
 
 /// Counters since the start.
@@ -13,6 +14,8 @@ pub(super) struct Counters {
     pub(super) refusals: BTreeMap<&'static str, u64>,
     /// Counters of completed jobs.
     pub(super) past: Moved,
+    /// Processor time for TCP connections, timers and the other descriptors.
+    pub(super) on_connections: Duration,
     /// Time from a job's first rank to READY.
     pub(super) setup: Histogram,
 }

@@ -241,10 +241,13 @@ impl Service {
                 continue;
             }
             let limit = if sleep { self.tick() } else { Duration::ZERO };
+            let before = xgvmi_daemon::thread_time();
             self.poller
                 .wait(limit, &mut ready)
                 .map_err(|error| OffloadError::io("epoll_wait", error))?;
-            if self.attend(&ready) || self.is_done() {
+            let ends = self.attend(&ready);
+            self.counters.on_connections += xgvmi_daemon::thread_time().saturating_sub(before);
+            if ends || self.is_done() {
                 self.stop();
                 return Ok(());
             }

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::library::Library;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use xgvmi_daemon::{Histogram, Metrics};
 
 /// A job, as `xgvmi-sp status` shows it.
@@ -36,6 +36,9 @@ pub struct Status {
     /// Connections of unidentified peers.
     callers: usize,
     buffered_bytes: usize,
+    /// Processor time of the serving thread, and the part of it for TCP connections, timers and status requests.
+    processor_us: u64,
+    connections_us: u64,
     jobs_done: u64,
     jobs_failed: u64,
     refusals: BTreeMap<String, u64>,
@@ -87,6 +90,8 @@ impl Service {
             connections,
             callers,
             buffered_bytes: self.connections.buffered() + self.inbox.used(),
+            processor_us: micros(xgvmi_daemon::thread_time()),
+            connections_us: micros(self.counters.on_connections),
             jobs_done: self.counters.jobs_done,
             jobs_failed: self.counters.jobs_failed,
             refusals: refusals
@@ -151,6 +156,16 @@ impl Status {
             "xgvmi_sp_buffered_bytes",
             "Bytes of frames and UCP messages that wait.",
             self.buffered_bytes as u64,
+        );
+        m.counter(
+            "xgvmi_sp_processor_microseconds_total",
+            "Processor time of the serving thread.",
+            self.processor_us,
+        );
+        m.counter(
+            "xgvmi_sp_connections_microseconds_total",
+            "The part of it for TCP connections, timers and status requests.",
+            self.connections_us,
         );
         m.counter(
             "xgvmi_sp_jobs_done_total",
@@ -232,6 +247,10 @@ impl Status {
     }
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// Human-readable form.
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -253,6 +272,12 @@ impl std::fmt::Display for Status {
             f,
             "connections: {} ({} unknown), {} bytes wait",
             self.connections, self.callers, self.buffered_bytes
+        )?;
+        writeln!(
+            f,
+            "processor time: {} ms, {} ms of it for connections",
+            self.processor_us / 1000,
+            self.connections_us / 1000
         )?;
         writeln!(
             f,
@@ -294,7 +319,6 @@ impl std::fmt::Display for Status {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
-    use std::time::Duration;
 
     fn status() -> Status {
         let mut moved = Moved {
@@ -317,6 +341,8 @@ mod tests {
             connections: 4,
             callers: 1,
             buffered_bytes: 0,
+            processor_us: 5_000_000,
+            connections_us: 70_000,
             jobs_done: 1,
             jobs_failed: 0,
             refusals: [("secret".to_owned(), 2)].into(),
