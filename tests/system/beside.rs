@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum ratio of the service's processor time during a job beside these peers to the part of it that is not spent on
-/// connections. Both parts are from the same job, so other processes on the same cores delay both alike.
+/// them. Both parts are from the same job, so other processes on the same cores delay both alike.
 const RATIO_MAX: f64 = 1.2;
 
 /// Refused callers in a tenth of a second that the service permits (`REFUSALS_MAX`), and those that it accepts before
@@ -52,17 +52,17 @@ fn beside(world: &World) -> Result<()> {
         succeed(farm.job(2, &ROUNDS, |_, _| ())?)?;
         let after = Spent::of(&farm, &socket(&farm))?;
         let all = after.all - before.all;
-        Ok(all / (all - (after.on_connections - before.on_connections)))
+        Ok(all / (all - (after.on_callers - before.on_callers)))
     };
     // UCX's first use of the devices.
     job()?;
     let (alone, together) = (job()?, with_peers(&address, &ucx, &job)?);
     println!(
-        "processor time of the service over that of its data path: {alone:.3} alone, {together:.3} beside bad peers"
+        "processor time of the service over that for the job: {alone:.3} alone, {together:.3} beside bad peers"
     );
     ensure!(
         together <= RATIO_MAX,
-        "the service takes {together:.3} times the processor time of its data path; the most is {RATIO_MAX}"
+        "the service takes {together:.3} times the processor time for the job; the most is {RATIO_MAX}"
     );
     ensure!(
         together > alone,
@@ -74,8 +74,8 @@ fn beside(world: &World) -> Result<()> {
 /// Processor time of a service's main thread in microseconds, as its status tells it.
 struct Spent {
     all: f64,
-    /// The part for TCP connections and timers.
-    on_connections: f64,
+    /// The part for connections of no job.
+    on_callers: f64,
 }
 
 impl Spent {
@@ -84,7 +84,7 @@ impl Spent {
         let number = |name: &str| status[name].as_f64().with_context(|| name.to_owned());
         Ok(Self {
             all: number("processor_us")?,
-            on_connections: number("connections_us")?,
+            on_callers: number("callers_us")?,
         })
     }
 }

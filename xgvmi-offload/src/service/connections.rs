@@ -48,6 +48,13 @@ pub(super) enum Role {
     Leaving,
 }
 
+impl Role {
+    /// Whether the peer is not part of a job: not yet, or no longer.
+    pub(super) fn is_caller(&self) -> bool {
+        matches!(self, Self::Caller | Self::Candidate(_) | Self::Leaving)
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {

@@ -14,8 +14,8 @@ pub(super) struct Counters {
     pub(super) refusals: BTreeMap<&'static str, u64>,
     /// Counters of completed jobs.
     pub(super) past: Moved,
-    /// Processor time for TCP connections, timers and the other descriptors.
-    pub(super) on_connections: Duration,
+    /// Processor time for callers and other connections of no job.
+    pub(super) on_callers: Duration,
     /// Time from a job's first rank to READY.
     pub(super) setup: Histogram,
 }

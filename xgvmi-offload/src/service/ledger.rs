@@ -500,7 +500,7 @@ impl Ledger {
             what,
         };
         // The lower half is the index.
-        let at = (offer & u64::from(u32::MAX)) as usize;
+        let at = usize::try_from(offer & u64::from(u32::MAX)).expect("32 bits");
         match self.outgoing.get(at) {
             Some(outgoing) if outgoing.id == offer && outgoing.to == from => {}
             Some(outgoing) if outgoing.id == offer => {

@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
 use ucx_sys::Ucp;
 use xgvmi_daemon::status::StatusSocket;
-use xgvmi_daemon::{Asked, Background, Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_daemon::{Asked, Background, Dialer, LogLevel, Poller, Secret, Signals, thread_time};
 use xgvmi_ucp::InboxBudget;
 
 /// Rounds of work between two reads of the clock.
@@ -241,13 +241,15 @@ impl Service {
                 continue;
             }
             let limit = if sleep { self.tick() } else { Duration::ZERO };
-            let before = xgvmi_daemon::thread_time();
+            let before = thread_time();
             self.poller
                 .wait(limit, &mut ready)
                 .map_err(|error| OffloadError::io("epoll_wait", error))?;
-            let ends = self.attend(&ready);
-            self.counters.on_connections += xgvmi_daemon::thread_time().saturating_sub(before);
-            if ends || self.is_done() {
+            // Callers that wake the thread also cost it the wait.
+            if !ready.is_empty() && ready.iter().all(|key| self.is_of_callers(*key)) {
+                self.counters.on_callers += thread_time().saturating_sub(before);
+            }
+            if self.attend(&ready) || self.is_done() {
                 self.stop();
                 return Ok(());
             }
@@ -356,6 +358,7 @@ impl Service {
             self.serve(id);
         }
         for key in ready {
+            let before = self.is_of_callers(*key).then(thread_time);
             match *key {
                 SIGNALS => {
                     if self.take_signals() {
@@ -373,6 +376,9 @@ impl Service {
                     }
                 }
             }
+            if let Some(before) = before {
+                self.counters.on_callers += thread_time().saturating_sub(before);
+            }
         }
         if self.timers_looked.elapsed() > TIMERS_LOOK
             || self.jobs.values().any(|entry| entry.suspect.is_some())
@@ -380,6 +386,12 @@ impl Service {
             self.keep_time();
         }
         self.draining.is_some_and(|until| Instant::now() > until)
+    }
+
+    /// Whether this key is the listener's, or that of a connection of no job.
+    fn is_of_callers(&self, key: u64) -> bool {
+        let connection = ConnectionId::from_key(key).and_then(|id| self.connections.get(id));
+        key == LISTENER || connection.is_some_and(|connection| connection.role.is_caller())
     }
 
     /// UCX of a job is closed. It has used tens of megabytes.

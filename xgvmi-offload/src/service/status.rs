@@ -36,9 +36,9 @@ pub struct Status {
     /// Connections of unidentified peers.
     callers: usize,
     buffered_bytes: usize,
-    /// Processor time of the serving thread, and the part of it for TCP connections, timers and status requests.
+    /// Processor time of the serving thread, and the part of it for connections of no job.
     processor_us: u64,
-    connections_us: u64,
+    callers_us: u64,
     jobs_done: u64,
     jobs_failed: u64,
     refusals: BTreeMap<String, u64>,
@@ -91,7 +91,7 @@ impl Service {
             callers,
             buffered_bytes: self.connections.buffered() + self.inbox.used(),
             processor_us: micros(xgvmi_daemon::thread_time()),
-            connections_us: micros(self.counters.on_connections),
+            callers_us: micros(self.counters.on_callers),
             jobs_done: self.counters.jobs_done,
             jobs_failed: self.counters.jobs_failed,
             refusals: refusals
@@ -163,9 +163,9 @@ impl Status {
             self.processor_us,
         );
         m.counter(
-            "xgvmi_sp_connections_microseconds_total",
-            "The part of it for TCP connections, timers and status requests.",
-            self.connections_us,
+            "xgvmi_sp_callers_microseconds_total",
+            "The part of it for connections of no job.",
+            self.callers_us,
         );
         m.counter(
             "xgvmi_sp_jobs_done_total",
@@ -275,9 +275,9 @@ impl std::fmt::Display for Status {
         )?;
         writeln!(
             f,
-            "processor time: {} ms, {} ms of it for connections",
+            "processor time: {} ms, {} ms of it for connections of no job",
             self.processor_us / 1000,
-            self.connections_us / 1000
+            self.callers_us / 1000
         )?;
         writeln!(
             f,
@@ -342,7 +342,7 @@ mod tests {
             callers: 1,
             buffered_bytes: 0,
             processor_us: 5_000_000,
-            connections_us: 70_000,
+            callers_us: 70_000,
             jobs_done: 1,
             jobs_failed: 0,
             refusals: [("secret".to_owned(), 2)].into(),
