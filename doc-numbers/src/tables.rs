@@ -42,6 +42,7 @@ const TABLES: &[Table] = &[
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
+    of("soak", "soak", soak),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),
     of("ucc", "ucc", ucc),
@@ -513,6 +514,20 @@ fn service(report: &Value, query: &Query) -> Result<String> {
             time("device (us)", "/us_per_block/device"),
             count("bytes per rank", "/bytes_per_rank"),
             count("connect (ms)", "/connect_ms"),
+        ],
+    )
+}
+
+/// What the service processes hold after the first jobs of the soak and after all of them.
+fn soak(report: &Value, query: &Query) -> Result<String> {
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            count("early (KiB)", "/early_kib"),
+            count("last (KiB)", "/last_kib"),
+            count("descriptors, early", "/early_descriptors"),
+            count("descriptors, last", "/last_descriptors"),
         ],
     )
 }

@@ -14,6 +14,7 @@ pub(crate) use pool::instructions;
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
+use std::fs;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -35,17 +36,23 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
-  service    instructions, time and memory of the service processes' own code: target/bench/service.json
+  service    instructions, time and memory of the service processes' own code, and their time per block with UCX:
+             target/bench/service.json
+  soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
+             target/bench/soak.json; takes 15 minutes (no options)
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
 /// The grid takes one or two minutes. A longer run hangs.
 const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 
+/// A job takes half a second, and more on a busy machine.
+const SOAK_LIMIT: Duration = Duration::from_secs(3600);
+
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 12] = [
+const JOBS: [(&str, Job); 13] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -58,6 +65,7 @@ const JOBS: [(&str, Job); 12] = [
     ("overlap", overlap),
     ("pool", pool),
     ("service", service),
+    ("soak", soak),
 ];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
@@ -165,6 +173,27 @@ fn service(options: &[String]) -> Result<ExitCode> {
     service::run(options, &output("service.json"))
 }
 
+/// The long form of the system test.
+fn soak(options: &[String]) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench soak takes no options, not '{option}'");
+    }
+    let file = output("soak.json");
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // A report of an earlier run must not count for this run.
+    let _ = fs::remove_file(&file);
+    build_cluster()?;
+    let mut command = Command::new(std::env::current_exe().context("this program's path")?);
+    command.args(["test", "soak", "--", "offload_soak"]);
+    command.env("XGVMI_SOAK_REPORT", &file);
+    let code = run_to_end(&mut command, SOAK_LIMIT)?;
+    if file.exists() {
+        println!("\nwritten: {}", file.display());
+    }
+    Ok(code)
+}
+
 /// The demo's transfer over InfiniBand and Ethernet ports.
 fn links(options: &[String]) -> Result<ExitCode> {
     crate::demo::links::run(options, &output("links.json"))
@@ -201,6 +230,14 @@ fn build_library() -> Result<()> {
 /// Builds the emulator's preload library.
 fn build_preload() -> Result<()> {
     build_package("bf-emu-preload")
+}
+
+/// Builds the emulator, the library, and the programs of the offload.
+fn build_cluster() -> Result<()> {
+    build_package("bf-emu")?;
+    build_preload()?;
+    build_library()?;
+    build_package("xgvmi-offload")
 }
 
 /// Builds all targets of a package in release mode.

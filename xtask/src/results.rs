@@ -22,7 +22,7 @@ Takes up to 25 minutes. Run it on an idle machine. The matrix and the suites run
 takes as long as all others. If they are not named, the command uses their existing reports.
 
   --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
-                hotpath, overlap, service, matrix, suites, ucc, naaice
+                hotpath, overlap, service, soak, matrix, suites, ucc, naaice
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results
 

@@ -486,8 +486,11 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
             command.env(variable, long);
         }
     }
-    let tests = ["--", "crash_kills", "offload_soak"];
-    let cases = cases(phase, world, command.args(tests));
+    command.arg("--");
+    if world.filters.is_empty() {
+        command.args(["crash_kills", "offload_soak"]);
+    }
+    let cases = cases(phase, world, command.args(&world.filters));
     process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");
     cases
 }

@@ -9,6 +9,12 @@ const COLLECTIVE: Collective = Collective {
     step: 0,
 };
 
+const HEAD: RtsHead = RtsHead {
+    collective: COLLECTIVE,
+    from: 1,
+    offer: 77,
+};
+
 /// Checks that a message survives a round trip and that every shorter form is refused.
 fn check<T: PartialEq + std::fmt::Debug>(
     message: &T,
@@ -78,11 +84,7 @@ fn messages_survive_the_wire() {
     draft.block(&short[0], Some(b"hello"));
     draft.end(&[9; 40]);
     assert_eq!((draft.blocks(), draft.short_bytes()), (3, 5));
-    let (sources, bytes) = draft.finish(RtsHead {
-        collective: COLLECTIVE,
-        from: 1,
-        offer: 77,
-    });
+    let (sources, bytes) = draft.finish(HEAD);
     assert_eq!(sources, [9, 10]);
     assert_eq!((draft.parts(), draft.blocks()), (0, 0));
     let rts = DpuRts::parse(&bytes).expect("its own bytes");
