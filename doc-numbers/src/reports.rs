@@ -127,7 +127,7 @@ pub const REPORTS: [Report; 17] = [
             "naaice",
             &["demo", "naaice"],
             "demo-naaice/report.json",
-            600,
+            1000,
         )
     },
 ];

@@ -9,14 +9,18 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Untimed sessions of each size: each key of the pool (8) is used several times.
+/// Untimed sessions of each size: each key of the pool (8) is used several times. With large regions there are fewer.
 const WARM_UP: u32 = 10;
+const WARM_UP_LARGE: u32 = 2;
 /// Ways take turns in so many batches for each size: a disturbance of the machine meets all of them.
 const TURNS: u32 = 5;
 /// Above this size there are fewer iterations, in proportion.
-const FULL_COUNT_MAX: usize = 4 << 20;
+const FULL_COUNT_MAX: usize = 1 << 20;
 const COUNT_MIN: u32 = 2;
+/// Time for the service to end a session. Aliases of a growing pool stay.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// Sizes at which the overlap is measured.
 const OVERLAP: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
 
@@ -235,14 +239,16 @@ impl Measured {
         let count = options.count(size);
         let before = options.counters()?;
         let done = self.client.batch(Batch::OneShots { size, count })?;
-        self.counters.add(&options.counters()?.since(&before)?);
+        self.counters.add(&settled(options, &before)?);
         self.shots.add(done);
         Ok(())
     }
 
     fn calls(&mut self, options: &Options, size: usize) -> Result<()> {
         let count = options.count(size);
+        let before = options.counters()?;
         let done = self.client.batch(Batch::Calls { size, count })?;
+        settled(options, &before)?;
         self.calls.add(done);
         Ok(())
     }
@@ -264,6 +270,19 @@ impl Measured {
             commands_per_one_shot: (sessions > 0).then(|| counters.per_iteration(sessions)),
             ..Row::new(self.way, size)
         })
+    }
+}
+
+/// What the device has done since `before`. The service ends a session after its host has gone on: the end must count for
+/// this way and not for the next one.
+fn settled(options: &Options, before: &Counters) -> Result<Counters> {
+    let began = Instant::now();
+    loop {
+        let since = options.counters()?.since(before)?;
+        let count = since.per_iteration(1);
+        if count.create_alias <= count.destroy_alias || began.elapsed() > SETTLE_LIMIT {
+            return Ok(since);
+        }
     }
 }
 
@@ -324,16 +343,24 @@ fn measure(
     size: usize,
     report: &mut Report,
 ) -> Result<()> {
+    let warm_up = match size > FULL_COUNT_MAX {
+        true => WARM_UP_LARGE,
+        false => WARM_UP,
+    };
     for measured in all.iter_mut() {
         let way = measured.way;
         let batch = match way {
             Way::Loop => Batch::Calls { size, count: 1 },
             _ => Batch::OneShots {
                 size,
-                count: WARM_UP,
+                count: warm_up,
             },
         };
+        let before = options.counters()?;
         let done = measured.client.batch(batch).context(way.name())?;
+        if way == Way::Ksm {
+            settled(options, &before)?;
+        }
         report.count(&done);
     }
     for _ in 0..TURNS {

@@ -19,7 +19,7 @@ emulated nodes. The caller verifies every byte. Ways:
   original  as verbs, with the server of the NAAICE communication library; XGVMI_NAAICE_BUILT names its directory
 
   --sizes LIST       bytes of each region: two inputs, one output [default: 1K,16K,64K,256K,1M,4M,16M,64M]
-  --iterations N     one shots, and calls, per size; fewer above 4 MiB [default: 50]
+  --iterations N     one shots, and calls, per size; fewer above 1 MiB [default: 50]
   --quick            sizes 16K,256K, ten iterations
 
 Host and accelerators run on different cores if there are two. The ways take turns. Then the host computes during calls:
@@ -32,7 +32,7 @@ const PROFILE: &str = "bluefield3";
 /// Directory of the original's built programs.
 const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs the demo with the arguments after `cargo xtask demo naaice`.
 pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
