@@ -60,7 +60,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 17] = [
+pub const REPORTS: [Report; 18] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -114,6 +114,11 @@ pub const REPORTS: [Report; 17] = [
         only_by_name: true,
         merged_by: Some("suite"),
         ..report("suites", &["suites"], "suites/report.json", 1400)
+    },
+    Report {
+        only_by_name: true,
+        merged_by: Some("target"),
+        ..report("fuzz", &["fuzz"], "fuzz/report.json", 1400)
     },
     Report {
         plot: Some("demo-ucc/report.svg"),

@@ -25,6 +25,7 @@ const TABLES: &[Table] = &[
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
     of("device", "device", measured),
+    of("fuzz", "fuzz", fuzz),
     of("hotpath", "hotpath", hotpath),
     of(JUDGE, JUDGE, judge),
     of("library", "library", measured),
@@ -555,6 +556,24 @@ fn overlap_bounds(report: &Value, query: &Query) -> Result<String> {
             time("registration and keys (us)", "/registration_us"),
             time("instructions (us)", "/instructions_us"),
             time("largest overlap (%)", "/overlap_most_percent"),
+        ],
+    )
+}
+
+/// Inputs of each fuzz target, and what they reached.
+fn fuzz(report: &Value, query: &Query) -> Result<String> {
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("target", "/target", Form::Text),
+            Column::new("of", "/dir", Form::Text),
+            count("inputs", "/runs"),
+            count("seconds", "/seconds"),
+            count("crashes", "/crashes"),
+            count("edges", "/coverage"),
+            count("kept inputs", "/kept"),
+            Column::new("measured", "/measured_at", Form::Text),
         ],
     )
 }

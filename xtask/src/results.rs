@@ -18,11 +18,12 @@ Usage: cargo xtask results [OPTIONS]
 
 Runs the demo and the benchmarks, copies the reports to docs/results, and writes the tables and
 figures of README.md, CHANGELOG.md and docs from them. If a report cannot be created, the committed one remains.
-Takes up to 25 minutes. Run it on an idle machine. The matrix and the suites run only if they are named, because each
-takes as long as all others. If they are not named, the command uses their existing reports.
+Takes up to 25 minutes. Run it on an idle machine. The matrix, the suites, the fuzz targets and the demo of UCC run only
+if they are named, because each takes as long as all others. If they are not named, the command uses their existing
+reports.
 
   --only LIST   only these reports: demo, pool, library, links, device, cost, alltoallv, model, check,
-                hotpath, overlap, service, soak, matrix, suites, ucc, naaice
+                hotpath, overlap, service, soak, matrix, suites, fuzz, ucc, naaice
   --keep        run nothing: take the reports that are below the target directory
   --render      run nothing and copy nothing: write the documents anew from docs/results
 

@@ -8,7 +8,7 @@ mod tally;
 use crate::bench::{hotpath, instructions, service};
 use crate::link::Link;
 use crate::setup::{self, Env};
-use crate::{aarch64, matrix, patch, process, suites, workspace};
+use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
@@ -30,6 +30,7 @@ Runs all phases, or the named ones, in this order:
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
   unit     unit, integration and documentation tests
+  fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
   layout   the FFI crates against the installed headers
   build    release build for the following phases
   loom     the pool's models, in every order of their steps
@@ -49,7 +50,7 @@ Only if named:
 
 The phases suites, matrix and counts run at the same time.
 
-  --quick  without docs, build, loom, system, suites, matrix, counts, patches, dist, aarch64
+  --quick  without docs, fuzz, build, loom, system, suites, matrix, counts, patches, dist, aarch64
            and demo
   FILTER   run only tests whose name contains one of these words
   --ci     no colours or progress (also if CI is set or the output is not a terminal)
@@ -101,6 +102,7 @@ const PHASES: &[Phase] = &[
     phase("clippy", 400, true, clippy),
     phase("docs", 400, false, documents),
     phase("unit", 600, true, unit),
+    phase("fuzz", 400, false, fuzz_targets),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
     phase("loom", 400, false, loom),
@@ -351,6 +353,17 @@ fn point_at_ucx(command: &mut Command, env: &Env) {
     command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);
     command.env("XGVMI_UCX_LIBRARY", env.ucx_lib_dir.join("libucp.so.0"));
     command.envs(env.for_verbs()).envs(env.for_cc());
+}
+
+/// The fuzz targets are workspaces of their own, which no other phase compiles.
+fn fuzz_targets(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let cases = fuzz::DIRS.iter().map(|dir| {
+        Ok(Case {
+            name: format!("check of {dir}"),
+            ..single(phase, world, &mut fuzz::check(dir))?
+        })
+    });
+    cases.collect()
 }
 
 fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
