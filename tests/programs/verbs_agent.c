@@ -849,6 +849,25 @@ static int do_access(char **word)
 	return 0;
 }
 
+/* ece QP [OPTIONS]: the options of a connection (ECE), or those that the next transition asks for. */
+static int do_ece(char **word)
+{
+	struct ibv_ece ece = { 0 };
+	struct ibv_qp *qp = qps[slot(word[1])];
+
+	errno = ibv_query_ece(qp, &ece);
+	if (errno)
+		return failed("ibv_query_ece");
+	if (word[2]) {
+		ece.options = (uint32_t)number(word[2]);
+		errno = ibv_set_ece(qp, &ece);
+		if (errno)
+			return failed("ibv_set_ece");
+	}
+	answer("ok vendor=%u options=%u", ece.vendor_id, ece.options);
+	return 0;
+}
+
 static int do_modify(char **word)
 {
 	struct ibv_qp_attr attr = { .qp_state = (enum ibv_qp_state)number(word[3]), .port_num = 1, .cur_qp_state = IBV_QPS_RTS };
@@ -897,6 +916,7 @@ static void obey(char **word)
 	else if (!strcmp(verb, "async")) do_async(word);
 	else if (!strcmp(verb, "access")) do_access(word);
 	else if (!strcmp(verb, "modify")) do_modify(word);
+	else if (!strcmp(verb, "ece")) do_ece(word);
 	else answer("error no command '%s'", verb);
 }
 

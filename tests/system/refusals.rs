@@ -163,6 +163,7 @@ const RULES: &[(&str, Rule)] = &[
     ("refusal_key_that_cannot_be_taken_away", not_to_invalidate),
     ("refusal_completion_that_has_no_room", overrun),
     ("refusal_transitions_that_there_are_not", transitions),
+    ("connection_options", options),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -367,4 +368,33 @@ fn transitions(scene: &mut Scene) -> Result<()> {
     // Reset has one successor state.
     let answer = scene.asks.ask(&format!("modify 0 {STATE} {ERR}"))?;
     answer.expect_start("error ibv_modify_qp: Invalid argument")
+}
+
+/// Options of a connection (ECE): a new queue pair has version 1 and no option. A transition answers which of the
+/// requested bits the device knows, unless its command has no field for them.
+fn options(scene: &mut Scene) -> Result<()> {
+    const STATE: u32 = 1 << 0;
+    const VERSION_1: u32 = 0x1000_0000;
+    let ask = |scene: &mut Scene, command: &str| -> Result<u32> {
+        let answer = scene.asks.tell(command)?;
+        is("vendor", answer.value("vendor")?, 0x2c9_u32)?;
+        answer.value("options")
+    };
+    is(
+        "options of a new queue pair",
+        ask(scene, "ece 0")?,
+        VERSION_1,
+    )?;
+    for (asked, to, expect) in [
+        (u32::MAX, RTS, VERSION_1),
+        (VERSION_1, RTS, VERSION_1),
+        (1, RTS, 0),
+        (VERSION_1, ERR, 0),
+    ] {
+        ask(scene, &format!("ece 0 {asked}"))?;
+        is("options before the transition", ask(scene, "ece 0")?, 0)?;
+        scene.asks.tell(&format!("modify 0 {STATE} {to}"))?;
+        is("options", ask(scene, "ece 0")?, expect)?;
+    }
+    Ok(())
 }

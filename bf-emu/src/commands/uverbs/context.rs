@@ -48,6 +48,8 @@ pub(super) fn query_context(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno>
 /// `struct mlx5_ib_alloc_ucontext_resp`.
 fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
     const BYTES: u32 = 80;
+    /// Queue pairs have options of connections, see [`super::qp::ece`].
+    const MASK_ECE: u32 = 1 << 2;
     /// The caller may change the variant of the kernel's lkeys (`mlx5dv_wr_mr_list` needs it).
     const MASK_MKEY_UPDATE_TAG: u32 = 1 << 5;
     /// CREATE_AH and QUERY_DEVICE have driver data.
@@ -68,7 +70,7 @@ fn ucontext(call: &Call<'_>) -> Result<Answer, Errno> {
         .u32(24, 32768) // max_recv_wr
         .u32(28, 32767) // max_srq_recv_wr
         .u16(32, u16::from(*call.identity()?.ports().end())) // num_ports
-        .u32(36, MASK_MKEY_UPDATE_TAG) // comp_mask
+        .u32(36, MASK_ECE | MASK_MKEY_UPDATE_TAG) // comp_mask
         .u32(40, BYTES) // response_length
         .u8(44, 1) // cqe_version
         .u8(45, CMDS_SUPP_UHW)

@@ -32,6 +32,13 @@ const DEST_PORT: usize = 31;
 /// Not a slot of any table.
 const NO_SLOT: u32 = u32::MAX;
 
+/// Enhanced connection establishment: two sides agree on options of their connection, each as a
+/// mask of bits. This device has version 1 and none of its options.
+pub(super) mod ece {
+    /// Version 1 (`verbs.c`, "start from ECE version 1").
+    pub(in crate::commands::uverbs) const SUPPORTED: u32 = 0x1000_0000;
+}
+
 /// Attributes of destruction.
 const DESTROY_HANDLE: u16 = 0;
 const DESTROY_RESP: u16 = 1;
@@ -125,7 +132,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     drop(locked);
     let slot = slot.ok_or_else(|| call.full(Full::Qps))?;
     call.process.start_tick()?;
-    answer_create(ioctl, slot, &qp)
+    answer_create(ioctl, slot, &qp, asked.ece)
 }
 
 /// The attributes of a creation.
@@ -141,6 +148,8 @@ struct Asked {
     rq_shift: u32,
     user_index: u32,
     uar: u32,
+    /// Options of the connection that the owner knows.
+    ece: u32,
     /// Key of a DCT. In other types the field holds the address of a separate send ring.
     dc_key: u64,
 }
@@ -188,6 +197,7 @@ impl Asked {
             user_index: driver.u32(32),
             uar: driver.u32(36),
             dc_key: driver.u64(40),
+            ece: driver.u32(48),
         };
         if asked.rings_fit() {
             Ok(asked)
@@ -303,7 +313,7 @@ fn queue_pair(asked: &Asked, named: &Named) -> Qp {
     }
 }
 
-fn answer_create(ioctl: &Ioctl, slot: u32, qp: &Qp) -> Result<(), Errno> {
+fn answer_create(ioctl: &Ioctl, slot: u32, qp: &Qp, asked_ece: u32) -> Result<(), Errno> {
     ioctl.answer_handle(create_qp::HANDLE, u64::from(Kind::Qp.handle(slot)))?;
     let mut resp = Answer::new(CAP_BYTES.into());
     resp.u32(0, qp.caps.max_send_wr)
@@ -313,8 +323,14 @@ fn answer_create(ioctl: &Ioctl, slot: u32, qp: &Qp) -> Result<(), Errno> {
         .u32(16, qp.caps.max_inline_data);
     ioctl.answer(create_qp::RESP_CAP, resp.as_slice())?;
     ioctl.answer(create_qp::RESP_QP_NUM, &(slot + QPN_BASE).to_ne_bytes())?;
-    // struct mlx5_ib_create_qp_resp
-    ioctl.answer(UHW_OUT, Answer::new(40).u32(0, qp.uar).as_slice())
+    // struct mlx5_ib_create_qp_resp; a DCT is made by its transition to RTR
+    let ece = match qp.service {
+        SERVICE_DCT => 0,
+        _ => asked_ece & ece::SUPPORTED,
+    };
+    let mut driver = Answer::new(40);
+    driver.u32(0, qp.uar).u32(4, ece);
+    ioctl.answer(UHW_OUT, driver.as_slice())
 }
 
 /// Bytes of an answer and of a message that go into completions: the driver's request, within the
@@ -436,6 +452,38 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         }
     }
     Ok(slot + QPN_BASE)
+}
+
+/// `EX_MODIFY_QP`, which has driver data. Returns also the options of the connection that both the
+/// owner and the device know.
+pub(super) fn modify_ex(
+    call: &Call<'_>,
+    ioctl: &Ioctl,
+    input: Fields<'_>,
+) -> Result<(u32, u32), Errno> {
+    /// `struct mlx5_ib_modify_qp`
+    const DRIVER_BYTES: usize = 16;
+    let asked = match ioctl.capacity(UHW_IN) {
+        0 => 0,
+        // mlx5/qp.c, mlx5_ib_modify_qp
+        length if length < DRIVER_BYTES => return Err(Errno(libc::EINVAL)),
+        _ => {
+            let driver = ioctl.input(UHW_IN, DRIVER_BYTES)?;
+            let driver = Fields(&driver);
+            if driver.u32(0) != 0 || driver.u16(10) != 0 {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            driver.u32(12)
+        }
+    };
+    let number = modify(call, input)?;
+    // Only these commands of the firmware have such a field (mlx5/qpc.c, modify_qp_mbox_alloc).
+    let has_field = input.u32(68) & mask::STATE != 0
+        && matches!(
+            STATES.get(usize::from(input.u8(96))),
+            Some(&(state::INIT | state::RTR | state::RTS))
+        );
+    Ok((number, if has_field { asked & ece::SUPPORTED } else { 0 }))
 }
 
 fn verbs_state(device: u8) -> u8 {

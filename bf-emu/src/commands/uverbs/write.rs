@@ -66,11 +66,11 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         write::QUERY_QP => answer(&qp::query(call, input)?),
         write::MODIFY_QP => qp::modify(call, input).map(drop),
         write::EX_MODIFY_QP => {
-            let number = qp::modify(call, input)?;
+            let (number, ece) = qp::modify_ex(call, ioctl, input)?;
             answer(Answer::new(8).u32(4, 8))?;
             // struct mlx5_ib_modify_qp_resp: the owner of a DCT receives the DCT's number here.
             let mut driver = Answer::new(16);
-            driver.u32(0, 16).u32(4, number);
+            driver.u32(0, 16).u32(4, number).u32(8, ece);
             ioctl.answer(UHW_OUT, driver.as_slice())
         }
         write::EX_MODIFY_CQ => cq::modify(call, input),
