@@ -23,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("probe_finds_the_limit_of_keys", limit_of_keys),
         Case::new("probe_names_the_proof_that_fails", failing_proof),
         Case::new("probe_names_a_peer_that_is_none", bad_peers),
+        Case::new("probe_uses_the_gid_of_ucx", gid_of_ucx),
     ]
 }
 
@@ -189,6 +190,33 @@ fn failing_proof(world: &World) -> Result<()> {
             ensure!(proof[before] == true, "{rules}: {before} in {proof:#}");
         }
         ensure!(proof["failure"].is_string(), "{rules}: {proof:#}");
+    }
+    Ok(())
+}
+
+/// `UCX_IB_GID_INDEX` selects the entry of the GID table, as for UCX and for the library.
+fn gid_of_ucx(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let file = testbed.path().join("probe.json");
+    for (index, well, expect) in [
+        ("1", true, ""),
+        ("auto", true, ""),
+        ("200", false, "GID 200 of port 1 is empty"),
+        ("first", false, "a number from 0 to 255, or auto"),
+    ] {
+        let program = world.program("xgvmi");
+        let mut command = testbed.command_with(&options("ethernet"), "node0.host", &program);
+        command.args(["probe", "--limit", "0", "--sizes", "16K", "--repeats", "1"]);
+        command
+            .arg("--json")
+            .arg(&file)
+            .env("UCX_IB_GID_INDEX", index);
+        let done = process::run(&mut command, LIMIT)?;
+        ensure!(
+            done.ok() == well && done.output.contains(expect),
+            "{index}: {}",
+            done.output
+        );
     }
     Ok(())
 }

@@ -93,6 +93,7 @@ fn serve(arguments: &Arguments, address: &str) -> Result<bool> {
     let function = Function::open(&lib, arguments.device.as_deref())?;
     let (identity, _) = identify(&lib, &function)?;
     let wait = Duration::from_secs(arguments.wait);
+    function.device(device_options()?)?;
     print!("{}", peer::serve(&function, &identity, (address, wait))?);
     Ok(true)
 }
@@ -129,6 +130,25 @@ fn probe(arguments: &Arguments) -> Result<bool> {
     Ok(holds)
 }
 
+/// UCX's variable for the GID of a port. The library obeys it, so the probe does as well.
+const GID_INDEX: &str = "UCX_IB_GID_INDEX";
+
+/// Options of the device: the first opening decides.
+fn device_options() -> Result<Mlx5Options> {
+    let gid_index = std::env::var(GID_INDEX).ok();
+    let gid_index = match gid_index.as_deref().map(str::trim) {
+        None | Some("" | "auto") => None,
+        Some(index) => {
+            let bad = || format!("{GID_INDEX}={index}: a number from 0 to 255, or auto");
+            Some(index.parse().with_context(bad)?)
+        }
+    };
+    Ok(Mlx5Options {
+        gid_index,
+        ..Mlx5Options::default()
+    })
+}
+
 fn open_library() -> Result<Arc<Mlx5Lib>> {
     let lib =
         Mlx5Lib::open().context("rdma-core is needed, with its mlx5 provider (libmlx5.so.1)")?;
@@ -141,7 +161,7 @@ fn examine(
     mut dpu: Option<&mut Dpu>,
 ) -> Result<Report> {
     let (identity, capabilities) = identify(lib, function)?;
-    let device = function.device(Mlx5Options::default())?;
+    let device = function.device(device_options()?)?;
     let limits_of_device = device.limits();
     let proofs = proofs::run(function, &device)?;
     let mkeys = limits::mkeys(&device, 1, arguments.limit);
