@@ -377,7 +377,7 @@ fn options(scene: &mut Scene) -> Result<()> {
     const VERSION_1: u32 = 0x1000_0000;
     let ask = |scene: &mut Scene, command: &str| -> Result<u32> {
         let answer = scene.asks.tell(command)?;
-        is("vendor", answer.value("vendor")?, 0x2c9_u32)?;
+        is("vendor", answer.value("vendor")?, 0x15b3_u32)?;
         answer.value("options")
     };
     is(

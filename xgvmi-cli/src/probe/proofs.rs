@@ -25,15 +25,38 @@ pub(super) fn run(function: &Function, device: &Arc<Mlx5Device>) -> Result<Vec<P
     };
     let regions = [part(0)?, part(PART)?];
     let hooks = HostHooks::open(Arc::clone(device), PoolPolicy::default())?;
-    for regions in [&regions[..1], &regions[..]] {
+    let mut proofs = Vec::new();
+    for (form, regions) in [(Form::Stock, &regions[..1]), (Form::List, &regions[..])] {
+        let refusal = match hooks.export(xgvmi_pool::Span::of(regions)?) {
+            Ok(export) => {
+                hooks.release(export).context("releasing a key")?;
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
         // A form that fails its proof refuses the bind; the proof's own report contains the reason.
-        if let Ok(export) = hooks.export(xgvmi_pool::Span::of(regions)?) {
-            hooks.release(export).context("releasing a key")?;
-        }
+        let proved = device.proofs().into_iter().find(|proof| proof.form == form);
+        proofs.push(match proved {
+            Some(proof) => report(&proof),
+            None => not_run(form, refusal),
+        });
     }
     hooks.close();
     memory.end()?;
-    Ok(device.proofs().iter().map(report).collect())
+    Ok(proofs)
+}
+
+/// The report of a form whose proof did not run, such as without a queue pair or a key.
+fn not_run(form: Form, refusal: Option<String>) -> Proof {
+    Proof {
+        form: form.to_string(),
+        bound: false,
+        read: false,
+        beyond_refused: false,
+        invalid_refused: false,
+        us: 0.0,
+        failure: Some(refusal.unwrap_or_else(|| "the proof did not run".to_owned())),
+    }
 }
 
 fn report(proof: &Proved) -> Proof {
