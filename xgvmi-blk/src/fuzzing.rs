@@ -25,14 +25,30 @@ pub fn stored_block(bytes: &[u8]) {
     let _ = block::decode(kind, first, second, &mut block);
 }
 
-/// A record of a half block.
+/// A record of a half block. Behind an odd first byte, the record of any half of up to 255 stored bytes with a right
+/// checksum, which a fuzzer cannot find.
 pub fn half_record(bytes: &[u8]) {
     let place = Place {
         volume: Id([0; 16]),
         role: Role::First,
         block: 0,
     };
-    let _ = record::parse(place, 0, bytes);
+    match bytes {
+        [form, generation, kind, stored, data @ ..] if form % 2 == 1 => {
+            let half = record::Half {
+                generation: u64::from(*generation),
+                kind: Kind::of(kind % 4).unwrap_or(Kind::Zero),
+                stored: u32::from(*stored),
+                data: data.to_vec(),
+            };
+            let parsed = record::parse(place, 0, &record::to_bytes(place, &half));
+            let is_valid = *generation == 0 && half.fits(place.role);
+            assert_eq!(parsed.ok(), is_valid.then_some(half));
+        }
+        _ => {
+            let _ = record::parse(place, 0, bytes);
+        }
+    }
 }
 
 /// A message between an initiator and a service.
@@ -45,17 +61,63 @@ pub fn service(bytes: &[u8]) {
     let _ = Answer::parse(bytes);
 }
 
-/// The first bytes of a target: superblocks and index, behind which everything is zero.
+/// The first bytes of a target: superblocks and index, behind which everything is zero. Behind an odd first byte, a
+/// superblock and slots of the index with right checksums, which a fuzzer cannot find. A target that opens is then
+/// written to.
 pub fn target(bytes: &[u8]) {
     let medium = MemoryMedium::default();
-    // Cannot fail: memory.
-    let _ = medium.write(0, bytes);
+    // Writes cannot fail: memory.
+    match bytes {
+        [form, bytes @ ..] if form % 2 == 1 => sealed(&medium, bytes),
+        _ => {
+            let _ = medium.write(0, bytes);
+        }
+    }
     let Ok(store) = Store::open("fuzz", Box::new(medium), Some(1 << 20)) else {
         return;
     };
     let Ok(held) = store.held() else { return };
     for held in held.iter().take(8) {
         let _ = store.fetch(held.block, held.generation);
+        let _ = store.commit(held.block, held.generation);
+    }
+    let half = record::Half {
+        generation: u64::MAX,
+        kind: Kind::Raw,
+        stored: 64,
+        data: vec![7; 32],
+    };
+    if store.prepare(0, &half, 0).is_ok() {
+        assert!(store.fetch(0, half.generation).is_ok());
+        assert!(store.commit(0, half.generation).is_ok());
+    }
+    let _ = store.flush();
+}
+
+/// Writes a superblock with these fields, and slots of the index behind it. See `store` for their layouts.
+fn sealed(medium: &MemoryMedium, bytes: &[u8]) {
+    const FIELDS: std::ops::Range<usize> = 12..80;
+    const INDEX: u64 = 8192;
+    let mut superblock = [0; 84];
+    superblock[..8].copy_from_slice(b"XGVMIBLK");
+    superblock[11] = 1;
+    let (fields, slots) = bytes.split_at(bytes.len().min(FIELDS.len()));
+    superblock[FIELDS][..fields.len()].copy_from_slice(fields);
+    // At most 127 blocks, so that an input is executed in microseconds.
+    superblock[24..31].fill(0);
+    superblock[31] &= 127;
+    let crc = crc32c::crc32c(&superblock[..80]);
+    superblock[80..].copy_from_slice(&crc.to_be_bytes());
+    let _ = medium.write(0, &superblock);
+    for (number, fields) in (0..256_u64).zip(slots.chunks(28)) {
+        let mut slot = [0; 32];
+        slot[..fields.len()].copy_from_slice(fields);
+        // Offsets and lengths near those of the data.
+        slot[8..13].fill(0);
+        slot[16..18].fill(0);
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&(number / 2).to_be_bytes()), &slot[..28]);
+        slot[28..].copy_from_slice(&crc.to_be_bytes());
+        let _ = medium.write(INDEX + number * 32, &slot);
     }
 }
 
