@@ -139,7 +139,7 @@ fn direct(targets: &[String]) -> Result<xgvmi_blk::Volume> {
     let owner = xgvmi_daemon::random()?.to_ne_bytes();
     let connect = |address: &String| -> Result<Arc<dyn Target>> {
         Ok(Arc::new(RemoteTarget::connect(&Address {
-            address: address.clone(),
+            address: address.trim_start_matches("tcp:").to_owned(),
             secret: None,
             limit: Duration::from_secs(10),
             owner,
