@@ -14,6 +14,7 @@ pub const APT_PACKAGES: &[&str] = &[
 pub const STORAGE_PACKAGES: &[&str] = &[
     "libnbd-bin",
     "python3-libnbd",
+    "nbdkit",
     "qemu-utils",
     "fio",
     "e2fsprogs",

@@ -295,6 +295,12 @@ const PROMISES: &[Promise] = &[
         "us",
     ),
     promise(
+        "block storage: bytes of half compressible data over those of the reference's format",
+        "storage.stored of_reference",
+        AtMost(0.75),
+        "times",
+    ),
+    promise(
         "emulated device: ucp_put_lat, 8 B",
         r#"device name="ucp_put_lat, 8 B, median" measured"#,
         AtMost(5.0),

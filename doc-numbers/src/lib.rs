@@ -20,6 +20,7 @@ mod links;
 mod query;
 pub mod reports;
 pub mod service;
+mod storage;
 mod table;
 mod tables;
 pub mod timeline;

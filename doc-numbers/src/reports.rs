@@ -60,7 +60,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 18] = [
+pub const REPORTS: [Report; 19] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -100,6 +100,7 @@ pub const REPORTS: [Report; 18] = [
     report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 400),
+    report("storage", &["bench", "storage"], "bench/storage.json", 400),
     Report {
         only_by_name: true,
         ..report("soak", &["bench", "soak"], "bench/soak.json", 3600)

@@ -2,6 +2,7 @@
 
 use crate::query::Query;
 use crate::reports::{JUDGE, MACHINE};
+use crate::storage;
 use crate::table::{self, Column, Form, shown};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -44,6 +45,8 @@ const TABLES: &[Table] = &[
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
     of("soak", "soak", soak),
+    of("storage", "storage", storage::servers),
+    of("storage-stored", "storage", storage::stored),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),
     of("ucc", "ucc", ucc),

@@ -15,6 +15,10 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod peers;
+
+pub use peers::bench;
+
 use anyhow::{Context, Result, bail, ensure};
 use dev_process::process::{self, Running};
 use dev_process::workspace;
@@ -81,6 +85,11 @@ const TESTS: &[(&str, Test)] = &[
     (
         "ext4: a file system survives an absent and a damaged target",
         ext4,
+    ),
+    ("nbdkit: a volume on three memory servers", peers::on_nbdkit),
+    (
+        "fio: bytes that half compressible data takes",
+        peers::stored_bytes,
     ),
     ("targets: liblz4 and ISA-L read them", targets),
     (

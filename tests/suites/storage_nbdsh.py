@@ -56,6 +56,19 @@ assert extents(1 << 20, 1 << 20) == [1 << 20, 3]
 h.cache(4096, 0)
 h.flush()
 
+# 64 requests of one connection at once: each is answered, in any order.
+buffers = [bytes([number + 1]) * 4096 for number in range(64)]
+cookies = [h.aio_pwrite(data, (8 << 20) + number * 4096) for number, data in enumerate(buffers)]
+while h.aio_in_flight():
+    h.poll(10000)
+assert all(h.aio_command_completed(cookie) for cookie in cookies)
+reads = [nbd.Buffer(4096) for _ in buffers]
+cookies = [h.aio_pread(data, (8 << 20) + number * 4096) for number, data in enumerate(reads)]
+while h.aio_in_flight():
+    h.poll(10000)
+assert all(h.aio_command_completed(cookie) for cookie in cookies)
+assert [bytes(data.to_bytearray()) for data in reads] == buffers
+
 # libnbd checks requests itself. Without its checks the server must refuse them.
 h.set_strict_mode(0)
 refused("a read beyond the end", errno.EINVAL, lambda: h.pread(512, size))

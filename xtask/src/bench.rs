@@ -9,6 +9,7 @@ mod library;
 mod overlap;
 mod pool;
 pub(crate) mod service;
+mod storage;
 
 pub(crate) use pool::instructions;
 
@@ -40,6 +41,8 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
              target/bench/service.json
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
              target/bench/soak.json; takes 15 minutes (no options)
+  storage    stock NBD servers and xgvmi-blk with the same fio jobs, and the bytes that are stored:
+             target/bench/storage.json; --seconds N for each of 24 jobs (3)
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
@@ -52,7 +55,7 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 13] = [
+const JOBS: [(&str, Job); 14] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -66,6 +69,7 @@ const JOBS: [(&str, Job); 13] = [
     ("pool", pool),
     ("service", service),
     ("soak", soak),
+    ("storage", storage),
 ];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
@@ -192,6 +196,10 @@ fn soak(options: &[String]) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+fn storage(options: &[String]) -> Result<ExitCode> {
+    storage::run(options, &output("storage.json"))
 }
 
 /// The demo's transfer over InfiniBand and Ethernet ports.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::operate::{
-    self, ExportArgs, OpenArgs, Opener, ServiceArgs, Size, StatusArgs, TargetArgs, new_id, rebuild,
-    tell,
+    self, ExportArgs, OpenArgs, Opener, ServiceArgs, Size, StatusArgs, TargetArgs, create_store,
+    new_id, rebuild, tell,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::{Geometry, Role, Store, Target as _, Volume, sbc};
@@ -45,9 +45,9 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Files of data_1, data_2 and data_p. They must not exist.
+    /// Files of data_1, data_2 and data_p, which must not exist; or nbd:SOCKET of an NBD server, whose export is zero.
     #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
-    targets: Vec<PathBuf>,
+    targets: Vec<String>,
     /// Size of the volume in bytes, or with K, M, G, T.
     #[arg(long, required_unless_present = "like")]
     size: Option<Size>,
@@ -64,7 +64,7 @@ struct CreateArgs {
 
 #[derive(Debug, Args)]
 struct VolumeArgs {
-    /// Files, or tcp:HOST:PORT, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(required = true, num_args = 1..=3, value_name = "TARGET")]
     targets: Vec<String>,
     #[command(flatten)]
@@ -165,7 +165,7 @@ fn create(args: &CreateArgs) -> Result<()> {
         _ => bail!("give --size, or --like and --role"),
     };
     for (path, new) in args.targets.iter().zip(news) {
-        Store::create_file(path, new, None)?;
+        create_store(path, new)?;
     }
     tell(&format!("volume {volume}"))
 }

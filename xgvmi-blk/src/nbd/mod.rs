@@ -1,6 +1,7 @@
 //! An NBD server for one volume on a Unix socket: fixed newstyle handshake, structured replies, block status, flush, FUA,
 //! trim, write zeroes, several connections, several requests of each at once.
 
+mod client;
 mod connection;
 mod export;
 mod handshake;
@@ -8,6 +9,7 @@ mod server;
 mod transmit;
 pub mod wire;
 
+pub use client::NbdMedium;
 pub use connection::REQUESTS_MAX;
 pub use export::Export;
 pub use server::{CONNECTIONS_MAX, Server};

@@ -24,7 +24,7 @@ const TRIM: u16 = 4;
 const ZEROES: u16 = 6;
 const STATUS: u16 = 7;
 
-fn export() -> Export {
+pub(super) fn export() -> Export {
     let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::of_size(4096, SIZE).unwrap(),

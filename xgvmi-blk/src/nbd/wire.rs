@@ -7,7 +7,8 @@ pub const GREETING: [u8; 16] = *b"NBDMAGICIHAVEOPT";
 const OPTION_MAGIC: [u8; 8] = *b"IHAVEOPT";
 /// First bytes of a reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// First bytes of a request.
+pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// First bytes of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// First bytes of a chunk of a structured reply.

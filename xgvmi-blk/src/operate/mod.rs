@@ -12,7 +12,7 @@ mod target;
 pub use common::tell;
 pub use daemon::Daemon;
 pub use export::export;
-pub use opener::{Opener, new_id, rebuild};
+pub use opener::{Opener, create_store, new_id, rebuild};
 pub use options::{ExportArgs, OpenArgs, Size, TargetArgs};
 pub use service::{ServiceArgs, service};
 pub use status::{

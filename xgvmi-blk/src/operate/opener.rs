@@ -4,8 +4,9 @@ use super::common::secret;
 use super::options::OpenArgs;
 use crate::error::BlkError;
 use crate::geometry::{Id, Role};
+use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
-use crate::store::{Store, Target};
+use crate::store::{Medium as _, NewTarget, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use std::collections::HashMap;
@@ -25,7 +26,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Files, or `tcp:HOST:PORT`.
+    /// Files, `tcp:HOST:PORT`, or `nbd:SOCKET`.
     ///
     /// # Errors
     /// The secret cannot be read.
@@ -49,7 +50,7 @@ impl Opener {
                 address: address.to_owned(),
                 ..self.remote.clone()
             })?),
-            None => Arc::new(Store::open_file(Path::new(target), self.capacity)?),
+            None => Arc::new(open_store(target, self.capacity)?),
         })
     }
 
@@ -127,6 +128,40 @@ impl Opener {
             std::thread::sleep(RETURN);
         }
     }
+}
+
+/// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
+pub(super) fn open_store(target: &str, capacity: Option<u64>) -> Result<Store, BlkError> {
+    match target.strip_prefix("nbd:") {
+        Some(socket) => {
+            let medium = NbdMedium::connect(Path::new(socket));
+            let medium = medium.map_err(|error| BlkError::io(target, error))?;
+            Store::open(target, Box::new(medium), capacity)
+        }
+        None => Store::open_file(Path::new(target), capacity),
+    }
+}
+
+/// Creates a target: a new file, or an empty export at `nbd:SOCKET`.
+///
+/// # Errors
+/// The file exists, the export is not empty, or errors of the system.
+pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
+    let Some(socket) = target.strip_prefix("nbd:") else {
+        return Store::create_file(Path::new(target), new, None);
+    };
+    let failed = |error| BlkError::io(target, error);
+    let medium = NbdMedium::connect(Path::new(socket)).map_err(failed)?;
+    let mut first = [0; 8192];
+    medium.read(0, &mut first).map_err(failed)?;
+    if first.iter().any(|byte| *byte != 0) {
+        return Err(BlkError::NotATarget {
+            target: target.to_owned(),
+            fault: "it is not empty: a new target needs an export whose first bytes are zero"
+                .to_owned(),
+        });
+    }
+    Store::create(target, Box::new(medium), new, None)
 }
 
 /// Logs an error, unless it was the last one of its kind.

@@ -160,7 +160,7 @@ impl TargetArgs {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct ExportArgs {
-    /// Files, or tcp:HOST:PORT, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(num_args = 0..=3, value_name = "TARGET")]
     pub targets: Vec<String>,
     /// A file with any of these options, as `socket = "/run/vol.sock"`; flags override it.

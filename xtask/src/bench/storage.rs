@@ -1,0 +1,102 @@
+//! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
+//! and writes `target/bench/storage.json`.
+
+use super::build;
+use crate::{setup, workspace};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Seconds of each job, unless the user wants others.
+const SECONDS: u64 = 3;
+
+/// Measures, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    let seconds = seconds(options)?;
+    let tools = setup::storage()?;
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // A report of an earlier run must not count for this run.
+    let _ = fs::remove_file(file);
+    let program = build("xgvmi-blk", "xgvmi-blk")?;
+    let world = storage_suite::World {
+        bin: program.parent().context("the program has a directory")?,
+        dir: &workspace::target_dir().join("bench/storage"),
+        tools: &tools,
+        parts: &[],
+    };
+    let report = storage_suite::bench(&world, seconds)?;
+    println!(
+        "{:<28} {:<5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "server", "op", "size", "MiB/s", "p50 us", "p99 us", "cpu s/GiB", "of nbdkit"
+    );
+    for row in report["rows"].as_array().into_iter().flatten() {
+        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+        let number = |key: &str| row[key].as_f64().unwrap_or_default();
+        println!(
+            "{:<28} {:<5} {:>7} {:>9.1} {:>9.1} {:>9.1} {:>9.2} {:>9.2}",
+            text("backend"),
+            text("op"),
+            row["size"],
+            number("mib_s"),
+            number("p50_us"),
+            number("p99_us"),
+            number("server_cpu_s_per_gib"),
+            number("of_nbdkit")
+        );
+    }
+    let stored: &Value = &report["stored"][0];
+    println!(
+        "half compressible data: {} bytes stored, {} in the reference's format: {:.3}",
+        stored["stored_bytes"],
+        stored["reference_bytes"],
+        stored["of_reference"].as_f64().unwrap_or_default()
+    );
+    let text = serde_json::to_string_pretty(&report)? + "\n";
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn seconds(options: &[String]) -> Result<u64> {
+    match options {
+        [] => Ok(SECONDS),
+        [option, value] if option == "--seconds" => match value.parse() {
+            Ok(seconds @ 1..=60) => Ok(seconds),
+            _ => bail!("--seconds {value}: give 1 to 60"),
+        },
+        _ => bail!(
+            "bench storage has one option, --seconds N, and not '{}'",
+            options.join(" ")
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_job_is_bounded() {
+        let check = |words: &[&str]| {
+            seconds(
+                &words
+                    .iter()
+                    .map(|&word| word.to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(check(&[]).unwrap(), SECONDS);
+        assert_eq!(check(&["--seconds", "60"]).unwrap(), 60);
+        for words in [
+            &["--seconds"][..],
+            &["--seconds", "0"],
+            &["--seconds", "61"],
+            &["x", "3"],
+        ] {
+            assert!(check(words).is_err(), "{words:?}");
+        }
+    }
+}
