@@ -66,8 +66,10 @@ impl<S: Source> Registrations<S> {
     }
 
     /// Records memory that a domain has just registered. Returns the key of an older handle at the
-    /// same address, which UCX freed without this library's knowledge. Without memory it records
-    /// nothing, and UCX handles the registration.
+    /// same address and of the same domain, which UCX freed without this library's knowledge. A key
+    /// of another domain stays bound until that domain closes: only its own pool can release it, and
+    /// nothing holds that pool open here. Without memory it records nothing, and UCX handles the
+    /// registration.
     #[inline]
     pub(crate) fn note(
         &self,
@@ -100,14 +102,14 @@ impl<S: Source> Registrations<S> {
         let line = self.line(memh);
         let before = match occupant {
             None => {
-                let before = self.overflow.forget(memh);
+                let before = self.overflow.forget_of(memh, Some(md.addr()));
                 line.fill(md, address, length);
                 before
             }
             Some(occupant) if occupant == memh.addr() => match line.take() {
-                Some(before) => {
+                Some((of, before)) => {
                     line.fill(md, address, length);
-                    Some(before)
+                    (of == md.addr()).then_some(before)
                 }
                 // The closing of the older handle's domain is releasing the line.
                 None => return self.overflow.note(md, memh, address, length),
@@ -142,14 +144,14 @@ impl<S: Source> Registrations<S> {
     pub(crate) fn forget(&self, memh: MemHandle) -> Option<Exported> {
         let line = self.line(memh);
         if line.memh.load(Ordering::Acquire) == memh.addr()
-            && let Some(exported) = line.take()
+            && let Some((_, exported)) = line.take()
         {
             line.free();
             return Some(exported);
         }
         match self.overflow.is_empty() {
             true => None,
-            false => self.overflow.forget(memh),
+            false => self.overflow.forget_of(memh, None),
         }
     }
 
@@ -181,7 +183,7 @@ impl<S: Source> Registrations<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ptr::without_provenance_mut;
+    use std::ptr::{self, without_provenance_mut};
 
     struct Own(Box<Lines>);
 
@@ -232,6 +234,33 @@ mod tests {
         assert_eq!(found.exported(), Exported::No);
         assert_eq!(found.decide(Exported::Natively), Ok(()));
         assert_eq!(table.forget(handle(1)), Some(Exported::Natively));
+    }
+
+    #[test]
+    fn the_key_of_another_domain_is_not_returned() {
+        let table = table();
+        let [old, new] = [0x1000, 0x2000].map(without_provenance_mut);
+        // Twice as many handles as lines: half of them are in the overflow.
+        for at in 0..2 * LINES {
+            table.note(old, handle(at), at, 1);
+            let found = table.find(handle(at)).expect("noted");
+            found.decide(Exported::FromPool(KEY)).expect("the first");
+        }
+        for at in 0..2 * LINES {
+            assert_eq!(table.note(new, handle(at), at, 2), None);
+            assert_eq!(table.forget(handle(at)), Some(Exported::No));
+        }
+        // The handle is in the overflow, and its line is free by the time of the second record.
+        let occupied =
+            |at: &usize| *at != 0 && ptr::eq(table.line(handle(*at)), table.line(handle(0)));
+        let second = (1..).find(occupied).expect("a handle of the same line");
+        table.note(old, handle(0), 0, 1);
+        table.note(old, handle(second), second, 1);
+        let found = table.find(handle(second)).expect("noted");
+        found.decide(Exported::FromPool(KEY)).expect("the first");
+        assert_eq!(table.forget(handle(0)), Some(Exported::No));
+        assert_eq!(table.note(new, handle(second), second, 2), None);
+        assert_eq!(table.forget(handle(second)), Some(Exported::No));
     }
 
     #[test]

@@ -155,8 +155,8 @@ impl Overflow {
     }
 
     /// Records memory that a domain has just registered. Returns the key of an older handle at the
-    /// same address, which UCX freed without this library's knowledge. Without memory it records
-    /// nothing, and UCX handles the registration.
+    /// same address and of the same domain, which UCX freed without this library's knowledge. Without
+    /// memory it records nothing, and UCX handles the registration.
     pub(super) fn note(
         &self,
         md: MdHandle,
@@ -179,7 +179,10 @@ impl Overflow {
             }
             Some(found) => {
                 shard.spare.push(spare);
-                (found, found.exported())
+                match found.md.load(Ordering::Relaxed) == md.addr() {
+                    true => (found, found.exported()),
+                    false => (found, Exported::No),
+                }
             }
         };
         registration.fill(md, address, length);
@@ -195,15 +198,17 @@ impl Overflow {
         self.shard(hash).find(memh, hash)
     }
 
-    /// Removes a memory handle. Returns its kind of export.
-    pub(super) fn forget(&self, memh: MemHandle) -> Option<Exported> {
+    /// Removes a memory handle. Returns its kind of export; `None` if `md` names another domain than
+    /// the handle's.
+    pub(super) fn forget_of(&self, memh: MemHandle, md: Option<usize>) -> Option<Exported> {
         let (memh, hash) = (memh.addr(), mix(memh.addr()));
         let mut shard = self.shard(hash);
         let registration = shard.remove(memh, hash)?;
         let exported = registration.exported();
+        let of = registration.md.load(Ordering::Relaxed);
         shard.spare.push(registration);
         self.count.fetch_sub(1, Ordering::Relaxed);
-        Some(exported)
+        md.is_none_or(|md| md == of).then_some(exported)
     }
 
     /// Removes all memory of a domain, and passes each exported key of it to `each`, which runs
@@ -283,8 +288,8 @@ mod tests {
         let found = table.find(handle(7)).expect("noted");
         assert_eq!((found.address(), found.length()), (7, 14));
         assert!(table.find(handle(1000)).is_none());
-        assert_eq!(table.forget(handle(7)), Some(Exported::No));
-        assert_eq!(table.forget(handle(7)), None);
+        assert_eq!(table.forget_of(handle(7), None), Some(Exported::No));
+        assert_eq!(table.forget_of(handle(7), None), None);
         assert!(table.find(handle(7)).is_none());
     }
 
@@ -303,7 +308,7 @@ mod tests {
         assert_eq!(table.note(md, handle(1), 2, 2), Some(KEY));
         assert_eq!(found.exported(), Exported::No);
         assert_eq!(found.decide(Exported::Natively), Ok(()));
-        assert_eq!(table.forget(handle(1)), Some(Exported::Natively));
+        assert_eq!(table.forget_of(handle(1), None), Some(Exported::Natively));
     }
 
     #[test]
@@ -315,7 +320,7 @@ mod tests {
                 table.note(md, handle(1000 * round + at), at, 1);
             }
             for at in 0..500 {
-                assert!(table.forget(handle(1000 * round + at)).is_some());
+                assert!(table.forget_of(handle(1000 * round + at), None).is_some());
             }
         }
         assert!(table.is_empty());

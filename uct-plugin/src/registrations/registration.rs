@@ -86,14 +86,15 @@ impl Registration {
         self.md.store(md.addr(), Ordering::Release);
     }
 
-    /// Takes the line away from its memory handle and returns its kind of export. `None` if another
-    /// thread took it: a memory handle has one release, its own or that of its domain.
+    /// Takes the line away from its memory handle. Returns the address of its domain and its kind of
+    /// export. `None` if another thread took it: a memory handle has one release, its own or that of
+    /// its domain.
     #[inline]
-    pub(super) fn take(&self) -> Option<Exported> {
-        if self.md.swap(NO_MD, Ordering::AcqRel) == NO_MD {
-            return None;
+    pub(super) fn take(&self) -> Option<(usize, Exported)> {
+        match self.md.swap(NO_MD, Ordering::AcqRel) {
+            NO_MD => None,
+            md => Some((md, self.exported())),
         }
-        Some(self.exported())
     }
 
     /// Like [`Registration::take`], if the line still belongs to a handle of this domain.
