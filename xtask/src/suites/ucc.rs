@@ -501,8 +501,9 @@ mod tests {
         let trace = "x coll_init: Alltoallv: src={}; CL_BASIC {TL_XGVMI}, team_id 1\n\
                      x coll_init: Bcast root 0: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
                      x coll_init: Allreduce max: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
+                     x coll_init: Reduce_scatter max: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
                      x coll_init: Alltoall inplace: dst={}; NoOp {NoOp}, team_id 1\n";
-        assert_eq!(traced(trace), [1, 1]);
+        assert_eq!(traced(trace), [1, 2]);
         assert!(none_failed("passed:       3\nfailed:       0\n").is_ok());
         assert!(none_failed("passed:       3\nfailed:       1\n").is_err());
         assert!(wrong_bytes(
