@@ -389,6 +389,30 @@ const PROMISES: &[Promise] = &[
         "times",
     ),
     promise(
+        "storage through the DPU: wrong bytes",
+        "volume mismatches",
+        AtMost(0.0),
+        "",
+    ),
+    promise(
+        "storage through the DPU: key and alias commands per transfer on fresh memory, at each size",
+        "volume scheme=xgvmi scheme=announced max:key_commands",
+        AtMost(0.0),
+        "",
+    ),
+    promise(
+        "storage through the DPU: processor time of the host over the pipeline on its own cores",
+        "volume host_cpu_of_host",
+        AtMost(0.5),
+        "times",
+    ),
+    promise(
+        "storage through the DPU: stored bytes over those of the reference's format, mixed data",
+        "volume stored_of_reference",
+        AtMost(0.75),
+        "times",
+    ),
+    promise(
         "accelerators: wrong bytes",
         "naaice mismatches",
         AtMost(0.0),

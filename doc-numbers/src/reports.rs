@@ -60,7 +60,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 19] = [
+pub const REPORTS: [Report; 20] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -134,6 +134,16 @@ pub const REPORTS: [Report; 19] = [
             &["demo", "naaice"],
             "demo-naaice/report.json",
             1000,
+        )
+    },
+    Report {
+        plot: Some("demo-storage/report.svg"),
+        reduce: crate::storage::ratios,
+        ..report(
+            "volume",
+            &["demo", "storage"],
+            "demo-storage/report.json",
+            700,
         )
     },
 ];

@@ -52,6 +52,8 @@ const TABLES: &[Table] = &[
     of("ucc", "ucc", ucc),
     of("ucc-commands", "ucc", ucc_commands),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
+    of("volume", "volume", storage::volume),
+    of("volume-ways", "volume", storage::ways),
 ];
 
 const fn of(
