@@ -42,7 +42,7 @@ enum Source {
 use Source::{Criterion, Library, Median, Pool, Stock};
 
 /// Modes in which `stock_pool` runs with the library.
-const MODES: [&str; 2] = ["batched", "strict"];
+const MODES: [&str; 3] = ["batched", "strict", "chained"];
 
 struct Row {
     name: &'static str,
@@ -77,7 +77,7 @@ const fn through_ucx(name: &'static str, mode: &'static str, line: &'static str)
     row(name, Library(mode, line), Stock(line, 1.0), unit)
 }
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     criterion("lease_release_1t"),
     row(
         "lease_release_2t",
@@ -131,6 +131,7 @@ const ROWS: [Row; 15] = [
     ),
     through_ucx("ucx_bind_invalidate_batched", "batched", "export_release"),
     through_ucx("ucx_bind_invalidate_strict", "strict", "export_release"),
+    through_ucx("ucx_bind_invalidate_chained", "chained", "export_release"),
     through_ucx("ucx_doorbells_64_batched", "batched", "doorbells_64"),
     through_ucx("ucx_doorbells_64_strict", "strict", "doorbells_64"),
     through_ucx("ucx_export_4gib", "batched", "export_4gib"),
