@@ -173,7 +173,8 @@ unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Re
         return Ok(());
     }
     // SAFETY: the caller's promise.
-    whole(unsafe { sys::vm_read(pid, local, remote, length) }?, length)
+    let done = unsafe { sys::vm_read(pid, local, remote, length) };
+    whole(done.map_err(|error| failed(pid, error))?, length)
 }
 
 /// Copies to another process.
@@ -186,10 +187,17 @@ unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> R
         return Ok(());
     }
     // SAFETY: the caller's promise.
-    whole(
-        unsafe { sys::vm_write(pid, local, remote, length) }?,
-        length,
-    )
+    let done = unsafe { sys::vm_write(pid, local, remote, length) };
+    whole(done.map_err(|error| failed(pid, error))?, length)
+}
+
+/// The reason of a failed transfer. The file of a process that has ended is closed.
+fn failed(pid: i32, error: Errno) -> MemoryError {
+    let error = MemoryError::from(error);
+    if error == MemoryError::Gone {
+        files::forget(pid);
+    }
+    error
 }
 
 fn whole(done: usize, asked: usize) -> Result<()> {

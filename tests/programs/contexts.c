@@ -5,15 +5,20 @@
  *   null       runs one such round, then a child stores to address 0 and another one loads from it; prints
  *              "ok store=SIGNAL load=SIGNAL", the signals that ended them
  *   most       opens contexts until that fails, then closes one and opens another; prints "ok opened=N errno=E"
+ *   threads N  N times in each of twelve threads: four run such a round and arm the completion queue, four open and
+ *              close a context, four map a page, store to it and unmap it; prints "ok"
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,6 +60,7 @@ static void round_of(struct ibv_device *device)
 	attributes.cap.max_send_wr = attributes.cap.max_recv_wr = 8;
 	attributes.cap.max_send_sge = attributes.cap.max_recv_sge = 1;
 	CHECK(qp = ibv_create_qp(pd, &attributes));
+	CHECK(!ibv_req_notify_cq(cq, 0));
 	CHECK(!ibv_destroy_qp(qp));
 	CHECK(!ibv_destroy_cq(cq));
 	CHECK(!ibv_dealloc_pd(pd));
@@ -106,6 +112,56 @@ static void most(void)
 	printf("ok opened=%d errno=%d\n", opened, failed);
 }
 
+static struct ibv_device *shared;
+static int rounds;
+
+static void *rounds_with_queues(void *unused)
+{
+	for (int i = 0; i < rounds; i++)
+		round_of(shared);
+	return unused;
+}
+
+static void *rounds_without(void *unused)
+{
+	for (int i = 0; i < rounds; i++) {
+		struct ibv_context *context = ibv_open_device(shared);
+
+		CHECK(context);
+		CHECK(!ibv_close_device(context));
+	}
+	return unused;
+}
+
+/* Takes the addresses that closed contexts have left. */
+static void *pages(void *unused)
+{
+	for (int i = 0; i < rounds; i++) {
+		volatile uint64_t *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		CHECK(page != MAP_FAILED);
+		for (int j = 0; j < 100; j++) {
+			page[256] = j;
+			CHECK(page[256] == (uint64_t)j);
+			sched_yield();
+		}
+		CHECK(!munmap((void *)page, 4096));
+	}
+	return unused;
+}
+
+static void threads(void)
+{
+	void *(*const of[3])(void *) = { rounds_with_queues, rounds_without, pages };
+	pthread_t all[12];
+
+	for (int i = 0; i < 12; i++)
+		CHECK(!pthread_create(&all[i], NULL, of[i % 3], NULL));
+	for (int i = 0; i < 12; i++)
+		CHECK(!pthread_join(all[i], NULL));
+	printf("ok\n");
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **devices;
@@ -122,6 +178,10 @@ int main(int argc, char **argv)
 		int store = ended_by(1), load = ended_by(0);
 
 		printf("ok store=%d load=%d\n", store, load);
+	} else if (!strcmp(what, "threads") && argc == 3) {
+		shared = devices[0];
+		rounds = atoi(argv[2]);
+		threads();
 	} else if (!strcmp(what, "rounds") && argc == 3) {
 		int before = open_files();
 

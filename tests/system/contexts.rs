@@ -11,6 +11,8 @@ const FUNCTION: &str = "node0.host";
 const ROUNDS: u64 = 10_000;
 /// The limit in docs/EMULATION.md, section Limits.
 const CONTEXTS_MAX: usize = 4096;
+/// Rounds of each thread that opens and closes, or maps and unmaps.
+const ROUNDS_OF_A_THREAD: u64 = 1_500;
 const EMFILE: i32 = 24;
 const SIGSEGV: i32 = 11;
 
@@ -19,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("context_leaves_no_file", leaves_no_file),
         Case::new("context_closed_leaves_null_alone", leaves_null_alone),
         Case::new("context_limit", limit),
+        Case::new("context_opened_by_threads", opened_by_threads),
     ]
 }
 
@@ -58,6 +61,16 @@ fn leaves_null_alone(world: &World) -> Result<()> {
         "{said}{complained}"
     );
     ensure!(complained.is_empty(), "{complained}");
+    Ok(())
+}
+
+/// Making the doorbell pages of one thread's context read-only affects no page of another thread, whatever it maps and unmaps.
+fn opened_by_threads(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let rounds = ROUNDS_OF_A_THREAD.to_string();
+    let mut command = testbed.command(FUNCTION, compile("contexts")?);
+    let said = succeed(command.args(["threads", &rounds]))?;
+    ensure!(said == "ok\n", "{said}");
     Ok(())
 }
 

@@ -5,7 +5,8 @@
 //! reports the cause of an error.
 //!
 //! A file refers to the memory that the process had when the file was opened. After an exec or the
-//! end of the process it transfers nothing. The files have high numbers, so that a program that
+//! end of the process it transfers nothing. It is closed when a transfer finds that, and when a file
+//! of another process is opened. The files have high numbers, so that a program that
 //! expects the next free number does not meet them. A program that closes all its files may close
 //! these too.
 //!
@@ -62,6 +63,41 @@ pub fn may_be(fd: RawFd) -> bool {
 
 fn holds(place: &AtomicU64, fd: RawFd) -> bool {
     file_of(place.load(Ordering::Relaxed)) == Some(fd)
+}
+
+/// Closes the file of a process that has ended.
+#[cold]
+pub(super) fn forget(pid: i32) {
+    let owner = u64::from(pid.unsigned_abs());
+    for place in &FILES {
+        let held = place.load(Ordering::Relaxed);
+        if held >> 32 == owner {
+            empty(place, held);
+        }
+    }
+}
+
+/// Closes the files of all processes that have ended or run another program. Their files transfer
+/// nothing, where a living process's file transfers or fails.
+fn forget_ended() {
+    for place in &FILES {
+        let held = place.load(Ordering::Relaxed);
+        let mut byte = 0_u8;
+        let local = (&raw mut byte).expose_provenance();
+        // SAFETY: a byte of this function.
+        let ended = |file| unsafe { sys::pread_to(file, local, 1, 0) } == Ok(0);
+        if file_of(held).is_some_and(ended) {
+            empty(place, held);
+        }
+    }
+}
+
+/// Empties a slot and closes its file, unless another thread has changed the slot.
+fn empty(place: &AtomicU64, held: u64) {
+    let emptied = place.compare_exchange(held, 0, Ordering::Relaxed, Ordering::Relaxed);
+    if let (Ok(_), Some(file)) = (emptied, file_of(held)) {
+        sys::close(file);
+    }
 }
 
 /// Must be called before the program closes this descriptor itself.
@@ -133,6 +169,7 @@ fn replace(place: &AtomicU64, held: u64, pid: i32) -> u64 {
     if let Some(old) = file_of(held) {
         sys::close(old);
     }
+    forget_ended();
     new
 }
 
@@ -257,6 +294,35 @@ mod tests {
             space.read(other.address, &mut found),
             Err(MemoryError::Gone)
         );
+    }
+
+    #[test]
+    fn files_of_ended_processes_are_closed() {
+        let _turn = ONE_AT_A_TIME.lock().unwrap();
+        let (mut first, mut second) = (Other::new(), Other::new());
+        let has_file = |other: &Other| {
+            let held = other.held();
+            held >> 32 == u64::from(other.child.id()) && file_of(held).is_some()
+        };
+        first.check(1);
+        assert!(has_file(&first));
+        first.child.kill().unwrap();
+        first.child.wait().unwrap();
+        // Nothing has used the file since.
+        assert!(has_file(&first));
+        second.check(2);
+        assert!(!has_file(&first));
+        // A transfer that is too long for the file finds the end of the process.
+        assert!(has_file(&second));
+        second.child.kill().unwrap();
+        second.child.wait().unwrap();
+        let space = Space::of(second.pid());
+        let mut long = [0; 2 * BYTES_MAX];
+        assert_eq!(
+            space.read(second.address, &mut long),
+            Err(MemoryError::Gone)
+        );
+        assert!(!has_file(&second));
     }
 
     #[test]

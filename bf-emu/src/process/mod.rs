@@ -223,6 +223,22 @@ fn tell_of_contexts() {
     let _ = sys::write(2, text.as_bytes());
 }
 
+/// Makes a page of a context's file read-only.
+///
+/// # Errors
+/// EIO: the kernel refuses.
+fn close_uar(start: usize) -> Result<(), Errno> {
+    // SAFETY: the page is a mapping of our own file, made by the driver for a UAR of the context that the calling thread
+    // creates an object in: it stays until that context closes. The handler for its faults is installed since the context
+    // was opened.
+    let failed = unsafe { libc::syscall(libc::SYS_mprotect, start, PAGE, libc::PROT_READ) };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(Errno(libc::EIO))
+    }
+}
+
 /// Bytes of the description in a context's file: magic, number, owner, index in the view.
 const DESCRIPTION_BYTES: usize = 24;
 
@@ -489,45 +505,34 @@ impl Process {
         self.uars.take_back(context, uar)
     }
 
-    /// Finds the mappings of UAR pages allocated since the last call and makes them read-only: from
-    /// then on a store is a doorbell. Must be called before a doorbell of a new queue.
+    /// Finds the mappings of a context's UAR pages that are not found yet and makes them read-only:
+    /// from then on a store is a doorbell. Must be called before a doorbell of a new queue of the
+    /// context.
     ///
     /// In polling mode the mappings stay writable.
-    pub(crate) fn close_uars(&self) -> Result<(), Errno> {
+    pub(crate) fn close_uars(&self, context: Context) -> Result<(), Errno> {
         if engine::polling::is_on() {
             return Ok(());
         }
-        if !self.uars.take_unseen() {
-            return Ok(());
-        }
-        let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno(libc::EIO))?;
-        for map in maps.lines().filter_map(Mapping::parse) {
-            let Some(context) = self.contexts.find(map.file) else {
-                continue;
-            };
-            if !map.writable || device_memory::contains(map.offset / PAGE as u64) {
-                continue;
+        let mappings = || {
+            let maps = std::fs::read_to_string("/proc/self/maps").map_err(|_| Errno(libc::EIO))?;
+            let mut pages = Vec::new();
+            for map in maps.lines().filter_map(Mapping::parse) {
+                let found = self.contexts.find(map.file);
+                if found.is_none_or(|found| found.number != context.number)
+                    || !map.writable
+                    || device_memory::contains(map.offset / PAGE as u64)
+                {
+                    continue;
+                }
+                for page in 0..(map.end - map.start) / PAGE {
+                    let number = map.offset / PAGE as u64 + page as u64;
+                    pages.push((map.start + page * PAGE, number));
+                }
             }
-            // SAFETY: the range is a mapping of our own file, made by the driver for a UAR. The
-            // handler for its faults is installed since the context was opened.
-            let failed = unsafe {
-                libc::syscall(
-                    libc::SYS_mprotect,
-                    map.start,
-                    map.end - map.start,
-                    libc::PROT_READ,
-                )
-            };
-            if failed != 0 {
-                return Err(Errno(libc::EIO));
-            }
-            for page in 0..(map.end - map.start) / PAGE {
-                let at = map.start + page * PAGE;
-                let index = map.offset / PAGE as u64 + page as u64;
-                self.uars.mapped(at, context, index)?;
-            }
-        }
-        Ok(())
+            Ok(pages)
+        };
+        self.uars.close_new(context, mappings, close_uar)
     }
 
     /// Executes a doorbell: a store of this process to `address`. `value` is the stored value in

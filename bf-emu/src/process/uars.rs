@@ -1,7 +1,7 @@
 //! The doorbell pages of a process: allocated pages, and the address of each mapping.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::contexts::Context;
 use crate::sys::Errno;
@@ -30,6 +30,8 @@ struct Given {
     page: u64,
     /// Number on the device.
     number: u32,
+    /// True once a mapping of the page is recorded.
+    is_mapped: bool,
 }
 
 /// A page whose stores are doorbells.
@@ -47,8 +49,7 @@ pub(super) struct Uars {
     slots: Box<[Slot]>,
     /// Slots from this one on were never used.
     high: AtomicUsize,
-    /// True if the mapping of an allocated page is not found yet.
-    unseen: AtomicBool,
+    /// The lock is held while mappings are searched, so that a thread waits until another thread has recorded its pages.
     given: Mutex<Vec<Given>>,
 }
 
@@ -63,7 +64,6 @@ impl Uars {
         Self {
             slots: (0..UARS_MAX).map(|_| slot()).collect(),
             high: AtomicUsize::new(0),
-            unseen: AtomicBool::new(false),
             given: Mutex::default(),
         }
     }
@@ -81,8 +81,8 @@ impl Uars {
             context: context.number,
             page,
             number,
+            is_mapped: false,
         });
-        self.unseen.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -104,10 +104,10 @@ impl Uars {
 
     /// Frees all pages of a context.
     pub(super) fn take_back_all(&self, context: Context) {
+        // With the lock: a freed slot keeps its context's number until another thread records a page there.
+        let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         self.close(|slot| slot.context.load(Ordering::Relaxed) == context.number);
-        if let Ok(mut given) = self.given.lock() {
-            given.retain(|given| given.context != context.number);
-        }
+        given.retain(|given| given.context != context.number);
     }
 
     fn close(&self, wanted: impl Fn(&Slot) -> bool) {
@@ -117,23 +117,41 @@ impl Uars {
         }
     }
 
-    /// True if a page was allocated since the last call. Its mapping must then be found.
-    pub(super) fn take_unseen(&self) -> bool {
-        self.unseen.swap(false, Ordering::AcqRel)
-    }
-
-    /// Records the mapping of a page of a context's file. A page that is not allocated has no
-    /// effect.
+    /// Records the mappings of a context's allocated pages, if one of these is not recorded yet.
+    ///
+    /// `mappings` gives the address and the page number of each writable page of the context's file. `close` makes a page
+    /// read-only. Both run under this table's lock, so that a thread waits until another one has recorded the pages of a
+    /// context that they share.
+    ///
+    /// Pages of other contexts are not touched: another thread can unmap them, and map something else at their address,
+    /// between `mappings` and `close`.
     ///
     /// # Errors
-    /// ENOMEM: the process has [`UARS_MAX`] mappings.
-    pub(super) fn mapped(&self, start: usize, context: Context, page: u64) -> Result<(), Errno> {
-        let is_it = |given: &&Given| (given.context, given.page) == (context.number, page);
-        let number = {
-            let given = self.given.lock().map_err(|_| Errno(libc::EIO))?;
-            given.iter().find(is_it).map(|given| given.number)
-        };
-        let Some(number) = number else { return Ok(()) };
+    /// ENOMEM: the process has [`UARS_MAX`] mappings. Or the errors of `mappings` and `close`.
+    pub(super) fn close_new<M: IntoIterator<Item = (usize, u64)>>(
+        &self,
+        context: Context,
+        mappings: impl FnOnce() -> Result<M, Errno>,
+        close: impl Fn(usize) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut given = self.given.lock().map_err(|_| Errno(libc::ENOMEM))?;
+        let is_new = |given: &Given| given.context == context.number && !given.is_mapped;
+        if !given.iter().any(is_new) {
+            return Ok(());
+        }
+        for (start, page) in mappings()? {
+            let is_it = |given: &&mut Given| (given.context, given.page) == (context.number, page);
+            let Some(given) = given.iter_mut().find(is_it) else {
+                continue;
+            };
+            close(start)?;
+            self.record(start, context, given.number)?;
+            given.is_mapped = true;
+        }
+        Ok(())
+    }
+
+    fn record(&self, start: usize, context: Context, number: u32) -> Result<(), Errno> {
         let is_free = |slot: &Slot| slot.start.load(Ordering::Acquire) == FREE;
         let index = self.slots.iter().position(is_free);
         let index = index.ok_or(Errno(libc::ENOMEM))?;
@@ -163,6 +181,7 @@ impl Uars {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     const CONTEXT: Context = Context {
         number: 4,
@@ -170,21 +189,39 @@ mod tests {
         slot: 0,
     };
 
-    #[test]
-    fn a_page_rings_while_its_context_is_open() {
-        let uars = Uars::new();
-        assert!(!uars.take_unseen());
-        uars.give(CONTEXT, 1, 77).unwrap();
-        uars.give(CONTEXT, 2, 78).unwrap();
-        assert!(uars.take_unseen() && !uars.take_unseen());
-        for (start, page) in [(0x1000, 1), (0x2000, 2), (0x3000, 3)] {
-            uars.mapped(start, CONTEXT, page).unwrap();
-        }
-        let uar = |number| Uar {
+    const OTHER: Context = Context {
+        number: 5,
+        function: 2,
+        slot: 1,
+    };
+    const ALL: [(usize, u64); 3] = [(0x1000, 1), (0x2000, 2), (0x3000, 3)];
+
+    fn uar(number: u32) -> Uar {
+        Uar {
             context: 4,
             function: 2,
             number,
+        }
+    }
+
+    /// Closes the pages of a context that are in `mappings`. The result tells whether a search was necessary.
+    fn search(uars: &Uars, context: Context, mappings: &[(usize, u64)]) -> bool {
+        let searched = Cell::new(false);
+        let mappings = || {
+            searched.set(true);
+            Ok(mappings.iter().copied())
         };
+        uars.close_new(context, mappings, |_| Ok(())).unwrap();
+        searched.get()
+    }
+
+    #[test]
+    fn a_page_rings_while_its_context_is_open() {
+        let uars = Uars::new();
+        assert!(!search(&uars, CONTEXT, &ALL));
+        uars.give(CONTEXT, 1, 77).unwrap();
+        uars.give(CONTEXT, 2, 78).unwrap();
+        assert!(search(&uars, CONTEXT, &ALL) && !search(&uars, CONTEXT, &ALL));
         let found = [0, 0x1000, 0x2000, 0x3000].map(|start| uars.at(start));
         assert_eq!(found, [None, Some(uar(77)), Some(uar(78)), None]);
         uars.take_back(CONTEXT, 77).unwrap();
@@ -193,5 +230,28 @@ mod tests {
         uars.take_back_all(CONTEXT);
         // No page is at the address of a free slot, or at 0.
         assert_eq!((uars.at(0x2000), uars.at(0)), (None, None));
+    }
+
+    /// A thread maps a page some time after its allocation. Calls of other threads in between change nothing.
+    #[test]
+    fn a_page_waits_for_a_call_of_its_own_context() {
+        let uars = Uars::new();
+        uars.give(CONTEXT, 1, 77).unwrap();
+        uars.give(OTHER, 1, 79).unwrap();
+        assert!(search(&uars, OTHER, &[(0x9000, 1)]));
+        assert_eq!(uars.at(0x9000).map(|uar| uar.number), Some(79));
+        assert!(!search(&uars, OTHER, &ALL));
+        assert!(search(&uars, CONTEXT, &ALL));
+        assert_eq!(uars.at(0x1000), Some(uar(77)));
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_closed_is_searched_again() {
+        let uars = Uars::new();
+        uars.give(CONTEXT, 1, 77).unwrap();
+        let failed = uars.close_new(CONTEXT, || Ok(ALL), |_| Err(Errno(libc::EIO)));
+        assert_eq!((failed, uars.at(0x1000)), (Err(Errno(libc::EIO)), None));
+        assert!(search(&uars, CONTEXT, &ALL));
+        assert_eq!(uars.at(0x1000), Some(uar(77)));
     }
 }

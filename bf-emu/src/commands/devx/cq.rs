@@ -23,7 +23,7 @@ const LOG_SIZE_MAX: u32 = 22;
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateCq);
-    call.process.close_uars()?;
+    call.process.close_uars(call.context)?;
     let log_size = get(input, cq::LOG_CQ_SIZE);
     let log_stride = match get(input, cq::CQE_SZ) {
         0 => 6,

@@ -32,7 +32,7 @@ const MISSING: CommandError = CommandError::Kernel(Errno(libc::ENOENT));
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateQp);
-    call.process.close_uars()?;
+    call.process.close_uars(call.context)?;
     let service = get8(input, field(context::ST));
     if !matches!(
         service,

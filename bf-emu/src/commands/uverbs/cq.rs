@@ -34,7 +34,7 @@ pub(super) const DESTROYED_BYTES: u16 = 8;
 
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateCq);
-    call.process.close_uars()?;
+    call.process.close_uars(call.context)?;
     let flags = ioctl.flags(create_cq::FLAGS, TIMESTAMPS | IGNORE_OVERRUN)?;
     let cqe = ioctl.number32(create_cq::CQE)?;
     // struct mlx5_ib_create_cq

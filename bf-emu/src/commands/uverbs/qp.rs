@@ -109,7 +109,7 @@ fn check_driver_flags(qp_type: u64, flags: u32) -> Result<(), Errno> {
 /// answers.
 pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::CreateQp);
-    call.process.close_uars()?;
+    call.process.close_uars(call.context)?;
     let asked = Asked::read(ioctl)?;
     let named = Named::read(call, ioctl, asked.service)?;
     if asked.sends() {
