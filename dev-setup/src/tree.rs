@@ -107,11 +107,26 @@ pub fn debian13() -> Result<PathBuf> {
     Ok(part.join("root"))
 }
 
+/// Variable with the prefix of a UCC that is tested instead of the packages' one.
+pub const OTHER_UCC: &str = "XGVMI_UCC_TREE";
+
+/// UCC's own programs that the suite runs.
+const UCC_PROGRAMS: [&str; 3] = ["ucc_info", "ucc_perftest", "ucc_test_mpi"];
+
 /// A tree with stock UCC, Open MPI and MPICH.
 #[derive(Debug, Clone)]
 pub struct UccTree {
     /// The root of the unpacked packages.
     pub root: PathBuf,
+    /// A UCC that is used instead of the packages' one.
+    pub other: Option<OtherUcc>,
+}
+
+/// An installed UCC that the user names with [`OTHER_UCC`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherUcc {
+    prefix: PathBuf,
+    libraries: PathBuf,
 }
 
 /// The tree. Downloads it unless the cache contains it.
@@ -126,6 +141,7 @@ pub fn ucc() -> Result<UccTree> {
     })?;
     Ok(UccTree {
         root: part.join("root"),
+        other: OtherUcc::given()?,
     })
 }
 
@@ -136,7 +152,8 @@ pub fn ucc() -> Result<UccTree> {
 pub fn ucc_if_there() -> Result<Option<UccTree>> {
     let cache = Cache::open()?;
     let root = cache.dir.join(part_name()).join("root");
-    Ok(cache.has_part(&part_name()).then_some(UccTree { root }))
+    let tree = UccTree { root, other: None };
+    Ok(cache.has_part(&part_name()).then_some(tree))
 }
 
 /// Attempts to fetch from a suite that no archive has, as after the removal of the packages.
@@ -155,7 +172,30 @@ fn part_name() -> String {
 impl UccTree {
     /// UCC's public headers.
     pub fn include(&self) -> PathBuf {
-        self.root.join("usr/include")
+        match &self.other {
+            Some(other) => other.prefix.join("include"),
+            None => self.root.join("usr/include"),
+        }
+    }
+
+    /// libucc, as seen from outside the tree.
+    pub fn library(&self) -> PathBuf {
+        match &self.other {
+            Some(other) => other.libraries.join("libucc.so.1"),
+            None => {
+                let within = Self::libraries();
+                let libraries = self.root.join(within.trim_start_matches('/'));
+                libraries.join("libucc.so.1")
+            }
+        }
+    }
+
+    /// One of UCC's programs, as seen from inside the tree.
+    pub fn program(&self, stage: &Path, name: &str) -> PathBuf {
+        match &self.other {
+            Some(_) => stage.join("bin").join(name),
+            None => Path::new("/usr/bin").join(name),
+        }
     }
 
     /// The tree's library directories, as seen from inside the tree.
@@ -166,16 +206,10 @@ impl UccTree {
     /// Creates a directory with links to the wheels' UCX and the tree's UCC. UCC loads its components from there, and
     /// with `component` one more: UCC and UCX look for modules next to the path by which they were loaded. The wheels'
     /// own directory is unsuitable, because it also contains libraries of another Open MPI.
-    pub fn stage(dir: &Path, ucx: &Path, component: Option<&Path>) -> Result<()> {
-        const OWN: [&str; 7] = [
-            "cl_basic",
-            "cl_hier",
-            "tl_ucp",
-            "tl_self",
-            "mc_cpu",
-            "ec_cpu",
-            "sysinfo_ib",
-        ];
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn stage(&self, dir: &Path, ucx: &Path, component: Option<&Path>) -> Result<()> {
         const UCX: [&str; 6] = [
             "libucm.so.0",
             "libucp.so.0",
@@ -184,22 +218,14 @@ impl UccTree {
             "libuct.so.0",
             "ucx",
         ];
+        // An earlier stage may be that of another UCC.
+        let _ = fs::remove_dir_all(dir);
         let modules = dir.join("ucc");
         fs::create_dir_all(&modules)
             .with_context(|| format!("cannot create {}", modules.display()))?;
-        let link = |to: &Path, name: &Path| {
-            let _ = fs::remove_file(name);
-            std::os::unix::fs::symlink(to, name)
-                .with_context(|| format!("cannot link {}", name.display()))
-        };
-        let libraries = PathBuf::from(Self::libraries());
-        link(&libraries.join("libucc.so.1"), &dir.join("libucc.so.1"))?;
-        for name in OWN {
-            let file = format!("libucc_{name}.so");
-            link(
-                &libraries.join("ucc").join(format!("{file}.1")),
-                &modules.join(file),
-            )?;
+        match &self.other {
+            Some(other) => other.copy(dir)?,
+            None => Self::link_packages(dir)?,
         }
         for name in UCX {
             link(&ucx.join(name), &dir.join(name))?;
@@ -210,10 +236,95 @@ impl UccTree {
         Ok(())
     }
 
+    fn link_packages(dir: &Path) -> Result<()> {
+        const OWN: [&str; 7] = [
+            "cl_basic",
+            "cl_hier",
+            "tl_ucp",
+            "tl_self",
+            "mc_cpu",
+            "ec_cpu",
+            "sysinfo_ib",
+        ];
+        let libraries = PathBuf::from(Self::libraries());
+        link(&libraries.join("libucc.so.1"), &dir.join("libucc.so.1"))?;
+        for name in OWN {
+            let file = format!("libucc_{name}.so");
+            let to = libraries.join("ucc").join(format!("{file}.1"));
+            link(&to, &dir.join("ucc").join(file))?;
+        }
+        Ok(())
+    }
+
     /// Library path of a program in the tree: the stage, then the tree's own directories.
     pub fn library_path(stage: &Path) -> String {
         joined(&[stage.to_owned(), Self::libraries().into()])
     }
+}
+
+impl OtherUcc {
+    /// The UCC that the variable names; `None` if it names none.
+    ///
+    /// # Errors
+    /// The directory has no complete UCC.
+    pub fn given() -> Result<Option<Self>> {
+        let prefix = std::env::var_os(OTHER_UCC).filter(|value| !value.is_empty());
+        prefix
+            .map(|prefix| Self::new(Path::new(&prefix)).with_context(|| OTHER_UCC))
+            .transpose()
+    }
+
+    fn new(prefix: &Path) -> Result<Self> {
+        let shown = prefix.display();
+        let libraries = ["lib", "lib64"].map(|name| prefix.join(name));
+        let libraries = libraries
+            .into_iter()
+            .find(|dir| dir.join("libucc.so.1").exists())
+            .with_context(|| format!("neither lib nor lib64 of {shown} has libucc.so.1"))?;
+        for name in UCC_PROGRAMS {
+            ensure!(
+                prefix.join("bin").join(name).exists(),
+                "{shown}/bin has no {name}; build that UCC with --with-mpi"
+            );
+        }
+        Ok(Self {
+            prefix: prefix.to_owned(),
+            libraries,
+        })
+    }
+
+    /// Copies libraries, components and programs, because the prefix may be invisible inside the tree.
+    fn copy(&self, dir: &Path) -> Result<()> {
+        let copy = |from: &Path, to: &Path| {
+            let copied = fs::copy(from, to);
+            copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+        };
+        copy(
+            &self.libraries.join("libucc.so.1"),
+            &dir.join("libucc.so.1"),
+        )?;
+        let modules = self.libraries.join("ucc");
+        let shown = || format!("cannot read {}", modules.display());
+        for entry in fs::read_dir(&modules).with_context(shown)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default();
+            if path.extension().is_some_and(|extension| extension == "so") {
+                copy(&path, &dir.join("ucc").join(name))?;
+            }
+        }
+        fs::create_dir_all(dir.join("bin"))?;
+        for name in UCC_PROGRAMS {
+            copy(
+                &self.prefix.join("bin").join(name),
+                &dir.join("bin").join(name),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn link(to: &Path, name: &Path) -> Result<()> {
+    std::os::unix::fs::symlink(to, name).with_context(|| format!("cannot link {}", name.display()))
 }
 
 fn fetch(suite: &str, packages: &[&str], dir: &Path) -> Result<()> {
@@ -389,20 +500,51 @@ mod tests {
     #[test]
     fn a_stage_has_the_component_beside_the_others() {
         let dir = tempfile::tempdir().unwrap();
-        let ucx = Path::new("/ucx");
-        UccTree::stage(
-            dir.path(),
-            ucx,
-            Some(Path::new("/built/libucc_tl_xgvmi.so")),
-        )
-        .unwrap();
-        let names = fs::read_dir(dir.path().join("ucc")).unwrap().count();
-        assert_eq!(names, 8);
-        UccTree::stage(dir.path(), ucx, None).unwrap();
-        let library = fs::read_link(dir.path().join("libucc.so.1")).unwrap();
+        let stage = dir.path().join("stage");
+        let tree = UccTree {
+            root: "/root".into(),
+            other: None,
+        };
+        let (ucx, component) = (Path::new("/ucx"), Path::new("/built/libucc_tl_xgvmi.so"));
+        tree.stage(&stage, ucx, Some(component)).unwrap();
+        let names = || fs::read_dir(stage.join("ucc")).unwrap().count();
+        assert_eq!(names(), 8);
+        tree.stage(&stage, ucx, None).unwrap();
+        assert_eq!(names(), 7);
+        let library = fs::read_link(stage.join("libucc.so.1")).unwrap();
         assert_eq!(
             library,
             Path::new(&UccTree::libraries()).join("libucc.so.1")
         );
+    }
+
+    #[test]
+    fn another_ucc_is_copied_into_the_stage() {
+        let dir = tempfile::tempdir().unwrap();
+        let (prefix, stage) = (dir.path().join("ucc"), dir.path().join("stage"));
+        let refused = OtherUcc::new(&prefix).unwrap_err().to_string();
+        assert!(refused.contains("libucc.so.1"), "{refused}");
+        for name in ["lib64/ucc", "bin"] {
+            fs::create_dir_all(prefix.join(name)).unwrap();
+        }
+        let write = |name: &str| fs::write(prefix.join(name), "").unwrap();
+        write("lib64/libucc.so.1");
+        let refused = OtherUcc::new(&prefix).unwrap_err().to_string();
+        assert!(refused.contains("no ucc_info"), "{refused}");
+        for name in UCC_PROGRAMS {
+            write(&format!("bin/{name}"));
+        }
+        write("lib64/ucc/libucc_tl_ucp.so");
+        write("lib64/ucc/libucc_tl_ucp.la");
+        let tree = UccTree {
+            root: "/root".into(),
+            other: Some(OtherUcc::new(&prefix).unwrap()),
+        };
+        tree.stage(&stage, Path::new("/ucx"), None).unwrap();
+        assert_eq!(fs::read_dir(stage.join("ucc")).unwrap().count(), 1);
+        let program = tree.program(&stage, "ucc_info");
+        assert_eq!(program, stage.join("bin/ucc_info"));
+        assert!(program.exists() && stage.join("libucc.so.1").exists());
+        assert_eq!(tree.library(), prefix.join("lib64/libucc.so.1"));
     }
 }

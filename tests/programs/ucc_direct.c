@@ -8,11 +8,15 @@
  *   ucc_direct reduce PREFIX COMMAND...
  *                                repeats allreduces of fresh vectors, in place and not; rank 0 runs COMMAND, which prints the
  *                                device's counters, before and after the last rounds into PREFIX.before and PREFIX.after
+ *   ucc_direct fork              repeats alltoallv, forks a child that cannot use the team and ends, and repeats it again
+ *   ucc_direct left              makes calls that the component leaves to others, between two that it serves; rank 0 prints
+ *                                what became of each
  *   ucc_direct load FILE         loads a component as UCC does, in a process with UCC, and prints the time in us
  */
 #include "ucc_side.h"
 #include <dlfcn.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { BLOCK = 8192, POSTS = 6, AFTER = 20, SHARED = 10, ROUNDS_MAX = 200000 };
 
@@ -298,6 +302,148 @@ static void reduce(char **words)
 	counters(words + 1, words[0], "after");
 }
 
+/* The child ends by exit(), so that all handlers of the process run in it. */
+static void forked(void)
+{
+	enum { ROUNDS = 10 };
+	size_t size = (size_t)ranks * BLOCK;
+	int status = 1;
+	unsigned round;
+	pid_t child;
+
+	for (round = 0; round < ROUNDS; round++)
+		CHECK(once(round));
+	fflush(NULL);
+	child = fork();
+	CHECK(child < 0);
+	if (child == 0) {
+		uint8_t *send = fresh(size), *receive = fresh(size);
+		ucc_coll_args_t args;
+		ucc_coll_req_h request;
+
+		describe(&args, send, receive);
+		exit(ucc_collective_init(&args, &request, team) == UCC_OK);
+	}
+	CHECK(waitpid(child, &status, 0) != child || status != 0);
+	for (round = 0; round < ROUNDS; round++)
+		CHECK(once(ROUNDS + round));
+}
+
+static size_t no_pack(void *state, size_t offset, void *to, size_t length)
+{
+	(void)state, (void)offset, (void)to, (void)length;
+	return 0;
+}
+
+static ucc_status_t no_unpack(void *state, size_t offset, const void *from, size_t length)
+{
+	(void)state, (void)offset, (void)from, (void)length;
+	return UCC_ERR_NOT_SUPPORTED;
+}
+
+static void *no_start(void *of, const void *buffer, size_t count)
+{
+	(void)of, (void)count;
+	return (void *)(uintptr_t)buffer;
+}
+
+static void *no_start_unpack(void *of, void *buffer, size_t count)
+{
+	(void)of, (void)count;
+	return buffer;
+}
+
+static size_t no_size(void *state)
+{
+	(void)state;
+	return 0;
+}
+
+static void no_finish(void *state)
+{
+	(void)state;
+}
+
+/* No component of UCC serves a generic datatype: the call fails at its initialization. */
+static void generic(void)
+{
+	ucc_generic_dt_ops_t ops = { .mask = UCC_GENERIC_DT_OPS_FIELD_FLAGS,
+				     .start_pack = no_start,
+				     .start_unpack = no_start_unpack,
+				     .packed_size = no_size,
+				     .pack = no_pack,
+				     .unpack = no_unpack,
+				     .finish = no_finish };
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *send = fresh(size), *receive = fresh(size);
+	ucc_coll_args_t args;
+	ucc_coll_req_h request;
+	ucc_datatype_t datatype;
+
+	CHECK(ucc_dt_create_generic(&ops, NULL, &datatype));
+	describe(&args, send, receive);
+	args.src.info_v.datatype = datatype;
+	args.dst.info_v.datatype = datatype;
+	CHECK(ucc_collective_init(&args, &request, team) >= 0);
+	ucc_dt_destroy(datatype);
+	munmap(send, size);
+	munmap(receive, size);
+	if (rank == 0)
+		printf("generic datatype refused\n");
+}
+
+static void average(void)
+{
+	enum { ELEMENTS = 1000 };
+	static float send[ELEMENTS], receive[ELEMENTS];
+	ucc_coll_args_t args;
+	ucc_coll_req_h request;
+	size_t at;
+
+	for (at = 0; at < ELEMENTS; at++)
+		send[at] = (float)(rank + 1) * 8;
+	describe_sum(&args, send, receive, ELEMENTS);
+	args.op = UCC_OP_AVG;
+	args.src.info.datatype = UCC_DT_FLOAT32;
+	args.dst.info.datatype = UCC_DT_FLOAT32;
+	CHECK(ucc_collective_init(&args, &request, team));
+	CHECK(run_posted(request));
+	CHECK(ucc_collective_finalize(request));
+	for (at = 0; at < ELEMENTS; at++)
+		CHECK(receive[at] != (float)(ranks + 1) * 4);
+	if (rank == 0)
+		printf("average on the hosts\n");
+}
+
+/* A broadcast among the first two ranks. The others do not take part. */
+static void active_set(void)
+{
+	static uint8_t block[BLOCK];
+	ucc_coll_args_t args = { .mask = UCC_COLL_ARGS_FIELD_ACTIVE_SET | UCC_COLL_ARGS_FIELD_TAG, .coll_type = UCC_COLL_TYPE_BCAST };
+	ucc_coll_req_h request;
+	size_t at;
+
+	if (rank < 2) {
+		for (at = 0; rank == 0 && at < BLOCK; at++)
+			block[at] = byte_of(0, 1, 0, at);
+		args.tag = 7;
+		args.src.info.buffer = block;
+		args.src.info.count = BLOCK;
+		args.src.info.datatype = UCC_DT_UINT8;
+		args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+		args.active_set.start = 0;
+		args.active_set.stride = 1;
+		args.active_set.size = 2;
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		for (at = 0; at < BLOCK; at++)
+			CHECK(block[at] != byte_of(0, 1, 0, at));
+	}
+	if (rank == 0)
+		printf("active set on the hosts\n");
+}
+
 static double now_us(void)
 {
 	struct timespec now;
@@ -334,7 +480,15 @@ int main(int argc, char **argv)
 		persistent();
 	else if (argc > 1 && !strcmp(argv[1], "shared"))
 		shared();
-	else if (argc > 3 && !strcmp(argv[1], "reduce"))
+	else if (argc > 1 && !strcmp(argv[1], "fork"))
+		forked();
+	else if (argc > 1 && !strcmp(argv[1], "left")) {
+		CHECK(once(0));
+		generic();
+		average();
+		active_set();
+		CHECK(once(1));
+	} else if (argc > 3 && !strcmp(argv[1], "reduce"))
 		reduce(argv + 2);
 	else
 		endure();

@@ -62,6 +62,7 @@ struct Values {
     scheme: *const c_char,
     collectives: *const c_char,
     on_failure: *const c_char,
+    fallback: *const c_char,
     score: c_uint,
     connect_limit: f64,
     limit: f64,
@@ -77,6 +78,7 @@ pub(crate) struct Raw {
     pub(crate) scheme: String,
     pub(crate) collectives: String,
     pub(crate) on_failure: String,
+    pub(crate) fallback: String,
     pub(crate) score: u32,
     pub(crate) connect_limit_s: f64,
     pub(crate) limit_s: f64,
@@ -95,7 +97,7 @@ enum Kind {
 }
 
 /// Name, default, documentation, offset and type of each option.
-const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
+const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
     (
         c"SERVICES",
         c"",
@@ -140,7 +142,8 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
         c"Collectives to serve, as a list of NAME or NAME:MIN-MAX with message sizes as\n\
           UCC counts them, such as 'alltoallv,alltoall:64K-inf'. Names: alltoall,\n\
           alltoallv, allgather, allgatherv, bcast, gather, gatherv, scatter, scatterv,\n\
-          barrier. 'all' means all but barrier. Others go to UCC's other components.",
+          allreduce, barrier. 'all' means all but barrier. Others go to UCC's other\n\
+          components.",
         offset_of!(Values, collectives),
         Kind::Text,
     ),
@@ -153,6 +156,17 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 10] = [
           ones are carried out by UCC's other components. MPI libraries repeat a\n\
           failed collective by other means on some ranks alone, so use abort with them.",
         offset_of!(Values, on_failure),
+        Kind::Text,
+    ),
+    (
+        c"FALLBACK",
+        c"host",
+        c"What becomes of a team that cannot be offloaded, because a service process is\n\
+          not there or refuses, or because options are invalid or differ between ranks.\n\
+          host: UCC's other components carry out its collectives. error: its collectives\n\
+          of the list fail. abort: its processes end. MPI libraries answer an error of\n\
+          UCC with their own algorithm, so use abort with them.",
+        offset_of!(Values, fallback),
         Kind::Text,
     ),
     (
@@ -344,6 +358,7 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         scheme: text(values.scheme),
         collectives: text(values.collectives),
         on_failure: text(values.on_failure),
+        fallback: text(values.fallback),
         score: values.score,
         connect_limit_s: values.connect_limit,
         limit_s: values.limit,

@@ -8,7 +8,7 @@ use crate::job::Job;
 use crate::layout::{Layout, NEWEST, OBJECT_BYTES};
 use crate::log;
 use crate::oob::Oob;
-use crate::settings::{OnFailure, Served, Settings};
+use crate::settings::{Fallback, OnFailure, Served, Settings};
 use crate::task;
 use crate::team::TeamState;
 use crate::ucc::{Ucc, read, write};
@@ -55,6 +55,9 @@ pub extern "C" fn ucc_tl_xgvmi_status() -> *const c_char {
 /// use it.
 const COMPONENT_SCORE: c_int = 77;
 
+/// Score of the collectives of a team whose options are invalid.
+const DEFAULT_SCORE: u32 = 100;
+
 type Status0 = unsafe extern "C" fn() -> ucc_status_t;
 
 /// An object of UCC that the component allocates: UCC's part, then the component's part.
@@ -93,6 +96,7 @@ pub(crate) struct ContextState {
     core: *mut c_void,
     /// The settings, or why the options are invalid.
     settings: Result<Settings, String>,
+    fallback: Fallback,
     jobs: Mutex<Vec<Arc<Job>>>,
 }
 
@@ -108,6 +112,11 @@ impl ContextState {
 
     pub(crate) fn settings(&self) -> Result<&Settings, String> {
         self.settings.as_ref().map_err(Clone::clone)
+    }
+
+    /// What becomes of a team that cannot be offloaded. An invalid option means the hosts.
+    pub(crate) fn fallback(&self) -> Fallback {
+        self.fallback
     }
 
     pub(crate) fn on_failure(&self) -> OnFailure {
@@ -339,6 +348,7 @@ unsafe extern "C" fn lib_attributes(_lib: *const c_void, to: *mut c_void) -> ucc
             | b::UCC_COLL_TYPE_GATHERV
             | b::UCC_COLL_TYPE_SCATTER
             | b::UCC_COLL_TYPE_SCATTERV
+            | b::UCC_COLL_TYPE_ALLREDUCE
             | b::UCC_COLL_TYPE_BARRIER,
     );
     to.flags = 0;
@@ -397,6 +407,7 @@ unsafe extern "C" fn context_create(
         let state = Arc::new(ContextState {
             core: params.context,
             settings: Settings::new(&raw, &tune),
+            fallback: Fallback::new(&raw).unwrap_or(Fallback::Host),
             jobs: Mutex::default(),
         });
         let context = allocate(state);
@@ -535,7 +546,7 @@ unsafe extern "C" fn team_destroy(team: *mut c_void) -> ucc_status_t {
     })
 }
 
-/// Scores of the team: none unless all its ranks are in one job.
+/// Scores of the team: none unless all its ranks are in one job, or its collectives have to fail.
 unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc_status_t {
     guard("the scores of a team", || {
         let Some(ucc) = Ucc::get() else {
@@ -548,22 +559,19 @@ unsafe extern "C" fn team_scores(team: *mut c_void, to: *mut *mut c_void) -> ucc
         }
         // SAFETY: from team_create_post().
         let state: &TeamState = unsafe { own(team) };
-        let (Some(_), Ok(settings)) = (state.joined(), state.context().settings()) else {
+        if state.joined().is_none() && !state.must_fail() {
             return b::UCC_OK;
+        }
+        let (served, score) = match state.context().settings() {
+            Ok(settings) => (settings.served.clone(), settings.score),
+            Err(_) => (Settings::default_collectives(), DEFAULT_SCORE),
         };
-        for Served { kind, first, end } in &settings.served {
+        for Served { kind, first, end } in &served {
             // SAFETY: created above.
             let scores = unsafe { to.read() };
             // SAFETY: created above; the initialization function belongs to this component.
-            let status = unsafe {
-                ucc.add_score(
-                    scores,
-                    (*kind, *first, *end),
-                    settings.score,
-                    task::init,
-                    team,
-                )
-            };
+            let status =
+                unsafe { ucc.add_score(scores, (*kind, *first, *end), score, task::init, team) };
             if status != b::UCC_OK {
                 return status;
             }

@@ -228,7 +228,8 @@ impl Job {
         }
     }
 
-    fn is_forked(&self) -> bool {
+    /// Whether this process is a child of the connected one.
+    pub(crate) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 

@@ -58,6 +58,7 @@ mod tests {
             scheme: "stock".to_owned(),
             collectives: "all".to_owned(),
             on_failure: "abort".to_owned(),
+            fallback: "host".to_owned(),
             score: 100,
             connect_limit_s: 30.0,
             limit_s: 60.0,

@@ -3,6 +3,7 @@
 use crate::bindings as b;
 use crate::bindings::ucc_coll_type_t;
 use crate::config::Raw;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded};
 
@@ -12,6 +13,31 @@ pub(crate) enum OnFailure {
     Abort,
     Error,
     Host,
+}
+
+/// What becomes of a team that cannot be offloaded. The variants are in ascending order of strictness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Fallback {
+    Host,
+    Error,
+    Abort,
+}
+
+impl Fallback {
+    /// Parses the option. It has to be known where other options are invalid.
+    ///
+    /// # Errors
+    /// A text with the option's name and its valid values.
+    pub(crate) fn new(raw: &Raw) -> Result<Self, String> {
+        match raw.fallback.to_lowercase().as_str() {
+            "host" => Ok(Self::Host),
+            "error" => Ok(Self::Error),
+            "abort" => Ok(Self::Abort),
+            other => Err(format!(
+                "UCC_TL_XGVMI_FALLBACK: '{other}' is none of host, error, abort"
+            )),
+        }
+    }
 }
 
 /// A served collective and its range of message sizes.
@@ -29,6 +55,7 @@ pub(crate) struct Settings {
     pub(crate) client: ClientOptions,
     pub(crate) served: Vec<Served>,
     pub(crate) on_failure: OnFailure,
+    fallback: Fallback,
     pub(crate) score: u32,
 }
 
@@ -92,6 +119,7 @@ impl Settings {
                 return Err(option("ON_FAILURE", why));
             }
         };
+        let fallback = Fallback::new(raw)?;
         if raw.score == 0 {
             let why = "0 would never be chosen; to switch the component off, set neither SERVICES nor CONFIG";
             return Err(option("SCORE", why.to_owned()));
@@ -132,15 +160,28 @@ impl Settings {
             client,
             served,
             on_failure,
+            fallback,
             score: raw.score,
         })
+    }
+
+    /// The collectives that a team with invalid options would have served: those of the default list.
+    pub(crate) fn default_collectives() -> Vec<Served> {
+        let in_all = NAMES.iter().filter(|(.., in_all)| *in_all);
+        in_all
+            .map(|(_, kind, _)| Served {
+                kind: *kind,
+                first: 0,
+                end: usize::MAX,
+            })
+            .collect()
     }
 
     /// Settings that must be equal at all ranks, as a text to compare.
     pub(crate) fn agreement(&self) -> String {
         let mut text = format!(
-            "SCHEME={} ON_FAILURE={:?} SCORE={} COLLS=",
-            self.client.scheme, self.on_failure, self.score
+            "SCHEME={} ON_FAILURE={:?} FALLBACK={:?} SCORE={} COLLS=",
+            self.client.scheme, self.on_failure, self.fallback, self.score
         );
         for Served { kind, first, end } in &self.served {
             text += &format!("{}:{first}-{end},", name_of(*kind));
@@ -258,6 +299,7 @@ mod tests {
             scheme: "auto".to_owned(),
             collectives: "all".to_owned(),
             on_failure: "abort".to_owned(),
+            fallback: "host".to_owned(),
             score: 100,
             connect_limit_s: 30.0,
             limit_s: 60.0,
@@ -271,6 +313,7 @@ mod tests {
         assert_eq!(settings.served.len(), 10);
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
+        assert_eq!(Settings::default_collectives(), settings.served);
         assert!(Settings::wanted(&raw()));
         assert!(!Settings::wanted(&Raw {
             services: String::new(),
@@ -297,6 +340,13 @@ mod tests {
                 ..raw()
             },
             "ON_FAILURE: 'ask'",
+        );
+        check(
+            Raw {
+                fallback: "no".into(),
+                ..raw()
+            },
+            "FALLBACK: 'no' is none of host, error, abort",
         );
         check(
             Raw {

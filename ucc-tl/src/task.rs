@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::log;
 use crate::plan::{Caller, Plan, Refused};
 use crate::settings::{OnFailure, name_of};
-use crate::team::TeamState;
+use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
 use std::ffi::c_void;
 use std::time::Instant;
@@ -40,7 +40,12 @@ pub(crate) unsafe extern "C" fn init(
         // SAFETY: a team that this component has created.
         let state: &TeamState = unsafe { own(team) };
         let Some(joined) = state.joined() else {
-            return b::UCC_ERR_NOT_SUPPORTED;
+            // NOT_SUPPORTED would make UCC use its other components.
+            return if state.must_fail() {
+                b::UCC_ERR_NO_RESOURCE
+            } else {
+                b::UCC_ERR_NOT_SUPPORTED
+            };
         };
         let caller = Caller {
             rank: state.rank as usize,
@@ -60,7 +65,7 @@ pub(crate) unsafe extern "C" fn init(
             }
         };
         if let Some(reason) = joined.job.failed() {
-            return refuse_after_failure(state, args.coll_type, &reason);
+            return refuse_after_failure(state, joined, args.coll_type, &reason);
         }
         let task = allocate(TaskState {
             team,
@@ -227,7 +232,17 @@ fn failed(team: &TeamState, kind: ucc_coll_type_t, error: &OffloadError) -> ucc_
 }
 
 /// Handles a collective of a job that has failed earlier.
-fn refuse_after_failure(team: &TeamState, kind: ucc_coll_type_t, reason: &str) -> ucc_status_t {
+fn refuse_after_failure(
+    team: &TeamState,
+    joined: &Joined,
+    kind: ucc_coll_type_t,
+    reason: &str,
+) -> ucc_status_t {
+    if joined.job.is_forked() {
+        // The other ranks do not wait for a child process.
+        log::error!("rank {}: {} has failed: {reason}", team.rank, name_of(kind));
+        return b::UCC_ERR_NO_RESOURCE;
+    }
     let error = || OffloadError::Failed(reason.to_owned());
     match team.context().on_failure() {
         OnFailure::Abort | OnFailure::Error => {

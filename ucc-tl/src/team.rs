@@ -7,15 +7,17 @@ use crate::job::{Held, Job};
 use crate::log;
 use crate::oob::{Gather, Oob};
 use crate::refusals;
+use crate::settings::Fallback;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Client, ClientOptions, Exchange};
 
 /// Version of the messages between the ranks.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
@@ -28,6 +30,10 @@ pub(crate) struct TeamState {
     oob: Option<Oob>,
     stage: Mutex<Stage>,
     joined: OnceLock<Joined>,
+    /// The strictest fallback of all ranks, after their introductions.
+    fallback: OnceLock<Fallback>,
+    /// The team could not be offloaded, and its collectives have to fail.
+    must_fail: AtomicBool,
     pub(crate) after_failure: Mutex<AfterFailure>,
 }
 
@@ -38,12 +44,14 @@ pub(crate) struct Joined {
 }
 
 /// Counts of calls that the ranks compare after the job has failed.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct AfterFailure {
     /// Calls that this rank has started, or that have failed before.
     pub(crate) begun: u64,
     /// Maximum over all ranks, after the exchange.
     agreed: Option<u64>,
+    /// The exchange that the last call has begun and that was not complete within the limit.
+    pending: Option<Gather>,
 }
 
 enum Stage {
@@ -76,6 +84,7 @@ struct Introduction {
     version: u32,
     /// Why this rank cannot participate.
     fault: Option<String>,
+    fallback: Fallback,
     agreement: String,
     /// Identifier for a new job. All ranks use rank 0's.
     id: u128,
@@ -119,6 +128,8 @@ impl TeamState {
             oob,
             stage: Mutex::new(stage),
             joined: OnceLock::new(),
+            fallback: OnceLock::new(),
+            must_fail: AtomicBool::new(false),
             after_failure: Mutex::default(),
         }
     }
@@ -141,16 +152,38 @@ impl TeamState {
                 if matches!(*stage, Stage::Connecting(_)) {
                     refusals::remember(self.context.settings(), &reason);
                 }
-                // Every rank has the same error, or has reported it to the others.
-                if self.rank == 0 && refusals::is_new(&reason) {
-                    log::warning!("a team of {} ranks is not offloaded: {reason}", self.size);
-                } else {
-                    log::info!("a team of {} ranks is not offloaded: {reason}", self.size);
-                }
+                self.refuse(&reason);
                 *stage = Stage::Over;
                 true
             }
         }
+    }
+
+    /// Reports why the team is not offloaded. Every rank has the same reason, or has reported it to the others.
+    fn refuse(&self, reason: &str) {
+        let text = format!("a team of {} ranks is not offloaded: {reason}", self.size);
+        let fallback = self.fallback.get().copied();
+        let is_to_log = self.rank == 0 && refusals::is_new(reason);
+        match fallback.unwrap_or_else(|| self.context.fallback()) {
+            Fallback::Host if is_to_log => log::warning!("{text}"),
+            Fallback::Host => log::info!("{text}"),
+            Fallback::Error => {
+                if is_to_log {
+                    log::error!("{text}; its collectives fail (UCC_TL_XGVMI_FALLBACK=error)");
+                }
+                self.must_fail.store(true, Ordering::Release);
+            }
+            Fallback::Abort => {
+                // The first process that ends makes the launcher end the others, so each says why.
+                log::error!("{text}; the process ends (UCC_TL_XGVMI_FALLBACK=abort)");
+                std::process::abort();
+            }
+        }
+    }
+
+    /// Whether the team's collectives have to fail.
+    pub(crate) fn must_fail(&self) -> bool {
+        self.must_fail.load(Ordering::Acquire)
     }
 
     fn advance(&self, stage: &mut MutexGuard<'_, Stage>) -> Result<bool, String> {
@@ -160,6 +193,10 @@ impl TeamState {
                 let Some(all) = within(gather, *until)? else {
                     return Ok(false);
                 };
+                if let Some(fallback) = strictest(&all) {
+                    // A team reaches this line once.
+                    let _ = self.fallback.set(fallback);
+                }
                 match decide(&all, self.size) {
                     Decision::Refuse(reason) => Err(reason),
                     Decision::Join {
@@ -238,7 +275,7 @@ impl TeamState {
     /// wait for the last rank.
     ///
     /// # Errors
-    /// The count of a rank has not arrived within the limit.
+    /// The count of a rank has not arrived within the limit. The next call goes on with the same exchange.
     pub(crate) fn is_for_host(&self) -> Result<bool, String> {
         let mut after = self
             .after_failure
@@ -248,14 +285,26 @@ impl TeamState {
             Some(agreed) => agreed,
             None => {
                 let oob = self.oob.ok_or("the team has no out-of-band functions")?;
-                let mine = after.begun.to_le_bytes().to_vec();
-                let mut gather = Gather::start(oob, mine).map_err(text_of)?;
-                let until = Instant::now() + self.context.settings()?.client.limit;
-                let all = loop {
-                    if let Some(all) = within(&mut gather, until)? {
-                        break all;
+                let mut gather = match after.pending.take() {
+                    Some(gather) => gather,
+                    None => {
+                        Gather::start(oob, after.begun.to_le_bytes().to_vec()).map_err(text_of)?
                     }
-                    std::thread::yield_now();
+                };
+                let limit = self.context.settings()?.client.limit;
+                let until = Instant::now() + limit;
+                let all = loop {
+                    match within(&mut gather, until) {
+                        Ok(Some(all)) => break all,
+                        Ok(None) => std::thread::yield_now(),
+                        Err(_) => {
+                            // Ranks that had begun this call before they knew of the failure answer at their next one. A
+                            // second exchange would not match theirs, and this call has failed here as it has there.
+                            after.begun += 1;
+                            after.pending = Some(gather);
+                            return Err(format!("not all have come within {} s", limit.as_secs()));
+                        }
+                    }
                 };
                 let counts = all
                     .into_iter()
@@ -293,6 +342,7 @@ fn introduce(context: &ContextState, oob: Oob) -> Stage {
     let introduction = Introduction {
         version: VERSION,
         fault,
+        fallback: context.fallback(),
         agreement,
         id: random(),
         jobs: context
@@ -339,6 +389,14 @@ fn within(gather: &mut Gather, until: Instant) -> Result<Option<Vec<Vec<u8>>>, S
 
 fn text_of(status: ucc_status_t) -> String {
     format!("status {status}")
+}
+
+/// The strictest fallback in the introductions, so that all ranks do the same; `None` if one has another version.
+fn strictest(all: &[Vec<u8>]) -> Option<Fallback> {
+    let of = |bytes: &Vec<u8>| serde_json::from_slice::<Introduction>(bytes).ok();
+    let fallbacks: Option<Vec<Fallback>> =
+        all.iter().map(|bytes| Some(of(bytes)?.fallback)).collect();
+    fallbacks?.into_iter().max()
 }
 
 fn decide(all: &[Vec<u8>], size: u32) -> Decision {
@@ -514,6 +572,7 @@ mod tests {
         Introduction {
             version: VERSION,
             fault: None,
+            fallback: Fallback::Host,
             agreement: "A".to_owned(),
             id: 9,
             jobs: jobs
@@ -576,6 +635,23 @@ mod tests {
     }
 
     #[test]
+    fn the_strictest_fallback_of_all_ranks_counts() {
+        let of = |fallbacks: &[Fallback]| {
+            let bytes = fallbacks.iter().map(|fallback| {
+                let mut rank = rank(&[]);
+                rank.fallback = *fallback;
+                serde_json::to_vec(&rank).expect("plain")
+            });
+            strictest(&bytes.collect::<Vec<_>>())
+        };
+        use Fallback::{Abort, Error, Host};
+        assert_eq!(of(&[Host, Host]), Some(Host));
+        assert_eq!(of(&[Host, Error, Host]), Some(Error));
+        assert_eq!(of(&[Abort, Error]), Some(Abort));
+        assert_eq!(strictest(&[b"{}".to_vec()]), None);
+    }
+
+    #[test]
     fn ranks_that_differ_are_named() {
         let check = |change: &dyn Fn(&mut Introduction), expect: &str| {
             let mut second = rank(&[]);
@@ -585,7 +661,10 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        check(&|rank| rank.version = 2, "rank 1 has another version");
+        check(
+            &|rank| rank.version = VERSION + 1,
+            "rank 1 has another version",
+        );
         check(
             &|rank| rank.fault = Some("no file".to_owned()),
             "rank 1: no file",

@@ -1,8 +1,8 @@
 //! `cargo xtask demo ucc`: an unmodified MPI program under stock Open MPI and stock UCC on two emulated nodes, with MPI's
 //! own collectives, with UCC's on the hosts, and with the component's on the DPUs.
 //!
-//! The programs are OSU's two benchmarks with MPI as their backend. They use fresh buffers in each call and compare
-//! every received byte.
+//! The programs are OSU's two benchmarks with MPI as their backend, and `tests/programs/mpi_allreduce.c`. They use fresh
+//! buffers in each call and compare every received byte.
 
 use crate::place::Place;
 use crate::process;
@@ -10,6 +10,7 @@ use crate::setup::{mpi, tree};
 use crate::suites::World;
 use crate::suites::pair::Testbed;
 use crate::suites::ucc::job::{Backend, Launcher, RANKS, Site, variable};
+use crate::suites::ucc::programs;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -22,12 +23,12 @@ use std::time::Duration;
 const HELP: &str = "\
 Usage: cargo xtask demo ucc [OPTIONS]
 
-Runs osu_alltoallv and osu_ialltoallv, which know only MPI, under stock Open MPI with stock UCC of Debian's testing
-suite: two emulated nodes, four ranks, fresh buffers in each call, every byte verified. The collectives are Open MPI's
+Runs osu_alltoallv, osu_ialltoallv and a program of MPI_Allreduce and MPI_Iallreduce, which know only MPI, under stock
+Open MPI with stock UCC of Debian's testing suite: two emulated nodes, four ranks, fresh buffers in each call, every byte verified. The collectives are Open MPI's
 own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPUs (offload) in schemes ksm, stock and
 xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks.
 
-  --sizes MIN:MAX    bytes to each rank, doubling [default: 1024:1048576]
+  --sizes MIN:MAX    bytes to each rank, or of a rank's vector; they double [default: 1024:1048576]
   --iterations N     timed calls per size [default: 20]
   --schemes LIST     schemes of the offloaded collectives [default: ksm,stock,xgvmi]
   --quick            sizes 65536:262144, five calls each
@@ -45,6 +46,19 @@ const JOB_LIMIT: Duration = Duration::from_secs(360);
 const QUESTION: Duration = Duration::from_secs(60);
 /// The MPI programs.
 const PROGRAMS: [&str; 2] = ["osu_alltoallv", "osu_ialltoallv"];
+/// Modes of the program of allreduces, and their names in the report.
+const REDUCTIONS: [(&str, &str); 2] =
+    [("blocking", "mpi_allreduce"), ("overlap", "mpi_iallreduce")];
+/// Counted commands and work requests of the device, with their groups in its counters.
+const COMMANDS: [(&str, &str); 7] = [
+    ("commands", "create_mkey"),
+    ("commands", "destroy_mkey"),
+    ("commands", "allow_other_vhca_access"),
+    ("commands", "create_alias"),
+    ("commands", "destroy_alias"),
+    ("wqes", "umr_bind"),
+    ("wqes", "umr_invalidate"),
+];
 /// Schemes of the offloaded collectives.
 const SCHEMES: [&str; 3] = ["ksm", "stock", "xgvmi"];
 
@@ -112,6 +126,8 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let output = workspace::target_dir().join("demo-ucc");
+    // A directory that the user names must not become a skip.
+    tree::OtherUcc::given()?;
     // Results of an earlier run must not be reported for this run.
     let _ = fs::remove_dir_all(&output);
     fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
@@ -205,23 +221,18 @@ fn one_way(
         (None, Some(testbed)) => (testbed, Backend::Mpi),
         (None, None) => bail!("no device"),
     };
+    let runner = Runner {
+        site,
+        testbed,
+        backend,
+    };
+    let library = library.display().to_string();
     let run = |program: &str, shape: &[&str], trace: bool| -> Result<String> {
         let path = site.world.bin.join(program).display().to_string();
         let mut words = vec![path.as_str(), "--backend", "mpi", "--barrier", "sleep"];
         words.extend(["-c", "-u", "0", "--temp-buffers", "mmap"]);
         words.extend(shape);
-        let mut job = site.job((testbed, backend), Launcher::OpenMpi, &words, |_| {
-            let library = library.display().to_string();
-            let mut variables = vec![variable(("OSU_MPI_LIBRARY", &library))];
-            if trace {
-                variables.push(variable(("UCC_COLL_TRACE", "info")));
-            }
-            variables
-        });
-        let done = process::run(&mut job, JOB_LIMIT)?;
-        let shown = || format!("`{}`\n{}", process::shown(&job), done.output);
-        ensure!(done.ok(), "{}: {}", done.verdict(), shown());
-        Ok(done.output)
+        runner.run(&words, trace, &[("OSU_MPI_LIBRARY", &library)])
     };
     // UCC's trace costs time, so a short job proves who executes the collectives.
     if let Some(component) = way.traced {
@@ -230,15 +241,7 @@ fn one_way(
             &["-m", "4096:4096", "-i", "2", "-x", "0"],
             true,
         )?;
-        let lines = said.lines().filter(|line| line.contains(" Alltoallv: "));
-        let [others, found] = lines.fold([0, 0], |mut counts, line| {
-            counts[usize::from(line.contains(component))] += 1;
-            counts
-        });
-        ensure!(
-            others == 0 && found > 0,
-            "UCC gave {found} calls to {component} and {others} to others:\n{said}"
-        );
+        executed_by(component, " Alltoallv: ", &said)?;
     }
     let emulator = site.world.bin.join("bf-emu").display().to_string();
     let state = testbed.state.display().to_string();
@@ -276,6 +279,7 @@ fn one_way(
             value,
         });
     }
+    records.extend(runner.reductions(options, way)?);
     if let Some(services) = &services {
         let calls = records
             .iter()
@@ -288,6 +292,103 @@ fn one_way(
         );
     }
     Ok(records)
+}
+
+/// Checks that UCC's trace names the component for each collective of a kind.
+fn executed_by(component: &str, kind: &str, said: &str) -> Result<()> {
+    let lines = said.lines().filter(|line| line.contains(kind));
+    let [others, found] = lines.fold([0, 0], |mut counts, line| {
+        counts[usize::from(line.contains(component))] += 1;
+        counts
+    });
+    ensure!(
+        others == 0 && found > 0,
+        "UCC gave {found} calls to {component} and {others} to others:\n{said}"
+    );
+    Ok(())
+}
+
+/// Starts jobs of one way on its device.
+struct Runner<'a> {
+    site: &'a Site<'a>,
+    testbed: &'a Testbed<'a>,
+    backend: Backend<'a>,
+}
+
+impl Runner<'_> {
+    /// Runs a job; returns its output.
+    fn run(&self, words: &[&str], trace: bool, variables: &[(&str, &str)]) -> Result<String> {
+        let where_and_how = (self.testbed, self.backend);
+        let mut job = self.site.job(where_and_how, Launcher::OpenMpi, words, |_| {
+            let trace = trace.then_some(("UCC_COLL_TRACE", "info"));
+            let all = variables.iter().copied().chain(trace);
+            all.map(variable).collect()
+        });
+        let done = process::run(&mut job, JOB_LIMIT)?;
+        let shown = || format!("`{}`\n{}", process::shown(&job), done.output);
+        ensure!(done.ok(), "{}: {}", done.verdict(), shown());
+        Ok(done.output)
+    }
+
+    /// Allreduces, blocking and with computation.
+    fn reductions(&self, options: &Options, way: Way) -> Result<Vec<Record>> {
+        let world = self.site.world;
+        let program = programs::compile_mpi(self.site, "mpi_allreduce")?;
+        if let Some(component) = way.traced {
+            let words = [&program, "blocking", "4096", "4096", "2", "0", "-"];
+            executed_by(component, " Allreduce sum", &self.run(&words, true, &[])?)?;
+        }
+        let prefix = world.dir.join("allreduce-counters").display().to_string();
+        let emulator = world.bin.join("bf-emu").display().to_string();
+        let state = self.testbed.state.display().to_string();
+        let iterations = options.iterations.to_string();
+        let (least, most) = options.sizes.split_once(':').context("sizes")?;
+        let mut records = Vec::new();
+        for (mode, name) in REDUCTIONS {
+            let shape = [mode, least, most, &iterations, WARM_UP, &prefix];
+            let counters = [&emulator, "stats", "--json", "--state", &state];
+            let words: Vec<&str> = std::iter::once(program.as_str())
+                .chain(shape)
+                .chain(counters)
+                .collect();
+            let said = self.run(&words, false, &[])?;
+            let rows = said.lines().filter(|line| line.starts_with("{\"size\":"));
+            let rows: Vec<Value> = rows
+                .map(|line| counted(line, &prefix))
+                .collect::<Result<_>>()?;
+            ensure!(!rows.is_empty(), "{name} prints no row:\n{said}");
+            eprint!(".");
+            records.push(Record {
+                way,
+                program: name,
+                value: json!({ "rows": rows }),
+            });
+        }
+        Ok(records)
+    }
+}
+
+/// A row of the program of allreduces with the device's commands per call.
+fn counted(line: &str, prefix: &str) -> Result<Value> {
+    let mut row: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
+    let read = |title: &str| -> Result<Value> {
+        let file = format!("{prefix}.{}.{title}", row["size"]);
+        let text = fs::read_to_string(&file).with_context(|| format!("no {file}"))?;
+        let counters = serde_json::from_str(&text).with_context(|| file.clone())?;
+        fs::remove_file(&file).with_context(|| format!("cannot remove {file}"))?;
+        Ok(counters)
+    };
+    let (before, after) = (read("before")?, read("after")?);
+    let calls = row["iterations"].as_f64().context("no iterations")?;
+    let mut commands = serde_json::Map::new();
+    for (group, name) in COMMANDS {
+        let count = programs::sum(&after, group, name)? - programs::sum(&before, group, name)?;
+        commands.insert(name.to_owned(), (count as f64 / calls).into());
+    }
+    let rung = programs::doorbells(&after)? - programs::doorbells(&before)?;
+    commands.insert("doorbells".to_owned(), (rung as f64 / calls).into());
+    row["commands_per_iteration"] = commands.into();
+    Ok(row)
 }
 
 /// Timed calls of a program.
@@ -356,15 +457,7 @@ fn markdown(report: &Value) -> String {
             number(&row["overlap_percent"]),
             number(&row["host_cpu_us_per_call"]),
         );
-        for command in [
-            "create_mkey",
-            "destroy_mkey",
-            "allow_other_vhca_access",
-            "create_alias",
-            "destroy_alias",
-            "umr_bind",
-            "umr_invalidate",
-        ] {
+        for (_, command) in COMMANDS {
             let _ = write!(text, " {} |", number(&row["commands_per_call"][command]));
         }
         let _ = writeln!(text, " {} |", row["verified_bytes"]);
@@ -465,6 +558,9 @@ mod tests {
         assert_eq!(found["rows"][1]["commands_per_call"]["create_mkey"], 0.5);
         assert!(markdown(&found).contains("16 bytes verified, 2 wrong"));
         assert_eq!(calls(&records[0].value), 2);
+        assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_UCP}").is_ok());
+        assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_X}").is_err());
+        assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Bcast {TL_UCP}").is_err());
         let skipped = report(&[], Some("no packages"));
         assert_eq!(skipped["rows"], json!([]));
         assert!(markdown(&skipped).contains("Skipped: no packages"));

@@ -66,6 +66,8 @@ const LARGE: &str =
     "-c allreduce -d int32,float64 -o sum -t world,odd_even -m 1048576:4194304:4 -I 2 -O 0";
 
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    // A directory that the user names must not become a skip.
+    tree::OtherUcc::given()?;
     let tree = match tree::ucc() {
         Ok(tree) => tree,
         Err(error) => return Ok(skipped(world, &format!("{error:#}"))),
@@ -87,6 +89,9 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     }
     if world.wants(PERSISTENT) {
         cases.push(persistent_of_ucc(&site));
+    }
+    if world.wants(EARLIER) {
+        cases.push(earlier_ucc(&site));
     }
     if world.wants(NO_PACKAGES) {
         cases.push(Case::of(NO_PACKAGES, Ok(())));
@@ -140,6 +145,15 @@ const TESTS: &[(&str, Test)] = &[
         faults::unknown_collective,
     ),
     ("ucc_test_mpi with a malformed file", faults::malformed_file),
+    (
+        "ucc_test_mpi without services, on failure to connect",
+        faults::no_fallback,
+    ),
+    ("ucc_test_mpi without options", faults::not_configured),
+    (
+        "ucc_test_mpi with options in files",
+        faults::options_in_files,
+    ),
     ("ucc_perftest alltoallv", |site| site.perftest("alltoallv")),
     ("ucc_perftest bcast", |site| site.perftest("bcast")),
     ("Open MPI mpi_check", |site| {
@@ -167,6 +181,8 @@ const TESTS: &[(&str, Test)] = &[
         site.osu(Launcher::Mpich, "osu_ialltoallv")
     }),
     ("persistent collectives", programs::persistent),
+    ("a process that forks", programs::forked),
+    ("collectives that are left to others", programs::left),
     ("blocks that ranks share", programs::shared),
     ("allreduce without device commands", programs::reduce),
     ("a service killed, on failure error", |site| {
@@ -179,6 +195,30 @@ const TESTS: &[(&str, Test)] = &[
     ("packages that are gone", packages_gone),
 ];
 
+/// Name of the test that another UCC than the packages' one is what the other tests run on.
+const EARLIER: &str = "a UCC of 1.5 to 1.8";
+
+/// No archive has packages of an earlier UCC, so it is tested only where the user names one.
+fn earlier_ucc(site: &Site<'_>) -> Case {
+    let name = EARLIER.to_owned();
+    if site.tree.other.is_none() {
+        let reason = format!("no package has it, and {} names none", tree::OTHER_UCC);
+        let outcome = Outcome::Skipped(reason);
+        return Case { name, outcome };
+    }
+    let test = || {
+        let said = site.ask_ucc("-v")?;
+        let is_earlier = (5..=8).any(|minor| said.contains(&format!("version=1.{minor}.")));
+        ensure!(
+            is_earlier,
+            "{} names another version: {said}",
+            tree::OTHER_UCC
+        );
+        site.test_mpi("xgvmi", SOME)
+    };
+    Case::of(name, test())
+}
+
 /// Collectives that the program's own persistent mode posts.
 const PERSISTENT: &str = "ucc_test_mpi with its persistent mode";
 
@@ -188,7 +228,7 @@ const PERSISTENT_LIMIT_S: &str = "40";
 /// Skipped while the program fails in this mode with stock UCC alone.
 fn persistent_of_ucc(site: &Site<'_>) -> Case {
     let arguments = format!("{FALLING_BACK} -P 2");
-    let program = test_program(&arguments);
+    let program = site.test_program(&arguments);
     let alone = || -> Result<()> {
         let testbed = Testbed::new(site.world)?;
         let mut job = site.job_within(
@@ -215,7 +255,7 @@ fn as_user(site: &Site<'_>) -> Result<()> {
         "LD_LIBRARY_PATH".to_owned(),
         UccTree::library_path(&site.stage),
     )];
-    let mut command = place.inside(&variables, "/usr/bin/ucc_info");
+    let mut command = place.inside(&variables, &site.programs.info);
     let scores = process::stdout(command.arg("-s"), QUESTION)?;
     ensure!(scores.contains(" xgvmi="), "{scores}");
     Ok(())
@@ -253,6 +293,15 @@ fn skipped(world: &World, reason: &str) -> Vec<Case> {
 }
 
 impl Site<'_> {
+    /// What `ucc_info` says to an option.
+    fn ask_ucc(&self, option: &str) -> Result<String> {
+        let path = UccTree::library_path(&self.stage);
+        let variables = [("LD_LIBRARY_PATH".to_owned(), path)];
+        let mut command = self.place.inside(&variables, &self.programs.info);
+        command.arg(option);
+        process::stdout(&mut command, QUESTION)
+    }
+
     /// An offloaded job in which UCC names the component of each collective.
     fn traced(
         &self,
@@ -272,7 +321,7 @@ impl Site<'_> {
     /// UCC's own test program in a scheme: no test fails, and the services really execute the component's collectives.
     fn test_mpi(&self, scheme: &'static str, arguments: &str) -> Result<()> {
         let services = self.services(scheme, &[])?;
-        let program = test_program(arguments);
+        let program = self.test_program(arguments);
         let mut command = self.traced(&services, Launcher::OpenMpi, &program, |_| Vec::new());
         let output = succeed(&mut command)?;
         none_failed(&output)?;
@@ -297,7 +346,7 @@ impl Site<'_> {
     fn perftest(&self, collective: &str) -> Result<()> {
         let services = self.services("stock", &[])?;
         let words = [
-            "/usr/bin/ucc_perftest",
+            &self.programs.perftest,
             "-c",
             collective,
             "-b",
@@ -411,13 +460,6 @@ fn wrong_bytes(output: &str) -> bool {
         .any(|line| line.contains("rank ") && line.contains(", not 0x"))
 }
 
-/// UCC's own test program with arguments.
-fn test_program(arguments: &str) -> Vec<&str> {
-    std::iter::once("/usr/bin/ucc_test_mpi")
-        .chain(arguments.split_whitespace())
-        .collect()
-}
-
 fn succeed(command: &mut Command) -> Result<String> {
     let done = process::run(command, LIMIT)?;
     ensure!(
@@ -463,18 +505,9 @@ fn traced(output: &str) -> [u64; 2] {
 
 /// The component loads in stock UCC, and UCC lists its options.
 fn options(site: &Site<'_>) -> Result<()> {
-    let ask = |option: &str| {
-        let variables = [(
-            "LD_LIBRARY_PATH".to_owned(),
-            UccTree::library_path(&site.stage),
-        )];
-        let mut command = site.place.inside(&variables, "/usr/bin/ucc_info");
-        command.arg(option);
-        process::stdout(&mut command, QUESTION)
-    };
-    let scores = ask("-s")?;
+    let scores = site.ask_ucc("-s")?;
     ensure!(scores.contains(" xgvmi="), "{scores}");
-    let listed = ask("-caf")?;
+    let listed = site.ask_ucc("-caf")?;
     let page = fs::read_to_string(workspace::root().join("docs/UCC.md")).context("docs/UCC.md")?;
     let names = listed
         .lines()
@@ -482,7 +515,7 @@ fn options(site: &Site<'_>) -> Result<()> {
     let own: Vec<&str> = names
         .filter(|name| !["USE_TUNING", "MIN_TEAM_SIZE", "TUNE"].contains(name))
         .collect();
-    ensure!(own.len() == 11, "{own:?} of\n{listed}");
+    ensure!(own.len() == 12, "{own:?} of\n{listed}");
     for name in own {
         ensure!(
             page.contains(&format!("`UCC_TL_XGVMI_{name}`")),

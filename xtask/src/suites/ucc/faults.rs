@@ -1,10 +1,10 @@
 //! Services that cannot serve and options that cannot be right: one clear line on rank 0, and UCC's other components carry
 //! out every collective.
 
-use super::job::{Launcher, Services, Site, Variable, variable};
-use super::{FALLING_BACK, none_failed, succeed, test_program, traced};
-use crate::process::Running;
-use crate::suites::pair::free_port;
+use super::job::{Backend, Launcher, Services, Site, Variable, variable};
+use super::{FALLING_BACK, LIMIT, none_failed, succeed, traced};
+use crate::process::{self, Running};
+use crate::suites::pair::{Testbed, free_port};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,7 +58,7 @@ pub(super) fn another_version(site: &Site<'_>) -> Result<()> {
     let mut server = site.place.outside("python3");
     server.args(["-c", OTHER_VERSION, &port.to_string()]);
     let server = Running::spawn(&mut server)?;
-    let up = crate::process::wait_until(UP, || server.said().contains("up"));
+    let up = process::wait_until(UP, || server.said().contains("up"));
     ensure!(up, "no server: {}", server.said());
     let vary = |_| vec![services_at(port)];
     fall_back(site, &services, vary, "version is 99")
@@ -89,6 +89,116 @@ pub(super) fn malformed_file(site: &Site<'_>) -> Result<()> {
     fall_back(site, &services, vary, "malformed.toml")
 }
 
+/// A team that cannot be offloaded is an error where the user wants that.
+pub(super) fn no_fallback(site: &Site<'_>) -> Result<()> {
+    let services = site.services("stock", &[])?;
+    let port = free_port()?;
+    let vary = |fallback: &'static str| {
+        move |_| {
+            vec![
+                services_at(port),
+                variable(("UCC_TL_XGVMI_FALLBACK", fallback)),
+            ]
+        }
+    };
+    let program = site.test_program(FALLING_BACK);
+    let run = |fallback| {
+        let mut job = site.traced(&services, Launcher::OpenMpi, &program, vary(fallback));
+        process::run(&mut job, LIMIT)
+    };
+    for (fallback, expect) in [
+        ("error", "its collectives fail"),
+        ("abort", "the process ends"),
+    ] {
+        let done = run(fallback)?;
+        ensure!(
+            !done.timed_out && !done.ok(),
+            "{fallback}: {}\n{}",
+            done.verdict(),
+            done.output
+        );
+        let lines = done.output.lines().filter(|line| line.contains(expect));
+        let lines: Vec<&str> = lines.collect();
+        ensure!(
+            !lines.is_empty()
+                && (fallback == "abort" || lines.len() == 1)
+                && lines[0].contains("cannot reach the service at"),
+            "{fallback}: {lines:#?} of\n{}",
+            done.output
+        );
+    }
+    Ok(())
+}
+
+/// A process without options: the component is loaded, and says and does nothing.
+pub(super) fn not_configured(site: &Site<'_>) -> Result<()> {
+    let testbed = Testbed::new(site.world)?;
+    let program = site.test_program(FALLING_BACK);
+    let mut job = site.job(
+        (&testbed, Backend::Ucc),
+        Launcher::OpenMpi,
+        &program,
+        |_| vec![variable(("UCC_COLL_TRACE", "info"))],
+    );
+    let output = succeed(&mut job)?;
+    none_failed(&output)?;
+    let [offloaded, left] = traced(&output);
+    ensure!(
+        offloaded == 0 && left > 0 && !output.contains("TL_XGVMI"),
+        "the component is in use:\n{output}"
+    );
+    Ok(())
+}
+
+/// Options in UCC's own file, which names the file of all nodes.
+pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
+    let services = site.services("stock", &[])?;
+    let (nodes, conf) = (
+        site.world.dir.join("nodes.toml"),
+        site.world.dir.join("ucc.conf"),
+    );
+    let list = services.ports().into_iter().enumerate();
+    let list =
+        list.map(|(node, port)| format!("[nodes.node{node}]\nsp = [\"127.0.0.1:{port}\"]\n"));
+    fs::write(&nodes, list.collect::<String>())?;
+    let options = format!(
+        "UCC_TL_XGVMI_CONFIG={}\nUCC_TL_XGVMI_COLLS=bcast\n",
+        nodes.display()
+    );
+    fs::write(&conf, options)?;
+    let conf = conf.display().to_string();
+    let program = site.test_program(FALLING_BACK);
+    // UCC prefers the environment to its file, so the options must be absent there.
+    let backend = Backend::OffloadByFile(&services);
+    let mut job = site.job(
+        (&services.testbed, backend),
+        Launcher::OpenMpi,
+        &program,
+        |_| {
+            vec![
+                variable(("UCC_COLL_TRACE", "info")),
+                variable(("UCC_CONFIG_FILE", &conf)),
+            ]
+        },
+    );
+    let output = succeed(&mut job)?;
+    none_failed(&output)?;
+    let of = |kind: &str| {
+        let lines = output.lines().filter(|line| line.contains(kind));
+        lines.fold([0, 0], |mut counts, line| {
+            counts[usize::from(!line.contains("{TL_XGVMI}"))] += 1;
+            counts
+        })
+    };
+    let (bcast, alltoallv) = (of("coll_init: Bcast "), of("coll_init: Alltoallv:"));
+    ensure!(
+        bcast[0] > 0 && bcast[1] == 0 && alltoallv[0] == 0 && alltoallv[1] > 0,
+        "offloaded and left: {bcast:?} broadcasts, {alltoallv:?} alltoallvs:\n{output}"
+    );
+    ensure!(services.completed()? > 0, "{output}");
+    Ok(())
+}
+
 fn services_at(port: u16) -> Variable {
     variable(("UCC_TL_XGVMI_SERVICES", &format!("127.0.0.1:{port}")))
 }
@@ -110,7 +220,7 @@ fn fall_back(
     vary: impl Fn(usize) -> Vec<Variable>,
     expect: &str,
 ) -> Result<()> {
-    let program = test_program(FALLING_BACK);
+    let program = site.test_program(FALLING_BACK);
     let output = succeed(&mut site.traced(services, Launcher::OpenMpi, &program, vary))?;
     none_failed(&output)?;
     let [offloaded, left] = traced(&output);

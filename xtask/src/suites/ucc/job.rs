@@ -29,6 +29,14 @@ pub(crate) struct Site<'a> {
     pub(crate) tree: UccTree,
     /// Directory of links to UCC, UCX and the component.
     pub(crate) stage: PathBuf,
+    pub(super) programs: Programs,
+}
+
+/// Paths of UCC's own programs inside the tree.
+pub(crate) struct Programs {
+    pub(super) info: String,
+    pub(super) perftest: String,
+    pub(super) test_mpi: String,
 }
 
 /// An MPI of the tree.
@@ -47,6 +55,8 @@ pub(crate) enum Backend<'a> {
     Ucc,
     /// The service processes.
     Offload(&'a Services<'a>),
+    /// The same, but the environment has no option of the component except the name of the node.
+    OffloadByFile(&'a Services<'a>),
 }
 
 /// Two service processes, one for each node, on a separate device.
@@ -68,13 +78,27 @@ impl<'a> Site<'a> {
     pub(crate) fn new(world: &'a World, tree: UccTree, place: Place) -> Result<Self> {
         let stage = world.dir.join("ucc-stage");
         let component = world.bin.join("libucc_tl_xgvmi.so");
-        UccTree::stage(&stage, &world.env.ucx_lib_dir, Some(&component))?;
+        tree.stage(&stage, &world.env.ucx_lib_dir, Some(&component))?;
+        let program = |name| tree.program(&stage, name).display().to_string();
+        let programs = Programs {
+            info: program("ucc_info"),
+            perftest: program("ucc_perftest"),
+            test_mpi: program("ucc_test_mpi"),
+        };
         Ok(Self {
             world,
             place,
             tree,
             stage,
+            programs,
         })
+    }
+
+    /// UCC's own test program with arguments.
+    pub(super) fn test_program<'s>(&'s self, arguments: &'s str) -> Vec<&'s str> {
+        std::iter::once(self.programs.test_mpi.as_str())
+            .chain(arguments.split_whitespace())
+            .collect()
     }
 
     /// Starts the services with `arguments` after their listen address.
@@ -144,6 +168,12 @@ impl<'a> Site<'a> {
             command.args(["-n", RANKS_PER_NODE, "/usr/bin/env"]);
             let mut own = match backend {
                 Backend::Offload(services) => services.options(node, self.world),
+                Backend::OffloadByFile(services) => {
+                    let mut own = services.options(node, self.world);
+                    let options = ["UCC_TL_XGVMI_SERVICES", "UCC_TL_XGVMI_SCHEME"];
+                    own.retain(|(name, _)| !options.contains(&name.as_str()));
+                    own
+                }
                 Backend::Mpi | Backend::Ucc => device("", self.world),
             };
             own.extend(vary(node));
@@ -246,6 +276,11 @@ pub(crate) fn variable((name, value): (&str, &str)) -> Variable {
 }
 
 impl Services<'_> {
+    /// Ports on which the services of the nodes listen.
+    pub(super) fn ports(&self) -> [u16; 2] {
+        self.ports
+    }
+
     /// The component's options on a node, and the device of its ranks.
     fn options(&self, node: usize, world: &World) -> Vec<Variable> {
         let mut own = vec![

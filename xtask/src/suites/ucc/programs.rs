@@ -5,7 +5,6 @@ use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, device, var
 use super::{LIMIT, succeed};
 use crate::process::{self, Running};
 use crate::setup::mpi;
-use crate::setup::tree::UccTree;
 use crate::suites::pair::Testbed;
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
@@ -23,10 +22,6 @@ const ROUNDS_BEFORE: usize = 20;
 pub(crate) fn compile(site: &Site<'_>, name: &str) -> Result<String> {
     let wheel = mpi::wheel(&site.world.env);
     let program = site.world.dir.join(name);
-    let libraries = site
-        .tree
-        .root
-        .join(UccTree::libraries().trim_start_matches('/'));
     let mut command = Command::new(&wheel.compiler);
     command
         .envs(wheel.environment.clone())
@@ -37,10 +32,24 @@ pub(crate) fn compile(site: &Site<'_>, name: &str) -> Result<String> {
         .arg(site.tree.include())
         .arg("-isystem")
         .arg(&site.world.env.ucx_include)
-        .arg(libraries.join("libucc.so.1"))
+        .arg(site.tree.library())
         .arg(site.world.env.ucx_lib_dir.join("libucp.so.0"))
         // The libraries need a newer C library than the compiler's; the tree has it.
         .arg("-Wl,--allow-shlib-undefined");
+    process::stdout(&mut command, COMPILE)?;
+    Ok(program.display().to_string())
+}
+
+/// Compiles a program of `tests/programs` that knows only MPI; returns its path.
+pub(crate) fn compile_mpi(site: &Site<'_>, name: &str) -> Result<String> {
+    let wheel = mpi::wheel(&site.world.env);
+    let program = site.world.dir.join(name);
+    let mut command = Command::new(&wheel.compiler);
+    command
+        .envs(wheel.environment.clone())
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join(format!("tests/programs/{name}.c")));
     process::stdout(&mut command, COMPILE)?;
     Ok(program.display().to_string())
 }
@@ -105,6 +114,45 @@ pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
     ensure!(
         completed == expect,
         "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    Ok(())
+}
+
+/// A process forks while it is connected. The child cannot use the team and ends as a process does; the parent goes on.
+pub(super) fn forked(site: &Site<'_>) -> Result<()> {
+    /// Of the program: rounds before and after the child.
+    const ROUNDS: u64 = 2 * 10;
+    let services = site.services("xgvmi", &[])?;
+    let output = succeed(&mut direct(site, &services, "fork", "error")?)?;
+    ensure!(output.lines().any(|line| line == "done"), "{output}");
+    ensure!(
+        output.matches("this is a child process").count() as u64 == RANKS,
+        "not every child was told why it cannot use the team:\n{output}"
+    );
+    let completed = services.completed()?;
+    ensure!(
+        completed == ROUNDS * RANKS,
+        "the services completed {completed} calls of ranks:\n{output}"
+    );
+    Ok(())
+}
+
+/// Collectives that the component leaves to others: no rank begins them, and calls before and after them are offloaded.
+pub(super) fn left(site: &Site<'_>) -> Result<()> {
+    let services = site.services("xgvmi", &[])?;
+    let output = succeed(&mut direct(site, &services, "left", "error")?)?;
+    for line in [
+        "generic datatype refused",
+        "average on the hosts",
+        "active set on the hosts",
+        "done",
+    ] {
+        ensure!(output.lines().any(|said| said == line), "{line}: {output}");
+    }
+    let completed = services.completed()?;
+    ensure!(
+        completed == 2 * RANKS,
+        "the services completed {completed} calls of ranks:\n{output}"
     );
     Ok(())
 }
@@ -378,11 +426,20 @@ impl Counters {
 }
 
 /// Sum of a counter over all functions.
-fn sum(counters: &Value, group: &str, name: &str) -> Result<u64> {
+pub(crate) fn sum(counters: &Value, group: &str, name: &str) -> Result<u64> {
+    over_functions(counters, &format!("/{group}/{name}"))
+}
+
+/// Number of doorbells of all functions.
+pub(crate) fn doorbells(counters: &Value) -> Result<u64> {
+    over_functions(counters, "/doorbells")
+}
+
+fn over_functions(counters: &Value, path: &str) -> Result<u64> {
     let functions = counters["functions"].as_array().context("no functions")?;
     let counts = functions.iter().map(|function| {
-        let count = function[group][name].as_u64();
-        count.with_context(|| format!("no {group} {name}"))
+        let count = function.pointer(path).and_then(Value::as_u64);
+        count.with_context(|| format!("no counter {path}"))
     });
     counts.sum()
 }
@@ -393,9 +450,11 @@ mod tests {
 
     #[test]
     fn counters_are_summed_over_functions() {
-        let text = r#"{"functions":[{"wqes":{"a":1}},{"wqes":{"a":2}}]}"#;
+        let text =
+            r#"{"functions":[{"wqes":{"a":1},"doorbells":3},{"wqes":{"a":2},"doorbells":4}]}"#;
         let read: Value = serde_json::from_str(text).unwrap();
         assert_eq!(sum(&read, "wqes", "a").unwrap(), 3);
+        assert_eq!(doorbells(&read).unwrap(), 7);
         assert!(sum(&read, "wqes", "b").is_err());
     }
 }

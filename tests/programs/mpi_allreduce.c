@@ -1,0 +1,246 @@
+/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums on MPI_COMM_WORLD, with fresh buffers in each call, and compares
+ * every element. It knows only MPI.
+ *
+ *   mpi_allreduce blocking|overlap LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
+ *
+ * Sizes double from LEAST to MOST bytes. With "overlap" each timed call is started, the rank sleeps as long as the
+ * collective alone takes, and then waits: a computation on a core of its own. Rank 0 prints a line of JSON for each size. It
+ * runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
+ * PREFIX.SIZE.after. Without COMMAND it does not.
+ */
+#include <mpi.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+extern char **environ;
+
+enum { ITERATIONS_MAX = 10000, NAP_US = 100 };
+
+static int rank, ranks, overlap;
+static unsigned sequence;
+static uint64_t wrong, verified;
+
+/* One call: its time, and the processor time of this process in it. */
+struct call {
+	double us, cpu_us;
+};
+
+static void stop(const char *why)
+{
+	fprintf(stderr, "rank %d: %s\n", rank, why);
+	MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+static double clock_us(clockid_t id)
+{
+	struct timespec now;
+
+	clock_gettime(id, &now);
+	return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static void nap(double us)
+{
+	struct timespec time = { .tv_sec = (time_t)(us / 1e6) };
+
+	time.tv_nsec = (long)((us - (double)time.tv_sec * 1e6) * 1e3);
+	nanosleep(&time, NULL);
+}
+
+/* Ranks that wait leave the cores to those that work. */
+static void meet(void)
+{
+	MPI_Request request;
+	int done = 0;
+
+	MPI_Ibarrier(MPI_COMM_WORLD, &request);
+	while (MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+		nap(NAP_US);
+}
+
+static uint32_t *fresh(size_t size)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (memory == MAP_FAILED)
+		stop("no memory");
+	return memory;
+}
+
+static uint32_t element_of(int from, unsigned call, size_t at)
+{
+	return (uint32_t)at * 2654435761u ^ (uint32_t)from * 40503u ^ call * 7919u;
+}
+
+static void compare(const uint32_t *found, size_t elements)
+{
+	size_t at;
+	int from;
+
+	for (at = 0; at < elements; at++) {
+		uint32_t sum = 0;
+
+		for (from = 0; from < ranks; from++)
+			sum += element_of(from, sequence, at);
+		if (found[at] != sum)
+			wrong += sizeof(sum);
+	}
+	verified += elements * sizeof(*found);
+}
+
+/* One collective with fresh buffers. `compute_us` below 0: the blocking call. */
+static struct call once(size_t size, double compute_us)
+{
+	size_t elements = size / sizeof(uint32_t), at;
+	uint32_t *send = fresh(size), *receive = fresh(size);
+	struct call call;
+	double began, cpu;
+
+	sequence++;
+	for (at = 0; at < elements; at++)
+		send[at] = element_of(rank, sequence, at);
+	memset(receive, 0xee, size);
+	meet();
+	began = clock_us(CLOCK_MONOTONIC);
+	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+	if (compute_us < 0) {
+		if (MPI_Allreduce(send, receive, (int)elements, MPI_UINT32_T, MPI_SUM, MPI_COMM_WORLD))
+			stop("MPI_Allreduce fails");
+	} else {
+		MPI_Request request;
+
+		if (MPI_Iallreduce(send, receive, (int)elements, MPI_UINT32_T, MPI_SUM, MPI_COMM_WORLD, &request))
+			stop("MPI_Iallreduce fails");
+		if (compute_us > 0)
+			nap(compute_us);
+		if (MPI_Wait(&request, MPI_STATUS_IGNORE))
+			stop("MPI_Wait fails");
+	}
+	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	call.us = clock_us(CLOCK_MONOTONIC) - began;
+	compare(receive, elements);
+	munmap(send, size);
+	munmap(receive, size);
+	return call;
+}
+
+static void counters(char **command, const char *prefix, size_t size, const char *title)
+{
+	meet();
+	if (rank == 0 && command && *command) {
+		posix_spawn_file_actions_t actions;
+		char file[4096];
+		int status = 1;
+		pid_t child;
+
+		snprintf(file, sizeof(file), "%s.%zu.%s", prefix, size, title);
+		if (posix_spawn_file_actions_init(&actions) ||
+		    posix_spawn_file_actions_addopen(&actions, 1, file, O_WRONLY | O_CREAT | O_TRUNC, 0600) ||
+		    posix_spawnp(&child, command[0], &actions, NULL, command, environ) ||
+		    waitpid(child, &status, 0) != child || status != 0)
+			stop("the command that prints the counters fails");
+		posix_spawn_file_actions_destroy(&actions);
+	}
+	meet();
+}
+
+/* The mean over all ranks, at rank 0. */
+static double mean(double mine)
+{
+	double sum = 0;
+
+	MPI_Reduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+	return sum / ranks;
+}
+
+static int by_size(const void *one, const void *other)
+{
+	double a = *(const double *)one, b = *(const double *)other;
+
+	return (a > b) - (a < b);
+}
+
+/* Timed calls after `warm_up` others. Returns the means of this rank, and each call's mean over the ranks at rank 0. */
+static struct call pass(size_t size, double compute_us, int warm_up, int iterations, double *times)
+{
+	static double mine[ITERATIONS_MAX];
+	struct call sum = { 0, 0 };
+	int at;
+
+	for (at = 0; at < warm_up; at++)
+		once(size, compute_us);
+	for (at = 0; at < iterations; at++) {
+		struct call call = once(size, compute_us);
+
+		mine[at] = call.us;
+		sum.us += call.us;
+		sum.cpu_us += call.cpu_us;
+	}
+	for (at = 0; at < iterations; at++)
+		times[at] = mean(mine[at]);
+	sum.us /= iterations;
+	sum.cpu_us /= iterations;
+	return sum;
+}
+
+static void measure(size_t size, int warm_up, int iterations, char **words)
+{
+	static double times[ITERATIONS_MAX];
+	struct call alone, timed;
+	double pure, spent, cpu, hidden = 0;
+	uint64_t counts[2], sums[2] = { 0, 0 };
+
+	wrong = verified = 0;
+	alone = pass(size, overlap ? 0 : -1, warm_up, overlap ? iterations : 1, times);
+	counters(words + 1, words[0], size, "before");
+	timed = pass(size, overlap ? alone.us : -1, 0, iterations, times);
+	counters(words + 1, words[0], size, "after");
+	qsort(times, (size_t)iterations, sizeof(*times), by_size);
+	pure = mean(alone.us);
+	spent = mean(timed.us);
+	cpu = mean(timed.cpu_us);
+	counts[0] = verified;
+	counts[1] = wrong;
+	MPI_Reduce(counts, sums, 2, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+	if (rank != 0)
+		return;
+	printf("{\"size\":%zu,\"iterations\":%d,\"steady_us\":{\"p50\":%.3f},\"host_cpu_us\":%.3f", size, iterations,
+	       times[iterations / 2], cpu);
+	if (overlap) {
+		/* The computation took as long as the collective alone. */
+		hidden = 100 * (1 - (spent - pure) / pure);
+		hidden = hidden < 0 ? 0 : hidden;
+		printf(",\"overlap\":{\"pure_us\":%.3f,\"percent\":%.3f}", pure, hidden);
+	}
+	printf(",\"verified_bytes\":%llu,\"wrong_bytes\":%llu}\n", (unsigned long long)sums[0], (unsigned long long)sums[1]);
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	size_t size, most;
+	int iterations, warm_up;
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (argc < 7)
+		stop("usage: mpi_allreduce blocking|overlap LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
+	overlap = !strcmp(argv[1], "overlap");
+	most = strtoul(argv[3], NULL, 10);
+	iterations = atoi(argv[4]);
+	warm_up = atoi(argv[5]);
+	if (iterations < 1 || iterations > ITERATIONS_MAX)
+		stop("another number of iterations");
+	for (size = strtoul(argv[2], NULL, 10); size >= sizeof(uint32_t) && size <= most; size *= 2)
+		measure(size, warm_up, iterations, argv + 6);
+	MPI_Finalize();
+	return 0;
+}
