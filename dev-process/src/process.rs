@@ -315,6 +315,12 @@ impl Group {
         Ok((self.child.wait()?, true))
     }
 
+    /// Asks the leader to end, with SIGTERM.
+    pub fn ask_to_end(&self) {
+        // SAFETY: as in `kill`.
+        unsafe { libc::kill(self.id, libc::SIGTERM) };
+    }
+
     /// Ends all processes of the group. No effect if all have ended.
     pub fn kill(&mut self) {
         // SAFETY: kill(2) takes plain integers. The group id is the pid of a child of this process; it is not reused

@@ -218,6 +218,18 @@ const PROMISES: &[Promise] = &[
         "times",
     ),
     promise(
+        "alltoallv: instructions of a rank per call, xgvmi over stock, without the emulator's, at each size",
+        r#"offload scheme=xgvmi+fifo process=rank owner="all but the emulator" max:of_stock"#,
+        AtMost(1.05),
+        "times",
+    ),
+    promise(
+        "alltoallv: instructions of a service process per call, xgvmi over stock, without the emulator's, at each size",
+        r#"offload scheme=xgvmi+fifo process=service owner="all but the emulator" max:of_stock"#,
+        AtMost(1.05),
+        "times",
+    ),
+    promise(
         "alltoallv: xgvmi against ksm, up to 16 KiB",
         "alltoallv scheme=xgvmi size=1K size=2K size=4K size=8K size=16K min:times_faster_than_ksm",
         AtLeast(1.3),
@@ -231,7 +243,7 @@ const PROMISES: &[Promise] = &[
     ),
     promise(
         "service process: its own instructions per block, at each scale",
-        "service max:instructions_per_block",
+        "service transport=stand-in max:instructions_per_block",
         AtMost(1000.0),
         "",
     ),
@@ -243,7 +255,19 @@ const PROMISES: &[Promise] = &[
     ),
     promise(
         "service process: its own time per block, at each scale",
-        "service max:us_per_block.ours",
+        "service transport=stand-in max:us_per_block.ours",
+        AtMost(0.25),
+        "us",
+    ),
+    promise(
+        "service process with UCX: its own instructions per block, from 16 ranks on",
+        "service transport=ucx ranks=16 ranks=64 max:instructions_per_block",
+        AtMost(1000.0),
+        "",
+    ),
+    promise(
+        "service process with UCX: its own time per block, from 16 ranks on",
+        "service transport=ucx ranks=16 ranks=64 max:us_per_block.ours",
         AtMost(0.25),
         "us",
     ),
@@ -270,6 +294,30 @@ const PROMISES: &[Promise] = &[
         AtMost(5000.0),
         "ms",
     ),
+    promise(
+        "soak: objects of the device that are left after all jobs",
+        "soak device_objects_left",
+        AtMost(0.0),
+        "",
+    ),
+    Promise {
+        over: Some("soak max:early_descriptors"),
+        ..promise(
+            "soak: descriptors of a service process after all jobs over those in the first half",
+            "soak max:last_descriptors",
+            AtMost(1.0),
+            "times",
+        )
+    },
+    Promise {
+        over: Some("soak max:early_kib"),
+        ..promise(
+            "soak: memory of a service process after all jobs over that in the first half",
+            "soak max:last_kib",
+            AtMost(1.1),
+            "times",
+        )
+    },
     promise(
         "library: time that it adds to a program's run",
         "library unit=ms max:value",

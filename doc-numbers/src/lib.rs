@@ -14,7 +14,9 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod accelerators;
 pub mod blocks;
+mod calls;
 pub mod judge;
 mod links;
 mod query;

@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-/// Cost per block and per message, as the line through all rows with the least relative error.
+/// Cost per block and per message, as the line through all rows with the stand-in with the least relative error.
 ///
 /// # Errors
 /// The rows determine no line.
@@ -14,6 +14,7 @@ pub fn cost(rows: &[Value]) -> Result<Value> {
     let line = |field: &str| -> Option<(f64, f64)> {
         let points: Option<Vec<(f64, f64)>> = rows
             .iter()
+            .filter(|row| row["transport"] == "stand-in")
             .map(|row| {
                 Some((
                     row["messages_per_block"].as_f64()?,

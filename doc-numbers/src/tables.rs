@@ -1,5 +1,7 @@
 //! The tables of the documents, by the name in the marker.
 
+use crate::accelerators;
+use crate::calls;
 use crate::query::Query;
 use crate::reports::{JUDGE, MACHINE};
 use crate::storage;
@@ -37,10 +39,16 @@ const TABLES: &[Table] = &[
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
     of("model-sensitivity", "model", sensitivity),
-    of("naaice", "naaice", naaice),
-    of("naaice-overlap", "naaice", naaice_overlap),
-    of("overlap-bounds", "overlap", overlap_bounds),
-    of("overlap-instructions", "overlap", overlap_instructions),
+    of("naaice", "naaice", accelerators::calls),
+    of("naaice-parts", "naaice", accelerators::parts),
+    of("naaice-overlap", "naaice", accelerators::overlap),
+    of("offload", "offload", calls::instructions),
+    of("overlap-bounds", "overlap", calls::overlap_bounds),
+    of(
+        "overlap-instructions",
+        "overlap",
+        calls::overlap_instructions,
+    ),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
@@ -505,6 +513,7 @@ fn hotpath(report: &Value, query: &Query) -> Result<String> {
 
 /// The cost of a block in the service process, per code owner.
 fn service(report: &Value, query: &Query) -> Result<String> {
+    let whole = |title, path| Column::new(title, path, Form::Fixed(0));
     let count = |title, path| Column::new(title, path, Form::Count);
     let time = |title, path| Column::new(title, path, Form::Fixed(2));
     table::of_rows(
@@ -514,10 +523,15 @@ fn service(report: &Value, query: &Query) -> Result<String> {
             count("services per node", "/services_per_node"),
             Column::new("block", "/block_bytes", Form::Size),
             Column::new("transport", "/transport", Form::Text),
-            count("instructions per block", "/instructions_per_block"),
+            whole("instructions per block", "/instructions_per_block"),
+            whole("of UCX", "/instructions_of/ucx"),
+            whole("of libmlx5", "/instructions_of/driver"),
+            whole("of the device", "/instructions_of/device"),
             time("ours (us)", "/us_per_block/ours"),
             time("UCX (us)", "/us_per_block/ucx"),
+            time("libmlx5 (us)", "/us_per_block/driver"),
             time("device (us)", "/us_per_block/device"),
+            time("kernel (us)", "/us_per_block/kernel"),
             count("bytes per rank", "/bytes_per_rank"),
             count("connect (ms)", "/connect_ms"),
         ],
@@ -534,33 +548,6 @@ fn soak(report: &Value, query: &Query) -> Result<String> {
             count("last (KiB)", "/last_kib"),
             count("descriptors, early", "/early_descriptors"),
             count("descriptors, last", "/last_descriptors"),
-        ],
-    )
-}
-
-/// A rank's instructions per call, by owner.
-fn overlap_instructions(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("part", "/what", Form::Text),
-            Column::new("owner", "/owner", Form::Text),
-            Column::new("instructions per call", "/instructions", Form::Count),
-        ],
-    )
-}
-
-/// A rank's own time in a call of the scale model, and the overlap that it leaves.
-fn overlap_bounds(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    table::of_rows(
-        &query.rows(report, "bounds")?,
-        &[
-            Column::new("size", "/size", Form::Size),
-            time("call (us)", "/call_us"),
-            time("registration and keys (us)", "/registration_us"),
-            time("instructions (us)", "/instructions_us"),
-            time("largest overlap (%)", "/overlap_most_percent"),
         ],
     )
 }
@@ -650,59 +637,6 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
             ratio("time", "/of_ucc"),
             ratio("host CPU", "/cpu_of_ucc"),
             Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
-        ],
-    )
-}
-
-/// Calls to accelerators: a dash for what a hand-written loop does not have.
-fn naaice(report: &Value, query: &Query) -> Result<String> {
-    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
-    for row in &mut rows {
-        let commands = row["commands_per_one_shot"].clone();
-        for key in ["umr_bind", "doorbells"] {
-            row[key] = commands[key].clone();
-        }
-        for key in ["key_commands", "times_faster_than_ksm", "call_of_loop"] {
-            if row.get(key).is_none() {
-                row[key] = Value::Null;
-            }
-        }
-    }
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &rows.iter().collect::<Vec<_>>(),
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("way", "/way", Form::Text),
-            time("create (us)", "/create_us"),
-            time("call (us)", "/call_us"),
-            time("one shot (us)", "/one_shot_us"),
-            count("key and alias commands", "/key_commands"),
-            count("binds", "/umr_bind"),
-            count("doorbells", "/doorbells"),
-            Column::new("call over loop", "/call_of_loop", Form::Fixed(2)),
-            Column::new(
-                "times faster than ksm",
-                "/times_faster_than_ksm",
-                Form::Fixed(2),
-            ),
-        ],
-    )
-}
-
-/// A computation of the host during calls.
-fn naaice_overlap(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    table::of_rows(
-        &query.rows(report, "overlap")?,
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("way", "/way", Form::Text),
-            time("call (us)", "/call_us"),
-            time("computation (us)", "/compute_us"),
-            time("both (us)", "/both_us"),
-            time("hidden (%)", "/hidden_percent"),
         ],
     )
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME]
 //!     -- PROGRAM ARGUMENTS...
+//! step-count --output FILE [...] --attach PID
 //! ```
 //!
 //! The program runs under `ptrace`: in single steps between its marks and at full speed elsewhere. Signal handlers are
@@ -17,6 +18,10 @@
 //! An owner is a name for objects whose path contains PATTERN; the first match counts, and an object without an owner
 //! belongs to `other`. Objects of `--through` (the C library, the loader) are counted for their caller. The program
 //! must be single-threaded between its marks: other threads run uncounted.
+//!
+//! `--attach PID` counts a process that runs already and has no marks: its first thread, from the line `attached` on
+//! standard output until this program receives SIGINT or SIGTERM, as one section with label 1. The process then
+//! continues at full speed. Its other threads run uncounted.
 //!
 //! `--addresses NAME` adds the execution count of each instruction of one owner, and the access count of each of its
 //! cache lines, to find hot spots.
@@ -40,7 +45,7 @@ use std::process::ExitCode;
 pub const MARK: u64 = 0x5847_564d;
 
 const USAGE: &str = "usage: step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... \
-    [--addresses NAME] -- PROGRAM ARGUMENTS...";
+    [--addresses NAME] (-- PROGRAM ARGUMENTS... | --attach PID)";
 
 /// The command line.
 #[derive(Debug, Default)]
@@ -48,6 +53,8 @@ struct Arguments {
     output: PathBuf,
     rules: Rules,
     program: Vec<String>,
+    /// A running process instead of a program.
+    attach: Option<i32>,
 }
 
 fn main() -> Result<ExitCode> {
@@ -57,7 +64,10 @@ fn main() -> Result<ExitCode> {
 
 #[cfg(target_arch = "x86_64")]
 fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let (report, code) = tracee::trace(&arguments.program, &arguments.rules)?;
+    let (report, code) = match arguments.attach {
+        Some(pid) => (tracee::attach(pid, &arguments.rules)?, ExitCode::SUCCESS),
+        None => tracee::trace(&arguments.program, &arguments.rules)?,
+    };
     let text = serde_json::to_string(&report)?;
     std::fs::write(&arguments.output, text)
         .with_context(|| format!("cannot write {}", arguments.output.display()))?;
@@ -89,11 +99,16 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments> {
                 arguments.rules.add(name, pattern)?;
             }
             "--addresses" => arguments.rules.set_addresses(&value),
+            "--attach" => {
+                let pid = value.parse().ok().filter(|pid| *pid > 0);
+                arguments.attach = Some(pid.with_context(|| format!("--attach {value}: no PID"))?);
+            }
             "--through" => arguments.rules.add_through(&value),
             _ => bail!("unknown option {word}; {USAGE}"),
         }
     }
-    if arguments.program.is_empty() || arguments.output.as_os_str().is_empty() {
+    let is_one = arguments.program.is_empty() == arguments.attach.is_some();
+    if !is_one || arguments.output.as_os_str().is_empty() {
         bail!(USAGE);
     }
     Ok(arguments)
@@ -118,5 +133,7 @@ mod tests {
         check_refused("--output", "needs a value");
         check_refused("--owner a", "not NAME=PATTERN");
         check_refused("--what f -- true", "unknown option --what");
+        check_refused("--output f --attach 0", "no PID");
+        check_refused("--output f --attach 1 -- true", "usage");
     }
 }

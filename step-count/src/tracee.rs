@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use iced_x86::InstructionInfoFactory;
 use libc::{c_int, c_void, pid_t, user_regs_struct};
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
 use std::ptr::null_mut;
@@ -23,6 +23,9 @@ const ALLOCATORS: [&std::ffi::CStr; 6] = [
     c"memalign",
 ];
 
+/// Label of the section of a running process.
+const ATTACHED: u64 = 1;
+
 /// How the program continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pace {
@@ -32,7 +35,7 @@ enum Pace {
     Step,
 }
 
-/// The stopped program.
+/// The stopped program, or the stopped first thread of a running process.
 struct Tracee {
     pid: pid_t,
 }
@@ -59,18 +62,73 @@ pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode
     Counter::new(rules)?.run(&tracee)
 }
 
+/// Counts the first thread of a running process as one section, until this process receives SIGINT or SIGTERM. The
+/// process then continues as before.
+pub(crate) fn attach(pid: pid_t, rules: &Rules) -> Result<Report> {
+    end::prepare()?;
+    let tracee = Tracee { pid };
+    let options = std::ptr::without_provenance_mut(usize::try_from(libc::PTRACE_O_TRACESYSGOOD)?);
+    request(libc::PTRACE_SEIZE, pid, options).with_context(|| format!("attaching to {pid}"))?;
+    request(libc::PTRACE_INTERRUPT, pid, null_mut())?;
+    tracee.wait()?;
+    writeln!(io::stdout(), "attached")?;
+    let report = Counter::new(rules)?.run_until_end(&tracee)?;
+    request(libc::PTRACE_DETACH, pid, null_mut()).context("detaching")?;
+    Ok(report)
+}
+
+/// The end of the count of a running process, requested by a signal.
+mod end {
+    use anyhow::{Result, ensure};
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn request(_signal: libc::c_int) {
+        REQUESTED.store(true, Ordering::Relaxed);
+        // The signal may arrive just before a wait for a process that sleeps. The alarm interrupts such a wait.
+        // SAFETY: alarm(2) is allowed in signal handlers.
+        unsafe { libc::alarm(1) };
+    }
+
+    /// Handles SIGINT and SIGTERM. They interrupt system calls.
+    pub(super) fn prepare() -> Result<()> {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM] {
+            // SAFETY: the structure consists of integers and a pointer; zero is a valid value.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            action.sa_sigaction = (request as extern "C" fn(libc::c_int)) as libc::sighandler_t;
+            // SAFETY: the handler stores one atomic and calls alarm(2).
+            let set = unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
+            ensure!(set == 0, "sigaction: {}", io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_requested() -> bool {
+        REQUESTED.load(Ordering::Relaxed)
+    }
+}
+
 impl Tracee {
     /// Waits until the program stops; returns its status.
     fn wait(&self) -> Result<c_int> {
-        let mut status = 0;
-        // SAFETY: the status variable is writable.
-        let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
-        ensure!(
-            waited == self.pid,
-            "waitpid: {}",
-            io::Error::last_os_error()
-        );
-        Ok(status)
+        loop {
+            let mut status = 0;
+            // SAFETY: the status variable is writable.
+            let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
+            if waited == self.pid {
+                return Ok(status);
+            }
+            let error = io::Error::last_os_error();
+            ensure!(
+                error.kind() == io::ErrorKind::Interrupted,
+                "waitpid: {error}"
+            );
+            if end::is_requested() {
+                request(libc::PTRACE_INTERRUPT, self.pid, null_mut())?;
+            }
+        }
     }
 
     fn go(&self, pace: Pace, signal: c_int) -> Result<c_int> {
@@ -220,21 +278,7 @@ impl<'a> Counter<'a> {
             if libc::WIFEXITED(status) {
                 ensure!(self.sums.is_empty(), "the program ended between two marks");
                 let code = u8::try_from(libc::WEXITSTATUS(status))?;
-                let addresses = self.addresses.iter();
-                let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
-                let lines = self.lines.iter();
-                let lines = lines.map(|(at, (count, is_shared))| {
-                    let name = self.map.name(*at);
-                    let count = *count;
-                    let is_shared = *is_shared;
-                    (name, Line { count, is_shared })
-                });
-                let report = Report {
-                    addresses: addresses.collect(),
-                    lines: lines.collect(),
-                    rounds: self.rounds,
-                };
-                return Ok((report, code.into()));
+                return Ok((self.report(), code.into()));
             }
             if libc::WIFSIGNALED(status) {
                 bail!("the program died of signal {}", libc::WTERMSIG(status));
@@ -281,6 +325,59 @@ impl<'a> Counter<'a> {
                     pace = Pace::Step;
                 }
             }
+        }
+    }
+
+    /// Counts all steps of a stopped process until the end is requested.
+    fn run_until_end(mut self, tracee: &Tracee) -> Result<Report> {
+        self.begin_round(tracee)?;
+        self.sums.begin(ATTACHED);
+        let mut signal = 0;
+        loop {
+            let status = tracee.go(Pace::Step, signal)?;
+            signal = 0;
+            ensure!(
+                libc::WIFSTOPPED(status),
+                "the process ended while it was counted"
+            );
+            let stop = libc::WSTOPSIG(status);
+            // With an event it is a stop of ptrace itself, such as the interrupt at the end.
+            let has_event = status >> 16 != 0;
+            if has_event || stop == libc::SIGTRAP {
+                if !has_event {
+                    self.step(tracee, &tracee.registers()?)?;
+                }
+                if end::is_requested() {
+                    break;
+                }
+                continue;
+            }
+            if stop == libc::SIGSEGV
+                && let Some(counts) = self.sums.counts(self.owner)
+            {
+                counts.faults += 1;
+            }
+            signal = stop;
+        }
+        self.end_round();
+        self.cpus.release(tracee.pid)?;
+        Ok(self.report())
+    }
+
+    fn report(self) -> Report {
+        let addresses = self.addresses.iter();
+        let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
+        let lines = self.lines.iter();
+        let lines = lines.map(|(at, (count, is_shared))| {
+            let name = self.map.name(*at);
+            let count = *count;
+            let is_shared = *is_shared;
+            (name, Line { count, is_shared })
+        });
+        Report {
+            addresses: addresses.collect(),
+            lines: lines.collect(),
+            rounds: self.rounds,
         }
     }
 

@@ -7,6 +7,7 @@
 //!     bin: Path::new("target/release"),
 //!     dir: Path::new("target/suites/storage"),
 //!     tools: &[],
+//!     verbs: &[],
 //!     parts: &parts,
 //! };
 //! for (name, result) in storage_suite::run(&world)? {
@@ -15,18 +16,23 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod device;
+mod engine;
+mod ext4;
 mod peers;
+mod place;
+mod soak;
 
 pub use peers::bench;
 
 use anyhow::{Context, Result, bail, ensure};
-use dev_process::process::{self, Running};
+use dev_process::process;
 use dev_process::workspace;
+use place::{Place, Server, Way, without};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 /// One command of a stock client.
@@ -37,15 +43,14 @@ const START: Duration = Duration::from_secs(20);
 const MIXED_S: u64 = 60;
 /// The same in `cargo xtask test`.
 const SAMPLE_S: u64 = 10;
-/// The same by hand: `cargo xtask suites storage -- soak`.
-const SOAK_S: u64 = 3600;
 /// Size of a volume in MiB.
 const SIZE_MIB: u64 = 64;
 /// Offset of the first record in a target with blocks of 4 KiB: two superblocks and 64 bytes for each block.
 const RECORDS_AT: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 64;
 const FILES: [&str; 3] = ["data_1", "data_2", "data_p"];
 
-/// Sample for `cargo xtask test`: everything but the benchmark and the minute of mixed sizes. The soak runs only if it
+/// Sample for `cargo xtask test`: everything but the benchmark and the minute of mixed sizes; through a DPU, what takes
+/// seconds. The soak runs only if it
 /// is asked for.
 pub const SAMPLE: &[&str] = &[
     "nbd",
@@ -56,12 +61,56 @@ pub const SAMPLE: &[&str] = &[
     "fio: mixed sizes for ten seconds",
     "fio: with each target absent",
     "fio: a target is killed",
+    "fio: its requests through the DPU",
     "ext4",
     "targets",
     "sbc",
+    "DPU: nbdinfo",
+    "DPU: nbdsh",
+    "DPU: qemu-io",
+    "DPU: qemu-img: convert",
+    "DPU: fio: random",
+    "DPU: fio: a target is killed",
+    "DPU: ext4: targets",
 ];
 
 type Test = fn(&Place<'_>) -> Result<()>;
+
+/// Tests with the volume behind a service on a DPU.
+const THROUGH_DPU: &[(&str, Test)] = &[
+    ("DPU: nbdinfo describes the export", nbdinfo),
+    ("DPU: nbdsh: commands, flags and refusals", nbdsh),
+    ("DPU: nbdcopy: in and out, four connections", nbdcopy),
+    ("DPU: qemu-img: convert and compare", qemu_img),
+    ("DPU: qemu-img: bench", qemu_bench),
+    (
+        "DPU: qemu-io: patterns, zeros, discards and flushes",
+        qemu_io,
+    ),
+    ("DPU: fio: random writes of a block, verified", fio_random),
+    ("DPU: fio: sequential writes, verified", fio_sequential),
+    (
+        "DPU: fio: mixed sizes for ten seconds, verified",
+        fio_sample,
+    ),
+    ("DPU: fio: mixed sizes for a minute, verified", fio_mixed),
+    (
+        "DPU: fio: with each target absent, completed afterwards",
+        fio_degraded,
+    ),
+    (
+        "DPU: fio: a target is killed, another one stops, both return",
+        fio_lost,
+    ),
+    (
+        "DPU: ext4: a file system survives an absent and a damaged target",
+        ext4,
+    ),
+    (
+        "DPU: ext4: targets and the service are killed while a file system is copied in and out",
+        ext4::faults,
+    ),
+];
 
 const TESTS: &[(&str, Test)] = &[
     ("nbdinfo describes the export", nbdinfo),
@@ -86,7 +135,15 @@ const TESTS: &[(&str, Test)] = &[
         "ext4: a file system survives an absent and a damaged target",
         ext4,
     ),
+    (
+        "ext4: targets are killed while a file system is copied in and out",
+        ext4::faults,
+    ),
     ("nbdkit: a volume on three memory servers", peers::on_nbdkit),
+    (
+        "fio: its requests through the DPU, by each way, verified",
+        engine::verified,
+    ),
     (
         "fio: bytes that half compressible data takes",
         peers::stored_bytes,
@@ -107,6 +164,8 @@ pub struct World<'a> {
     pub dir: &'a Path,
     /// Environment of the stock programs.
     pub tools: &'a [(String, String)],
+    /// Environment of programs that use libibverbs.
+    pub verbs: &'a [(String, String)],
     /// A test runs if its name contains one of these words; without words all run.
     pub parts: &'a [String],
 }
@@ -116,182 +175,32 @@ pub struct World<'a> {
 /// # Errors
 /// The directory cannot be created.
 pub fn run(world: &World<'_>) -> Result<Vec<(&'static str, Result<()>)>> {
-    let soak: (&str, Test) = ("soak: fio with mixed sizes for an hour", fio_soak);
-    let wants = |name: &str| world.parts.iter().any(|part| name.contains(part.as_str()));
-    let tests = TESTS
+    let wants = |name: &str| world.parts.iter().any(|part| wanted(name, part));
+    let host = TESTS.iter().map(|(name, test)| (*name, Way::Host, *test));
+    let dpu = THROUGH_DPU
         .iter()
-        .filter(|(name, _)| world.parts.is_empty() || wants(name));
+        .map(|(name, test)| (*name, Way::Dpu, *test));
+    let tests = host
+        .chain(dpu)
+        .filter(|(name, ..)| world.parts.is_empty() || wants(name));
     let asked = world
         .parts
         .iter()
-        .any(|part| soak.0.starts_with(part.as_str()));
+        .any(|part| soak::NAME.starts_with(part.as_str()));
     let mut results = Vec::new();
-    for (name, test) in tests.chain(asked.then_some(&soak)) {
+    let soak: (&str, Way, Test) = (soak::NAME, Way::Dpu, soak::run);
+    for (name, way, test) in tests.chain(asked.then_some(soak)) {
         let dir = world.dir.join("storage");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-        results.push((*name, test(&Place { world, dir })));
+        results.push((name, test(&Place { world, dir, way })));
     }
     Ok(results)
 }
 
-/// Directory and environment of one test.
-struct Place<'a> {
-    world: &'a World<'a>,
-    dir: PathBuf,
-}
-
-/// A running export. Dropping it kills it.
-struct Server {
-    running: Running,
-    uri: String,
-}
-
-impl Place<'_> {
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    /// Runs a stock program. Returns its output.
-    fn stock(&self, program: &str, arguments: &[&str]) -> Result<String> {
-        self.stock_within(LIMIT, program, arguments)
-    }
-
-    fn stock_within(&self, limit: Duration, program: &str, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(&self.dir);
-        for (name, value) in self.world.tools {
-            command.env(name, value);
-        }
-        process::stdout(&mut command, limit)
-    }
-
-    fn ours(&self, arguments: &[&str]) -> Result<String> {
-        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
-        process::stdout(command.args(arguments).current_dir(&self.dir), LIMIT)
-    }
-
-    /// Creates the targets of a volume.
-    fn create(&self, mib: u64, block_size: u32) -> Result<()> {
-        let (size, block_size) = (format!("{mib}M"), block_size.to_string());
-        let mut words = vec!["create"];
-        words.extend(FILES);
-        words.extend(["--size", size.as_str(), "--block-size", block_size.as_str()]);
-        self.ours(&words).map(drop)
-    }
-
-    /// Exports the volume on these targets.
-    fn export(&self, targets: &[&str]) -> Result<Server> {
-        // A path of a socket has at most 107 bytes, and a checkout may be deep: a relative one is short.
-        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
-        command
-            .arg("export")
-            .args(targets)
-            .args(["--socket", "socket"])
-            .current_dir(&self.dir);
-        let mut running = Running::spawn(&mut command)?;
-        let ready = process::wait_until(START, || {
-            running.said().contains("exports volume") || running.group.has_ended()
-        });
-        ensure!(
-            ready && !running.group.has_ended(),
-            "the export does not start:\n{}",
-            running.said()
-        );
-        Ok(Server {
-            running,
-            uri: "nbd+unix:///?socket=socket".to_owned(),
-        })
-    }
-
-    /// Serves a target in a process of its own. Returns it and its address.
-    fn target(&self, file: &str, listen: &str) -> Result<(Running, String)> {
-        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
-        command
-            .args(["target", file, "--listen", listen])
-            .current_dir(&self.dir);
-        let mut running = Running::spawn(&mut command)?;
-        let ready = process::wait_until(START, || {
-            running.said().contains(" at tcp:") || running.group.has_ended()
-        });
-        let said = running.said();
-        let address = said
-            .split_whitespace()
-            .find(|word| word.starts_with("tcp:"));
-        let address = address
-            .filter(|_| ready)
-            .with_context(|| format!("the target does not start:\n{said}"))?;
-        Ok((running, address.to_owned()))
-    }
-
-    /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
-    fn image(&self, name: &str, mib: u64) -> Result<()> {
-        let mut bytes = Vec::new();
-        let mut state = 1u64;
-        let length = usize::try_from(mib << 20)?;
-        while bytes.len() < length {
-            for line in 0..2048u32 {
-                let text = format!("line {line:8} of an image, {:8}\n", bytes.len());
-                bytes.extend_from_slice(&text.as_bytes()[..32]);
-            }
-            for _ in 0..8192 {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                bytes.extend_from_slice(&state.to_le_bytes());
-            }
-            bytes.resize(bytes.len() + (64 << 10), 0);
-        }
-        bytes.truncate(length);
-        fs::write(self.path(name), bytes).with_context(|| name.to_owned())
-    }
-
-    /// Fails unless two files are equal.
-    fn same(&self, one: &str, other: &str) -> Result<()> {
-        let read = |name: &str| fs::read(self.path(name)).with_context(|| name.to_owned());
-        let (one_bytes, other_bytes) = (read(one)?, read(other)?);
-        let differs = one_bytes.iter().zip(&other_bytes).position(|(a, b)| a != b);
-        ensure!(
-            one_bytes.len() == other_bytes.len(),
-            "{one} and {other} have different lengths"
-        );
-        ensure!(
-            differs.is_none(),
-            "{one} and {other} differ at byte {differs:?}"
-        );
-        Ok(())
-    }
-
-    /// The report of a scrub: all is right.
-    fn scrub(&self) -> Result<Value> {
-        let mut words = vec!["scrub"];
-        words.extend(FILES);
-        let report: Value = serde_json::from_str(&self.ours(&words)?)?;
-        for name in ["bad_halves", "lost_blocks"] {
-            ensure!(report[name] == 0, "the scrub finds {name}: {report}");
-        }
-        Ok(report)
-    }
-
-    /// Copies the volume out, also with each target absent, and compares it with `image`.
-    fn compare_each(&self, image: &str) -> Result<()> {
-        for absent in [None, Some(0), Some(1), Some(2)] {
-            let server = self.export(&without(absent))?;
-            self.stock("nbdcopy", &[&server.uri, "out"])?;
-            self.same(image, "out")
-                .with_context(|| format!("without target {absent:?}"))?;
-        }
-        Ok(())
-    }
-}
-
-/// The targets without one of them.
-fn without(absent: Option<usize>) -> Vec<&'static str> {
-    let targets = FILES.iter().enumerate();
-    targets
-        .filter(|(index, _)| Some(*index) != absent)
-        .map(|(_, name)| *name)
-        .collect()
+/// True if a word asks for a test. Those through a DPU have the names of others, so the word must name it.
+fn wanted(name: &str, part: &str) -> bool {
+    name.contains(part) && name.starts_with("DPU") == part.contains("DPU")
 }
 
 fn nbdinfo(place: &Place<'_>) -> Result<()> {
@@ -458,16 +367,16 @@ const VERIFY: [&str; 7] = [
     "--output-format=json",
 ];
 
-/// Runs fio against an export and checks that it verified what it wrote.
-fn fio(place: &Place<'_>, server: &Server, options: &[&str]) -> Result<()> {
-    let uri = format!("--uri={}", server.uri);
+/// Runs fio against an export and checks that it verified what it wrote. Returns its report of the job.
+fn fio(place: &Place<'_>, uri: &str, options: &[&str]) -> Result<Value> {
+    let uri = format!("--uri={uri}");
     let size = format!("--size={SIZE_MIB}M");
     // fio knows the options of an engine behind the engine's own.
     let mut words = vec!["--name=job"];
     words.extend(VERIFY);
     words.extend([uri.as_str(), size.as_str()]);
     words.extend(options);
-    let limit = LIMIT + Duration::from_secs(SOAK_S);
+    let limit = LIMIT + soak::LENGTH;
     let text = place.stock_within(limit, "fio", &words)?;
     let json = text
         .find('{')
@@ -481,13 +390,13 @@ fn fio(place: &Place<'_>, server: &Server, options: &[&str]) -> Result<()> {
         bytes("read") >= 1 << 20 && bytes("write") >= 1 << 20,
         "fio has verified nothing: {job}"
     );
-    Ok(())
+    Ok(job.clone())
 }
 
 fn fio_on_new(place: &Place<'_>, options: &[&str]) -> Result<()> {
     place.create(SIZE_MIB, 4096)?;
     let server = place.export(&FILES)?;
-    fio(place, &server, options)?;
+    fio(place, &server.uri, options)?;
     drop(server);
     place.scrub().map(drop)
 }
@@ -537,10 +446,6 @@ fn fio_mixed(place: &Place<'_>) -> Result<()> {
     mixed(place, MIXED_S)
 }
 
-fn fio_soak(place: &Place<'_>) -> Result<()> {
-    mixed(place, SOAK_S)
-}
-
 /// Writes with each target absent in turn. The absent one is completed from the two others by the next export.
 fn fio_degraded(place: &Place<'_>) -> Result<()> {
     place.create(SIZE_MIB, 4096)?;
@@ -550,7 +455,7 @@ fn fio_degraded(place: &Place<'_>) -> Result<()> {
         let offset = format!("--offset={}M", 16 * absent);
         fio(
             place,
-            &server,
+            &server.uri,
             &[
                 "--rw=randwrite",
                 "--bs=4k",
@@ -586,11 +491,11 @@ fn fio_lost(place: &Place<'_>) -> Result<()> {
     let targets: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let server = place.export(&[&targets[..], &["--target-timeout", "1000"]].concat())?;
     let said = |word: &str| {
-        let there = || server.running.said().contains(word);
+        let there = || server.said().contains(word);
         ensure!(
             process::wait_until(LIMIT, there),
             "no '{word}':\n{}",
-            server.running.said()
+            server.said()
         );
         Ok(())
     };
@@ -599,7 +504,7 @@ fn fio_lost(place: &Place<'_>) -> Result<()> {
             let time = ["--time_based", "--runtime=15", "--verify_backlog=64"];
             fio(
                 place,
-                &server,
+                &server.uri,
                 &[&time[..], &["--rw=randwrite", "--bs=4k", "--iodepth=8"]].concat(),
             )
         });
@@ -623,8 +528,9 @@ fn fio_lost(place: &Place<'_>) -> Result<()> {
         // SAFETY: as above.
         unsafe { libc::kill(stopped, libc::SIGCONT) };
         said("data_p is complete")?;
-        job.join()
-            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let job = job.join();
+        job.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            .map(drop)
     })?;
     place.stock("nbdcopy", &[&server.uri, "image"])?;
     drop(server);

@@ -1,6 +1,6 @@
 //! The NBD servers that others have, beside ours, with the same fio jobs; and the bytes that a volume takes.
 
-use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, World};
+use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, Way, World};
 use anyhow::{Context, Result, ensure};
 use dev_process::process::{self, Running};
 use serde_json::{Value, json};
@@ -14,6 +14,9 @@ const SIZES: [(&str, u64); 3] = [("4k", 4096), ("64k", 64 << 10), ("1M", 1 << 20
 const HALF: &str = "--buffer_compress_percentage=50";
 /// Size of an export of nbdkit that holds a target.
 const TARGET: &str = "size=256M";
+/// Data of such a target: less than its export, which also has the index. Freed space rests until a flush, so without a
+/// limit a target would grow beyond its export.
+const CAPACITY: [&str; 2] = ["--capacity", "240M"];
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// A server of the comparison.
@@ -108,6 +111,7 @@ impl Place<'_> {
         let stock = |running| Server {
             running,
             uri: "nbd+unix:///?socket=socket".to_owned(),
+            service: None,
         };
         let mut behind = Vec::new();
         let server = match backend {
@@ -117,7 +121,7 @@ impl Place<'_> {
                 behind = servers;
                 let targets = targets.each_ref().map(String::as_str);
                 self.ours(&[&["create"], &targets[..], &["--size", &size]].concat())?;
-                self.export(&targets)?
+                self.export(&[&targets[..], &CAPACITY].concat())?
             }
             Backend::Nbdkit => {
                 let size = format!("size={size}");
@@ -174,7 +178,11 @@ pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
         let dir = world.dir.join("peers");
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-        let place = Place { world, dir };
+        let place = Place {
+            world,
+            dir,
+            way: Way::Host,
+        };
         let peer = place.peer(backend)?;
         let uri = peer.server.uri.as_str();
         // Reads find data everywhere.
@@ -202,7 +210,7 @@ pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
         }
     }
     let rows: Vec<Value> = rows.iter().map(|row| compared(row, &rows)).collect();
-    Ok(json!({ "rows": rows, "stored": [stored(world)?] }))
+    Ok(json!({ "rows": rows, "stored": [stored(world)?], "engine": super::engine::rows(world)? }))
 }
 
 /// A row with its bandwidth over those of the stock servers.
@@ -229,7 +237,11 @@ fn stored(world: &World<'_>) -> Result<Value> {
     let dir = world.dir.join("stored");
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let place = Place { world, dir };
+    let place = Place {
+        world,
+        dir,
+        way: Way::Host,
+    };
     place.create(SIZE_MIB, 4096)?;
     {
         let server = place.export(&FILES)?;

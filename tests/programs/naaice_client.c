@@ -164,6 +164,23 @@ static void create_again(void) {
     bytes_of(1000 + (size_t)round);
 }
 
+/* A region that no input fills starts with zeroes on the accelerator, also where earlier sessions had their bytes. */
+static void zeroed(void) {
+  for (int round = 0; round < 4; round++) {
+    bytes_of(70803);
+    struct buffer a = make(1, 1), b = make(200000, 2);
+    naa_param_t inputs[] = {in(&a)}, outputs[] = {in(&b)};
+    naa_handle handle;
+    CHECK(naa_create(3, inputs, 1, outputs, 1, &handle) == 0);
+    CHECK(call(&handle).naa_error == NAA_SUCCESS);
+    for (size_t at = 0; at < b.size; at++)
+      if (b.addr[at] != 0)
+        FAIL("byte %zu is %d: an earlier session's", at, b.addr[at]);
+    CHECK(naa_finalize(&handle) == 0);
+    drop(&a), drop(&b);
+  }
+}
+
 static void regions_32(void) {
   struct buffer b[32];
   naa_param_t inputs[31], outputs[1];
@@ -342,6 +359,7 @@ int main(int argc, char **argv) {
       {"crash", crash},
       {"loop", loop},
       {"create_again", create_again},
+      {"zeroed", zeroed},
       {"regions_32", regions_32},
       {"refusals", refusals},
       {"no_signal_handler", no_signal_handler},

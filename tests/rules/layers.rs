@@ -212,6 +212,15 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
+        root: "xgvmi-verbs/src",
+        name: "xgvmi_verbs",
+        layers: &[
+            ("values", &["direction", "error", "process"]),
+            ("objects", &["adapter", "memory", "queue_pair"]),
+            ("transfers", &["engine", "mover", "host"]),
+        ],
+    },
+    Crate {
         root: "xgvmi-blk/src",
         name: "xgvmi_blk",
         layers: &[

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 17] = [
+const PRODUCT: [&str; 18] = [
     "mlx5dv-sys/",
     "rdmacm-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
+    "xgvmi-verbs/",
     "uct-plugin/",
     "xgvmi-cli/",
     "xgvmi-ucp/",
@@ -166,6 +167,7 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
         .filter(|file| !file.path.starts_with("ucc-tl/src/"))
         .filter(|file| !file.path.starts_with("naaice/src/capi/"))
         .filter(|file| !file.path.starts_with("xgvmi-blk/capi/src/"))
+        .filter(|file| !file.path.starts_with("xgvmi-blk/fio/src/"))
         .flat_map(|file| {
             file.faults(|line| {
                 let attribute = line.trim_start().starts_with("#[");

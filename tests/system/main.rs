@@ -37,6 +37,7 @@ mod rules;
 mod seen;
 mod soak;
 mod storage;
+mod storage_site;
 mod strict;
 mod talk;
 mod tools;
@@ -82,5 +83,6 @@ fn main() -> ExitCode {
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
     cases.extend(storage::cases());
+    cases.extend(storage_site::cases());
     harness::run(&cases)
 }

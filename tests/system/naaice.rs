@@ -38,12 +38,13 @@ const FUNCTIONS: [(u8, u32); 15] = [
     (99, 1),
 ];
 /// Checks that every accelerator passes.
-const CHECKS: [&str; 9] = [
+const CHECKS: [&str; 10] = [
     "bytes",
     "codes",
     "unknown_function",
     "test_never_waits",
     "create_again",
+    "zeroed",
     "regions_32",
     "refusals",
     "no_signal_handler",
@@ -59,6 +60,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_dpu_pool", |w| dpu(w, "pool")),
         Case::new("naaice_dpu_ksm", |w| dpu(w, "ksm")),
         Case::new("naaice_dpu_of_another_node", remote),
+        Case::new("naaice_kernel_processes_serve_again", processes),
         Case::new("naaice_sessions_make_no_keys", steady_state),
         Case::new("naaice_more_clients_than_slots", slots),
         Case::new("naaice_no_server", no_server),
@@ -67,9 +69,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_server_killed_in_each_state", server_killed_in_state),
         Case::new("naaice_client_killed_while_the_kernel_runs", client_killed),
         Case::new("naaice_server_stopped_and_continued", stopped),
+        Case::new("naaice_host_stopped_and_continued", host_stopped),
         Case::new("naaice_port_down_and_up", port),
         Case::new("naaice_bind_fails", bind_fails),
         Case::new("naaice_secret", secret),
+        Case::new("naaice_doctor", doctor),
         Case::that_may_skip("naaice_programs_of_the_original", original),
     ]
 }
@@ -253,6 +257,33 @@ fn remote(world: &World) -> Result<()> {
     ensure!(
         place.status("aliases_created")? == 0,
         "an alias of another node's key"
+    );
+    Ok(())
+}
+
+/// Sessions over RDMA use kernel processes that were started ahead: 40 sessions start none. A process that was killed is
+/// replaced, and its session's call has the return code of a crash.
+fn processes(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, _, address) = place.start_service(&[])?;
+    let started = || place.status("kernels_started");
+    let ready = process::wait_until(LIMIT, || started().is_ok_and(|count| count == 2));
+    ensure!(ready, "not two processes ahead: {:?}", started());
+    place.passes(
+        "node1.host",
+        &address,
+        &["create_again", "zeroed", "create_again"],
+    )?;
+    ensure!(
+        started()? == 2,
+        "{} processes for sessions one after the other",
+        started()?
+    );
+    place.passes("node1.host", &address, &["crash", "bytes"])?;
+    ensure!(
+        started()? <= 4,
+        "{} processes after two kernels have crashed",
+        started()?
     );
     Ok(())
 }
@@ -481,6 +512,30 @@ fn stopped(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// A host that stops during a session, or during a call, delays no other host. Afterwards it continues.
+fn host_stopped(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, rdma) = place.start_service(&[])?;
+    for address in [verbs, dpu, rdma] {
+        // It stops itself.
+        let mut holder = place.start_client(&address, "hold", "holding")?;
+        let mut caller = place.start_client(&address, "until=22", "called")?;
+        caller.signal(libc::SIGSTOP)?;
+        place.passes("node0.host", &address, &["bytes", "codes"])?;
+        holder.signal(libc::SIGCONT)?;
+        caller.signal(libc::SIGCONT)?;
+        let (code, said) = holder.end(LIMIT, &["ok hold"])?;
+        ensure!(code == Some(0), "{address}: {said}");
+        let (code, said) = caller.end(LIMIT, &["ended "])?;
+        ensure!(
+            code == Some(0) && said.contains("ended 0 state 30 code 0 "),
+            "{address}: {said}"
+        );
+    }
+    Ok(())
+}
+
 /// The port of the accelerator's node goes down and up between calls: over RDMA the transport repeats, and accesses
 /// through aliases do not use the port.
 fn port(world: &World) -> Result<()> {
@@ -508,7 +563,10 @@ fn bind_fails(world: &World) -> Result<()> {
         "BFEMU_FAULTS",
         "node0.host request umr_bind every 5 syndrome MW_BIND_ERR",
     );
-    place.succeeds(&mut client, &["bytes", "create_again"])
+    place.succeeds(&mut client, &["bytes", "create_again"])?;
+    let failed = place.testbed.refusals("node0.host", "injected")?;
+    ensure!(failed > 0, "no bind has failed");
+    Ok(())
 }
 
 fn secret(world: &World) -> Result<()> {
@@ -544,6 +602,29 @@ fn secret(world: &World) -> Result<()> {
     for secret in [&right, &old] {
         let mut client = place.client("node0.host", &address, &["bytes"]);
         place.succeeds(client.env("NAAICE_SECRET_FILE", secret), &["bytes"])?;
+    }
+    Ok(())
+}
+
+/// `xgvmi doctor` reaches what is there, and names what is not.
+fn doctor(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, _) = place.start_service(&[])?;
+    let nobody = format!("dpu/127.0.0.1:{}", free_port()?);
+    let spec = format!("{verbs}:1:1,{dpu}:1:1,{dpu}:2:2,{nobody}:1:1,10.99.9.9:1:1:1");
+    let mut command = place.command("node0.host", world.built("xgvmi"));
+    command.arg("doctor").env("NAA_SPEC", spec);
+    // Without UCX and such it reports faults as well, so the exit code says nothing.
+    let (_, said) = Process::spawn(&mut command)?.end(LIMIT, &["10.99.9.9:1, functions 1: "])?;
+    for expect in [
+        "OK   rdma_cm       /dev/infiniband/rdma_cm".to_owned(),
+        format!("OK   accelerator   {verbs}, functions 1: there is an RDMA route"),
+        format!("OK   accelerator   {dpu}, functions 1 2: the service listens"),
+        format!("FIX  accelerator   {nobody}, functions 1: "),
+        "FIX  accelerator   10.99.9.9:1, functions 1: ".to_owned(),
+    ] {
+        ensure!(said.contains(&expect), "no {expect:?} in\n{said}");
     }
     Ok(())
 }

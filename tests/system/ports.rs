@@ -411,7 +411,7 @@ fn down_for_good(world: &World) -> Result<()> {
 }
 
 /// Triggers a port change.
-fn set(testbed: &Testbed<'_>, function: &str, port: u8, change: &str) -> Result<()> {
+pub(crate) fn set(testbed: &Testbed<'_>, function: &str, port: u8, change: &str) -> Result<()> {
     let port = port.to_string();
     let mut command = testbed.emulator_command("port");
     succeed(command.args([function, port.as_str(), change])).map(drop)

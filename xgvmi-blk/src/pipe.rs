@@ -114,23 +114,58 @@ impl Pipe {
         self.state().link.is_none()
     }
 
+    /// Waits until [`Pipe::wait`] does not block for one of these calls. False if that takes longer than `limit`.
+    pub(crate) fn wait_any(&self, numbers: &[u64], limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        loop {
+            let mut state = self.state();
+            if !state.reading {
+                // An error closes the connection, which the wait reports.
+                let _ = self.receive(&mut state);
+            }
+            let has = |number: &u64| state.answers.contains_key(number);
+            if state.link.is_none() || numbers.iter().any(has) {
+                return true;
+            }
+            if Instant::now() >= end || self.arrive(state, end).is_err() {
+                return self.has_any(numbers);
+            }
+        }
+    }
+
+    fn has_any(&self, numbers: &[u64]) -> bool {
+        let state = self.state();
+        state.link.is_none()
+            || numbers
+                .iter()
+                .any(|number| state.answers.contains_key(number))
+    }
+
     /// Takes the answer, or takes part in waiting for one.
     fn look(&self, number: u64, end: Instant) -> Result<Option<Vec<u8>>> {
         let mut state = self.state();
         if let Some(answer) = state.answers.remove(&number) {
             return Ok(Some(answer));
         }
-        let pollfd = state.link()?.pollfd();
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        // Without a connection there is no answer.
+        state.link()?;
+        if end <= Instant::now() {
             let reason = format!("no answer within {} ms", self.limit.as_millis());
             return Err(self.close(&mut state, reason));
         }
+        self.arrive(state, end)?;
+        Ok(self.state().answers.remove(&number))
+    }
+
+    /// Waits until something has arrived, at most until `end`. One thread reads for all.
+    fn arrive(&self, mut state: MutexGuard<'_, State>, end: Instant) -> Result<()> {
+        let left = end.saturating_duration_since(Instant::now());
         if state.reading {
             let waited = self.arrived.wait_timeout(state, left);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
-            return Ok(None);
+            return Ok(());
         }
+        let pollfd = state.link()?.pollfd();
         state.reading = true;
         drop(state);
         // Another thread may close the connection meanwhile, which ends the wait.
@@ -146,8 +181,7 @@ impl Pipe {
         };
         // Another thread reads from here on.
         self.arrived.notify_all();
-        received?;
-        Ok(state.answers.remove(&number))
+        received
     }
 
     /// Takes everything that has arrived.

@@ -7,9 +7,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use mlx5dv_sys::Mlx5Lib;
+use naaice::spec::Scheme;
 use serde_json::json;
 use ucx_sys::Ucp;
 
+use crate::accelerators::{self, Accelerators, Spec, Tried};
 use crate::capability::{self, Capability, Device};
 use crate::info;
 use crate::ucc::{self, Ucc};
@@ -87,6 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> bool {
     }
     findings.push(shared_memory(Path::new("/dev/shm")));
     findings.push(collectives(&ucc::look()));
+    findings.extend(calls(&accelerators::look()));
     if arguments.json {
         println!("{}", as_json(&findings));
     } else {
@@ -131,6 +134,74 @@ fn collectives(found: &Ucc) -> Finding {
             configured: false, ..
         } => note("set UCC_TL_XGVMI_CONFIG or UCC_TL_XGVMI_SERVICES for all ranks"),
         Ucc::Ready { .. } => Finding::ok(need, found.to_string()),
+    }
+}
+
+/// Calls to accelerators. A machine without them has one line.
+fn calls(found: &Accelerators) -> Vec<Finding> {
+    let library = match &found.library {
+        Ok(()) => Finding::ok("NAAICE", "libnaaice.so"),
+        Err(error) => {
+            let advice = "only calls to accelerators need it: see docs/NAAICE.md";
+            Finding::new("NAAICE", State::Note, format!("none: {error}"), advice)
+        }
+    };
+    if found.library.is_err() && found.spec == Spec::Absent {
+        return vec![library];
+    }
+    vec![library, connections(found)]
+        .into_iter()
+        .chain(specification(&found.spec))
+        .collect()
+}
+
+/// The device of RDMA connections. Services on the own DPU do not need it.
+fn connections(found: &Accelerators) -> Finding {
+    let need = "rdma_cm";
+    let Err(reason) = &found.manager else {
+        return Finding::ok(need, "/dev/infiniband/rdma_cm");
+    };
+    let is_needed = match &found.spec {
+        Spec::Tried(tried, _) => tried.iter().any(|tried| tried.scheme == Scheme::Verbs),
+        Spec::Absent | Spec::Faulty(_) => false,
+    };
+    let advice = "load the kernel module rdma_ucm; in a container, add the device";
+    let state = if is_needed { State::Fix } else { State::Note };
+    Finding::new(need, state, reason, advice)
+}
+
+fn specification(spec: &Spec) -> Vec<Finding> {
+    let need = "NAA_SPEC";
+    let (tried, others) = match spec {
+        Spec::Absent => {
+            let advice =
+                "set it to ADDRESS:[PORT]:FUNCTION:INPUTS for programs that call accelerators";
+            return vec![Finding::new(need, State::Note, "not set", advice)];
+        }
+        Spec::Faulty(fault) => {
+            return vec![Finding::new(need, State::Fix, fault, "correct this entry")];
+        }
+        Spec::Tried(tried, others) => (tried, *others),
+    };
+    let mut findings: Vec<Finding> = tried.iter().map(accelerator).collect();
+    if others > 0 {
+        let found = format!("{others} more entries were not tried");
+        findings.push(Finding::ok(need, found));
+    }
+    findings
+}
+
+fn accelerator(tried: &Tried) -> Finding {
+    let need = "accelerator";
+    let codes: Vec<String> = tried.functions.iter().map(u8::to_string).collect();
+    let name = format!("{}, functions {}", tried.name, codes.join(" "));
+    match (&tried.reached, tried.scheme) {
+        (Ok(()), Scheme::Dpu) => Finding::ok(need, format!("{name}: the service listens")),
+        (Ok(()), Scheme::Verbs) => Finding::ok(need, format!("{name}: there is an RDMA route")),
+        (Err(reason), _) => {
+            let advice = "start the accelerator there, or correct NAA_SPEC";
+            Finding::new(need, State::Fix, format!("{name}: {reason}"), advice)
+        }
     }
 }
 
@@ -198,7 +269,7 @@ fn device_files(dir: &Path) -> Finding {
     )
 }
 
-fn may_use(path: &Path) -> bool {
+pub(crate) fn may_use(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
         return false;
     };
@@ -344,6 +415,55 @@ mod tests {
             State::Note,
             "none",
         );
+    }
+
+    #[test]
+    fn accelerators_are_judged_if_the_machine_calls_them() {
+        let found = |library: Result<(), &str>, manager: Result<(), &str>, spec| Accelerators {
+            library: library.map_err(str::to_owned),
+            manager: manager.map_err(str::to_owned),
+            spec,
+        };
+        let tried = |scheme, reached: Result<(), &str>| {
+            let tried = Tried {
+                name: "a:1".to_owned(),
+                functions: vec![1, 2],
+                scheme,
+                reached: reached.map_err(str::to_owned),
+            };
+            Spec::Tried(vec![tried], 0)
+        };
+        let none = calls(&found(Err("no such file"), Err("no device"), Spec::Absent));
+        check(&none[0], State::Note, "no such file");
+        assert_eq!(none.len(), 1, "a machine without accelerators has one line");
+        let unset = calls(&found(Ok(()), Err("no device"), Spec::Absent));
+        check(&unset[0], State::Ok, "libnaaice.so");
+        check(&unset[1], State::Note, "no device");
+        check(&unset[2], State::Note, "not set");
+        let faulty = Spec::Faulty("entry 2".to_owned());
+        check(
+            &calls(&found(Ok(()), Ok(()), faulty))[2],
+            State::Fix,
+            "entry 2",
+        );
+        let verbs = calls(&found(
+            Ok(()),
+            Err("no device"),
+            tried(Scheme::Verbs, Ok(())),
+        ));
+        check(&verbs[1], State::Fix, "no device");
+        check(
+            &verbs[2],
+            State::Ok,
+            "a:1, functions 1 2: there is an RDMA route",
+        );
+        let dpu = calls(&found(
+            Ok(()),
+            Err("no device"),
+            tried(Scheme::Dpu, Err("refused")),
+        ));
+        check(&dpu[1], State::Note, "no device");
+        check(&dpu[2], State::Fix, "refused");
     }
 
     #[test]

@@ -10,6 +10,7 @@
     reason = "a command-line tool answers on standard output"
 )]
 
+mod accelerators;
 mod capability;
 mod counter_file;
 mod doctor;

@@ -77,10 +77,10 @@ impl std::fmt::Display for Ucc {
 }
 
 /// Opens a library for the life of the process.
-fn open(file: &Path) -> Result<*mut c_void, String> {
+pub(crate) fn open(file: &Path) -> Result<*mut c_void, String> {
     let name = CString::new(file.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
-    // SAFETY: the constructors of UCC read the environment; the component's constructor inspects UCC. Both are safe to
-    // run.
+    // SAFETY: the constructors of UCC read the environment; the component's constructor inspects UCC; libnaaice has
+    // none. All are safe to run.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) };
     if !handle.is_null() {
         return Ok(handle);

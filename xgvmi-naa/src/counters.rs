@@ -1,7 +1,9 @@
 //! Counters of the service, and its status.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 use xgvmi_daemon::Metrics;
 
 /// Counters since the start. Threads increment them without order.
@@ -13,13 +15,27 @@ pub struct Counters {
     pub(crate) refused: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) calls_failed: AtomicU64,
+    pub(crate) kernels_started: Arc<AtomicU64>,
     pub(crate) kernels_killed: AtomicU64,
     pub(crate) bytes_read: AtomicU64,
     pub(crate) bytes_written: AtomicU64,
+    pub(crate) zeroing_ns: AtomicU64,
+    pub(crate) reading_ns: AtomicU64,
+    pub(crate) kernels_ns: AtomicU64,
+    pub(crate) writing_ns: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Adds the duration of a step in nanoseconds.
+pub(crate) fn timed<T>(counter: &AtomicU64, step: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let result = step();
+    let time = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    add(counter, time);
+    result
 }
 
 /// State of a service, as `xgvmi-naa status` shows it.
@@ -39,12 +55,22 @@ pub struct Status {
     pub calls: u64,
     /// Calls with a return code other than 0.
     pub calls_failed: u64,
+    /// Kernel processes that were started.
+    pub kernels_started: u64,
     /// Kernel processes that were killed: time limit, or a caller that died.
     pub kernels_killed: u64,
     /// Bytes read from hosts through aliases.
     pub bytes_read: u64,
     /// Bytes written to hosts through aliases.
     pub bytes_written: u64,
+    /// Time to zero memory of sessions.
+    pub zeroing_us: u64,
+    /// Time to read inputs through aliases.
+    pub reading_us: u64,
+    /// Time of kernels, with the messages to their processes.
+    pub kernels_us: u64,
+    /// Time to write outputs through aliases.
+    pub writing_us: u64,
     /// Aliases that were created.
     pub aliases_created: u64,
     /// Aliases that were found in the map.
@@ -65,9 +91,14 @@ impl Counters {
             refused: get(&self.refused),
             calls: get(&self.calls),
             calls_failed: get(&self.calls_failed),
+            kernels_started: get(&self.kernels_started),
             kernels_killed: get(&self.kernels_killed),
             bytes_read: get(&self.bytes_read),
             bytes_written: get(&self.bytes_written),
+            zeroing_us: get(&self.zeroing_ns) / 1000,
+            reading_us: get(&self.reading_ns) / 1000,
+            kernels_us: get(&self.kernels_ns) / 1000,
+            writing_us: get(&self.writing_ns) / 1000,
             aliases_created,
             aliases_found,
         }
@@ -75,7 +106,7 @@ impl Counters {
 }
 
 impl Status {
-    const ROWS: usize = 11;
+    const ROWS: usize = 16;
 
     /// Name, help, current value and whether it is a gauge.
     fn rows(&self) -> [(&'static str, &'static str, u64, bool); Self::ROWS] {
@@ -102,6 +133,12 @@ impl Status {
                 false,
             ),
             (
+                "kernels_started",
+                "kernel processes that were started",
+                self.kernels_started,
+                false,
+            ),
+            (
                 "kernels_killed",
                 "kernel processes that were killed",
                 self.kernels_killed,
@@ -117,6 +154,30 @@ impl Status {
                 "bytes_written",
                 "bytes written to hosts",
                 self.bytes_written,
+                false,
+            ),
+            (
+                "zeroing_us",
+                "microseconds to zero memory of sessions",
+                self.zeroing_us,
+                false,
+            ),
+            (
+                "reading_us",
+                "microseconds to read inputs",
+                self.reading_us,
+                false,
+            ),
+            (
+                "kernels_us",
+                "microseconds in kernels",
+                self.kernels_us,
+                false,
+            ),
+            (
+                "writing_us",
+                "microseconds to write outputs",
+                self.writing_us,
                 false,
             ),
             (

@@ -1,30 +1,40 @@
 //! Kernels in a process of their own: a kernel that crashes or loops ends its process and not the service.
 //!
-//! The service and the process share the memory of a session's regions. A request names function and regions by
-//! their offsets; the answer is one byte.
+//! The service and the process share the memory of a session's regions, whose file the process receives before the
+//! session's first call. A request names function and regions by their offsets; the answer is one byte.
 
+use crate::counters::add;
+use anyhow::Context as _;
 use naaice::Kernels;
 use naaice::abi::code;
 use naaice::kernels::{KernelRegion, run_on};
 use naaice::server::Block;
 use naaice::wire::REGIONS_MAX;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use std::ffi::OsString;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{OnceLock, mpsc};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Descriptor of the shared memory in the kernel's process.
-const MEMORY_FD: RawFd = 3;
-/// Descriptor of the requests.
-const REQUEST_FD: RawFd = 4;
+/// Descriptor of the requests in the kernel's process.
+const REQUEST_FD: RawFd = 3;
+/// In place of a function code: the length of the memory of the following requests. The file comes with it. Length 0
+/// is the end of the memory.
+const MEMORY: u8 = 0;
 /// Interval at which a running kernel's caller is looked after, if it has no descriptor.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const HEAD_BYTES: usize = 8;
+const LENGTH_BYTES: usize = 8;
 const REGION_BYTES: usize = 24;
 
 /// A region of a call.
@@ -45,6 +55,8 @@ pub(crate) struct KernelOptions {
     pub(crate) file: PathBuf,
     /// Time limit of a call.
     pub(crate) limit: Duration,
+    /// Number of processes that were started.
+    pub(crate) started: Arc<AtomicU64>,
 }
 
 /// Why a call has no return code.
@@ -54,7 +66,75 @@ pub(crate) enum Stopped {
     CallerGone,
 }
 
-/// A process that runs kernels on one block of memory. Dropping it ends it.
+/// Processes without memory, for sessions whose memory ends with them. A session takes one and returns it.
+#[derive(Debug)]
+pub(crate) struct Stock {
+    idle: Mutex<Vec<KernelProcess>>,
+    max: usize,
+}
+
+impl Stock {
+    /// Holds at most `max` processes.
+    pub(crate) fn new(max: usize) -> Self {
+        Self {
+            idle: Mutex::new(Vec::new()),
+            max,
+        }
+    }
+
+    /// Starts processes until there are `count`.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub(crate) fn fill(&self, options: &KernelOptions, count: usize) -> io::Result<()> {
+        while self.idle().len() < count.min(self.max) {
+            let process = KernelProcess::spawn(options)?;
+            self.idle().push(process);
+        }
+        Ok(())
+    }
+
+    /// A process for this memory. Without an idle one it is started.
+    ///
+    /// # Errors
+    /// If it cannot be started, or the memory is not shared.
+    pub(crate) fn take(
+        &self,
+        options: &KernelOptions,
+        memory: &Block,
+    ) -> io::Result<KernelProcess> {
+        loop {
+            let idle = self.idle().pop();
+            let Some(mut process) = idle else {
+                break;
+            };
+            // A process that something else has ended is dropped.
+            if process.attach(memory).is_ok() {
+                return Ok(process);
+            }
+        }
+        let mut process = KernelProcess::spawn(options)?;
+        process.attach(memory)?;
+        Ok(process)
+    }
+
+    /// Keeps a process for the next session.
+    pub(crate) fn put(&self, mut process: KernelProcess) {
+        if process.detach().is_err() {
+            return;
+        }
+        let mut idle = self.idle();
+        if idle.len() < self.max {
+            idle.push(process);
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<KernelProcess>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A process that runs kernels on one block of memory at a time. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct KernelProcess {
     child: Child,
@@ -65,33 +145,54 @@ impl KernelProcess {
     /// Starts the process.
     ///
     /// # Errors
-    /// If the process cannot be started, or the memory is not shared.
-    pub(crate) fn spawn(options: &KernelOptions, memory: &Block) -> io::Result<Self> {
-        let file = memory.file().ok_or(io::ErrorKind::InvalidInput)?;
+    /// If the process cannot be started.
+    pub(crate) fn spawn(options: &KernelOptions) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(std::env::current_exe()?);
         command
-            .arg("run-kernels")
-            .arg("--kernels")
+            .args(["run-kernels", "--serve", "--kernels"])
             .arg(&options.file)
-            .args(["--bytes", &memory.len().to_string()])
             .stdin(Stdio::null());
         // The kernels need no device.
         command.env_remove("LD_PRELOAD");
-        let (memory, requests) = (file.as_raw_fd(), theirs.as_raw_fd());
+        let requests = theirs.as_raw_fd();
         let parent = std::process::id();
         // SAFETY: between fork and exec the closure makes system calls only.
         unsafe {
             command.pre_exec(move || {
-                place(memory, requests)?;
+                place(requests)?;
                 die_with_parent(parent)
             })
         };
         let child = spawn_from_keeper(command)?;
+        add(&options.started, 1);
         Ok(Self {
             child,
             requests: ours,
         })
+    }
+
+    /// Gives the process the memory of the following calls.
+    ///
+    /// # Errors
+    /// If the process has ended, or the memory is not shared.
+    pub(crate) fn attach(&mut self, memory: &Block) -> io::Result<()> {
+        let file = memory.file().ok_or(io::ErrorKind::InvalidInput)?;
+        let files = [file];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let bytes = memory_request(memory.len());
+        let flags = SendFlags::NOSIGNAL;
+        let sent = sendmsg(&self.requests, &[IoSlice::new(&bytes)], &mut control, flags)?;
+        self.requests.write_all(&bytes[sent..])
+    }
+
+    /// Takes the memory from the process.
+    fn detach(&mut self) -> io::Result<()> {
+        self.requests.write_all(&memory_request(0))
     }
 
     /// Runs a function. `caller` becomes readable when the caller is gone. Without a descriptor (-1), `caller_gone` is
@@ -158,6 +259,13 @@ impl Drop for KernelProcess {
     }
 }
 
+fn memory_request(length: usize) -> [u8; HEAD_BYTES + LENGTH_BYTES] {
+    let mut bytes = [0; HEAD_BYTES + LENGTH_BYTES];
+    bytes[0] = MEMORY;
+    bytes[HEAD_BYTES..].copy_from_slice(&(length as u64).to_le_bytes());
+    bytes
+}
+
 fn request(function: u8, user: u32, regions: &[Place]) -> Vec<u8> {
     let count = u8::try_from(regions.len()).expect("at most 32 regions");
     let mut bytes = vec![function, count, 0, 0];
@@ -174,23 +282,19 @@ fn request(function: u8, user: u32, regions: &[Place]) -> Vec<u8> {
     bytes
 }
 
-/// Puts the descriptors where the kernel's process expects them.
-fn place(memory: RawFd, requests: RawFd) -> io::Result<()> {
-    // Out of the way first: one of them may have the other's number.
-    let (memory, requests) = (duplicate_above(memory)?, duplicate_above(requests)?);
-    for (from, to) in [(memory, MEMORY_FD), (requests, REQUEST_FD)] {
-        // SAFETY: both numbers are descriptors of this process.
-        if unsafe { libc::dup2(from, to) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+/// Puts the descriptor where the kernel's process expects it.
+fn place(requests: RawFd) -> io::Result<()> {
+    // With the same number, dup2 would leave the descriptor closed at exec.
+    if requests == REQUEST_FD {
+        // SAFETY: the descriptor is open.
+        return match unsafe { libc::fcntl(requests, libc::F_SETFD, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
     }
-    Ok(())
-}
-
-fn duplicate_above(fd: RawFd) -> io::Result<RawFd> {
-    // SAFETY: the descriptor is open.
-    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, REQUEST_FD + 1) } {
-        fd if fd >= 0 => Ok(fd),
+    // SAFETY: both numbers are descriptors of this process.
+    match unsafe { libc::dup2(requests, REQUEST_FD) } {
+        REQUEST_FD => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -234,35 +338,55 @@ fn die_with_parent(parent: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// If the kernels cannot be loaded, or a request is damaged.
-pub(crate) fn serve(kernels: &Path, bytes: usize) -> anyhow::Result<()> {
-    // SAFETY: the service has placed the descriptors, and nothing else owns them.
-    let (memory, requests) = unsafe {
-        (
-            OwnedFd::from_raw_fd(MEMORY_FD),
-            UnixStream::from_raw_fd(REQUEST_FD),
-        )
-    };
-    let mut requests = requests;
-    let block = Block::of_file(memory, bytes)?;
+pub(crate) fn serve(kernels: &Path) -> anyhow::Result<()> {
+    // SAFETY: the service has placed the descriptor, and nothing else owns it.
+    let mut requests = unsafe { UnixStream::from_raw_fd(REQUEST_FD) };
     let kernels = Kernels::open(kernels)?;
-    loop {
-        let mut head = [0; HEAD_BYTES];
-        match requests.read_exact(&mut head) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            done => done?,
-        }
+    let mut memory = None;
+    while let Some((head, file)) = read_head(&mut requests)? {
         let [function, count, _, _, user @ ..] = head;
+        if function == MEMORY {
+            let mut length = [0; LENGTH_BYTES];
+            requests.read_exact(&mut length)?;
+            let length = usize::try_from(u64::from_le_bytes(length))?;
+            // The previous memory ends first.
+            drop(memory.take());
+            memory = file.map(|file| Block::of_file(file, length)).transpose()?;
+            continue;
+        }
+        let block = memory.as_ref().context("a call without memory")?;
         let mut regions = Vec::with_capacity(REGIONS_MAX);
         for _ in 0..count {
             let mut bytes = [0; REGION_BYTES];
             requests.read_exact(&mut bytes)?;
-            regions.push(region(&block, &bytes)?);
+            regions.push(region(block, &bytes)?);
         }
         // SAFETY: the operator's kernels; the regions are inside the block, which the service does not access during
         // the call.
         let code = unsafe { run_on(&kernels, function, u32::from_le_bytes(user), &regions) };
         requests.write_all(&[code])?;
     }
+    Ok(())
+}
+
+/// The start of a request, with the file that came with it. `None` at the end.
+fn read_head(requests: &mut UnixStream) -> io::Result<Option<([u8; HEAD_BYTES], Option<OwnedFd>)>> {
+    let mut head = [0; HEAD_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let target = &mut [IoSliceMut::new(&mut head)];
+        recvmsg(&*requests, target, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    requests.read_exact(&mut head[received.bytes..])?;
+    Ok(Some((head, file)))
 }
 
 fn region(block: &Block, bytes: &[u8; REGION_BYTES]) -> anyhow::Result<KernelRegion> {

@@ -21,7 +21,6 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-mod adapter;
 mod counters;
 mod kernel;
 mod options;
@@ -36,14 +35,14 @@ pub use service::Service;
 
 use std::path::Path;
 
-/// The process that runs kernels: loads `kernels`, and serves requests on `bytes` of shared memory. Without `bytes` it
-/// only loads them.
+/// The process that runs kernels: loads `kernels`, and serves the requests of the service that has started it. Without
+/// `serves` it only loads them.
 ///
 /// # Errors
 /// If the kernels cannot be loaded, or a request is damaged.
-pub fn run_kernels(kernels: &Path, bytes: Option<usize>) -> anyhow::Result<()> {
-    match bytes {
-        Some(bytes) => kernel::serve(kernels, bytes),
-        None => Ok(naaice::Kernels::open(kernels).map(|_| ())?),
+pub fn run_kernels(kernels: &Path, serves: bool) -> anyhow::Result<()> {
+    match serves {
+        true => kernel::serve(kernels),
+        false => Ok(naaice::Kernels::open(kernels).map(|_| ())?),
     }
 }

@@ -1,8 +1,7 @@
 //! The service: listens, starts a thread per connection, answers status requests, and ends on a signal.
 
-use crate::adapter::Adapter;
 use crate::counters::{Counters, add};
-use crate::kernel::{self, KernelOptions};
+use crate::kernel::{self, KernelOptions, Stock};
 use crate::options::ServiceOptions;
 use crate::session::{self, Owners};
 use crate::slot::Slots;
@@ -20,6 +19,7 @@ use xgvmi_daemon::status::{StatusSocket, default_path};
 use xgvmi_daemon::{Asked, Budget, Link, LogLevel, Secret, Signals, poll, pollfd};
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasPolicy, DpuHooks};
+use xgvmi_verbs::Adapter;
 
 /// Connections per session: a process keeps some without a session.
 const LINKS_PER_SESSION: usize = 16;
@@ -39,6 +39,7 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 pub(crate) struct Shared {
     pub(crate) options: ServiceOptions,
     pub(crate) kernels: KernelOptions,
+    pub(crate) stock: Stock,
     pub(crate) counters: Counters,
     pub(crate) owners: Owners,
     pub(crate) slots: Slots,
@@ -102,7 +103,7 @@ impl Service {
             Some(file) => vec![Secret::read(file, SECRET_CONTEXT)?],
             None => Vec::new(),
         };
-        let adapter = Arc::new(Adapter::open(options.device.as_deref())?);
+        let adapter = Adapter::open(options.device.as_deref())?;
         let hooks = DpuHooks::open(adapter.device(), AliasPolicy::default())?;
         let slots = Slots::new(
             Arc::clone(&adapter),
@@ -120,15 +121,19 @@ impl Service {
             .clone()
             .or_else(|| default_path(&format!("xgvmi-naa-{}", address.port())));
         let status = socket.map(|path| StatusSocket::bind(&path)).transpose()?;
+        let counters = Counters::default();
         let kernels = KernelOptions {
             file: options.kernels.clone(),
             limit: options.kernel_limit,
+            started: Arc::clone(&counters.kernels_started),
         };
+        let stock = Stock::new(options.sessions_max);
         let verbs_listen = options.verbs_listen.clone();
         let shared = Arc::new(Shared {
             options,
             kernels,
-            counters: Counters::default(),
+            stock,
+            counters,
             owners: Owners::default(),
             slots,
             hooks,

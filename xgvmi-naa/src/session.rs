@@ -1,7 +1,6 @@
 //! One connection of a host, and its sessions one after the other.
 
-use crate::adapter::{AdapterError, Direction};
-use crate::counters::add;
+use crate::counters::{add, timed};
 use crate::kernel::Place;
 use crate::service::Shared;
 use crate::slot::Slot;
@@ -17,6 +16,7 @@ use xgvmi_pool::{
     AccessKey, Alias, AliasDevice as _, AliasRef, AnnounceError, Gvmi, Lkey, Mkey, OwnerUuid,
     RemoteKey, VirtAddr,
 };
+use xgvmi_verbs::{Direction, VerbsError};
 
 /// Time limit of a host's first frame.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -202,6 +202,10 @@ fn frames(
                     }
                 };
                 link.send(&answer.to_bytes())?;
+                if let Some(session) = session {
+                    // After the answer: the host sends its first call meanwhile.
+                    zero(shared, session);
+                }
             }
             (HostFrame::Invoke { user }, Some(mut current)) => {
                 let done = call(shared, &mut current, user, link);
@@ -250,7 +254,7 @@ fn create(
         ));
     }
     let slot = shared.slots.take().map_err(|error| error.to_string())?;
-    let Some(mut slot) = slot else {
+    let Some(slot) = slot else {
         let sessions = shared.options.sessions_max;
         return Err(format!(
             "all {sessions} sessions of the service are in use; try again later"
@@ -265,9 +269,6 @@ fn create(
                 return Err(reason);
             }
         }
-        if region.flags & flag::INPUT == 0 {
-            slot.clear(place);
-        }
     }
     Ok(Session {
         function,
@@ -275,6 +276,18 @@ fn create(
         slot,
         calls: 0,
     })
+}
+
+/// Zeroes the regions that no input fills: no host sees another host's bytes.
+fn zero(shared: &Shared, session: &mut Session) {
+    let Session { regions, slot, .. } = session;
+    timed(&shared.counters.zeroing_ns, || {
+        for (region, place, _) in regions {
+            if region.flags & flag::INPUT == 0 {
+                slot.clear(*place);
+            }
+        }
+    });
 }
 
 fn access(shared: &Shared, host: &Host, region: &KeyedRegion) -> Result<Access, String> {
@@ -334,7 +347,7 @@ fn carry_out(
     session: &mut Session,
     user: u32,
     link: &mut Link,
-) -> Result<Option<(u8, u32)>, AdapterError> {
+) -> Result<Option<(u8, u32)>, VerbsError> {
     let is_first = session.calls == 0;
     let Session {
         function,
@@ -353,13 +366,18 @@ fn carry_out(
     };
     let inputs =
         chosen(&|flags| flags & flag::INPUT != 0 && (is_first || flags & flag::SINGLE_SEND == 0));
-    slot.transfer(&shared.adapter, Direction::Read, &inputs)?;
+    timed(&shared.counters.reading_ns, || {
+        slot.transfer(&shared.adapter, Direction::FromHost, &inputs)
+    })?;
     add(&shared.counters.bytes_read, bytes_of(&inputs));
     let places: Vec<Place> = regions.iter().map(|(_, place, _)| *place).collect();
     let fd = link.fd();
     // The host is silent while its call runs: a frame is a fault, and an end means that it is gone.
     let gone = || !matches!(link.take(), Ok(None));
-    let Ok(code) = slot.run(&shared.kernels, (*function, user), &places, gone, fd) else {
+    let ran = timed(&shared.counters.kernels_ns, || {
+        slot.run(&shared.kernels, (*function, user), &places, gone, fd)
+    });
+    let Ok(code) = ran else {
         return Ok(None);
     };
     if code == code::KERNEL_TIMEOUT {
@@ -368,7 +386,9 @@ fn carry_out(
     let mut bytes = 0;
     if code == code::SUCCESS {
         let outputs = chosen(&|flags| flags & flag::OUTPUT != 0);
-        slot.transfer(&shared.adapter, Direction::Write, &outputs)?;
+        timed(&shared.counters.writing_ns, || {
+            slot.transfer(&shared.adapter, Direction::ToHost, &outputs)
+        })?;
         add(&shared.counters.bytes_written, bytes_of(&outputs));
         bytes = outputs.last().map_or(0, |(place, ..)| {
             u32::try_from(place.size).expect("a size of 32 bits")

@@ -1,13 +1,19 @@
 //! What a session needs on the DPU: registered memory, queue pairs, and a kernel's process. Slots are used again.
 
-use crate::adapter::{Adapter, AdapterError, Direction, Mover, Piece, Registered};
 use crate::kernel::{KernelOptions, KernelProcess, Place, Stopped, is_dead};
 use naaice::abi::code;
 use naaice::server::Block;
+use naaice::wire::REGIONS_MAX;
 use std::io;
+use std::num::NonZeroU16;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use xgvmi_pool::{Lkey, VirtAddr};
+use xgvmi_verbs::{Adapter, Direction, Mover, MoverOptions, Piece, Registered, VerbsError};
+
+/// Time limit of one transfer. 64 MiB take milliseconds; an adapter without answer is broken.
+const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A place for a session. The fields end in their order: the registration before the memory.
 #[derive(Debug)]
@@ -19,8 +25,8 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    fn new(adapter: &Arc<Adapter>, bytes: usize) -> Result<Self, AdapterError> {
-        let block = Block::new(bytes, true).map_err(|source| AdapterError::Call {
+    fn new(adapter: &Arc<Adapter>, bytes: usize) -> Result<Self, VerbsError> {
+        let block = Block::new(bytes, true).map_err(|source| VerbsError::Call {
             call: "memory of a session",
             source,
         })?;
@@ -34,7 +40,7 @@ impl Slot {
         })
     }
 
-    /// Zeroes a region: no host sees another host's bytes.
+    /// Zeroes a region.
     pub(crate) fn clear(&mut self, place: Place) {
         self.block.clear(place.offset, place.size);
     }
@@ -45,13 +51,13 @@ impl Slot {
         adapter: &Arc<Adapter>,
         direction: Direction,
         regions: &[(Place, Lkey, VirtAddr)],
-    ) -> Result<(), AdapterError> {
+    ) -> Result<(), VerbsError> {
         if regions.is_empty() {
             return Ok(());
         }
-        let mover = match self.mover.take() {
+        let mut mover = match self.mover.take() {
             Some(mover) => mover,
-            None => Mover::connect(adapter)?,
+            None => connect(adapter)?,
         };
         let piece = |(place, alias, remote): &(Place, Lkey, VirtAddr)| {
             assert!(
@@ -82,7 +88,11 @@ impl Slot {
         caller: RawFd,
     ) -> Result<u8, Stopped> {
         let Ok(mut kernel) = self.kernel.take().map_or_else(
-            || KernelProcess::spawn(options, &self.block),
+            || -> io::Result<KernelProcess> {
+                let mut process = KernelProcess::spawn(options)?;
+                process.attach(&self.block)?;
+                Ok(process)
+            },
             io::Result::Ok,
         ) else {
             return Ok(code::KERNEL_CRASHED);
@@ -124,7 +134,7 @@ impl Slots {
     }
 
     /// A free slot; `None` if all are in use.
-    pub(crate) fn take(&self) -> Result<Option<Slot>, AdapterError> {
+    pub(crate) fn take(&self) -> Result<Option<Slot>, VerbsError> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = free.slots.pop() {
             return Ok(Some(slot));
@@ -144,4 +154,14 @@ impl Slots {
             .slots
             .push(slot);
     }
+}
+
+/// Queue pairs that transfer all regions of a session in one chain.
+fn connect(adapter: &Arc<Adapter>) -> Result<Mover, VerbsError> {
+    let chain_max = u16::try_from(REGIONS_MAX).ok().and_then(NonZeroU16::new);
+    let options = MoverOptions {
+        chain_max: chain_max.expect("a small constant"),
+        limit: TRANSFER_LIMIT,
+    };
+    Mover::connect(adapter, options)
 }

@@ -12,6 +12,8 @@ use xgvmi_daemon::config::port_of;
 
 /// Interval at which the listener looks whether the service ends.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Kernel processes that are started before the first session. Sessions leave theirs to the next ones.
+const PROCESSES_AHEAD: usize = 2;
 /// Stack of a session's thread.
 const STACK: usize = 256 << 10;
 
@@ -31,6 +33,9 @@ pub(crate) fn bind(shared: &Shared, address: &str) -> anyhow::Result<Listener> {
 
 /// Accepts sessions until the service ends.
 pub(crate) fn serve(shared: &Arc<Shared>, mut listener: Listener) {
+    if let Err(error) = shared.stock.fill(&shared.kernels, PROCESSES_AHEAD) {
+        shared.error(&format!("no process for kernels: {error}"));
+    }
     while !shared.is_ending() {
         let mut report = |text: String| {
             add(&shared.counters.refused, 1);
@@ -65,6 +70,9 @@ fn start(shared: &Arc<Shared>, accepted: Accepted) {
                 };
                 run(&shared, &mut kernel, call, block)
             });
+            if let Some(process) = kernel {
+                shared.stock.put(process);
+            }
             if let Err(error) = served {
                 shared.info(&format!("a session over RDMA has ended: {error}"));
             }
@@ -114,7 +122,7 @@ fn run_in_process(
     let places = places(call.context, block);
     let process = kernel
         .take()
-        .map_or_else(|| KernelProcess::spawn(&shared.kernels, block), Ok);
+        .map_or_else(|| shared.stock.take(&shared.kernels, block), Ok);
     let mut process = match process {
         Ok(process) => process,
         Err(error) => {

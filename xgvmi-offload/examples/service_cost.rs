@@ -1,12 +1,17 @@
 //! Measures the data path of service processes without UCX. It runs one job and prints time and memory as one line of
 //! JSON. `cargo xtask bench service` runs it and counts its instructions.
 //!
-//! Usage: `service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS`
+//! ```text
+//! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
+//! service_cost connect RANKS SERVICES_PER_NODE
+//! ```
+//!
+//! With `connect` it measures the connect of a job instead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use xgvmi_offload::standin::{Plan, run};
+use xgvmi_offload::standin::{Plan, connect, run};
 
 /// The system allocator with a count of the bytes in use.
 struct Counting;
@@ -35,10 +40,14 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some((first, rest)) = words.split_first()
+        && first == "connect"
+    {
+        return connects(rest);
+    }
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
     let Some([ranks, services_per_node, block_bytes, rounds]) = numbers.as_deref() else {
-        eprintln!("usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS");
-        return ExitCode::from(2);
+        return usage();
     };
     let plan = Plan {
         ranks: *ranks,
@@ -54,21 +63,72 @@ fn main() -> ExitCode {
     match run(&plan, before) {
         Ok(outcome) => {
             let peak = PEAK.load(Relaxed) - base;
-            let line = format!(
+            answer(&format!(
                 "{{\"blocks\":{},\"messages\":{},\"time_ns\":{},\"peak_bytes\":{peak}}}",
                 outcome.blocks,
                 outcome.messages,
                 outcome.time.as_nanos()
-            );
-            #[expect(clippy::print_stdout, reason = "a program's answer")]
-            {
-                println!("{line}");
-            }
-            ExitCode::SUCCESS
+            ))
         }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Connects a job.
+fn connects(words: &[String]) -> ExitCode {
+    let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
+    let Some([ranks, services_per_node]) = numbers.as_deref() else {
+        return usage();
+    };
+    if let Err(error) = raise_descriptors() {
+        return fail(&error);
+    }
+    let plan = connect::Plan {
+        ranks: *ranks,
+        services_per_node: *services_per_node,
+    };
+    match connect::connect(&plan) {
+        Ok(outcome) => answer(&format!(
+            "{{\"messages\":{},\"time_ns\":{}}}",
+            outcome.messages,
+            outcome.time.as_nanos()
+        )),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Raises the limit of open descriptors to its maximum: both ends of all connections are in this process.
+fn raise_descriptors() -> std::io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is writable.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the structure is initialized.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "a program's answer")]
+fn answer(line: &str) -> ExitCode {
+    println!("{line}");
+    ExitCode::SUCCESS
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("error: {error}");
+    ExitCode::FAILURE
+}
+
+fn usage() -> ExitCode {
+    eprintln!(
+        "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, or service_cost connect RANKS SERVICES_PER_NODE"
+    );
+    ExitCode::from(2)
 }

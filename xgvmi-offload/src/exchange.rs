@@ -39,6 +39,10 @@ impl TcpExchange {
         } else {
             vec![join(address, rank, size, end)?]
         };
+        Self::over(streams, rank, size, limit)
+    }
+
+    fn over(streams: Vec<TcpStream>, rank: u32, size: u32, limit: Duration) -> io::Result<Self> {
         for stream in &streams {
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(limit))?;
@@ -197,20 +201,24 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    fn free_address() -> String {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("bound").to_string()
-    }
-
     #[test]
     fn every_rank_gets_all_bytes_in_order() {
         const SIZE: u32 = 5;
-        let address = free_address();
+        // The port stays bound: a free port may become another test's between its choice and its use.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let mut listener = Some(listener);
         let ranks: Vec<_> = (0..SIZE)
             .map(|rank| {
-                let address = address.clone();
+                let (address, listener) = (address.clone(), listener.take());
                 thread::spawn(move || {
-                    let mut exchange = TcpExchange::meet(&address, rank, SIZE, LIMIT).expect("met");
+                    let end = Instant::now() + LIMIT;
+                    let mut exchange = match listener {
+                        Some(listener) => gather(&listener, SIZE, end)
+                            .and_then(|streams| TcpExchange::over(streams, rank, SIZE, LIMIT)),
+                        None => TcpExchange::meet(&address, rank, SIZE, LIMIT),
+                    }
+                    .expect("met");
                     (0..3u32)
                         .map(|round| {
                             let mine = vec![round.to_le_bytes()[0]; rank as usize];
@@ -249,9 +257,8 @@ mod tests {
 
     #[test]
     fn who_is_missing_is_named() {
-        let address = free_address();
         let limit = Duration::from_millis(1);
-        let error = TcpExchange::meet(&address, 0, 3, limit).unwrap_err();
+        let error = TcpExchange::meet("127.0.0.1:0", 0, 3, limit).unwrap_err();
         assert_eq!(error.to_string(), "ranks 1, 2 have not come");
     }
 }

@@ -1,6 +1,6 @@
 //! Free keys in the order of their return, each with its last address. A buffer that returns to its
-//! address gets its previous key, if that key is free. The importer then meets a key that it knows
-//! for this address. Otherwise the pool takes the longest idle key, as with
+//! address gets its previous key, if that key is free. An importer that caches by address and key then
+//! hits; UCX's own cache of imports does not, as it compares the number of the registration. Otherwise the pool takes the longest idle key, as with
 //! [`ReuseOrder::Fifo`](crate::ReuseOrder::Fifo).
 
 use crate::key::VirtAddr;

@@ -82,9 +82,17 @@ struct VacantSlots {
     unused: Range<u32>,
     /// Slots whose key was destroyed.
     vacated: Vec<SlotId>,
-    /// Time at which the pool tries a higher cap again.
-    retry_at: Option<Instant>,
+    /// The device is full.
+    refusal: Option<Refusal>,
     tags: Tags,
+}
+
+/// The device refused another key.
+#[derive(Debug)]
+struct Refusal {
+    error: DeviceError,
+    /// Time at which the pool tries a higher cap again.
+    retry_at: Instant,
 }
 
 impl VacantSlots {
@@ -162,7 +170,7 @@ impl<D: MkeyDevice> Core<D> {
             vacant_slots: Mutex::new(VacantSlots {
                 unused: 0..policy.mkeys_max,
                 vacated: Vec::new(),
-                retry_at: None,
+                refusal: None,
                 tags: Tags::default(),
             }),
             cap: AtomicU32::new(policy.mkeys_max),
@@ -267,8 +275,8 @@ impl<D: MkeyDevice> Core<D> {
             return Ok(id);
         }
         let result = match self.create(State::Leased) {
-            Err(PoolError::Full { mkeys_max }) => match self.policy.on_full {
-                OnFull::Fail => Err(PoolError::Full { mkeys_max }),
+            Err(full) if full.is_full() => match self.policy.on_full {
+                OnFull::Fail => Err(full),
                 OnFull::Wait(limit) => self.wait(limit),
             },
             result => result,
@@ -296,7 +304,7 @@ impl<D: MkeyDevice> Core<D> {
                     break Ok(id);
                 }
                 Some(Wake::SlotVacated) => match self.create(State::Leased) {
-                    Err(PoolError::Full { .. }) => at_front = true,
+                    Err(full) if full.is_full() => at_front = true,
                     result => break result,
                 },
                 Some(Wake::Closed) => break Err(PoolError::Closed),
@@ -376,12 +384,10 @@ impl<D: MkeyDevice> Core<D> {
     fn reserve(&self) -> Result<SlotId, PoolError> {
         let mut vacant_slots = lock(&self.vacant_slots);
         let live = self.live(&vacant_slots);
-        if vacant_slots
-            .retry_at
-            .is_some_and(|retry_at| Instant::now() >= retry_at)
-        {
+        let refusal = vacant_slots.refusal.as_ref();
+        if refusal.is_some_and(|refusal| Instant::now() >= refusal.retry_at) {
             // Another process may have destroyed keys meanwhile.
-            vacant_slots.retry_at = None;
+            vacant_slots.refusal = None;
             self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
         }
         let cap = self.cap();
@@ -389,7 +395,13 @@ impl<D: MkeyDevice> Core<D> {
             true => vacant_slots.take(),
             false => None,
         };
-        found.ok_or(PoolError::Full { mkeys_max: cap })
+        found.ok_or_else(|| match &vacant_slots.refusal {
+            Some(refusal) => PoolError::DeviceFull {
+                mkeys: cap,
+                source: refusal.error.clone(),
+            },
+            None => PoolError::Full { mkeys_max: cap },
+        })
     }
 
     /// Returns the slot of a key whose creation failed.
@@ -402,11 +414,15 @@ impl<D: MkeyDevice> Core<D> {
         // The device is full: the present number of keys becomes the cap.
         let cap = self.live(&vacant_slots);
         self.cap.store(cap, Ordering::Relaxed);
-        vacant_slots.retry_at = Some(Instant::now() + CAP_RETRY);
+        vacant_slots.refusal = Some(Refusal {
+            error: error.clone(),
+            retry_at: Instant::now() + CAP_RETRY,
+        });
         drop(vacant_slots);
         self.counters.cap_lowered.one();
+        let source = error.clone();
         self.tell(|| PoolEvent::CapLowered { cap, error });
-        PoolError::Full { mkeys_max: cap }
+        PoolError::DeviceFull { mkeys: cap, source }
     }
 
     /// Destroys a key of the state `Unsure` and vacates its slot.

@@ -113,6 +113,14 @@ pub enum PoolError {
         /// The cap in force.
         mkeys_max: u32,
     },
+    /// All keys are in use, and the device recently refused another one.
+    #[error("the device refused another key, with {mkeys} keys of the pool in use: {source}")]
+    DeviceFull {
+        /// Number of keys when the device refused.
+        mkeys: u32,
+        /// The device's error.
+        source: DeviceError,
+    },
     /// All keys were in use, and none was released in time.
     #[error("all {mkeys_max} keys of the pool are in use and none was released within {limit:?}")]
     WaitedTooLong {
@@ -165,7 +173,10 @@ impl PoolError {
     /// True if the pool is full. The condition ends when a key is released.
     #[must_use]
     pub const fn is_full(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::WaitedTooLong { .. })
+        matches!(
+            self,
+            Self::Full { .. } | Self::DeviceFull { .. } | Self::WaitedTooLong { .. }
+        )
     }
 }
 

@@ -67,7 +67,8 @@ pub enum ReuseOrder {
     Lifo,
     /// The free key that was last bound to the same address, otherwise the key that
     /// [`ReuseOrder::Fifo`] selects. A buffer that returns to its address gets the key that the
-    /// importer already knows for it. The importer's own cache then hits.
+    /// importer already knows for it. A cache of the importer by address and key then hits. UCX's own
+    /// cache of imports does not: it compares the number of the registration.
     ///
     /// A peer with a stale handle reaches the next buffer at that address as soon as it is
     /// exported. With FIFO it would meet an idle key. In both orders it reaches no other address,

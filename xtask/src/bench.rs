@@ -6,6 +6,7 @@ mod device;
 pub(crate) mod hotpath;
 mod judge;
 mod library;
+mod offload;
 mod overlap;
 mod pool;
 pub(crate) mod service;
@@ -34,15 +35,18 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   library    cost of the library in a process: target/bench/library.json
   links      the demo's transfer over InfiniBand and Ethernet ports in turn: target/bench/links.json (no options)
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
+  offload    instructions of a rank and of a service process per offloaded alltoallv, by owner and by order of the
+             pool's keys: target/bench/offload.json (no options)
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
-  service    instructions, time and memory of the service processes' own code, and their time per block with UCX:
-             target/bench/service.json
+  service    instructions, time and memory of the service processes' own code, and their instructions and time per
+             block with UCX on the emulated device: target/bench/service.json; --transport ucx|stand-in measures these
+             rows alone
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
              target/bench/soak.json; takes 15 minutes (no options)
-  storage    stock NBD servers and xgvmi-blk with the same fio jobs, and the bytes that are stored:
-             target/bench/storage.json; --seconds N for each of 24 jobs (3)
+  storage    stock NBD servers and xgvmi-blk with the same fio jobs, fio's own memory through the DPU, and the bytes that
+             are stored: target/bench/storage.json; --seconds N for each of 24 jobs (3)
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
@@ -55,7 +59,7 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 14] = [
+const JOBS: [(&str, Job); 15] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -65,6 +69,7 @@ const JOBS: [(&str, Job); 14] = [
     ("library", library),
     ("links", links),
     ("model", model),
+    ("offload", offload),
     ("overlap", overlap),
     ("pool", pool),
     ("service", service),
@@ -129,6 +134,10 @@ fn model(options: &[String]) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+fn offload(options: &[String]) -> Result<ExitCode> {
+    offload::run(options, &output("offload.json"))
 }
 
 fn overlap(options: &[String]) -> Result<ExitCode> {

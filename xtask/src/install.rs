@@ -18,9 +18,11 @@ Builds the library and its commands, and installs below DIR:
   lib/pkgconfig/xgvmi.pc               its location, for builds
   include/xgvmi.h                      its C interface
   lib/libxgvmi_blk.so.0                block storage for C programs, and include/xgvmi_blk.h
+  lib/xgvmi/libxgvmi-fio.so            engine of fio 3.33 for volumes behind a service of xgvmi-blk
   bin/                                 xgvmi; xgvmi-sp, xgvmi-offload-check, osu_alltoallv, osu_ialltoallv, cost_table,
                                        xgvmi-model; xgvmi-blk
-  lib/systemd/system/xgvmi-sp.service  a unit for DPUs; xgvmi-blk-target@.service and xgvmi-blk-export@.service
+  lib/systemd/system/xgvmi-sp.service  a unit for DPUs; xgvmi-blk-target@.service, xgvmi-blk-export@.service
+                                       and xgvmi-blk-service@.service
   lib/libnaaice.so, include/naaice/    calls to accelerators, and lib/cmake/naaice/ for find_package(naaice)
   bin/xgvmi-naa                        an accelerator as a service on DPUs, and lib/systemd/system/xgvmi-naa.service
   share/xgvmi-offload/osu_mpi.c        the MPI calls of osu_alltoallv, for the MPI's mpicc (see OSU.md)

@@ -17,10 +17,13 @@ pub(crate) const UCC_COMPONENT: &str = "libucc_tl_xgvmi.so";
 pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
 
 /// systemd units of block storage, in `xgvmi-blk/packaging`.
-pub(crate) const STORAGE_UNITS: [&str; 2] =
-    ["xgvmi-blk-target@.service", "xgvmi-blk-export@.service"];
+pub(crate) const STORAGE_UNITS: [&str; 3] = [
+    "xgvmi-blk-target@.service",
+    "xgvmi-blk-export@.service",
+    "xgvmi-blk-service@.service",
+];
 /// Example configurations of block storage, in `xgvmi-blk/packaging`.
-pub(crate) const STORAGE_EXAMPLES: [&str; 2] = ["target.toml", "export.toml"];
+pub(crate) const STORAGE_EXAMPLES: [&str; 3] = ["target.toml", "export.toml", "service.toml"];
 /// File name of the library for calls to accelerators.
 pub(crate) const ACCELERATOR_LIBRARY: &str = "libnaaice.so";
 /// Its headers, in `include/naaice`.
@@ -31,6 +34,8 @@ pub(crate) const ACCELERATOR_CMAKE: [&str; 2] =
 
 /// File name of the C library of block storage, equal to its soname.
 pub(crate) const STORAGE_LIBRARY: &str = "libxgvmi_blk.so.0";
+/// File name of the engine of fio.
+pub(crate) const FIO_ENGINE: &str = "libxgvmi-fio.so";
 
 /// Time limit for a command that writes its pages, which takes milliseconds.
 const QUESTION: Duration = Duration::from_secs(30);
@@ -223,6 +228,11 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             let libraries = layout.at(&layout.lib);
             program(&library, &libraries.join(STORAGE_LIBRARY), 0o644)?;
             link(STORAGE_LIBRARY, &libraries.join("libxgvmi_blk.so"))?;
+            program(
+                &built.join("libxgvmi_fio.so"),
+                &layout.plugins().join(FIO_ENGINE),
+                0o644,
+            )?;
             let header = workspace::root().join("xgvmi-blk/capi/include/xgvmi_blk.h");
             file(&header, &layout.at("include/xgvmi_blk.h"), 0o644)?;
             examples(part, &source, &STORAGE_EXAMPLES, layout)?;

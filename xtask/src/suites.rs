@@ -41,7 +41,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   ucc       stock UCC of Debian's testing suite, alone and under its Open MPI and MPICH, with collectives on the DPUs:
             with the service processes, without them, and with one of them killed
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
-            on its files. The part 'soak' runs fio for an hour, and only if it is named
+            on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
+            volume for an hour, while targets and the service are killed, and only if it is named
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -198,6 +199,8 @@ impl World {
                 "xgvmi-offload",
                 "-p",
                 "xgvmi-blk",
+                "-p",
+                "xgvmi-fio",
                 "-p",
                 "ucc-tl",
             ])

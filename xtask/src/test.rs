@@ -9,7 +9,7 @@ use crate::bench::{hotpath, instructions, service};
 use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::num::NonZero;
@@ -42,7 +42,7 @@ Runs all phases, or the named ones, in this order:
   dist     the packages, checked and unpacked (see cargo xtask dist)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
            cargo xtask check-aarch64)
-  demo     the demo in quick form
+  demo     the demo and that of storage, in quick form
 
 Only if named:
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
@@ -114,7 +114,7 @@ const PHASES: &[Phase] = &[
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
-    phase("demo", 120, false, demo),
+    phase("demo", 180, false, demo),
 ];
 
 /// Runs only on request. A kill takes about 40 ms on two idle cores.
@@ -648,7 +648,25 @@ fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut oldest = single(phase, world, &mut command)?;
     "demo with UCX 1.18.1 over Ethernet".clone_into(&mut oldest.name);
     cases.push(oldest);
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut storage = single(phase, world, command.args(["demo", "storage", "--quick"]))?;
+    "demo of storage".clone_into(&mut storage.name);
+    if !storage.is_failure() {
+        storage_report(&workspace::target_dir().join("demo-storage/report.json"))?;
+    }
+    cases.push(storage);
     Ok(cases)
+}
+
+/// Fails unless the demo of storage has verified bytes, and no byte was wrong.
+fn storage_report(path: &Path) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let report: serde_json::Value = serde_json::from_str(&text)?;
+    let number = |name: &str| report[name].as_u64();
+    let is_right = number("mismatches") == Some(0) && number("verified_bytes") > Some(16 << 20);
+    let is_rebuilt = number("rebuilt") > Some(0);
+    ensure!(is_right && is_rebuilt, "{}: {text}", path.display());
+    Ok(())
 }
 
 impl World {

@@ -167,9 +167,9 @@ pub(super) static OPTIONS: [Spec; 23] = [
                error as long as other keys are free.\n \
                - lifo: the key released last. It is more likely to be in the adapter's cache. A peer\n   \
                that still holds it can access the next buffer.\n \
-               - affinity: the key that the same address had before, if it is free, else as fifo. The\n   \
-               importer of a buffer that returns at its address then finds the key in its own cache. A\n   \
-               peer that still holds the key can access the next buffer at that address.",
+               - affinity: the key that the same address had before, if it is free, else as fifo. It helps\n   \
+               an importer that caches by address and key; UCX's own cache of imports does not. A peer\n   \
+               that still holds the key can access the next buffer at that address.",
         offset: offset_of!(Raw, pool_order),
         kind: Kind::Word(&POOL_ORDER.0),
     },

@@ -1,12 +1,18 @@
 /* xgvmi_blk: volumes of block storage on three targets, two of which are enough.
  *
- * Link with -lxgvmi_blk. A volume reads and writes any range of bytes from and to the caller's own memory. One process
- * uses the targets of a volume at a time.
+ * Link with -lxgvmi_blk. A volume is opened on its targets by this process (xgvmi_blk_open), or is that of a service on
+ * this host's DPU (xgvmi_blk_connect), which moves the data by itself from and to the caller's own memory. One process
+ * uses the targets of a volume at a time; any number of programs connect to a service, up to 16.
  *
  * A function that returns an int returns 0, or a negative number of errno: -EINVAL (a wrong argument, a range outside the
  * volume, targets that do not belong together), -EBUSY (another process uses a target), -ENOSPC (two targets are full),
- * -EIO (fewer than two targets, or a block is lost). xgvmi_blk_error() has the text. Any thread may call any function at
- * any time, but xgvmi_blk_close() only when no other call for this volume runs, and none from a signal handler.
+ * -ENOTCONN (the service does not answer), -EIO (fewer than two targets, a block is lost, the service refuses, the adapter
+ * cannot be used). xgvmi_blk_error() has the text.
+ *
+ * Any thread may call any function at any time, also for the same volume: calls do not wait for each other, except as the
+ * service limits the number of requests. Overlapping writes at the same time leave each block as one of them wrote it. Only
+ * xgvmi_blk_close() must be called when no other call for its volume runs. No function may be called from a signal
+ * handler, nor in a child of fork() for a volume of its parent.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 
@@ -35,6 +41,23 @@ struct xgvmi_blk_options {
 int xgvmi_blk_open(const char *const *targets, size_t count, const struct xgvmi_blk_options *options,
                    struct xgvmi_blk **volume);
 
+/* How a service is reached. Members that are 0 or NULL have their default. */
+struct xgvmi_blk_connect_options {
+    size_t      size;              /* sizeof(struct xgvmi_blk_connect_options), for later versions */
+    const char *secret_file;       /* file with the secret of the service's initiators; necessary beyond loopback */
+    const char *device;            /* RDMA device of this host; default: the first one. A process uses one. */
+    uint64_t    reconnect_ms;      /* a call waits so long for a service that is gone, and repeats its request;
+                                      default 10000, at most 600000 */
+};
+
+/* Connects to the volume of the service at "HOST:PORT", and waits for a service that is still starting. `options` may be
+ * NULL.
+ *
+ * The memory of a read or write may be any memory of this process; nothing has to be registered. Offsets and lengths are
+ * multiples of 512 bytes. While a call runs, its memory stays mapped; after its return, no access of the DPU to it succeeds.
+ * Transfers of up to 16 KiB are copied through memory of the library. */
+int xgvmi_blk_connect(const char *service, const struct xgvmi_blk_connect_options *options, struct xgvmi_blk **volume);
+
 /* Makes everything durable and closes the volume. It is closed also if this fails. NULL is allowed. */
 int xgvmi_blk_close(struct xgvmi_blk *volume);
 
@@ -57,11 +80,12 @@ int xgvmi_blk_write_zeroes(struct xgvmi_blk *volume, uint64_t offset, uint64_t l
 /* Gives the space of the whole blocks of a range back. They are zero afterwards; the rest of the range does not change. */
 int xgvmi_blk_trim(struct xgvmi_blk *volume, uint64_t offset, uint64_t length);
 
-/* Number of targets in use. */
+/* Number of targets in use; 0 for the volume of a service, which knows it (xgvmi-blk status). */
 unsigned xgvmi_blk_targets(const struct xgvmi_blk *volume);
 
 /* Takes absent targets back that have returned, and completes those that lack data. Call it from time to time, also while
- * other threads read and write. -EIO if a target is still absent. */
+ * other threads read and write. -EIO if a target is still absent. -EOPNOTSUPP for the
+ * volume of a service, which does this by itself. */
 int xgvmi_blk_repair(struct xgvmi_blk *volume);
 
 /* The text of this thread's last error, until its next call. Never NULL. */

@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
-use xgvmi_blk::operate::{OpenArgs, Opener, Size};
-use xgvmi_blk::{BlkError, Volume};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use xgvmi_blk::disk::Disk;
+use xgvmi_blk::operate::{OpenArgs, Opener, Size, initiator_secret};
+use xgvmi_blk::{BlkError, Volume, client};
 
 /// Most targets of a volume.
 const TARGETS_MAX: usize = 3;
@@ -13,8 +15,25 @@ const TARGETS_MAX: usize = 3;
 /// A volume that is open.
 #[derive(Debug)]
 pub struct XgvmiBlk {
-    volume: Volume,
-    opener: Opener,
+    volume: Kind,
+}
+
+/// Who holds the targets.
+#[derive(Debug)]
+enum Kind {
+    /// This process.
+    Here { volume: Box<Volume>, opener: Opener },
+    /// A service on this host's DPU.
+    Behind(client::Volume),
+}
+
+impl XgvmiBlk {
+    fn disk(&self) -> &dyn Disk {
+        match &self.volume {
+            Kind::Here { volume, .. } => volume.as_ref(),
+            Kind::Behind(volume) => volume,
+        }
+    }
 }
 
 /// How targets are opened.
@@ -30,6 +49,23 @@ pub struct XgvmiBlkOptions {
     /// Most bytes of data in each target file.
     pub capacity: u64,
 }
+
+/// How a service is reached.
+#[repr(C)]
+#[derive(Debug)]
+pub struct XgvmiBlkConnectOptions {
+    /// Bytes of this structure in the caller's version.
+    pub size: usize,
+    /// File with the secret of initiators.
+    pub secret_file: *const c_char,
+    /// RDMA device of the host.
+    pub device: *const c_char,
+    /// Longest wait for a service that is gone.
+    pub reconnect_ms: u64,
+}
+
+/// Longest `reconnect_ms`.
+const RECONNECT_MAX_MS: u64 = 600_000;
 
 /// A number of errno, and a text.
 struct Failure {
@@ -53,7 +89,9 @@ impl From<BlkError> for Failure {
             BlkError::Geometry(_)
             | BlkError::Disagree { .. }
             | BlkError::OtherVolume { .. }
+            | BlkError::Argument(_)
             | BlkError::NotATarget { .. } => libc::EINVAL,
+            BlkError::Disconnected { .. } => libc::ENOTCONN,
             BlkError::InUse { .. } => libc::EBUSY,
             _ => libc::EIO,
         };
@@ -89,7 +127,7 @@ fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
 /// The volume behind a pointer of the caller.
 ///
 /// # Safety
-/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed.
+/// `volume` is null, or comes from `xgvmi_blk_open` or `xgvmi_blk_connect` and is not closed.
 unsafe fn open_volume<'a>(volume: *const XgvmiBlk) -> Result<&'a XgvmiBlk, Failure> {
     // SAFETY: the caller's promise.
     unsafe { volume.as_ref() }.ok_or_else(|| Failure::invalid("the volume is NULL"))
@@ -173,8 +211,79 @@ pub unsafe extern "C" fn xgvmi_blk_open(
         let opener = Opener::new(&targets, &args).map_err(|error| failed(&format!("{error:#}")))?;
         let opened = opener.open_volume()?;
         let new = Box::new(XgvmiBlk {
-            volume: opened,
-            opener,
+            volume: Kind::Here {
+                volume: Box::new(opened),
+                opener,
+            },
+        });
+        // SAFETY: writable, which the caller promises.
+        unsafe { volume.write(Box::into_raw(new)) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`xgvmi_blk_connect`].
+unsafe fn spec(
+    service: *const c_char,
+    options: *const XgvmiBlkConnectOptions,
+) -> Result<client::Spec, Failure> {
+    // SAFETY: the caller's promise.
+    let mut spec = client::Spec::new(&unsafe { text(service, "the service") }?);
+    if options.is_null() {
+        return Ok(spec);
+    }
+    // SAFETY: a structure, which the caller promises. Its first member exists in each version.
+    let size = unsafe { (&raw const (*options).size).read() };
+    if size < size_of::<XgvmiBlkConnectOptions>() {
+        return Err(Failure::invalid(
+            "options.size is smaller than the structure: set it to sizeof(struct xgvmi_blk_connect_options)",
+        ));
+    }
+    // SAFETY: the structure has all members, as its size says.
+    let options = unsafe { &*options };
+    if !options.secret_file.is_null() {
+        // SAFETY: the caller promises a string.
+        let path = unsafe { text(options.secret_file, "options.secret_file") }?;
+        let secret = initiator_secret(Path::new(&path));
+        spec.secret = Some(secret.map_err(|error| Failure::invalid(&format!("{error:#}")))?);
+    }
+    if !options.device.is_null() {
+        // SAFETY: the caller promises a string.
+        spec.device = Some(unsafe { text(options.device, "options.device") }?);
+    }
+    if options.reconnect_ms > RECONNECT_MAX_MS {
+        return Err(Failure::invalid(&format!(
+            "options.reconnect_ms is {}; the most is {RECONNECT_MAX_MS}",
+            options.reconnect_ms
+        )));
+    }
+    if options.reconnect_ms != 0 {
+        spec.reconnect = Duration::from_millis(options.reconnect_ms);
+    }
+    Ok(spec)
+}
+
+/// Connects to the volume of a service.
+///
+/// # Safety
+/// `service` is a string, `options` is null or a structure, `volume` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xgvmi_blk_connect(
+    service: *const c_char,
+    options: *const XgvmiBlkConnectOptions,
+    volume: *mut *mut XgvmiBlk,
+) -> c_int {
+    call(|| {
+        if volume.is_null() {
+            return Err(Failure::invalid("there is no place for the volume"));
+        }
+        // SAFETY: writable, which the caller promises.
+        unsafe { volume.write(std::ptr::null_mut()) };
+        // SAFETY: the caller's promise.
+        let spec = unsafe { spec(service, options) }?;
+        let new = Box::new(XgvmiBlk {
+            volume: Kind::Behind(client::Volume::connect(&spec)?),
         });
         // SAFETY: writable, which the caller promises.
         unsafe { volume.write(Box::into_raw(new)) };
@@ -185,28 +294,28 @@ pub unsafe extern "C" fn xgvmi_blk_open(
 /// Flushes and closes a volume.
 ///
 /// # Safety
-/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed. No other call uses it.
+/// `volume` is null, or comes from `xgvmi_blk_open` or `xgvmi_blk_connect` and is not closed. No other call uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xgvmi_blk_close(volume: *mut XgvmiBlk) -> c_int {
     call(|| {
         if volume.is_null() {
             return Ok(());
         }
-        // SAFETY: `xgvmi_blk_open` has made it of a box, and nobody else uses it.
+        // SAFETY: it was made of a box, and nobody else uses it.
         let volume = unsafe { Box::from_raw(volume) };
-        Ok(volume.volume.flush()?)
+        Ok(volume.disk().flush()?)
     })
 }
 
 /// Size of the volume in bytes; 0 for null.
 ///
 /// # Safety
-/// `volume` is null, or comes from `xgvmi_blk_open` and is not closed.
+/// `volume` is null, or comes from `xgvmi_blk_open` or `xgvmi_blk_connect` and is not closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xgvmi_blk_size(volume: *const XgvmiBlk) -> u64 {
     // SAFETY: the caller's promise.
     let volume = unsafe { open_volume(volume) };
-    volume.map_or(0, |volume| volume.volume.geometry().size())
+    volume.map_or(0, |volume| volume.disk().geometry().size())
 }
 
 /// Bytes of a block; 0 for null.
@@ -217,7 +326,7 @@ pub unsafe extern "C" fn xgvmi_blk_size(volume: *const XgvmiBlk) -> u64 {
 pub unsafe extern "C" fn xgvmi_blk_block_size(volume: *const XgvmiBlk) -> u32 {
     // SAFETY: the caller's promise.
     let volume = unsafe { open_volume(volume) };
-    volume.map_or(0, |volume| volume.volume.geometry().block_size())
+    volume.map_or(0, |volume| volume.disk().geometry().block_size())
 }
 
 /// Reads a range.
@@ -235,7 +344,7 @@ pub unsafe extern "C" fn xgvmi_blk_read(
         // SAFETY: the caller's promise.
         let volume = unsafe { open_volume(volume) }?;
         volume
-            .volume
+            .disk()
             .geometry()
             .check(offset, length as u64)
             .map_err(BlkError::from)?;
@@ -247,7 +356,7 @@ pub unsafe extern "C" fn xgvmi_blk_read(
         }
         // SAFETY: `length` writable bytes, which the caller promises; the check above limits the length.
         let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
-        Ok(volume.volume.read(offset, bytes)?)
+        Ok(volume.disk().read(offset, bytes)?)
     })
 }
 
@@ -266,7 +375,7 @@ pub unsafe extern "C" fn xgvmi_blk_write(
         // SAFETY: the caller's promise.
         let volume = unsafe { open_volume(volume) }?;
         volume
-            .volume
+            .disk()
             .geometry()
             .check(offset, length as u64)
             .map_err(BlkError::from)?;
@@ -278,7 +387,7 @@ pub unsafe extern "C" fn xgvmi_blk_write(
         }
         // SAFETY: `length` readable bytes, which the caller promises; the check above limits the length.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
-        Ok(volume.volume.write(offset, bytes)?)
+        Ok(volume.disk().write(offset, bytes)?)
     })
 }
 
@@ -289,7 +398,7 @@ pub unsafe extern "C" fn xgvmi_blk_write(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn xgvmi_blk_flush(volume: *mut XgvmiBlk) -> c_int {
     // SAFETY: the caller's promise.
-    call(|| Ok(unsafe { open_volume(volume) }?.volume.flush()?))
+    call(|| Ok(unsafe { open_volume(volume) }?.disk().flush()?))
 }
 
 /// Writes zeros.
@@ -305,7 +414,7 @@ pub unsafe extern "C" fn xgvmi_blk_write_zeroes(
     call(|| {
         // SAFETY: the caller's promise.
         let volume = unsafe { open_volume(volume) }?;
-        Ok(volume.volume.write_zeroes(offset, length, false)?)
+        Ok(volume.disk().write_zeroes(offset, length, false)?)
     })
 }
 
@@ -318,11 +427,11 @@ pub unsafe extern "C" fn xgvmi_blk_trim(volume: *mut XgvmiBlk, offset: u64, leng
     call(|| {
         // SAFETY: the caller's promise.
         let volume = unsafe { open_volume(volume) }?;
-        Ok(volume.volume.trim(offset, length)?)
+        Ok(volume.disk().trim(offset, length)?)
     })
 }
 
-/// Number of targets in use; 0 for null.
+/// Number of targets in use; 0 for null and for the volume of a service.
 ///
 /// # Safety
 /// As [`xgvmi_blk_size`].
@@ -331,8 +440,11 @@ pub unsafe extern "C" fn xgvmi_blk_targets(volume: *const XgvmiBlk) -> c_uint {
     // SAFETY: the caller's promise.
     let volume = unsafe { open_volume(volume) };
     // Cannot be cut: 0 to 3.
-    volume.map_or(0, |volume| {
-        c_uint::try_from(volume.volume.present().len()).unwrap_or(c_uint::MAX)
+    volume.map_or(0, |volume| match &volume.volume {
+        Kind::Here { volume, .. } => {
+            c_uint::try_from(volume.present().len()).unwrap_or(c_uint::MAX)
+        }
+        Kind::Behind(_) => 0,
     })
 }
 
@@ -345,7 +457,13 @@ pub unsafe extern "C" fn xgvmi_blk_repair(volume: *mut XgvmiBlk) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
         let volume = unsafe { open_volume(volume) }?;
-        let repaired = volume.opener.repair(&volume.volume);
+        let Kind::Here { volume, opener } = &volume.volume else {
+            return Err(Failure {
+                errno: libc::EOPNOTSUPP,
+                text: "the service keeps its targets complete by itself".to_owned(),
+            });
+        };
+        let repaired = opener.repair(volume);
         repaired.map_err(|error| Failure {
             errno: libc::EIO,
             text: format!("{error:#}"),

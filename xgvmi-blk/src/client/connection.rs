@@ -91,18 +91,12 @@ impl Inner {
     }
 }
 
-/// Connects and says hello.
+/// Connects and says hello with the keys of the host's adapter.
 pub(super) fn dial(
     spec: &Spec,
     host: &'static Host,
     (session, wait): (u64, Duration),
 ) -> Result<(Pipe, Welcome)> {
-    let failed = |reason: &dyn std::fmt::Display| BlkError::Disconnected {
-        service: spec.service.clone(),
-        reason: reason.to_string(),
-    };
-    let link = Link::connect(&spec.service, wait, PROTOCOL, spec.secret.as_ref());
-    let mut link = link.map_err(|error| failed(&error))?;
     let announcement = match spec.scheme {
         Scheme::Announced => host.announcement(),
         Scheme::Copy | Scheme::Ksm | Scheme::Pool => Vec::new(),
@@ -114,6 +108,18 @@ pub(super) fn dial(
         session,
         announcement,
     };
+    let (link, welcome) = greet(spec, &hello, wait)?;
+    Ok((Pipe::new(link, Order::ByNumber, spec.limit), welcome))
+}
+
+/// Connects and says hello.
+pub(super) fn greet(spec: &Spec, hello: &Hello, wait: Duration) -> Result<(Link, Welcome)> {
+    let failed = |reason: &dyn std::fmt::Display| BlkError::Disconnected {
+        service: spec.service.clone(),
+        reason: reason.to_string(),
+    };
+    let link = Link::connect(&spec.service, wait, PROTOCOL, spec.secret.as_ref());
+    let mut link = link.map_err(|error| failed(&error))?;
     link.send(&hello.to_bytes())
         .map_err(|error| failed(&error))?;
     let bytes = match link.wait(spec.limit) {
@@ -128,7 +134,7 @@ pub(super) fn dial(
         Err(error) => return Err(failed(&error)),
     };
     let welcome = Welcome::parse(&bytes).map_err(|error| failed(&error))?;
-    Ok((Pipe::new(link, Order::ByNumber, spec.limit), welcome))
+    Ok((link, welcome))
 }
 
 /// Bounds the requests under way.

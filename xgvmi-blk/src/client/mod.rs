@@ -15,10 +15,10 @@ pub use transfer::{Io, Ticket};
 
 use crate::disk::Disk;
 use crate::error::{BlkError, Result};
-use crate::frames::{Call, EXTENTS_MAX, Range};
+use crate::frames::{Call, EXTENTS_MAX, Hello, Range};
 use crate::geometry::{Geometry, Id};
 use crate::volume::{Extent, VolumeStatus};
-use connection::{Gate, Inner, dial};
+use connection::{Gate, Inner, dial, greet};
 use host::Host;
 use slots::Slots;
 use std::collections::VecDeque;
@@ -42,9 +42,7 @@ impl Volume {
     /// There is no service, it refuses, or the host's adapter cannot be used.
     pub fn connect(spec: &Spec) -> Result<Self> {
         let host = Host::get(spec.device.as_deref())?;
-        let session =
-            xgvmi_daemon::random().map_err(|error| BlkError::io("random bytes", error))?;
-        let session = u64::try_from(session >> 64).unwrap_or(0);
+        let session = random()?;
         let (pipe, welcome) = dial(spec, host, (session, spec.reconnect))?;
         let requests_max = spec.requests_max.clamp(1, welcome.requests_max);
         let slot = match spec.scheme {
@@ -76,6 +74,24 @@ impl Volume {
         })
     }
 
+    /// Size of a service's volume. Connects and disconnects without use of the adapter, so a process may ask before it
+    /// forks.
+    ///
+    /// # Errors
+    /// There is no service, or it refuses.
+    pub fn ask(spec: &Spec) -> Result<Geometry> {
+        let number = random()?;
+        let hello = Hello {
+            pooled: false,
+            gvmi: 0,
+            owner: number,
+            session: number,
+            announcement: Vec::new(),
+        };
+        let (_, welcome) = greet(spec, &hello, spec.reconnect)?;
+        Ok(welcome.geometry)
+    }
+
     /// Size of the volume.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
@@ -100,7 +116,7 @@ impl Volume {
         self.inner.prepared
     }
 
-    /// Starts a transfer of up to [`Volume::transfer_max`] bytes, or a flush. `None` if [`Spec::requests_max`] requests
+    /// Starts a transfer of up to [`Volume::transfer_max`] bytes, a flush or a trim. `None` if [`Spec::requests_max`] requests
     /// are under way: wait for one of them. Does not wait for an answer, and does not connect again.
     ///
     /// # Errors
@@ -260,6 +276,12 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// A number that no other connection of the service has.
+fn random() -> Result<u64> {
+    let random = xgvmi_daemon::random().map_err(|error| BlkError::io("random bytes", error))?;
+    Ok(u64::try_from(random >> 64).unwrap_or(0))
 }
 
 impl Disk for Volume {

@@ -37,7 +37,7 @@ impl Slots {
     /// The key of all slots.
     pub(super) fn mkey(&self) -> Option<u32> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.as_ref().map(Held::mkey)
+        held.as_ref().map(|held| held.mkey().raw())
     }
 
     /// Replaces the key: a service that was given up cannot write to a slot any more.

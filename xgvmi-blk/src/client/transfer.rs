@@ -7,6 +7,10 @@ use crate::frames::{Answer, Call, Memory, Outcome, Range, Request};
 use crate::pipe::Pipe;
 use crate::volume::Extent;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest trim of one request in bytes.
+const TRIM_MAX: u32 = 1 << 30;
 
 /// A transfer between the volume and the caller's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,13 @@ pub enum Io {
     },
     /// All writes that were acknowledged before become durable.
     Flush,
+    /// Gives the space of whole blocks back, which are zero afterwards.
+    Trim {
+        /// First byte in the volume.
+        offset: u64,
+        /// Bytes, at most 1 GiB.
+        length: usize,
+    },
 }
 
 /// A request under way. Dropping it waits for its end, at most for the limit of the connection.
@@ -93,6 +104,17 @@ impl Ticket {
     unsafe fn prepare(&mut self, io: Io) -> Result<Call> {
         let (offset, memory, length, writes) = match io {
             Io::Flush => return Ok(Call::Flush),
+            Io::Trim { offset, length } => {
+                let length = u32::try_from(length)
+                    .ok()
+                    .filter(|length| *length <= TRIM_MAX);
+                let length = length.ok_or_else(|| {
+                    BlkError::Argument(format!("a trim of more than {TRIM_MAX} bytes: trim parts"))
+                })?;
+                return Ok(Call::Trim {
+                    range: Range { offset, length },
+                });
+            }
             Io::Read {
                 offset,
                 memory,
@@ -129,7 +151,7 @@ impl Ticket {
                 let Inner { host, spec, .. } = &*self.inner;
                 // SAFETY: the caller keeps its memory until this value is gone.
                 let held = unsafe { host.hold(spec.scheme, memory, length) }?;
-                let mkey = held.mkey();
+                let mkey = held.mkey().raw();
                 self.held = Some(held);
                 Memory {
                     mkey,
@@ -162,6 +184,20 @@ impl Ticket {
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.number.is_none_or(|number| self.pipe.has(number))
+    }
+
+    /// Waits until one of these requests has ended, at most for `limit`. False if none has. With zero it does not block.
+    pub fn wait_any(tickets: &[&Self], limit: Duration) -> bool {
+        let Some(first) = tickets.first() else {
+            return false;
+        };
+        // Only the newest connection is open. Requests of another one have ended.
+        let mut others = tickets.iter();
+        if others.any(|ticket| !Arc::ptr_eq(&ticket.pipe, &first.pipe)) {
+            return true;
+        }
+        let numbers: Option<Vec<u64>> = tickets.iter().map(|ticket| ticket.number).collect();
+        numbers.is_none_or(|numbers| first.pipe.wait_any(&numbers, limit))
     }
 
     /// Waits for the end, and returns the extents that the request asked for.

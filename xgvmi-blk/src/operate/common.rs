@@ -1,4 +1,4 @@
-//! The secret of target traffic, and lines for the user.
+//! Secrets, and lines for the user.
 
 use anyhow::{Context as _, Result};
 use std::io::Write as _;
@@ -11,6 +11,14 @@ const SECRET_CONTEXT: &str = "xgvmi 2026 block storage target traffic";
 /// Reads a secret of target traffic.
 pub(super) fn secret(path: &Path) -> Result<Secret> {
     Ok(Secret::read(path, SECRET_CONTEXT)?)
+}
+
+/// Reads a secret of initiators.
+///
+/// # Errors
+/// The file cannot be read, or is no secret.
+pub fn initiator_secret(path: &Path) -> Result<Secret> {
+    Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?)
 }
 
 /// Writes a line on standard output.

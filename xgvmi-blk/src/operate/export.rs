@@ -1,6 +1,6 @@
 //! `xgvmi-blk export`: serves a volume to NBD clients.
 
-use super::common::tell;
+use super::common::{initiator_secret, tell};
 use super::daemon::{Daemon, Unlink, wait_until};
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
@@ -15,7 +15,6 @@ use anyhow::{Context as _, Result, bail};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
-use xgvmi_daemon::Secret;
 
 /// Serves NBD clients until SIGTERM or SIGINT.
 ///
@@ -83,7 +82,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
 /// The volume of a service.
 fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
     let secret = args.open.secret_file.as_deref();
-    let secret = secret.map(|path| Secret::read(path, client::SECRET_CONTEXT));
+    let secret = secret.map(initiator_secret);
     Ok(client::Volume::connect(&client::Spec {
         secret: secret.transpose()?,
         device: args.device.clone(),

@@ -9,12 +9,12 @@ mod service;
 mod status;
 mod target;
 
-pub use common::tell;
+pub use common::{initiator_secret, tell};
 pub use daemon::Daemon;
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
-pub use options::{ExportArgs, OpenArgs, Size, TargetArgs};
-pub use service::{ServiceArgs, service};
+pub use options::{ExportArgs, OpenArgs, ServiceArgs, Size, TargetArgs};
+pub use service::service;
 pub use status::{
     ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus, show_status,
 };

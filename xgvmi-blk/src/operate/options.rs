@@ -1,10 +1,12 @@
 //! Options of the processes: flags override a file, the file overrides defaults.
 
+use crate::service::{TRANSFER_MAX, WORKERS_MAX};
 use anyhow::{Result, bail};
 use clap::Args;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use xgvmi_daemon::config::{read_toml, within};
@@ -73,6 +75,15 @@ pub struct OpenArgs {
 }
 
 impl OpenArgs {
+    /// These options, else those of the file.
+    fn or(self, file: Self) -> Self {
+        Self {
+            capacity: self.capacity.or(file.capacity),
+            secret_file: self.secret_file.or(file.secret_file),
+            target_timeout: self.target_timeout.or(file.target_timeout),
+        }
+    }
+
     /// Longest wait for an answer of a target.
     ///
     /// # Errors
@@ -220,21 +231,8 @@ impl ExportArgs {
     /// # Errors
     /// The file is unreadable or has an unknown option; a necessary option is missing or two contradict each other.
     pub fn complete(self) -> Result<Self> {
-        let file = match &self.config {
-            Some(path) => {
-                let names: toml::Table = read_toml(path)?;
-                if let Some(name) = names
-                    .keys()
-                    .find(|name| !EXPORT_NAMES.contains(&name.as_str()))
-                {
-                    bail!(
-                        "{}: unknown option {name}; the options are {}",
-                        path.display(),
-                        EXPORT_NAMES.join(", ")
-                    );
-                }
-                read_toml(path)?
-            }
+        let file: Self = match &self.config {
+            Some(path) => read_named(path, &EXPORT_NAMES)?,
             None => Self::default(),
         };
         let is_named = !self.targets.is_empty() || self.service.is_some();
@@ -254,11 +252,7 @@ impl ExportArgs {
                 true => self.memory,
             },
             config: self.config,
-            open: OpenArgs {
-                capacity: self.open.capacity.or(file.open.capacity),
-                secret_file: self.open.secret_file.or(file.open.secret_file),
-                target_timeout: self.open.target_timeout.or(file.open.target_timeout),
-            },
+            open: self.open.or(file.open),
             socket: self.socket.or(file.socket),
             name: self.name.or(file.name),
             block_size: self.block_size.or(file.block_size),
@@ -290,13 +284,170 @@ impl ExportArgs {
     /// # Errors
     /// It is out of range.
     pub fn drain_limit(&self) -> Result<Duration> {
-        let limit_s = self.drain_limit_s.unwrap_or(10);
-        Ok(Duration::from_secs(within(
-            "drain-limit-s",
-            limit_s,
-            0..=3600,
-        )?))
+        drain_limit(self.drain_limit_s)
     }
+}
+
+/// Options of `xgvmi-blk service`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct ServiceArgs {
+    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    #[arg(num_args = 0..=3, value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// A file with any of these options, as `workers = 8`; flags override it.
+    #[arg(long, value_name = "FILE.toml")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// How the targets are opened.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub open: OpenArgs,
+    /// Where initiators connect; port 0 chooses one [default: 127.0.0.1:7720].
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<SocketAddr>,
+    /// File with the secret of initiators, 16 to 4,096 bytes, which other users cannot read. Required unless --listen is
+    /// a loopback address. SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    pub initiator_secret_file: Option<PathBuf>,
+    /// The RDMA device [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Requests that are carried out at once, 1 to 64 [default: 4].
+    #[arg(long, value_name = "N")]
+    pub workers: Option<u64>,
+    /// Longest transfer of one request in MiB, 1 to 32. Each worker has a buffer of this size [default: 4].
+    #[arg(long, value_name = "MIB")]
+    pub transfer_mib: Option<u64>,
+    /// Move data by RDMA READ and WRITE instead of the adapter's DMA engine.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub rdma: Option<bool>,
+    /// Time for requests under way after SIGTERM, in seconds [default: 10].
+    #[arg(long, value_name = "S")]
+    pub drain_limit_s: Option<u64>,
+    /// The socket of `xgvmi-blk status` [default: xgvmi-blk-service-PORT.sock in $RUNTIME_DIRECTORY or
+    /// $XDG_RUNTIME_DIR; without either, none].
+    #[arg(long, value_name = "FILE")]
+    pub status_socket: Option<PathBuf>,
+}
+
+/// Names that the file of a service may have. A flattened structure cannot refuse others by itself.
+const SERVICE_NAMES: [&str; 12] = [
+    "targets",
+    "capacity",
+    "secret-file",
+    "target-timeout",
+    "listen",
+    "initiator-secret-file",
+    "device",
+    "workers",
+    "transfer-mib",
+    "rdma",
+    "drain-limit-s",
+    "status-socket",
+];
+
+impl ServiceArgs {
+    /// Adds the options of the file.
+    ///
+    /// # Errors
+    /// The file is unreadable or has an unknown option; a necessary option is missing or out of range.
+    pub fn complete(self) -> Result<Self> {
+        let file: Self = match &self.config {
+            Some(path) => read_named(path, &SERVICE_NAMES)?,
+            None => Self::default(),
+        };
+        let all = Self {
+            targets: if self.targets.is_empty() {
+                file.targets
+            } else {
+                self.targets
+            },
+            config: self.config,
+            open: self.open.or(file.open),
+            listen: self.listen.or(file.listen),
+            initiator_secret_file: self.initiator_secret_file.or(file.initiator_secret_file),
+            device: self.device.or(file.device),
+            workers: self.workers.or(file.workers),
+            transfer_mib: self.transfer_mib.or(file.transfer_mib),
+            rdma: self.rdma.or(file.rdma),
+            drain_limit_s: self.drain_limit_s.or(file.drain_limit_s),
+            status_socket: self.status_socket.or(file.status_socket),
+        };
+        match all.targets.len() {
+            0 => bail!("no targets: give two or three TARGETs, or targets in the file of --config"),
+            4.. => bail!("{} targets: a volume has three", all.targets.len()),
+            _ => {}
+        }
+        let listen = all.listen();
+        if all.initiator_secret_file.is_none() && !listen.ip().is_loopback() {
+            bail!(
+                "{listen}: beyond loopback a service needs a secret: give --initiator-secret-file FILE"
+            );
+        }
+        all.open.target_limit()?;
+        all.drain_limit()?;
+        all.workers()?;
+        all.transfer_max()?;
+        Ok(all)
+    }
+
+    /// Where the service listens.
+    #[must_use]
+    pub fn listen(&self) -> SocketAddr {
+        self.listen
+            .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7720)))
+    }
+
+    /// Requests that are carried out at once.
+    ///
+    /// # Errors
+    /// The number is out of range.
+    pub fn workers(&self) -> Result<usize> {
+        let most = WORKERS_MAX as u64;
+        let workers = within("workers", self.workers.unwrap_or(4), 1..=most)?;
+        Ok(usize::try_from(workers)?)
+    }
+
+    /// Longest transfer of one request in bytes.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn transfer_max(&self) -> Result<u32> {
+        let most = u64::from(TRANSFER_MAX >> 20);
+        let mib = within("transfer-mib", self.transfer_mib.unwrap_or(4), 1..=most)?;
+        Ok(u32::try_from(mib << 20)?)
+    }
+
+    /// Time for requests under way after SIGTERM.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn drain_limit(&self) -> Result<Duration> {
+        drain_limit(self.drain_limit_s)
+    }
+}
+
+fn drain_limit(limit_s: Option<u64>) -> Result<Duration> {
+    let limit_s = limit_s.unwrap_or(10);
+    Ok(Duration::from_secs(within(
+        "drain-limit-s",
+        limit_s,
+        0..=3600,
+    )?))
+}
+
+/// Reads a file of options that has only these names.
+fn read_named<T: DeserializeOwned>(path: &Path, names: &[&str]) -> Result<T> {
+    let table: toml::Table = read_toml(path)?;
+    if let Some(name) = table.keys().find(|name| !names.contains(&name.as_str())) {
+        bail!(
+            "{}: unknown option {name}; the options are {}",
+            path.display(),
+            names.join(", ")
+        );
+    }
+    Ok(read_toml(path)?)
 }
 
 #[cfg(test)]
@@ -325,6 +476,18 @@ mod tests {
 
     fn export(words: &[&str]) -> Result<ExportArgs> {
         Export::try_parse_from([&["export"], words].concat())?
+            .args
+            .complete()
+    }
+
+    #[derive(Debug, Parser)]
+    struct Service {
+        #[command(flatten)]
+        args: ServiceArgs,
+    }
+
+    fn service(words: &[&str]) -> Result<ServiceArgs> {
+        Service::try_parse_from([&["service"], words].concat())?
             .args
             .complete()
     }
@@ -363,6 +526,22 @@ mod tests {
             (found.targets.len(), found.memory),
             (0, Some(Size(1 << 20)))
         );
+        let options = file(
+            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ncapacity = '1G'",
+        );
+        let found = service(&["--config", path(&options), "--workers", "64"]).unwrap();
+        assert_eq!((found.listen().port(), found.workers().unwrap()), (9, 64));
+        assert_eq!(
+            (found.rdma, found.open.capacity),
+            (Some(true), Some(Size(1 << 30)))
+        );
+        assert_eq!(found.transfer_max().unwrap(), 4 << 20);
+        let found = service(&["--config", path(&options), "--rdma=false", "c"]).unwrap();
+        assert_eq!(
+            (found.rdma, found.targets),
+            (Some(false), vec!["c".to_owned()])
+        );
+        assert_eq!(service(&["a", "b"]).unwrap().listen().port(), 7720);
     }
 
     #[test]
@@ -391,12 +570,31 @@ mod tests {
             export(&["a", "b", "--socket", "s", "--drain-limit-s", "3601"]),
             "drain-limit-s is 3601",
         );
+        check(service(&[]), "no targets");
+        check(service(&["a", "--listen", "192.0.2.1:1"]), "needs a secret");
+        check(service(&["a", "--listen", "[::]:1"]), "needs a secret");
+        assert!(service(&["a", "--listen", "[::]:1", "--initiator-secret-file", "s"]).is_ok());
+        for (option, most) in [("--workers", 64), ("--transfer-mib", 32)] {
+            let name = option.trim_start_matches('-');
+            for wrong in [0, most + 1] {
+                let words = ["a", option, &wrong.to_string()];
+                check(service(&words), &format!("{name} is {wrong}"));
+            }
+            assert!(service(&["a", option, &most.to_string()]).is_ok());
+        }
+        check(
+            service(&["a", "--drain-limit-s", "3601"]),
+            "drain-limit-s is 3601",
+        );
         let four = file("targets = ['a', 'b', 'c', 'd']\nsocket = 's'");
         check(export(&["--config", path(&four)]), "a volume has three");
+        let four = file("targets = ['a', 'b', 'c', 'd']");
+        check(service(&["--config", path(&four)]), "a volume has three");
         for options in ["sockt = 's'", "socket = 5", "capacity = '5X'", "="] {
             let options = file(options);
             check(export(&["--config", path(&options)]), path(&options));
             check(target(&["a", "--config", path(&options)]), path(&options));
+            check(service(&["a", "--config", path(&options)]), path(&options));
         }
     }
 
@@ -413,6 +611,11 @@ mod tests {
         for options in <[_; 2]>::from(example("target.toml")) {
             let found = target(&["--config", path(&options)]).unwrap();
             assert!(found.secret_file.is_some() && !found.listen().ip().is_loopback());
+        }
+        for options in <[_; 2]>::from(example("service.toml")) {
+            let found = service(&["--config", path(&options)]).unwrap();
+            assert_eq!(found.targets.len(), 3);
+            assert!(found.initiator_secret_file.is_some() && !found.listen().ip().is_loopback());
         }
         for options in <[_; 2]>::from(example("export.toml")) {
             assert_eq!(

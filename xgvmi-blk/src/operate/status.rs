@@ -399,6 +399,7 @@ impl fmt::Display for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::{BTreeMap, BTreeSet};
 
     fn export() -> Status {
         let target = |role: &str, absent: &str| TargetStatus {
@@ -436,6 +437,112 @@ mod tests {
         })
     }
 
+    fn service() -> Status {
+        let Status::Export(ExportStatus { volume, .. }) = export() else {
+            unreachable!("an export");
+        };
+        Status::Service(ServiceProcessStatus {
+            version: "a \"quoted\" \\ version\n".to_owned(),
+            pid: 1,
+            uptime_s: 2,
+            address: "a".to_owned(),
+            transfer: "DMA".to_owned(),
+            requests: ServiceStatus {
+                requests: 31,
+                failed: 32,
+                initiators: 4,
+                alias_hits: 33,
+                ..ServiceStatus::default()
+            },
+            volume,
+        })
+    }
+
+    /// Reads a label's text, as Prometheus does. Returns the rest behind the closing quote.
+    fn label(text: &str) -> (String, &str) {
+        let mut value = String::new();
+        let mut chars = text.char_indices();
+        while let Some((at, c)) = chars.next() {
+            match c {
+                '"' => return (value, &text[at + 1..]),
+                '\\' => value.push(match chars.next().expect("an escape").1 {
+                    'n' => '\n',
+                    escaped @ ('"' | '\\') => escaped,
+                    other => panic!("escape {other}"),
+                }),
+                c => value.push(c),
+            }
+        }
+        panic!("an open quote: {text}");
+    }
+
+    /// A strict reader of the text format: each family once with its help and kind, then its samples, each series once.
+    fn samples(text: &str) -> BTreeMap<(String, Vec<(String, String)>), u64> {
+        let letters = |name: &str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+        };
+        let (mut families, mut found) = (BTreeSet::new(), BTreeMap::new());
+        let mut lines = text.lines().peekable();
+        while let Some(line) = lines.next() {
+            let (family, help) = line
+                .strip_prefix("# HELP ")
+                .unwrap()
+                .split_once(' ')
+                .unwrap();
+            assert!(letters(family) && help.ends_with('.'), "{line}");
+            assert!(families.insert(family.to_owned()), "twice: {line}");
+            let kind = lines.next().unwrap();
+            let kind = kind.strip_prefix(&format!("# TYPE {family} ")).unwrap();
+            let is_counter = family.ends_with("_total");
+            assert_eq!(
+                kind,
+                if is_counter { "counter" } else { "gauge" },
+                "{family}"
+            );
+            let before = found.len();
+            while let Some(line) = lines.next_if(|line| !line.starts_with('#')) {
+                let mut rest = line.strip_prefix(family).unwrap();
+                let mut labels = Vec::new();
+                while let Some(text) = rest.strip_prefix(['{', ',']) {
+                    let (name, text) = text.split_once("=\"").unwrap();
+                    assert!(letters(name), "{line}");
+                    let (value, text) = label(text);
+                    labels.push((name.to_owned(), value));
+                    rest = text.strip_prefix('}').unwrap_or(text);
+                }
+                let value = rest.strip_prefix(' ').unwrap().parse().unwrap();
+                let series = (family.to_owned(), labels);
+                assert!(found.insert(series, value).is_none(), "twice: {line}");
+            }
+            assert!(found.len() > before, "{family} has no sample");
+        }
+        assert!(text.ends_with('\n'));
+        found
+    }
+
+    #[test]
+    fn prometheus_reads_every_number() {
+        for (status, series, labels, value) in [
+            (export(), "clients", &[][..], 3),
+            (export(), "target_present", &[("role", "data_2")], 0),
+            (service(), "requests_total", &[], 31),
+            (service(), "failed_requests_total", &[], 32),
+            (service(), "initiators", &[], 4),
+            (service(), "target_missing_blocks", &[("role", "data_2")], 9),
+            (target(), "calls_total", &[], 21),
+        ] {
+            let found = samples(&status.prometheus());
+            let labels = labels.iter();
+            let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let series = (format!("xgvmi_blk_{series}"), labels.collect());
+            assert_eq!(found.get(&series), Some(&value), "{series:?}: {found:?}");
+        }
+        let found = samples(&service().prometheus());
+        let info = found.keys().find(|(name, _)| name == "xgvmi_blk_info");
+        let version = ("version".to_owned(), "a \"quoted\" \\ version\n".to_owned());
+        assert_eq!(info.unwrap().1[0], version);
+    }
+
     fn target() -> Status {
         Status::Target(TargetProcessStatus {
             version: "v".to_owned(),
@@ -468,6 +575,14 @@ mod tests {
                     "xgvmi_blk_clients 3",
                 ][..],
                 &["absent: it is gone, lacks 9 blocks", "15 halves repaired"][..],
+            ),
+            (
+                service(),
+                &[
+                    "xgvmi_blk_requests_total 31",
+                    "xgvmi_blk_alias_hits_total 33",
+                ],
+                &["by DMA", "4 initiators", "31 requests, 32 failed"],
             ),
             (
                 target(),

@@ -213,6 +213,10 @@ impl Target for RemoteTarget {
         }
     }
 
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
     fn finish(&self, begun: Begun) -> Result<Option<Half>> {
         match begun {
             Begun::Ended(result) => result,

@@ -5,7 +5,6 @@
 //! a queue of the adapter, so several requests of one connection are under way at once.
 
 mod connection;
-mod engine;
 mod queue;
 mod session;
 mod shared;
@@ -15,16 +14,16 @@ pub use shared::REQUESTS_MAX;
 
 use crate::volume::Volume;
 use connection::Connections;
-use engine::{Adapter, Way};
 use queue::Queue;
 use shared::{Counters, Shared};
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use worker::Worker;
 use xgvmi_daemon::{Budget, LinkError, Secret};
 use xgvmi_pool::{AliasPolicy, DpuHooks};
+use xgvmi_verbs::{Adapter, Transport};
 
 /// Most initiators at once.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -84,13 +83,13 @@ pub struct ServiceStatus {
 /// A service with its device open.
 pub struct Service {
     shared: Arc<Shared>,
-    way: Way,
+    transport: Transport,
 }
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Service")
-            .field("way", &self.way)
+            .field("transport", &self.transport)
             .finish_non_exhaustive()
     }
 }
@@ -103,7 +102,7 @@ impl Service {
     pub fn new(volume: Arc<Volume>, options: &ServiceOptions) -> io::Result<Self> {
         let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
-        let device = adapter.device().map_err(|error| failed(&error))?;
+        let device = adapter.device();
         let hooks = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())
             .map_err(|error| failed(&error))?;
         let workers = options.workers.clamp(1, WORKERS_MAX);
@@ -111,33 +110,35 @@ impl Service {
             volume,
             transfer_max: options.transfer_max.clamp(1 << 20, TRANSFER_MAX),
             rdma: options.rdma,
-            secrets: options.secrets.clone(),
+            secrets: RwLock::new(options.secrets.clone()),
             budget: Budget::new(BUDGET),
             // Initiators that keep to their limit never find it full.
             queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
             connections: Connections::default(),
             counters: Counters::default(),
             open: AtomicUsize::new(0),
+            under_way: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
             hooks,
             device,
             adapter,
         });
-        let mut way = Way::Dma;
+        let mut transport = Transport::Dma;
         for _ in 0..workers {
             let worker = Worker::new(&shared).map_err(|error| failed(&error))?;
-            way = worker.way();
+            transport = worker.transport();
             let thread = std::thread::Builder::new().name("worker".to_owned());
             thread.spawn(move || worker.run())?;
         }
-        Ok(Self { shared, way })
+        Ok(Self { shared, transport })
     }
 
     /// How data moves, for people.
     #[must_use]
     pub fn transfer(&self) -> &'static str {
-        match self.way {
-            Way::Dma => "DMA",
-            Way::Rdma => "RDMA",
+        match self.transport {
+            Transport::Dma => "DMA",
+            Transport::Rdma => "RDMA",
         }
     }
 
@@ -158,6 +159,24 @@ impl Service {
         }
     }
 
+    /// New connections must prove one of these secrets. Open ones stay.
+    pub fn set_secrets(&self, secrets: Vec<Secret>) {
+        let current = self.shared.secrets.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = secrets;
+    }
+
+    /// Takes no further request. Those that have arrived are carried out and answered; initiators repeat all others at
+    /// the next service.
+    pub fn drain(&self) {
+        self.shared.draining.store(true, Ordering::Release);
+    }
+
+    /// Requests that have arrived and have no answer.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.shared.under_way.load(Ordering::Acquire)
+    }
+
     /// Serves initiators without end.
     ///
     /// # Errors
@@ -169,6 +188,9 @@ impl Service {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
+            if self.shared.is_draining() {
+                continue;
+            }
             let open = &self.shared.open;
             if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                 open.fetch_sub(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xgvmi_daemon::{Link, LinkError, poll};
 use xgvmi_pool::{AnnounceError, Gvmi, OwnerUuid};
@@ -17,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(60);
 
 /// Serves a connection until it ends.
 pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError> {
-    let mut link = Link::called(stream, PROTOCOL, &shared.secrets, &shared.budget)?;
+    let mut link = Link::called(stream, PROTOCOL, &shared.secrets(), &shared.budget)?;
     let hello = match hello(&mut link) {
         Ok(Some(hello)) => hello,
         Ok(None) => return Ok(()),
@@ -49,6 +50,10 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError>
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));
+    if shared.is_draining() {
+        // What has arrived is still answered.
+        connection.drain();
+    }
     connection.end();
     connection.drain();
     if shared.connections.leave(hello.session, &connection) {
@@ -93,6 +98,9 @@ fn requests(shared: &Shared, connection: &Arc<Connection>) -> Result<(), LinkErr
         let mut fds = [connection.link().pollfd()];
         poll(&mut fds, Some(LOOK))?;
         loop {
+            if shared.is_draining() {
+                return Ok(());
+            }
             let mut link = connection.link();
             link.flush()?;
             let Some(bytes) = link.take()? else {
@@ -129,9 +137,11 @@ fn accept(shared: &Shared, connection: &Arc<Connection>, request: Request) -> bo
         connection: Arc::clone(connection),
         request,
     };
+    shared.under_way.fetch_add(1, Ordering::AcqRel);
     if shared.queue.push(job).is_err() {
         let busy = Outcome::Failed("the service has too many requests".to_owned());
         connection.answer(request.number, busy);
+        shared.under_way.fetch_sub(1, Ordering::AcqRel);
     }
     true
 }

@@ -1,14 +1,14 @@
 //! What the threads of a service share.
 
 use super::connection::Connections;
-use super::engine::Adapter;
 use super::queue::Queue;
 use crate::volume::Volume;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use xgvmi_daemon::{Budget, Secret};
 use xgvmi_pool::DpuHooks;
 use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_verbs::Adapter;
 
 /// Most requests of one initiator under way.
 pub const REQUESTS_MAX: u32 = 32;
@@ -29,13 +29,30 @@ pub(super) struct Shared {
     pub(super) volume: Arc<Volume>,
     pub(super) transfer_max: u32,
     pub(super) rdma: bool,
-    pub(super) secrets: Vec<Secret>,
+    pub(super) secrets: RwLock<Vec<Secret>>,
     pub(super) budget: Budget,
     pub(super) queue: Queue,
     pub(super) connections: Connections,
     pub(super) counters: Counters,
     pub(super) open: AtomicUsize,
+    /// Requests that have arrived and have no answer.
+    pub(super) under_way: AtomicUsize,
+    /// No further request is taken.
+    pub(super) draining: AtomicBool,
     pub(super) hooks: DpuHooks<Mlx5Device>,
     pub(super) device: Arc<Mlx5Device>,
     pub(super) adapter: Arc<Adapter>,
+}
+
+impl Shared {
+    /// The secrets, one of which a new connection must prove.
+    pub(super) fn secrets(&self) -> Vec<Secret> {
+        // No holder panics while it replaces the list.
+        let secrets = self.secrets.read().unwrap_or_else(PoisonError::into_inner);
+        secrets.clone()
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
 }

@@ -1,22 +1,27 @@
 //! Carries out requests, one at a time.
 
 use super::connection::Keys;
-use super::engine::{Buffer, Direction, Engine, EngineError, Way};
 use super::queue::Job;
 use super::shared::{Shared, add};
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
 use crate::geometry::SECTOR;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AccessKey, Alias, AliasDevice as _, AliasRef, Lkey, Mkey, RemoteKey, VirtAddr};
+use xgvmi_verbs::{Buffer, Direction, Engine, EngineOptions, Transport, VerbsError};
+
+/// Time limit of one copy. A request has a few MiB, which take milliseconds.
+const COPY_LIMIT: Duration = Duration::from_secs(10);
 
 /// A thread with its own buffer and queue of the adapter. The fields end in their order: the queue before the buffer.
 pub(super) struct Worker {
     /// `None` after an error; the next request creates another one.
     engine: Option<Engine>,
     buffer: Buffer,
-    way: Way,
+    transport: Transport,
     shared: Arc<Shared>,
 }
 
@@ -47,18 +52,18 @@ impl Drop for Access {
 }
 
 impl Worker {
-    pub(super) fn new(shared: &Arc<Shared>) -> std::result::Result<Self, EngineError> {
-        let engine = Engine::new(&shared.adapter, shared.rdma)?;
+    pub(super) fn new(shared: &Arc<Shared>) -> std::result::Result<Self, VerbsError> {
+        let engine = engine(shared)?;
         Ok(Self {
-            way: engine.way(),
+            transport: engine.transport(),
             engine: Some(engine),
             buffer: Buffer::new(&shared.adapter, shared.transfer_max as usize)?,
             shared: Arc::clone(shared),
         })
     }
 
-    pub(super) fn way(&self) -> Way {
-        self.way
+    pub(super) fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Carries out requests without end.
@@ -78,6 +83,7 @@ impl Worker {
                 add(&self.shared.counters.failed, 1);
             }
             connection.answer(request.number, outcome);
+            self.shared.under_way.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
@@ -143,13 +149,13 @@ impl Worker {
     fn read(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
         let bytes = &mut self.buffer.bytes()[..range.length as usize];
         self.shared.volume.read(range.offset, bytes)?;
-        self.copy(keys, Direction::Deliver, (range, memory))?;
+        self.copy(keys, Direction::ToHost, (range, memory))?;
         add(&self.shared.counters.delivered, range.length.into());
         Ok(())
     }
 
     fn write(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
-        self.copy(keys, Direction::Fetch, (range, memory))?;
+        self.copy(keys, Direction::FromHost, (range, memory))?;
         add(&self.shared.counters.fetched, range.length.into());
         let bytes = &self.buffer.bytes()[..range.length as usize];
         self.shared.volume.write(range.offset, bytes)
@@ -171,8 +177,7 @@ impl Worker {
             .map_err(|error| failed(format!("no alias of key {:#x}: {error}", memory.mkey)))?;
         let mut engine = match self.engine.take() {
             Some(engine) => engine,
-            None => Engine::new(&self.shared.adapter, self.shared.rdma)
-                .map_err(|error| failed(error.to_string()))?,
+            None => engine(&self.shared).map_err(|error| failed(error.to_string()))?,
         };
         let remote = (alias.lkey(), VirtAddr::new(memory.address));
         engine
@@ -198,4 +203,12 @@ impl Worker {
             .map_err(|error| error.to_string())?;
         Ok(Access::Own(device, alias))
     }
+}
+
+fn engine(shared: &Shared) -> std::result::Result<Engine, VerbsError> {
+    let options = EngineOptions {
+        dma: !shared.rdma,
+        limit: COPY_LIMIT,
+    };
+    Engine::new(&shared.adapter, options)
 }

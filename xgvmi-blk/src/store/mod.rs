@@ -5,10 +5,12 @@
 //! ```
 //!
 //! A write goes to free space. Then one store of 64 bytes into the index makes it visible beside the generation before
-//! it ([`Target::prepare`]). A second one drops the older generation ([`Target::commit`]). A process that is killed
+//! it ([`Target::prepare`]). A second one drops the older generation ([`Target::commit`]). Steps of several blocks store
+//! what is adjacent together ([`Target::begin_all`]). A process that is killed
 //! between any two instructions therefore leaves the old generation, or both. [`Target::flush`] makes everything
 //! durable. Space is allocated as blocks are written; freed space is used again after the next flush.
 
+mod batch;
 mod index;
 mod medium;
 mod space;
@@ -143,6 +145,16 @@ pub trait Target: Send + Sync {
         })
     }
 
+    /// Begins steps, each of another block.
+    fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
+        steps.iter().map(|step| self.begin(*step)).collect()
+    }
+
+    /// True if steps are still under way when they have begun.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Waits for the end of a step that this target has begun.
     ///
     /// # Errors
@@ -181,6 +193,30 @@ struct State {
     superblock: Superblock,
     index: Vec<Entry>,
     space: Space,
+}
+
+/// A record that is to be written, and its space.
+struct Record {
+    extent: Extent,
+    bytes: Vec<u8>,
+}
+
+/// A change of a block's entry.
+#[derive(Clone, Copy)]
+struct Change {
+    block: u64,
+    old: Entry,
+    new: Entry,
+}
+
+/// A half block without data.
+fn zero(generation: u64) -> Half {
+    Half {
+        generation,
+        kind: Kind::Zero,
+        stored: 0,
+        data: Vec::new(),
+    }
 }
 
 /// A target in this process.
@@ -336,32 +372,120 @@ impl Store {
         })
     }
 
-    /// Replaces the entry of a block, on the medium and then in memory, and frees what only the old one refers to.
-    fn replace(&self, block: u64, old: Entry, new: Entry) -> Result<()> {
-        let at = INDEX_AT + block * ENTRY as u64;
-        let bytes = new.to_bytes(block);
+    /// Replaces the entries of consecutive blocks, on the medium and then in memory, and frees what only the old ones refer
+    /// to. If it fails, the medium's entries are unknown. Their space stays in use, because they may refer to it.
+    fn replace(&self, changes: &[Change]) -> Result<()> {
+        let Some(first) = changes.first() else {
+            return Ok(());
+        };
+        let entries = changes.iter();
+        let bytes: Vec<u8> = entries
+            .flat_map(|change| change.new.to_bytes(change.block))
+            .collect();
         self.medium
-            .write(at, &bytes)
+            .write(INDEX_AT + first.block * ENTRY as u64, &bytes)
             .map_err(|error| self.io(error))?;
         let mut state = self.state();
-        if let Some(entry) = usize::try_from(block)
-            .ok()
-            .and_then(|block| state.index.get_mut(block))
-        {
-            *entry = new;
-        }
-        let kept = |extent: &Extent| {
-            new.slots
-                .iter()
-                .flatten()
-                .any(|slot| slot.extent == Some(*extent))
-        };
-        for extent in old.slots.iter().flatten().filter_map(|slot| slot.extent) {
-            if !kept(&extent) {
-                state.space.give(extent);
+        for Change { block, old, new } in changes {
+            let index = usize::try_from(*block).ok();
+            if let Some(entry) = index.and_then(|block| state.index.get_mut(block)) {
+                *entry = *new;
+            }
+            let kept = |extent: &Extent| {
+                new.slots
+                    .iter()
+                    .flatten()
+                    .any(|slot| slot.extent == Some(*extent))
+            };
+            for extent in old.slots.iter().flatten().filter_map(|slot| slot.extent) {
+                if !kept(&extent) {
+                    state.space.give(extent);
+                }
             }
         }
         Ok(())
+    }
+
+    /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
+    fn plan(&self, block: u64, half: &Half, keep: u64) -> Result<(Change, Option<Record>)> {
+        let old = self.entry(block)?;
+        let record = if half.kind == Kind::Zero {
+            None
+        } else {
+            let place = self.place(&self.state(), block);
+            let bytes = record::to_bytes(place, half);
+            let extent = self.take(bytes.len() as u64)?;
+            Some(Record { extent, bytes })
+        };
+        let slot = Slot {
+            generation: half.generation,
+            extent: record.as_ref().map(|record| Extent {
+                length: record.bytes.len() as u64,
+                ..record.extent
+            }),
+            kind: half.kind,
+            settled: false,
+        };
+        let kept = old.get(keep).filter(|_| keep != half.generation);
+        let new = Entry {
+            slots: [Some(slot), kept],
+        };
+        Ok((Change { block, old, new }, record))
+    }
+
+    fn write_record(&self, record: &Record) -> Result<()> {
+        let written = self.medium.write(record.extent.offset, &record.bytes);
+        written.map_err(|error| {
+            self.state().space.give(record.extent);
+            self.io(error)
+        })
+    }
+
+    /// What [`Target::commit`] changes, if anything.
+    fn settle(&self, block: u64, generation: u64) -> Result<Option<Change>> {
+        let old = self.entry(block)?;
+        let slot = old.get(generation).ok_or_else(|| BlkError::Absent {
+            target: self.name.clone(),
+            block,
+            generation,
+        })?;
+        let settled = Slot {
+            settled: true,
+            ..slot
+        };
+        let new = Entry {
+            slots: [Some(settled), None],
+        };
+        Ok((new != old).then_some(Change { block, old, new }))
+    }
+
+    /// Where a half block is. None if it is zero.
+    fn find(&self, block: u64, generation: u64) -> Result<Option<Extent>> {
+        let slot = self.entry(block)?.get(generation);
+        let slot = slot.ok_or_else(|| BlkError::Absent {
+            target: self.name.clone(),
+            block,
+            generation,
+        })?;
+        Ok(slot.extent)
+    }
+
+    fn read(&self, block: u64, generation: u64, extent: Extent) -> Result<Half> {
+        // Cannot be cut: the length was checked when the entry was read or made.
+        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
+        self.medium
+            .read(extent.offset, &mut bytes)
+            .map_err(|error| self.io(error))?;
+        self.parse(block, generation, &bytes)
+    }
+
+    fn parse(&self, block: u64, generation: u64, bytes: &[u8]) -> Result<Half> {
+        let place = self.place(&self.state(), block);
+        record::parse(place, generation, bytes).map_err(|fault| BlkError::Corrupt {
+            target: self.name.clone(),
+            block,
+            fault: fault.to_owned(),
+        })
     }
 
     /// Takes space for a record. Syncs if only space that was freed since the last sync is left.
@@ -454,85 +578,32 @@ impl Target for Store {
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
-        let old = self.entry(block)?;
-        let extent = if half.kind == Kind::Zero {
-            None
-        } else {
-            let place = self.place(&self.state(), block);
-            let bytes = record::to_bytes(place, half);
-            let extent = self.take(bytes.len() as u64)?;
-            if let Err(error) = self.medium.write(extent.offset, &bytes) {
-                self.state().space.give(extent);
-                return Err(self.io(error));
-            }
-            Some(Extent {
-                length: bytes.len() as u64,
-                ..extent
-            })
-        };
-        let slot = Slot {
-            generation: half.generation,
-            extent,
-            kind: half.kind,
-            settled: false,
-        };
-        let kept = old.get(keep).filter(|_| keep != half.generation);
-        let new = Entry {
-            slots: [Some(slot), kept],
-        };
-        // If this fails, the medium's entry is unknown. The space stays in use: the entry may refer to it.
-        self.replace(block, old, new)
+        let (change, record) = self.plan(block, half, keep)?;
+        if let Some(record) = record {
+            self.write_record(&record)?;
+        }
+        self.replace(&[change])
     }
 
     fn commit(&self, block: u64, generation: u64) -> Result<()> {
-        let old = self.entry(block)?;
-        let slot = old.get(generation).ok_or_else(|| BlkError::Absent {
-            target: self.name.clone(),
-            block,
-            generation,
-        })?;
-        let settled = Slot {
-            settled: true,
-            ..slot
-        };
-        let new = Entry {
-            slots: [Some(settled), None],
-        };
-        if new == old {
-            Ok(())
-        } else {
-            self.replace(block, old, new)
+        match self.settle(block, generation)? {
+            Some(change) => self.replace(&[change]),
+            None => Ok(()),
         }
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        let slot = self
-            .entry(block)?
-            .get(generation)
-            .ok_or_else(|| BlkError::Absent {
-                target: self.name.clone(),
-                block,
-                generation,
-            })?;
-        let Some(extent) = slot.extent else {
-            return Ok(Half {
-                generation,
-                kind: Kind::Zero,
-                stored: 0,
-                data: Vec::new(),
-            });
-        };
-        // Cannot be cut: the length was checked when the entry was read or made.
-        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
-        self.medium
-            .read(extent.offset, &mut bytes)
-            .map_err(|error| self.io(error))?;
-        let place = self.place(&self.state(), block);
-        record::parse(place, generation, &bytes).map_err(|fault| BlkError::Corrupt {
-            target: self.name.clone(),
-            block,
-            fault: fault.to_owned(),
-        })
+        match self.find(block, generation)? {
+            Some(extent) => self.read(block, generation, extent),
+            None => Ok(zero(generation)),
+        }
+    }
+
+    fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
+        match steps {
+            [step] => vec![self.begin(*step)],
+            steps => self.run(steps).into_iter().map(Begun::Ended).collect(),
+        }
     }
 
     fn flush(&self) -> Result<()> {

@@ -15,7 +15,7 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    fn end(self) -> u64 {
+    pub(super) fn end(self) -> u64 {
         self.offset + self.length
     }
 }

@@ -288,3 +288,126 @@ fn a_file_keeps_everything_and_has_one_owner() {
     );
     assert!(Store::create_file(&path, new_target(), None).is_err());
 }
+
+/// Blocks in an order that is not that of the index.
+fn shuffled() -> impl Iterator<Item = u64> {
+    let even = (0..BLOCKS).filter(|block| block % 2 == 0);
+    even.chain((0..BLOCKS).filter(|block| block % 2 == 1))
+}
+
+/// The generation of a block's half, and its contents.
+fn half_of(block: u64, generation: u64) -> Half {
+    match block % 5 {
+        0 => zero(generation),
+        other => half(generation, other.to_le_bytes()[0] * 17),
+    }
+}
+
+/// Prepares and settles a generation of all blocks at once.
+fn write_all(store: &Store, generation: u64) -> Vec<Result<Option<Half>>> {
+    let halves: Vec<(u64, Half)> = shuffled()
+        .map(|block| (block, half_of(block, generation)))
+        .collect();
+    let prepare: Vec<Step<'_>> = halves
+        .iter()
+        .map(|(block, half)| Step::Prepare {
+            block: *block,
+            half,
+            keep: generation - 1,
+        })
+        .collect();
+    let prepared = store.run(&prepare);
+    let commit: Vec<Step<'_>> = shuffled()
+        .map(|block| Step::Commit { block, generation })
+        .collect();
+    let settled = store.run(&commit);
+    let both = prepared.into_iter().zip(settled);
+    both.map(|(prepared, settled)| prepared.and(settled))
+        .collect()
+}
+
+fn fetch_all(store: &Store, generation: u64) -> Vec<Result<Option<Half>>> {
+    let fetch: Vec<Step<'_>> = shuffled()
+        .map(|block| Step::Fetch { block, generation })
+        .collect();
+    store.run(&fetch)
+}
+
+#[test]
+fn steps_of_adjacent_blocks_are_few_writes_and_keep_what_single_steps_keep() {
+    let medium = Shared::new();
+    let store = store(&medium, None);
+    let before = medium.writes_left.load(Ordering::Relaxed);
+    assert!(write_all(&store, 1).iter().all(Result::is_ok));
+    let writes = before - medium.writes_left.load(Ordering::Relaxed);
+    assert_eq!(writes, 3, "records, prepared entries, settled entries");
+    drop(store);
+    let store = Store::open("t", Box::new(medium), None).unwrap();
+    for (block, found) in shuffled().zip(fetch_all(&store, 1)) {
+        assert_eq!(found.unwrap().unwrap(), half_of(block, 1));
+        assert_eq!(store.fetch(block, 1).unwrap(), half_of(block, 1));
+    }
+    let absent = fetch_all(&store, 2);
+    assert!(
+        absent
+            .iter()
+            .all(|found| matches!(found, Err(BlkError::Absent { .. })))
+    );
+}
+
+#[test]
+fn a_process_killed_within_steps_of_many_blocks_leaves_old_or_new() {
+    let mut kept_new = false;
+    for writes in 0..8 {
+        let medium = Shared::new();
+        let written = store(&medium, None);
+        assert!(write_all(&written, 1).iter().all(Result::is_ok));
+        medium.writes_left.store(writes, Ordering::Relaxed);
+        let results = write_all(&written, 2);
+        drop(written);
+        medium.writes_left.store(u64::MAX, Ordering::Relaxed);
+        let store = Store::open("t", Box::new(medium.clone()), None).unwrap();
+        for ((block, result), new) in shuffled().zip(results).zip(fetch_all(&store, 2)) {
+            let old = store.fetch(block, 1);
+            assert!(old.is_ok() || new.is_ok(), "{writes}, block {block}");
+            assert!(
+                result.is_err() || new.is_ok(),
+                "{writes}, block {block}: reported and absent"
+            );
+            kept_new |= result.is_ok();
+            for (half, generation) in [(old.ok(), 1), (new.ok().flatten(), 2)] {
+                assert!(half.is_none_or(|half| half == half_of(block, generation)));
+            }
+        }
+    }
+    assert!(kept_new, "no run has ended");
+}
+
+#[test]
+fn a_full_target_takes_those_of_many_blocks_that_fit() {
+    let medium = Shared::new();
+    let store = store(&medium, Some(2048));
+    let results = write_all(&store, 1);
+    let fit = results.iter().filter(|result| result.is_ok()).count();
+    assert!((1..results.len()).contains(&fit), "{fit}");
+    for ((block, result), found) in shuffled().zip(results).zip(fetch_all(&store, 1)) {
+        match result {
+            Ok(_) => assert_eq!(found.unwrap().unwrap(), half_of(block, 1)),
+            Err(_) => assert!(matches!(found, Err(BlkError::Absent { .. }))),
+        }
+    }
+}
+
+#[test]
+fn a_wrong_record_spoils_only_itself() {
+    let medium = Shared::new();
+    let store = store(&medium, None);
+    assert!(write_all(&store, 1).iter().all(Result::is_ok));
+    let extent = store.find(7, 1).unwrap().unwrap();
+    medium
+        .write(extent.offset + extent.length - 1, &[0xff])
+        .unwrap();
+    for (block, found) in shuffled().zip(fetch_all(&store, 1)) {
+        assert_eq!(found.is_err(), block == 7, "{block}");
+    }
+}

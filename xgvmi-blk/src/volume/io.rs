@@ -214,16 +214,7 @@ impl Volume {
         blocks: &'a [T],
         step: impl Fn(&'a T, Role) -> Option<Step<'a>>,
     ) -> Vec<[Result<()>; TARGETS]> {
-        let begun: Vec<[Option<Begun>; TARGETS]> = blocks
-            .iter()
-            .map(|block| {
-                Role::ALL.map(|role| {
-                    let target = targets[role.index()].as_ref()?;
-                    Some(target.begin(step(block, role)?))
-                })
-            })
-            .collect();
-        begun
+        begin(targets, blocks, step)
             .into_iter()
             .map(|mut begun| {
                 Role::ALL.map(|role| {
@@ -380,27 +371,21 @@ impl Volume {
         let _locks = self.lock_all(group);
         let targets = self.targets();
         let states: Vec<BlockState> = group.iter().map(|piece| self.state(piece.block)).collect();
-        let begun: Vec<[Option<Begun>; 2]> = group
-            .iter()
-            .zip(&states)
-            .map(|(piece, state)| {
-                let wanted = !state.lost && !state.zero && state.generation != 0;
-                DATA.map(|role| {
-                    let target = targets[role.index()].as_ref();
-                    let target = target.filter(|_| wanted && state.is_held_by(role))?;
-                    Some(target.begin(Step::Fetch {
-                        block: piece.block,
-                        generation: state.generation,
-                    }))
-                })
+        let fetches: Vec<(&Piece, BlockState)> = group.iter().zip(states).collect();
+        let begun = begin(&targets, &fetches, |(piece, state), role| {
+            let held =
+                !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
+            (held && DATA.contains(&role)).then_some(Step::Fetch {
+                block: piece.block,
+                generation: state.generation,
             })
-            .collect();
+        });
         let mut whole = Vec::new();
         let mut result = Ok(());
         // All are taken, also after an error.
-        for ((piece, state), begun) in group.iter().zip(states).zip(begun) {
+        for ((piece, state), begun) in fetches.into_iter().zip(begun) {
             let mut halves = Halves::default();
-            for (role, begun) in DATA.into_iter().zip(begun) {
+            for (role, begun) in Role::ALL.into_iter().zip(begun) {
                 if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
                     let found = target.finish(begun);
                     self.judge(role, target, found.as_ref().err());
@@ -533,6 +518,29 @@ impl Volume {
             }
         }
     }
+}
+
+/// Begins a step for each block at each target, first at those elsewhere: they work while those of this process do. `step`
+/// returns nothing for those that are left out.
+fn begin<'a, T>(
+    targets: &Targets,
+    blocks: &'a [T],
+    step: impl Fn(&'a T, Role) -> Option<Step<'a>>,
+) -> Vec<[Option<Begun>; TARGETS]> {
+    let mut begun: Vec<[Option<Begun>; TARGETS]> =
+        blocks.iter().map(|_| Default::default()).collect();
+    let present = |role: &Role| Some((*role, targets[role.index()].as_ref()?));
+    let mut present: Vec<_> = Role::ALL.iter().filter_map(present).collect();
+    present.sort_by_key(|(_, target)| !target.is_elsewhere());
+    for (role, target) in present {
+        let steps = blocks.iter().enumerate();
+        let steps = steps.filter_map(|(at, block)| Some((at, step(block, role)?)));
+        let (places, steps): (Vec<usize>, Vec<Step<'_>>) = steps.unzip();
+        for (at, step) in places.into_iter().zip(target.begin_all(&steps)) {
+            begun[at][role.index()] = Some(step);
+        }
+    }
+    begun
 }
 
 fn length_of(length: u64) -> Result<usize> {

@@ -47,6 +47,9 @@ pub(crate) struct Done {
     pub(crate) create_ns: Vec<u64>,
     /// Invoke and wait of each call.
     pub(crate) call_ns: Vec<u64>,
+    /// End of each session.
+    #[serde(default)]
+    pub(crate) finalize_ns: Vec<u64>,
     /// Creation, call and end of each session.
     pub(crate) one_shot_ns: Vec<u64>,
     /// A computation alone.
@@ -66,6 +69,7 @@ impl Done {
     pub(crate) fn add(&mut self, other: Self) {
         self.create_ns.extend(other.create_ns);
         self.call_ns.extend(other.call_ns);
+        self.finalize_ns.extend(other.finalize_ns);
         self.one_shot_ns.extend(other.one_shot_ns);
         self.compute_ns.extend(other.compute_ns);
         self.both_ns.extend(other.both_ns);
@@ -227,6 +231,7 @@ fn one_shot(size: usize, round: u64, is_original: bool, done: &mut Done) -> Resu
     let ended = began.elapsed();
     done.create_ns.push(nanoseconds(created));
     done.call_ns.push(nanoseconds(called - created));
+    done.finalize_ns.push(nanoseconds(ended - called));
     done.one_shot_ns.push(nanoseconds(ended));
     verify(&mut regions, round, is_original.then_some(1), done);
     Ok(())

@@ -1,7 +1,7 @@
 //! Starts the services and, for each way, a client; runs all batches; writes the report.
 
 use crate::client::{Batch, Done};
-use crate::report::{Overlap, Report, Row, Way};
+use crate::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
 use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::counters::Counters;
 use bench_report::{Samples, parse_size};
@@ -10,6 +10,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use xgvmi_naa::Status;
 
 /// Untimed sessions of each size: each key of the pool (8) is used several times. With large regions there are fewer.
 const WARM_UP: u32 = 10;
@@ -40,6 +41,8 @@ struct Options {
     /// The hand-written loop.
     by_hand: PathBuf,
     output: PathBuf,
+    /// Sockets of this run.
+    place: tempfile::TempDir,
     profile: String,
     sizes: Vec<usize>,
     iterations: u32,
@@ -62,6 +65,7 @@ impl Options {
             server: path(next("server")?),
             by_hand: path(next("hand-written loop")?),
             output: path(next("output")?),
+            place: tempfile::tempdir().context("a temporary directory")?,
             profile: next("profile")?,
             sizes: next("sizes")?
                 .split(',')
@@ -107,8 +111,18 @@ impl Options {
         let mut command = self.command("node0.dpu", &self.service)?;
         command.arg("--kernels").arg(&self.kernels);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.arg("--status-socket").arg(self.status_socket());
         command.args(["--sessions", "2", "--session-mib", "256"]);
         Running::listening(&mut command)
+    }
+
+    fn status_socket(&self) -> PathBuf {
+        self.place.path().join("service.sock")
+    }
+
+    fn service_status(&self) -> Result<Status> {
+        let text = xgvmi_daemon::status::ask(&self.status_socket())?;
+        serde_json::from_str(&text).context("the service's status")
     }
 
     /// An accelerator on node1.dpu that listens for RDMA connections.
@@ -219,6 +233,8 @@ struct Measured {
     counters: Counters,
     shots: Done,
     calls: Done,
+    /// Time of the service in one shots.
+    service: ServiceTime,
 }
 
 impl Measured {
@@ -231,15 +247,17 @@ impl Measured {
             counters: Counters::default(),
             shots: Done::default(),
             calls: Done::default(),
+            service: ServiceTime::default(),
         })
     }
 
     /// A turn of one shots. The device's counters count this way only, because the others wait.
     fn shots(&mut self, options: &Options, size: usize) -> Result<()> {
         let count = options.count(size);
-        let before = options.counters()?;
+        let (before, service) = (options.counters()?, options.service_status()?);
         let done = self.client.batch(Batch::OneShots { size, count })?;
         self.counters.add(&settled(options, &before)?);
+        self.service.add(&service, &options.service_status()?);
         self.shots.add(done);
         Ok(())
     }
@@ -260,6 +278,7 @@ impl Measured {
             std::mem::take(&mut self.calls),
         );
         let counters = std::mem::take(&mut self.counters);
+        let service = std::mem::take(&mut self.service);
         report.count(&shots);
         report.count(&calls);
         let sessions = shots.one_shot_ns.len() as u64;
@@ -267,10 +286,20 @@ impl Measured {
             create_us: median(&shots.create_ns),
             call_us: median(&calls.call_ns).context("no call")?,
             one_shot_us: median(&shots.one_shot_ns),
+            parts: parts(&shots, &service),
             commands_per_one_shot: (sessions > 0).then(|| counters.per_iteration(sessions)),
             ..Row::new(self.way, size)
         })
     }
+}
+
+/// The parts of a one shot. Its call is the first one on these buffers.
+fn parts(shots: &Done, service: &ServiceTime) -> Option<Parts> {
+    Some(Parts {
+        first_call_us: median(&shots.call_ns)?,
+        finalize_us: median(&shots.finalize_ns)?,
+        service: service.per_session(),
+    })
 }
 
 /// What the device has done since `before`. The service ends a session after its host has gone on: the end must count for

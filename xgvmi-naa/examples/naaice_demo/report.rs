@@ -9,6 +9,7 @@ use plotters::prelude::*;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+use xgvmi_naa::Status;
 
 /// How the accelerator reaches the caller's buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -54,6 +55,8 @@ pub(crate) struct Row {
     pub(crate) create_us: Option<f64>,
     pub(crate) call_us: f64,
     pub(crate) one_shot_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<Parts>,
     pub(crate) commands_per_one_shot: Option<CommandsPerIteration>,
     /// Sum of the commands for keys and aliases.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,6 +64,9 @@ pub(crate) struct Row {
     /// One shot of `ksm` over this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) times_faster_than_ksm: Option<f64>,
+    /// One shot of `ksm` over the service's steps of this one: the factor if nothing else took time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) at_most_times_faster: Option<f64>,
     /// A call over one of the loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) call_of_loop: Option<f64>,
@@ -77,12 +83,74 @@ impl Row {
             create_us: None,
             call_us: 0.0,
             one_shot_us: None,
+            parts: None,
             commands_per_one_shot: None,
             key_commands: None,
             times_faster_than_ksm: None,
+            at_most_times_faster: None,
             call_of_loop: None,
             call_of_original: None,
         }
+    }
+}
+
+/// The parts of a one shot besides its creation: medians in microseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct Parts {
+    /// Invoke and wait. The call is the first one on these buffers: nobody has touched the output's pages before.
+    pub(crate) first_call_us: f64,
+    pub(crate) finalize_us: f64,
+    /// The service's share; `None` if another accelerator served the session.
+    pub(crate) service: Option<PerSession>,
+}
+
+/// Time of the service per one shot: means in microseconds.
+#[derive(Debug, Serialize)]
+pub(crate) struct PerSession {
+    zero_us: f64,
+    read_us: f64,
+    kernel_us: f64,
+    write_us: f64,
+}
+
+/// Time of the service in its steps, and its sessions in this time.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceTime {
+    sessions: u64,
+    /// Microseconds to zero memory, to read, in kernels, to write.
+    steps_us: [u64; 4],
+}
+
+impl ServiceTime {
+    /// Adds the time between two states of the service.
+    pub(crate) fn add(&mut self, before: &Status, after: &Status) {
+        let steps = |s: &Status| [s.zeroing_us, s.reading_us, s.kernels_us, s.writing_us];
+        self.sessions += after.sessions - before.sessions;
+        let between = steps(after).into_iter().zip(steps(before));
+        for (step, (after, before)) in self.steps_us.iter_mut().zip(between) {
+            *step += after - before;
+        }
+    }
+
+    pub(crate) fn per_session(&self) -> Option<PerSession> {
+        if self.sessions == 0 {
+            return None;
+        }
+        let each = |step: u64| step as f64 / self.sessions as f64;
+        let [zero_us, read_us, kernel_us, write_us] = self.steps_us.map(each);
+        Some(PerSession {
+            zero_us,
+            read_us,
+            kernel_us,
+            write_us,
+        })
+    }
+}
+
+impl PerSession {
+    /// Copies and kernel: the same for every kind of key.
+    fn sum_us(&self) -> f64 {
+        self.zero_us + self.read_us + self.kernel_us + self.write_us
     }
 }
 
@@ -154,6 +222,9 @@ impl Report {
                 Way::Pool => {
                     let times = ksm.zip(row.one_shot_us);
                     row.times_faster_than_ksm = times.map(|(ksm, pool)| ksm / pool);
+                    let service = row.parts.as_ref().and_then(|p| p.service.as_ref());
+                    let steps = ksm.zip(service.map(PerSession::sum_us));
+                    row.at_most_times_faster = steps.map(|(ksm, steps)| ksm / steps);
                 }
                 Way::Loop | Way::Ksm | Way::Original => {}
             }
@@ -222,6 +293,7 @@ impl Report {
             "\n{} bytes verified by the caller, {} wrong.",
             self.verified_bytes, self.mismatches
         );
+        text.push_str(&self.parts_table());
         if let Some([host, accelerator]) = &self.cores {
             let _ = writeln!(
                 text,
@@ -231,6 +303,40 @@ impl Report {
         text.push_str(&self.overlap_table());
         if let Some(reason) = self.not_measured {
             let _ = writeln!(text, "\nNot measured: {reason}.");
+        }
+        text
+    }
+
+    fn parts_table(&self) -> String {
+        let mut text = "\nParts of a one shot, and the service's steps in it (us). At most: the factor over ksm if all \
+                        but these steps took no time.\n\n\
+                        | size | way | create | first call | finalize | zero | read | kernel | write | at most |\n\
+                        |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+            .to_owned();
+        for row in &self.rows {
+            let Some((parts, service)) = row
+                .parts
+                .as_ref()
+                .and_then(|parts| Some((parts, parts.service.as_ref()?)))
+            else {
+                continue;
+            };
+            let at_most = row.at_most_times_faster;
+            // Writing to a String cannot fail.
+            let _ = writeln!(
+                text,
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {} |",
+                format_size(row.size),
+                row.way.name(),
+                row.create_us.unwrap_or_default(),
+                parts.first_call_us,
+                parts.finalize_us,
+                service.zero_us,
+                service.read_us,
+                service.kernel_us,
+                service.write_us,
+                at_most.map_or_else(|| "-".to_owned(), |times| format!("{times:.2}")),
+            );
         }
         text
     }

@@ -50,9 +50,9 @@ struct KernelArgs {
     /// The shared object.
     #[arg(long)]
     kernels: PathBuf,
-    /// Size of the shared memory; without it the kernels are only loaded.
+    /// Serve the requests of the service; without it the kernels are only loaded.
     #[arg(long)]
-    bytes: Option<usize>,
+    serve: bool,
 }
 
 fn main() -> ExitCode {
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Some(Command::Status(args)) => show(args),
-        Some(Command::RunKernels(args)) => run_kernels(&args.kernels, args.bytes),
+        Some(Command::RunKernels(args)) => run_kernels(&args.kernels, args.serve),
         None => run(cli.args),
     };
     match done {

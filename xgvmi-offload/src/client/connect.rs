@@ -23,10 +23,10 @@ use xgvmi_daemon::{Link, LinkError, poll, pollfd};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
-/// Number of keys that a rank announces when it connects: those of the greeting and of both buffers of the first call,
-/// and one more. Each costs half a millisecond at the host and the SP. A program that needs more keys at a time creates
-/// them in the calls that first need them and announces them afterwards.
-const FIRST_KEYS: u32 = 4;
+/// Number of keys that a rank announces when it connects: those of the greeting and of both buffers of the first call.
+/// Each costs half a millisecond at the host and the SP, and stock UCX creates as many. A program that needs more keys at a
+/// time creates them in the calls that first need them and announces them afterwards.
+const FIRST_KEYS: u32 = 3;
 
 /// First contribution of each rank.
 #[derive(Debug, Serialize, Deserialize)]
@@ -353,7 +353,7 @@ fn check_library(scheme: Scheme) -> Result<()> {
 }
 
 /// Builds the table identically on all ranks: SPs in the order of the first rank that each serves.
-fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
+pub(crate) fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
     let mut services: Vec<ServiceAddress> = Vec::new();
     let mut places: BTreeMap<u64, u32> = BTreeMap::new();
     let mut service_of = Vec::new();

@@ -6,6 +6,7 @@ mod options;
 mod state;
 mod types;
 
+pub(crate) use connect::tabulate;
 pub use options::{ClientArgs, ClientOptions};
 pub use state::Client;
 pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};

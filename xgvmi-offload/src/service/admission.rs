@@ -3,7 +3,8 @@
 use super::connections::{Candidate, Connection, ConnectionId, Role};
 use super::mover::Limits;
 use super::preparing::{Admission, Moving, Prepared, accept, prepare};
-use super::state::{Entry, JOBS_MAX, Service, WORKERS};
+use super::state::{Entry, JOBS_MAX, Sp, WORKERS};
+use super::transport::Fabric;
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PeerHello, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -21,7 +22,7 @@ const DIAL_LIMIT: Duration = Duration::from_secs(5);
 /// A refusal: a short name for the counters, and the message.
 type Refusal = (&'static str, String);
 
-impl Service {
+impl<F: Fabric> Sp<F> {
     /// Handles a rank's hello. All fields are checked before memory is allocated for the rank.
     pub(super) fn hello(&mut self, id: ConnectionId, hello: Hello) {
         if let Err((kind, reason)) = self.check_hello(&hello) {
@@ -44,13 +45,13 @@ impl Service {
     }
 
     fn check_hello(&self, hello: &Hello) -> std::result::Result<(), Refusal> {
-        if hello.ucx_version != self.ucp.version() {
+        if hello.ucx_version != F::version(self.library) {
             let theirs: String = hello.ucx_version.chars().take(40).collect();
             return Err((
                 "ucx_version",
                 format!(
                     "it has UCX {theirs:?}, and this service UCX {}: use the same version",
-                    self.ucp.version()
+                    F::version(self.library)
                 ),
             ));
         }
@@ -134,7 +135,7 @@ impl Service {
             budget: self.inbox.clone(),
             ..InboxLimits::default()
         };
-        let open = is_new.then_some((self.ucp, limits, inbox));
+        let open = is_new.then_some((self.library, limits, inbox));
         let admission = Box::new(Admission {
             connection: id,
             hello,
@@ -165,7 +166,7 @@ impl Service {
     fn admit_prepared(
         &mut self,
         admission: &Admission,
-        job: Option<Result<Box<Moving>>>,
+        job: Option<Result<Box<Moving<F>>>>,
         accepted: Result<u64>,
     ) {
         let (id, hello) = (admission.connection, &admission.hello);
@@ -248,7 +249,7 @@ impl Service {
     }
 
     /// Adds a job whose UCX is open.
-    fn open(&mut self, admission: &Admission, job: Moving) -> Result<()> {
+    fn open(&mut self, admission: &Admission, job: Moving<F>) -> Result<()> {
         let (hello, job) = (&admission.hello, job.arrived());
         self.poller
             .add(job.event_fd(), WORKERS, false)

@@ -6,28 +6,36 @@
 //! moves that work from the first call to the job's set-up. The ranks keep the memory and its key while they are
 //! connected.
 
-use super::imported::Imported;
+use super::transport::Transport;
 use crate::error::{OffloadError, Result};
 use crate::wire::{Export, GREETING_BYTES, Greeting};
 use std::collections::{BTreeMap, BTreeSet};
-use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
 
 /// State of a job's greetings. The fields drop in this order: operations before the objects that they use.
-#[derive(Debug, Default)]
-pub(super) struct Greetings {
+#[derive(Debug)]
+pub(super) struct Greetings<T: Transport> {
     /// Outstanding reads, with the index of the SP.
-    reads: Vec<(u32, Request)>,
+    reads: Vec<(u32, T::Operation)>,
     /// SPs whose greeting has been read.
     read: BTreeSet<u32>,
     /// Offers that arrived before the endpoints of the SPs existed.
     early: Vec<(u32, Greeting)>,
     /// Greeting memory of each of this SP's ranks.
-    memory: BTreeMap<u32, Imported>,
+    memory: BTreeMap<u32, T::Memory>,
 }
 
-impl Greetings {
+impl<T: Transport> Greetings<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            reads: Vec::new(),
+            read: BTreeSet::new(),
+            early: Vec::new(),
+            memory: BTreeMap::new(),
+        }
+    }
+
     /// Imports a rank's greeting memory.
-    pub(super) fn import(&mut self, context: &Context, rank: u32, export: &Export) -> Result<()> {
+    pub(super) fn import(&mut self, transport: &T, rank: u32, export: &Export) -> Result<()> {
         if export.length < 2 * GREETING_BYTES {
             return Err(failed(format!(
                 "rank {rank} keeps {} bytes for greetings; {} are needed",
@@ -35,25 +43,26 @@ impl Greetings {
                 2 * GREETING_BYTES
             )));
         }
-        let memory = Imported::new(context, export.view())?;
+        let memory = transport.import(export.view())?;
         self.memory.insert(rank, memory);
         Ok(())
     }
 
     /// The memory that other SPs read: the first half of a rank's memory.
-    pub(super) fn ours(&self) -> Result<Greeting> {
+    pub(super) fn ours(&self, transport: &T) -> Result<Greeting> {
         let memory = self.memory.values().next();
         let memory = memory.ok_or_else(|| failed("a table before the first rank"))?;
         Ok(Greeting {
-            rkey: memory.memory.pack_rkey()?.to_vec(),
-            address: memory.address,
+            rkey: transport.pack(memory)?.as_ref().to_vec(),
+            address: transport.address(memory),
         })
     }
 
     /// Handles the greeting offer of SP `index`: reads it, or stores it until `services` are known.
     pub(super) fn offered(
         &mut self,
-        services: &[Endpoint],
+        transport: &T,
+        services: &[T::Peer],
         index: u32,
         greeting: Greeting,
     ) -> Result<()> {
@@ -66,29 +75,27 @@ impl Greetings {
         let endpoint = endpoint.ok_or_else(|| lost("a place in the table"))?;
         let into = self.memory.values().next();
         let into = into.ok_or_else(|| lost("a rank to read it"))?;
-        // SAFETY: the offering SP sends the bytes of UCX's packed key unchanged; its UCX version equals ours.
-        let key = unsafe { RemoteKey::unpack(endpoint, &greeting.rkey) }?;
+        let key = transport.unpack(endpoint, &greeting.rkey)?;
         let length = usize::try_from(GREETING_BYTES).map_err(|_| lost("a length that fits"))?;
-        let to = into.address.wrapping_add(GREETING_BYTES);
-        let read = Endpoint::get(&key, greeting.address, &into.memory, to, length)?;
+        let read = transport.read(&key, greeting.address, into, GREETING_BYTES, length)?;
         self.reads.push((index, read));
         Ok(())
     }
 
     /// `services` are known: reads the stored offers.
-    pub(super) fn begin(&mut self, services: &[Endpoint]) -> Result<()> {
+    pub(super) fn begin(&mut self, transport: &T, services: &[T::Peer]) -> Result<()> {
         for (index, greeting) in std::mem::take(&mut self.early) {
-            self.offered(services, index, greeting)?;
+            self.offered(transport, services, index, greeting)?;
         }
         Ok(())
     }
 
     /// Collects completed reads; returns true if there were any.
-    pub(super) fn reap(&mut self) -> Result<bool> {
+    pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
         let before = self.reads.len();
         let mut at = 0;
         while let Some((index, read)) = self.reads.get(at) {
-            let ended = read.test().map_err(|error| {
+            let ended = transport.has_ended(read).map_err(|error| {
                 failed(format!("reading the greeting of service {index}: {error}"))
             })?;
             if ended {
@@ -107,9 +114,9 @@ impl Greetings {
     }
 
     /// Cancels outstanding reads; returns false while UCX still uses an object.
-    pub(super) fn shut(&mut self) -> bool {
+    pub(super) fn shut(&mut self, transport: &T) -> bool {
         self.reads
-            .retain(|(_, read)| matches!(read.test(), Ok(false)));
+            .retain(|(_, read)| matches!(transport.has_ended(read), Ok(false)));
         self.reads.is_empty()
     }
 }

@@ -1,7 +1,8 @@
 //! Handles the frames of an SP's connections, and the end of connections.
 
 use super::connections::{ConnectionId, FRAMES_MAX, Role};
-use super::state::Service;
+use super::state::Sp;
+use super::transport::Fabric;
 use crate::control::Frame;
 use crate::job_id::JobId;
 use std::time::Instant;
@@ -21,7 +22,7 @@ enum Speaker {
     Leaving,
 }
 
-impl Service {
+impl<F: Fabric> Sp<F> {
     /// Reads one connection and handles its frames.
     pub(super) fn serve(&mut self, id: ConnectionId) {
         for _ in 0..VISIT_MAX {

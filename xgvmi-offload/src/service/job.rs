@@ -1,21 +1,19 @@
-//! One job at one SP: owns its UCX objects and carries out the ledger's actions.
+//! One job at one SP: owns its objects of the transport and carries out the ledger's actions.
 
 use super::counters::{Moved, Queues};
 use super::greeting::Greetings;
 use super::mover::{Destination, Limits, Mover, Peers, check_token};
-use super::transport::Ucx;
+use super::transport::{Fabric, Worker as _};
 use crate::control::{Hello as Joining, Keys, Table};
 use crate::error::{OffloadError, Result};
-use crate::library::Library;
 use crate::scheme::Scheme;
 use crate::token::Token;
-use crate::wire::{From, Greeting, Hello, Kind, hello_header};
+use crate::wire::{From, Greeting, Hello, Kind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, Request, Worker};
+use xgvmi_ucp::{InboxLimits, Message};
 
 /// Maximum time for the operations of a failed job to end. UCX ends them itself after their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
@@ -27,27 +25,27 @@ const MESSAGES_MAX: u32 = 256;
 /// A job. The fields drop in this order: operations before the objects that they use, connections before their worker,
 /// the worker before its context.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct Job<F: Fabric> {
     pub(super) size: u32,
     pub(super) scheme: Scheme,
     limits: Limits,
-    greetings: Greetings,
-    ranks: BTreeMap<u32, Peer>,
-    services: Vec<Endpoint>,
+    greetings: Greetings<F>,
+    ranks: BTreeMap<u32, Peer<F::Peer>>,
+    services: Vec<F::Peer>,
     /// Expected token of each SP's messages, and token of messages to it.
     from_services: BTreeMap<u32, Token>,
     to_services: BTreeMap<u32, Token>,
     /// Peers whose UCP hello has arrived.
     greeted: BTreeSet<(bool, u32)>,
-    shared: Option<Shared>,
-    worker: Worker,
-    transport: Ucx,
+    shared: Option<Shared<F>>,
+    worker: F::Worker,
+    transport: F,
 }
 
 /// A rank that this SP serves.
 #[derive(Debug)]
-struct Peer {
-    endpoint: Endpoint,
+struct Peer<P> {
+    endpoint: P,
     /// Expected token of the rank's messages.
     from: Token,
     /// Token of messages to the rank.
@@ -56,27 +54,26 @@ struct Peer {
 
 /// State that depends on the table.
 #[derive(Debug)]
-struct Shared {
+struct Shared<F: Fabric> {
     me: u32,
-    mover: Mover<Ucx>,
+    mover: Mover<F>,
     table: Table,
 }
 
-impl Job {
-    /// Opens UCX for a job.
+impl<F: Fabric> Job<F> {
+    /// Opens the transport for a job.
     pub(super) fn open(
-        ucp: &'static Ucp,
+        library: F::Library,
         hello: &Joining,
         limits: Limits,
         inbox: InboxLimits,
     ) -> Result<Self> {
-        let context = Context::with_settings(ucp, "xgvmi-sp", hello.scheme.settings())?;
-        let worker = context.worker_within(Kind::COUNT, inbox)?;
+        let (transport, worker) = F::open(library, hello.scheme, inbox)?;
         Ok(Self {
             size: hello.size,
             scheme: hello.scheme,
             limits,
-            greetings: Greetings::default(),
+            greetings: Greetings::new(),
             ranks: BTreeMap::new(),
             services: Vec::new(),
             from_services: BTreeMap::new(),
@@ -84,16 +81,13 @@ impl Job {
             greeted: BTreeSet::new(),
             shared: None,
             worker,
-            transport: Ucx {
-                context,
-                library: Library::find(),
-            },
+            transport,
         })
     }
 
     /// The worker's address.
     pub(super) fn address(&self) -> Result<Vec<u8>> {
-        Ok(self.worker.address()?)
+        self.worker.address()
     }
 
     /// The worker's event descriptor.
@@ -108,23 +102,22 @@ impl Job {
 
     /// Requests a wake-up; returns false when there is work already.
     pub(super) fn arm(&self) -> Result<bool> {
-        Ok(self.worker.arm()?)
+        self.worker.arm()
     }
 
     /// Connects to a rank whose messages will carry `from`.
     pub(super) fn admit(&mut self, rank: u32, keys: &Keys, from: Token) -> Result<()> {
-        // SAFETY: the rank has authenticated itself if a secret is set, and sends the bytes of Worker::address
-        // unchanged; its UCX version equals ours.
-        let endpoint = unsafe { self.worker.connect(&keys.address, &format!("rank {rank}")) }?;
+        let endpoint = self
+            .worker
+            .connect(&keys.address, &format!("rank {rank}"))?;
         let peer = Peer {
             endpoint,
             from,
             to: keys.token,
         };
         self.ranks.insert(rank, peer);
-        self.worker.expect(from.0);
-        self.greetings
-            .import(&self.transport.context, rank, &keys.greeting)
+        self.worker.expect(from);
+        self.greetings.import(&self.transport, rank, &keys.greeting)
     }
 
     /// Whether this SP serves the rank.
@@ -154,14 +147,13 @@ impl Job {
         }
         for (index, service) in table.services.iter().enumerate() {
             let name = format!("service {index} ({})", service.tcp);
-            // SAFETY: the table comes from a rank that has authenticated itself if a secret is set. It holds the worker
-            // addresses of SPs with our version of UCX, unchanged.
-            let endpoint = unsafe { self.worker.connect_for_gets(&service.worker, &name) }?;
+            let endpoint = self.worker.connect_for_gets(&service.worker, &name)?;
             self.services.push(endpoint);
         }
-        let greeting = self.greetings.ours()?;
-        self.greetings.offered(&self.services, me, greeting)?;
-        self.greetings.begin(&self.services)?;
+        let greeting = self.greetings.ours(&self.transport)?;
+        self.greetings
+            .offered(&self.transport, &self.services, me, greeting)?;
+        self.greetings.begin(&self.transport, &self.services)?;
         let mut from_ranks = vec![None; self.size as usize];
         let ranks = self.ranks.iter().map(|(rank, peer)| {
             from_ranks[*rank as usize] = Some(peer.from);
@@ -201,7 +193,7 @@ impl Job {
     /// The messages of SP `index` will carry `token`.
     pub(super) fn expect_service(&mut self, index: u32, token: Token) {
         self.from_services.insert(index, token);
-        self.worker.expect(token.0);
+        self.worker.expect(token);
         if let Some(shared) = &mut self.shared {
             shared.mover.expect_service(index, token);
         }
@@ -222,8 +214,14 @@ impl Job {
         let (Some(endpoint), Some(token)) = (self.services.get(index as usize), token) else {
             return Err(failed(format!("there is no service {index}")));
         };
-        let greeting = self.greetings.ours()?;
-        let hello = say_hello(endpoint, token, From::Service(me), Some(greeting))?;
+        let greeting = self.greetings.ours(&self.transport)?;
+        let hello = say_hello(
+            &self.transport,
+            endpoint,
+            token,
+            From::Service(me),
+            Some(greeting),
+        )?;
         let service = Destination {
             peer: endpoint.clone(),
             token,
@@ -255,10 +253,15 @@ impl Job {
     /// Sends a UCP hello to the ranks of this SP. The first completion then finds its connection open.
     pub(super) fn greet_ranks(&mut self) -> Result<()> {
         let me = self.shared()?.me;
-        let hellos = self
-            .ranks
-            .values()
-            .map(|peer| say_hello(&peer.endpoint, peer.to, From::Service(me), None));
+        let hellos = self.ranks.values().map(|peer| {
+            say_hello(
+                &self.transport,
+                &peer.endpoint,
+                peer.to,
+                From::Service(me),
+                None,
+            )
+        });
         let hellos = hellos.collect::<Result<Vec<_>>>()?;
         let (transport, shared) = self.moving()?;
         for hello in hellos {
@@ -278,13 +281,13 @@ impl Job {
             busy = true;
         }
         for _ in 0..MESSAGES_MAX {
-            let Some(message) = self.worker.take(|_| true)? else {
+            let Some(message) = self.worker.take()? else {
                 break;
             };
             busy = true;
             self.receive(&message)?;
         }
-        busy |= self.greetings.reap()?;
+        busy |= self.greetings.reap(&self.transport)?;
         if let Some(shared) = &mut self.shared {
             busy |= shared.mover.act(&self.transport)?;
         }
@@ -319,14 +322,14 @@ impl Job {
     pub(super) fn shut(mut self) {
         let ranks = self.ranks.values().map(|peer| &peer.endpoint);
         for endpoint in ranks.chain(&self.services) {
-            endpoint.abandon();
+            F::abandon(endpoint);
         }
         let end = Instant::now() + SHUT_LIMIT;
         while Instant::now() < end {
             while self.worker.progress() {}
             let moved = self.shared.as_mut();
             let is_over = moved.is_none_or(|shared| shared.mover.shut(&self.transport));
-            if self.greetings.shut() && is_over {
+            if self.greetings.shut(&self.transport) && is_over {
                 break;
             }
         }
@@ -350,7 +353,12 @@ impl Job {
                             return Err(failed(format!("service {index} says hello twice")));
                         }
                         if let Some(greeting) = greeting {
-                            self.greetings.offered(&self.services, index, greeting)?;
+                            self.greetings.offered(
+                                &self.transport,
+                                &self.services,
+                                index,
+                                greeting,
+                            )?;
                         }
                     }
                 }
@@ -369,14 +377,14 @@ impl Job {
         }
     }
 
-    fn shared(&mut self) -> Result<&mut Shared> {
+    fn shared(&mut self) -> Result<&mut Shared<F>> {
         self.shared
             .as_mut()
             .ok_or_else(|| failed("a collective before the table of services"))
     }
 
     /// The data path and its transport.
-    fn moving(&mut self) -> Result<(&Ucx, &mut Shared)> {
+    fn moving(&mut self) -> Result<(&F, &mut Shared<F>)> {
         let shared = self
             .shared
             .as_mut()
@@ -386,14 +394,15 @@ impl Job {
 }
 
 /// Sends a UCP hello, which opens the connection.
-fn say_hello(
-    endpoint: &Endpoint,
+fn say_hello<F: Fabric>(
+    transport: &F,
+    endpoint: &F::Peer,
     token: Token,
     from: From,
     greeting: Option<Greeting>,
-) -> Result<Request> {
+) -> Result<F::Operation> {
     let data = Hello { from, greeting }.to_bytes();
-    Ok(endpoint.send(Kind::Hello as u16, hello_header(token), data)?)
+    transport.greet(endpoint, token, data)
 }
 
 fn check_table(table: &Table, size: u32, unique: u64) -> Result<u32> {

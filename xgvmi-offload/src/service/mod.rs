@@ -40,12 +40,13 @@ use super::error::{OffloadError, Result};
 use super::secret;
 use connections::{ConnectionId, Connections};
 use counters::Counters;
-use state::Entry;
+use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
+use transport::Fabric;
 use ucx_sys::Ucp;
 use xgvmi_daemon::status::StatusSocket;
 use xgvmi_daemon::{Asked, Background, Dialer, LogLevel, Poller, Secret, Signals, thread_time};
@@ -95,6 +96,33 @@ impl Service {
     pub fn new(options: ServiceOptions) -> Result<Self> {
         let ucp = Ucp::load(options.ucx_library.as_deref())
             .map_err(|error| OffloadError::Options(error.to_string()))?;
+        Sp::new(options, ucp).map(Self)
+    }
+
+    /// The address at which other SPs reach this one.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.0.advertise
+    }
+
+    /// The version of UCX.
+    #[must_use]
+    pub fn ucx_version(&self) -> &'static str {
+        self.0.library.version()
+    }
+
+    /// Serves until a signal arrives or the requested number of jobs is complete.
+    ///
+    /// # Errors
+    /// Failures of the loop itself. A failed job does not end the loop.
+    pub fn run(&mut self) -> Result<()> {
+        self.0.run()
+    }
+}
+
+impl<F: Fabric> Sp<F> {
+    /// Starts to listen.
+    fn new(options: ServiceOptions, library: F::Library) -> Result<Self> {
         let signals = Signals::new().map_err(|error| OffloadError::io("signalfd", error))?;
         let listen = || format!("listening on {}", options.listen);
         let listener = TcpListener::bind(&options.listen)
@@ -161,7 +189,7 @@ impl Service {
             inbox: InboxBudget::new(options.buffer_bytes_max),
             connections: Connections::new(options.buffer_bytes_max, options.callers_per_address),
             options,
-            ucp,
+            library,
             unique,
             advertise,
             secrets,
@@ -189,23 +217,7 @@ impl Service {
         })
     }
 
-    /// The address at which other SPs reach this one.
-    #[must_use]
-    pub fn address(&self) -> &str {
-        &self.advertise
-    }
-
-    /// The version of UCX.
-    #[must_use]
-    pub fn ucx_version(&self) -> &'static str {
-        self.ucp.version()
-    }
-
-    /// Serves until a signal arrives or the requested number of jobs is complete.
-    ///
-    /// # Errors
-    /// Failures of the loop itself. A failed job does not end the loop.
-    pub fn run(&mut self) -> Result<()> {
+    fn run(&mut self) -> Result<()> {
         let mut last_event = Instant::now();
         let mut looked = last_event;
         let mut yields = 0;
@@ -462,7 +474,7 @@ impl Service {
         if self.accept_after.is_some() {
             return;
         }
-        let is_served = |entry: &Entry| entry.is_ready;
+        let is_served = |entry: &Entry<F>| entry.is_ready;
         loop {
             if self.refusals_logged >= REFUSALS_MAX
                 || self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served)

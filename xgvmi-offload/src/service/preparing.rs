@@ -4,29 +4,28 @@
 use super::connections::ConnectionId;
 use super::job::Job;
 use super::mover::Limits;
+use super::transport::Fabric;
 use crate::control::{Hello, Keys};
 use crate::error::Result;
 use crate::library::Library;
 use std::time::Instant;
-use ucx_sys::Ucp;
 use xgvmi_daemon::Secret;
 use xgvmi_ucp::InboxLimits;
 
 /// A job on its way to another thread.
 #[derive(Debug)]
-pub(super) struct Moving(Job);
+pub(super) struct Moving<F: Fabric>(Job<F>);
 
-// SAFETY: a job owns its UCX context, and every object of the context is inside the job: no reference count is shared
-// with another thread. UCX permits calls on a context from one thread at a time, and the channel between the threads
-// orders them. The job's worker is created for this (UCS_THREAD_MODE_SERIALIZED).
-unsafe impl Send for Moving {}
+// SAFETY: `Fabric` promises that a job may move to another thread as a whole. The channel between the threads orders the
+// calls.
+unsafe impl<F: Fabric> Send for Moving<F> {}
 
-impl Moving {
-    pub(super) fn new(job: Job) -> Self {
+impl<F: Fabric> Moving<F> {
+    pub(super) fn new(job: Job<F>) -> Self {
         Self(job)
     }
 
-    pub(super) fn arrived(self) -> Job {
+    pub(super) fn arrived(self) -> Job<F> {
         self.0
     }
 
@@ -50,11 +49,11 @@ pub(super) struct Admission {
 
 /// A finished task.
 #[derive(Debug)]
-pub(super) enum Prepared {
+pub(super) enum Prepared<F: Fabric> {
     Admission {
         admission: Box<Admission>,
         /// The job, if this task has opened it.
-        job: Option<Result<Box<Moving>>>,
+        job: Option<Result<Box<Moving<F>>>>,
         /// Number of announced keys that have an alias now.
         accepted: Result<u64>,
     },
@@ -66,12 +65,12 @@ pub(super) enum Prepared {
 }
 
 /// Opens the job's UCX with `open`, and creates the aliases of the rank's keys.
-pub(super) fn prepare(
+pub(super) fn prepare<F: Fabric>(
     admission: Box<Admission>,
-    open: Option<(&'static Ucp, Limits, InboxLimits)>,
-) -> Prepared {
-    let job = open.map(|(ucp, limits, inbox)| {
-        Job::open(ucp, &admission.hello, limits, inbox).map(|job| Box::new(Moving(job)))
+    open: Option<(F::Library, Limits, InboxLimits)>,
+) -> Prepared<F> {
+    let job = open.map(|(library, limits, inbox)| {
+        Job::open(library, &admission.hello, limits, inbox).map(|job| Box::new(Moving(job)))
     });
     let accepted = match &job {
         Some(Err(_)) => Ok(0),

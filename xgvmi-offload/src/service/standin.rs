@@ -1,6 +1,8 @@
 //! Runs the data path of whole jobs without UCX: the ranks only arrive, and the transport only counts. The measured
 //! cost is that of this project's own code.
 
+pub mod connect;
+
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::Transport;
 use crate::error::{OffloadError, Result};

@@ -5,12 +5,12 @@ use super::counters::Counters;
 use super::job::Job;
 use super::options::ServiceOptions;
 use super::preparing::{Moving, Prepared};
+use super::transport::{Fabric, Ucx};
 use crate::control::Frame;
 use crate::job_id::JobId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
-use ucx_sys::Ucp;
 use xgvmi_daemon::status::StatusSocket;
 use xgvmi_daemon::{Background, Dialer, LogLevel, Poller, Secret, Signals};
 use xgvmi_ucp::InboxBudget;
@@ -32,9 +32,14 @@ pub(super) const WORKERS: u64 = KEY_FIRST - 1;
 
 /// A listening SP.
 #[derive(Debug)]
-pub struct Service {
+pub struct Service(pub(super) Sp<Ucx>);
+
+/// A listening SP with any transport.
+#[derive(Debug)]
+pub(super) struct Sp<F: Fabric> {
     pub(super) options: ServiceOptions,
-    pub(super) ucp: &'static Ucp,
+    /// Opens the transport of each job.
+    pub(super) library: F::Library,
     pub(super) unique: u64,
     pub(super) advertise: String,
     /// The current secret is the first.
@@ -51,7 +56,7 @@ pub struct Service {
     pub(super) dialing: BTreeMap<u64, (JobId, u32)>,
     pub(super) next_dial: u64,
     /// Opens UCX for new jobs and creates aliases.
-    pub(super) preparing: Background<Prepared>,
+    pub(super) preparing: Background<Prepared<F>>,
     /// Jobs whose UCX is being opened.
     pub(super) opening: BTreeSet<JobId>,
     /// Closes UCX of ended jobs.
@@ -62,7 +67,7 @@ pub struct Service {
     pub(super) connections: Connections,
     /// Connections with frames that were read but not handled.
     pub(super) unheard: Vec<ConnectionId>,
-    pub(super) jobs: BTreeMap<JobId, Entry>,
+    pub(super) jobs: BTreeMap<JobId, Entry<F>>,
     /// The most recent failed jobs.
     pub(super) failures: VecDeque<(JobId, String)>,
     pub(super) counters: Counters,
@@ -77,8 +82,8 @@ pub struct Service {
 
 /// A job and its connections.
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) job: Job,
+pub(super) struct Entry<F: Fabric> {
+    pub(super) job: Job<F>,
     /// The secret that the job's ranks have proved. Connections to other SPs use the same one.
     pub(super) secret: Option<Secret>,
     pub(super) since: Instant,
@@ -93,7 +98,7 @@ pub(super) struct Entry {
     pub(super) suspect: Option<(String, Instant)>,
 }
 
-impl Service {
+impl<F: Fabric> Sp<F> {
     /// Ends a failed job and notifies all its members except `but`, which reported the failure.
     pub(super) fn fail(&mut self, id: JobId, reason: &str, but: Option<ConnectionId>) {
         let Some(entry) = self.jobs.remove(&id) else {
@@ -113,7 +118,7 @@ impl Service {
     }
 
     /// Releases a job in another thread.
-    fn close(&mut self, job: Job) {
+    fn close(&mut self, job: Job<F>) {
         if job.strangers() > 0 {
             *self.counters.refusals.entry(STRANGER).or_default() += job.strangers();
         }
@@ -132,7 +137,7 @@ impl Service {
 
     /// Ends a job whose ranks have all sent a goodbye.
     pub(super) fn end_if_done(&mut self, id: JobId) {
-        let is_done = |entry: &Entry| entry.ranks.is_empty();
+        let is_done = |entry: &Entry<F>| entry.ranks.is_empty();
         if !self.jobs.get(&id).is_some_and(is_done) {
             return;
         }
@@ -181,7 +186,7 @@ impl Service {
     }
 }
 
-impl Entry {
+impl<F: Fabric> Entry<F> {
     /// Whether all other SPs are connected and have accepted.
     pub(super) fn is_joined(&self) -> bool {
         self.job.table().is_some_and(|(me, table)| {

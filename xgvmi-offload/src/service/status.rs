@@ -1,7 +1,8 @@
 //! Status of an SP: its counters, and the state of its jobs.
 
 use super::counters::{Moved, Queues};
-use super::state::{STRANGER, Service};
+use super::state::{STRANGER, Sp};
+use super::transport::Fabric;
 use crate::error::Result;
 use crate::library::Library;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ pub struct Status {
     jobs: Vec<JobStatus>,
 }
 
-impl Service {
+impl<F: Fabric> Sp<F> {
     /// The current state.
     pub(super) fn status(&self) -> Status {
         let now = Instant::now();
@@ -83,7 +84,7 @@ impl Service {
         Status {
             address: self.advertise.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ucx: self.ucp.version().to_owned(),
+            ucx: F::version(self.library).to_owned(),
             pid: std::process::id(),
             uptime_s: (now - self.started).as_secs(),
             draining: self.draining.is_some(),

@@ -1,7 +1,8 @@
 //! Time limits of an SP: beats, late peers, and jobs that do not come together.
 
 use super::connections::Role;
-use super::state::{REFUSALS_LOGGED, Service};
+use super::state::{REFUSALS_LOGGED, Sp};
+use super::transport::Fabric;
 use crate::control::Frame;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Key of the listener in the poller.
 pub(super) const LISTENER: u64 = 1;
 
-impl Service {
+impl<F: Fabric> Sp<F> {
     /// Sends beats, and ends connections and jobs that exceed their time limits.
     pub(super) fn keep_time(&mut self) {
         let now = Instant::now();

@@ -4,10 +4,13 @@
 use super::imported::Imported;
 use crate::error::Result;
 use crate::library::Library;
+use crate::scheme::Scheme;
 use crate::token::Token;
-use crate::wire::{ExportRef, Kind};
+use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
-use xgvmi_ucp::{Context, Endpoint, RemoteKey, Request};
+use std::os::fd::RawFd;
+use ucx_sys::Ucp;
+use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, RemoteKey, Request};
 
 /// The operations of the data path. None of them blocks.
 pub(super) trait Transport {
@@ -69,11 +72,148 @@ pub(super) trait Transport {
     fn has_ended(&self, operation: &Self::Operation) -> Result<bool>;
 }
 
+/// A transport with what a job needs beside its data path: a worker, connections, and hellos.
+///
+/// # Safety
+/// A job may move to another thread: what a transport, its worker and their objects share by reference counts belongs to
+/// one job, or is safe to share between threads.
+pub(super) unsafe trait Fabric:
+    Transport<Peer: Clone> + Debug + Sized + 'static
+{
+    /// Opens jobs.
+    type Library: Copy + Debug + Send + 'static;
+    /// Receives messages and connects to peers.
+    type Worker: Worker<Peer = Self::Peer>;
+
+    /// The version, which is the same at all members of a job.
+    fn version(library: Self::Library) -> &'static str;
+
+    /// Opens a transport and its worker for a job.
+    fn open(
+        library: Self::Library,
+        scheme: Scheme,
+        inbox: InboxLimits,
+    ) -> Result<(Self, Self::Worker)>;
+
+    /// Sends a hello, which opens the connection.
+    fn greet(&self, to: &Self::Peer, token: Token, data: Vec<u8>) -> Result<Self::Operation>;
+
+    /// Closes a connection without waiting. Its operations end.
+    fn abandon(peer: &Self::Peer);
+}
+
+/// The messages and connections of a job. The functions are those of [`xgvmi_ucp::Worker`].
+pub(super) trait Worker: Debug {
+    /// A connection.
+    type Peer;
+
+    /// The address, for peers.
+    fn address(&self) -> Result<Vec<u8>>;
+
+    /// The descriptor that is readable, once armed, when there is work.
+    fn event_fd(&self) -> RawFd;
+
+    /// Arms the descriptor; false when there is work already.
+    fn arm(&self) -> Result<bool>;
+
+    /// Accepts messages with this token.
+    fn expect(&self, token: Token);
+
+    /// Number of messages that were dropped because their token was not expected.
+    fn strangers(&self) -> u64;
+
+    /// Connects to the rank whose worker has this address.
+    fn connect(&self, address: &[u8], name: &str) -> Result<Self::Peer>;
+
+    /// Connects to the SP whose worker has this address.
+    fn connect_for_gets(&self, address: &[u8], name: &str) -> Result<Self::Peer>;
+
+    /// Makes progress; returns true when something happened.
+    fn progress(&self) -> bool;
+
+    /// Takes the oldest message.
+    fn take(&self) -> Result<Option<Message>>;
+}
+
 /// UCX.
 #[derive(Debug)]
 pub(super) struct Ucx {
-    pub(super) context: Context,
-    pub(super) library: Option<Library>,
+    context: Context,
+    library: Option<Library>,
+}
+
+// SAFETY: each job opens its own UCX context, and every object of the context is inside the job. UCX permits calls on a
+// context from one thread at a time; the worker is created for this (UCS_THREAD_MODE_SERIALIZED).
+unsafe impl Fabric for Ucx {
+    type Library = &'static Ucp;
+    type Worker = xgvmi_ucp::Worker;
+
+    fn version(library: &'static Ucp) -> &'static str {
+        library.version()
+    }
+
+    fn open(
+        library: &'static Ucp,
+        scheme: Scheme,
+        inbox: InboxLimits,
+    ) -> Result<(Self, Self::Worker)> {
+        let context = Context::with_settings(library, "xgvmi-sp", scheme.settings())?;
+        let worker = context.worker_within(Kind::COUNT, inbox)?;
+        let library = Library::find();
+        Ok((Self { context, library }, worker))
+    }
+
+    fn greet(&self, to: &Endpoint, token: Token, data: Vec<u8>) -> Result<Request> {
+        Ok(to.send(Kind::Hello as u16, hello_header(token), data)?)
+    }
+
+    fn abandon(peer: &Endpoint) {
+        peer.abandon();
+    }
+}
+
+impl Worker for xgvmi_ucp::Worker {
+    type Peer = Endpoint;
+
+    fn address(&self) -> Result<Vec<u8>> {
+        Ok(Self::address(self)?)
+    }
+
+    fn event_fd(&self) -> RawFd {
+        Self::event_fd(self)
+    }
+
+    fn arm(&self) -> Result<bool> {
+        Ok(Self::arm(self)?)
+    }
+
+    fn expect(&self, token: Token) {
+        Self::expect(self, token.0);
+    }
+
+    fn strangers(&self) -> u64 {
+        Self::strangers(self)
+    }
+
+    fn connect(&self, address: &[u8], name: &str) -> Result<Endpoint> {
+        // SAFETY: the rank has authenticated itself if a secret is set, and sends the bytes of Worker::address
+        // unchanged; its UCX version equals ours.
+        Ok(unsafe { Self::connect(self, address, name) }?)
+    }
+
+    fn connect_for_gets(&self, address: &[u8], name: &str) -> Result<Endpoint> {
+        // SAFETY: the table comes from a rank that has authenticated itself if a secret is set. It holds the worker
+        // addresses of SPs with our version of UCX, unchanged.
+        Ok(unsafe { Self::connect_for_gets(self, address, name) }?)
+    }
+
+    fn progress(&self) -> bool {
+        Self::progress(self)
+    }
+
+    fn take(&self) -> Result<Option<Message>> {
+        Ok(Self::take(self, |_| true)?)
+    }
 }
 
 impl Transport for Ucx {

@@ -5,21 +5,19 @@
 //! of the pool's binds come from the slides' table, and the time of a whole call from the scale model, in which each service
 //! process has a core of its own.
 
-use super::pool::State;
+use super::offload::{self, Job, Process, Sums};
 use crate::place::Place;
-use crate::process::{self, Running};
+use crate::process;
 use crate::setup::tree::{self, UccTree};
 use crate::suites::World;
-use crate::suites::pair::free_port;
 use crate::suites::ucc::job::Site;
 use crate::suites::ucc::programs;
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Counted calls.
@@ -28,9 +26,7 @@ const ROUNDS: u32 = 8;
 const BLOCK: u32 = 65536;
 /// Ranks of the counted job.
 const RANKS: u32 = 2;
-/// Single-stepping slows the counted calls some thousand times.
-const LIMIT: Duration = Duration::from_secs(300);
-/// Time limit for the start of a service process.
+/// Time limit of a process that loads the component.
 const UP: Duration = Duration::from_secs(60);
 /// Processes that load the component.
 const RUNS: usize = 41;
@@ -40,20 +36,6 @@ const RANKS_PER_NODE: u64 = 32;
 /// Assumed instructions per nanosecond of a rank's core: one per cycle at 2.5 GHz.
 const INSTRUCTIONS_PER_NS: f64 = 2.5;
 
-/// Owners of instructions, and parts of their objects' paths.
-const OWNERS: [&str; 9] = [
-    "client=rank_cost",
-    "library=libuct_ib_mlx5_xgvmi",
-    "emulator=libbfemu",
-    "libmlx5=libmlx5",
-    "libmlx5=libibverbs",
-    "UCX=libuct",
-    "UCX=libucp",
-    "UCX=libucs",
-    "UCX=libucm",
-];
-/// Objects whose instructions count for their caller.
-const THROUGH: [&str; 5] = ["/libc.so", "ld-linux", "[vdso]", "libgcc_s", "libpthread"];
 /// The emulator executes in a handler what the adapter and the kernel do on hardware.
 const NOT_OF_HARDWARE: &str = "emulator";
 
@@ -69,7 +51,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
-    build()?;
+    offload::build()?;
     let rows = count()?;
     let own: f64 = rows
         .iter()
@@ -91,111 +73,19 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn build() -> Result<()> {
-    let builds: [&[&str]; 3] = [
-        &[
-            "-p",
-            "bf-emu",
-            "-p",
-            "bf-emu-preload",
-            "-p",
-            "step-count",
-            "-p",
-            "xgvmi-offload",
-        ],
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-offload", "--example", "rank_cost"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
-}
-
 /// Instructions per call by section and owner, at rank 0 of a job of two ranks on two nodes, in scheme xgvmi.
 fn count() -> Result<Vec<Value>> {
-    let env = setup::ensure()?;
-    let state = State::new();
-    fs::create_dir_all(state.path())?;
-    let steps = state.path().join("steps.json");
-    let device = state.path().join("device");
-    let on = |function: &str| {
-        let mut command = Command::new(built("bf-emu"));
-        command.arg("run").arg("--state").arg(&device);
-        command.args(["--nodes", "2", "--as", function, "--"]);
-        command.envs(env.for_ucx());
-        command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
-        command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
-        // A buffer that UCX still knows would cost no registration.
-        command.env("UCX_RCACHE_ENABLE", "n");
-        command
+    let job = Job {
+        scheme: offload::XGVMI,
+        ranks: RANKS,
+        block: BLOCK,
+        calls: ROUNDS,
     };
-    let ports = [free_port()?, free_port()?];
-    let mut services = Vec::new();
-    for (node, port) in ports.iter().enumerate() {
-        let mut command = on(&format!("node{node}.dpu"));
-        command.arg(built("xgvmi-sp"));
-        command.args([
-            "--listen",
-            &format!("127.0.0.1:{port}"),
-            "--silence-limit-s",
-            "300",
-        ]);
-        let service = Running::spawn(&mut command)?;
-        let up = process::wait_until(UP, || service.said().contains(" listens on "));
-        ensure!(up, "a service does not come up: {}", service.said());
-        services.push(service);
-    }
-    let meet = format!("127.0.0.1:{}", free_port()?);
-    let mut ranks = Vec::new();
-    for (rank, port) in ports.iter().enumerate() {
-        let mut command = on(&format!("node{rank}.host"));
-        if rank == 0 {
-            command.arg(built("step-count")).arg("--output").arg(&steps);
-            command.args(OWNERS.iter().flat_map(|owner| ["--owner", *owner]));
-            command.args(THROUGH.iter().flat_map(|through| ["--through", *through]));
-            command.arg("--");
-        }
-        command.arg(built("examples/rank_cost"));
-        command.args([
-            &rank.to_string(),
-            &RANKS.to_string(),
-            &meet,
-            &format!("n{rank}"),
-        ]);
-        command.args([
-            &format!("127.0.0.1:{port}"),
-            "xgvmi",
-            &BLOCK.to_string(),
-            &ROUNDS.to_string(),
-        ]);
-        ranks.push(Running::spawn(&mut command)?);
-    }
-    for rank in ranks {
-        let done = rank.wait(LIMIT)?;
-        ensure!(done.ok(), "{}: {}", done.verdict(), done.output);
-    }
-    let text = fs::read_to_string(&steps).context("step-count wrote no report")?;
-    parse(&text)
+    rows(&job.count(&setup::ensure()?, Process::Rank)?)
 }
 
-/// The rows of a report of `step-count`.
-fn parse(text: &str) -> Result<Vec<Value>> {
-    let report: Value = serde_json::from_str(text).context("the report of step-count")?;
-    let mut sums: BTreeMap<(u64, String), f64> = BTreeMap::new();
-    for round in report["rounds"].as_array().context("no rounds")? {
-        for section in round["sections"].as_array().context("no sections")? {
-            let label = section["label"].as_u64().context("no label")?;
-            for (owner, counts) in section["owners"].as_object().context("no owners")? {
-                let count = counts["instructions"].as_f64().context("no instructions")?;
-                *sums.entry((label, owner.clone())).or_default() += count;
-            }
-        }
-    }
+/// The rows of all sections.
+fn rows(sums: &Sums) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for (label, what) in SECTIONS {
         let of_section = sums
@@ -298,10 +188,6 @@ fn load_ms() -> Result<f64> {
     Ok(times[RUNS / 2])
 }
 
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,17 +203,17 @@ mod tests {
                 ]
             })
             .collect();
-        let rows = parse(&json!({ "rounds": rounds }).to_string()).unwrap();
+        let counted = |rounds| {
+            let report = json!({ "rounds": rounds }).to_string();
+            rows(&offload::sums(&report).unwrap())
+        };
+        let rows = counted(rounds).unwrap();
         assert_eq!(rows.len(), 2);
         assert_eq!(rows[0]["instructions"], 100.0);
         assert_eq!(rows[1]["what"], "completion of a call");
-        let only_first = json!({"rounds": [{"sections": [section(1, 1)]}]}).to_string();
-        assert!(
-            parse(&only_first)
-                .unwrap_err()
-                .to_string()
-                .contains("completion")
-        );
+        let only_first = counted(vec![json!({"sections": [section(1, 1)]})]);
+        let error = only_first.unwrap_err().to_string();
+        assert!(error.contains("completion"), "{error}");
     }
 
     #[test]

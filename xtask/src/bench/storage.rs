@@ -1,7 +1,7 @@
 //! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
-//! and writes `target/bench/storage.json`.
+//! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json`.
 
-use super::build;
+use super::{build, build_package, build_preload};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -21,10 +21,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
     let program = build("xgvmi-blk", "xgvmi-blk")?;
+    build_package("bf-emu")?;
+    build_preload()?;
+    build_package("xgvmi-fio")?;
     let world = storage_suite::World {
         bin: program.parent().context("the program has a directory")?,
         dir: &workspace::target_dir().join("bench/storage"),
         tools: &tools,
+        verbs: &setup::ensure()?.for_verbs(),
         parts: &[],
     };
     let report = storage_suite::bench(&world, seconds)?;
@@ -47,6 +51,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
             number("of_nbdkit")
         );
     }
+    print_engine(&report["engine"]);
     let stored: &Value = &report["stored"][0];
     println!(
         "half compressible data: {} bytes stored, {} in the reference's format: {:.3}",
@@ -58,6 +63,32 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     println!("\nwritten: {}", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Requests of fio's own memory through the DPU, by the way to this memory.
+fn print_engine(engine: &Value) {
+    println!(
+        "\n{:<28} {:<5} {:>7} {:>9} {:>9}",
+        "fio through the DPU, by", "op", "size", "p50 us", "p99 us"
+    );
+    for row in engine["rows"].as_array().into_iter().flatten() {
+        println!(
+            "{:<28} {:<5} {:>7} {:>9.1} {:>9.1}",
+            row["scheme"].as_str().unwrap_or_default(),
+            row["op"].as_str().unwrap_or_default(),
+            row["size"],
+            row["p50_us"].as_f64().unwrap_or_default(),
+            row["p99_us"].as_f64().unwrap_or_default()
+        );
+    }
+    let from = engine["faster_than_copy_from"].as_object();
+    for (scheme, size) in from.into_iter().flatten() {
+        match size.as_u64() {
+            Some(size) => println!("{scheme} is faster than the copy from {size} bytes on"),
+            None => println!("{scheme} is not faster than the copy at the largest size"),
+        }
+    }
+    println!();
 }
 
 fn seconds(options: &[String]) -> Result<u64> {

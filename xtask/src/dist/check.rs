@@ -3,8 +3,8 @@
 use super::{LIMIT, Machine};
 use crate::process;
 use crate::stage::{
-    ACCELERATOR_CMAKE, ACCELERATOR_HEADERS, ACCELERATOR_LIBRARY, LIBRARY, OTHER_NAME, Part,
-    STORAGE_EXAMPLES, STORAGE_LIBRARY, STORAGE_UNITS, UCC_COMPONENT,
+    ACCELERATOR_CMAKE, ACCELERATOR_HEADERS, ACCELERATOR_LIBRARY, FIO_ENGINE, LIBRARY, OTHER_NAME,
+    Part, STORAGE_EXAMPLES, STORAGE_LIBRARY, STORAGE_UNITS, UCC_COMPONENT,
 };
 use anyhow::{Context, Result};
 use std::collections::BTreeSet;
@@ -136,6 +136,7 @@ fn missing(part: Part, entries: &[Entry], machine: &Machine) -> Vec<String> {
             wanted.extend(STORAGE_EXAMPLES.map(|name| format!("{doc}/examples/{name}")));
             wanted.push(format!("{lib}/{STORAGE_LIBRARY}"));
             wanted.push(format!("{lib}/libxgvmi_blk.so"));
+            wanted.push(format!("{lib}/xgvmi/{FIO_ENGINE}"));
             wanted.push("usr/include/xgvmi_blk.h".to_owned());
         }
         Part::Accelerator => {

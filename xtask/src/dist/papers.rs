@@ -204,7 +204,7 @@ fn crates(part: Part) -> Result<Vec<String>> {
             "osu-bench",
             "osu-mpi",
         ],
-        Part::Storage => &["xgvmi-blk", "xgvmi-blk-capi"],
+        Part::Storage => &["xgvmi-blk", "xgvmi-blk-capi", "xgvmi-fio"],
         Part::Accelerator => &["naaice", "xgvmi-naa"],
         Part::Emulator => &["bf-emu", "bf-emu-preload"],
     };

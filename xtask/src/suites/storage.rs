@@ -11,6 +11,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         bin: &world.bin,
         dir: &world.dir,
         tools: &tools,
+        verbs: &world.env.for_verbs(),
         parts: &world.parts,
     })?;
     Ok(results

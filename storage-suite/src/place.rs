@@ -1,0 +1,271 @@
+//! One test's directory: its processes, its files, and comparisons.
+
+use super::device::Device;
+use super::{FILES, LIMIT, START, World};
+use anyhow::{Context as _, Result, bail, ensure};
+use dev_process::process::{self, Running};
+use serde_json::Value;
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// Where the work on a volume is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The export holds the targets.
+    Host,
+    /// A service on a DPU holds the targets, and the export is an initiator.
+    Dpu,
+}
+
+/// Directory and environment of one test.
+pub(super) struct Place<'a> {
+    pub(super) world: &'a World<'a>,
+    pub(super) dir: PathBuf,
+    pub(super) way: Way,
+}
+
+/// A running export. Dropping it kills it.
+pub(super) struct Server {
+    pub(super) running: Running,
+    pub(super) uri: String,
+    /// The service and its device.
+    pub(super) service: Option<Service>,
+}
+
+/// A running service. The fields end in their order.
+pub(super) struct Service {
+    pub(super) running: Running,
+    /// Its targets and options.
+    words: Vec<String>,
+    address: String,
+    device: Device,
+}
+
+impl Server {
+    /// Output of the process that holds the targets.
+    pub(super) fn said(&self) -> String {
+        let holder = self.service.as_ref().map(|service| &service.running);
+        holder.unwrap_or(&self.running).said()
+    }
+
+    /// Kills the service and starts it again.
+    pub(super) fn renew_service(&mut self, place: &Place<'_>) -> Result<()> {
+        let service = self.service.as_mut().context("a service")?;
+        service.running.group.kill();
+        // The next one needs its port and its locks.
+        process::wait_until(START, || service.running.group.has_ended());
+        let listen = service.address.clone();
+        service.running = place.start_service(&service.device, &service.words, &listen)?;
+        Ok(())
+    }
+}
+
+impl Place<'_> {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Runs a stock program. Returns its output.
+    pub(super) fn stock(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        self.stock_within(LIMIT, program, arguments)
+    }
+
+    pub(super) fn stock_within(
+        &self,
+        limit: Duration,
+        program: &str,
+        arguments: &[&str],
+    ) -> Result<String> {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.dir);
+        for (name, value) in self.world.tools {
+            command.env(name, value);
+        }
+        process::stdout(&mut command, limit)
+    }
+
+    pub(super) fn ours(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        process::stdout(command.args(arguments).current_dir(&self.dir), LIMIT)
+    }
+
+    /// Creates the targets of a volume.
+    pub(super) fn create(&self, mib: u64, block_size: u32) -> Result<()> {
+        let (size, block_size) = (format!("{mib}M"), block_size.to_string());
+        let mut words = vec!["create"];
+        words.extend(FILES);
+        words.extend(["--size", size.as_str(), "--block-size", block_size.as_str()]);
+        self.ours(&words).map(drop)
+    }
+
+    /// Exports the volume on these targets.
+    pub(super) fn export(&self, targets: &[&str]) -> Result<Server> {
+        let service = match self.way {
+            Way::Host => None,
+            Way::Dpu => {
+                let device = Device::new(self.world)?;
+                let words: Vec<String> = targets.iter().map(|word| (*word).to_owned()).collect();
+                let address = format!("127.0.0.1:{}", free_port()?);
+                Some(Service {
+                    running: self.start_service(&device, &words, &address)?,
+                    words,
+                    address,
+                    device,
+                })
+            }
+        };
+        let program = self.world.bin.join("xgvmi-blk");
+        let mut command = match &service {
+            None => Command::new(program),
+            Some(service) => service.device.command(self.world, "node0.host", &program),
+        };
+        command.arg("export").current_dir(&self.dir);
+        match &service {
+            None => command.args(targets),
+            Some(service) => command.args(["--service", &service.address]),
+        };
+        // A path of a socket has at most 107 bytes, and a checkout may be deep: a relative one is short.
+        command.args(["--socket", "socket"]);
+        let mut running = Running::spawn(&mut command)?;
+        let ready = process::wait_until(START, || {
+            running.said().contains("exports volume") || running.group.has_ended()
+        });
+        ensure!(
+            ready && !running.group.has_ended(),
+            "the export does not start:\n{}",
+            running.said()
+        );
+        Ok(Server {
+            running,
+            uri: "nbd+unix:///?socket=socket".to_owned(),
+            service,
+        })
+    }
+
+    /// Starts a service on the DPU.
+    pub(super) fn start_service(
+        &self,
+        device: &Device,
+        words: &[String],
+        listen: &str,
+    ) -> Result<Running> {
+        let program = self.world.bin.join("xgvmi-blk");
+        let mut command = device.command(self.world, "node0.dpu", &program);
+        command.arg("service").args(words);
+        command.args(["--listen", listen]).current_dir(&self.dir);
+        let mut running = Running::spawn(&mut command)?;
+        let serves = |running: &Running| running.said().contains(" serves volume ");
+        let ready = process::wait_until(START, || serves(&running) || running.group.has_ended());
+        if !ready || !serves(&running) {
+            // The pipe may deliver the last lines after the process has ended.
+            let done = running.wait(Duration::from_secs(1))?;
+            bail!(
+                "the service at {listen} does not start: {}\n{}",
+                done.verdict(),
+                done.output
+            );
+        }
+        Ok(running)
+    }
+
+    /// Serves a target in a process of its own. Returns it and its address.
+    pub(super) fn target(&self, file: &str, listen: &str) -> Result<(Running, String)> {
+        let mut command = Command::new(self.world.bin.join("xgvmi-blk"));
+        command
+            .args(["target", file, "--listen", listen])
+            .current_dir(&self.dir);
+        let mut running = Running::spawn(&mut command)?;
+        let ready = process::wait_until(START, || {
+            running.said().contains(" at tcp:") || running.group.has_ended()
+        });
+        let said = running.said();
+        let address = said
+            .split_whitespace()
+            .find(|word| word.starts_with("tcp:"));
+        let address = address
+            .filter(|_| ready)
+            .with_context(|| format!("the target does not start:\n{said}"))?;
+        Ok((running, address.to_owned()))
+    }
+
+    /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
+    pub(super) fn image(&self, name: &str, mib: u64) -> Result<()> {
+        let mut bytes = Vec::new();
+        let mut state = 1u64;
+        let length = usize::try_from(mib << 20)?;
+        while bytes.len() < length {
+            for line in 0..2048u32 {
+                let text = format!("line {line:8} of an image, {:8}\n", bytes.len());
+                bytes.extend_from_slice(&text.as_bytes()[..32]);
+            }
+            for _ in 0..8192 {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                bytes.extend_from_slice(&state.to_le_bytes());
+            }
+            bytes.resize(bytes.len() + (64 << 10), 0);
+        }
+        bytes.truncate(length);
+        fs::write(self.path(name), bytes).with_context(|| name.to_owned())
+    }
+
+    /// Fails unless two files are equal.
+    pub(super) fn same(&self, one: &str, other: &str) -> Result<()> {
+        let read = |name: &str| fs::read(self.path(name)).with_context(|| name.to_owned());
+        let (one_bytes, other_bytes) = (read(one)?, read(other)?);
+        let differs = one_bytes.iter().zip(&other_bytes).position(|(a, b)| a != b);
+        ensure!(
+            one_bytes.len() == other_bytes.len(),
+            "{one} and {other} have different lengths"
+        );
+        ensure!(
+            differs.is_none(),
+            "{one} and {other} differ at byte {differs:?}"
+        );
+        Ok(())
+    }
+
+    /// The report of a scrub: all is right.
+    pub(super) fn scrub(&self) -> Result<Value> {
+        let mut words = vec!["scrub"];
+        words.extend(FILES);
+        let report: Value = serde_json::from_str(&self.ours(&words)?)?;
+        for name in ["bad_halves", "lost_blocks"] {
+            ensure!(report[name] == 0, "the scrub finds {name}: {report}");
+        }
+        Ok(report)
+    }
+
+    /// Copies the volume out, also with each target absent, and compares it with `image`.
+    pub(super) fn compare_each(&self, image: &str) -> Result<()> {
+        for absent in [None, Some(0), Some(1), Some(2)] {
+            let server = self.export(&without(absent))?;
+            self.stock("nbdcopy", &[&server.uri, "out"])?;
+            self.same(image, "out")
+                .with_context(|| format!("without target {absent:?}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A free port below those that the system gives to outgoing connections: nobody else takes it while a service that has
+/// it is away.
+fn free_port() -> Result<u16> {
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    // Concurrent runs start at different places.
+    let first = 20_000 + u16::try_from(std::process::id() % 8_000)?;
+    (first..32_000).find(free).context("a free port")
+}
+
+/// The targets without one of them.
+pub(super) fn without(absent: Option<usize>) -> Vec<&'static str> {
+    let targets = FILES.iter().enumerate();
+    targets
+        .filter(|(index, _)| Some(*index) != absent)
+        .map(|(_, name)| *name)
+        .collect()
+}

@@ -1,0 +1,195 @@
+/* Uses the volume of a service as a program of a user does: blk_service ADDRESS SECRET_FILE [hold]. Every byte is compared.
+ * With `hold` it connects, and writes and reads once for each line of its standard input. */
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <xgvmi_blk.h>
+
+#define SECTOR 512
+#define THREADS 4
+
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #condition, xgvmi_blk_error());                             \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static struct xgvmi_blk *volume;
+static size_t size;
+static unsigned char *shadow;
+static const size_t lengths[] = {512, 4096, 16384, 16896, 65536, 300032, 1048576, 5 * 1048576 + 512};
+
+/* Memory that no earlier transfer has used, at any offset from its page. */
+static unsigned char *fresh(size_t length, size_t shift)
+{
+    unsigned char *map = mmap(NULL, length + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    CHECK(map != MAP_FAILED);
+    return map + shift;
+}
+
+static void gone(unsigned char *bytes, size_t length, size_t shift)
+{
+    CHECK(munmap(bytes - shift, length + 4096) == 0);
+}
+
+/* Each sector names its offset and its round; a third of the blocks does not compress. */
+static void fill(unsigned char *bytes, size_t from, size_t length, unsigned round)
+{
+    unsigned state = round * 2654435761u + (unsigned)from + 1;
+
+    for (size_t i = 0; i < length; i += SECTOR) {
+        size_t at = from + i;
+
+        for (size_t j = 0; j < SECTOR; ++j) {
+            state = state * 1664525u + 1013904223u;
+            bytes[i + j] = (at / 4096) % 3 == 0 ? (unsigned char)(state >> 24) : (unsigned char)(round + j / 64);
+        }
+        memcpy(bytes + i, &at, sizeof(at));
+        memcpy(bytes + i + sizeof(at), &round, sizeof(round));
+    }
+}
+
+/* Reads a range into fresh memory and compares each byte, and those around it. */
+static size_t compare(size_t from, size_t length, size_t shift)
+{
+    unsigned char *bytes = fresh(length, shift);
+
+    memset(bytes, 0xaa, length + 1);
+    CHECK(xgvmi_blk_read(volume, from, bytes, length) == 0);
+    CHECK(memcmp(bytes, shadow + from, length) == 0);
+    CHECK(bytes[length] == 0xaa && (shift == 0 || bytes[-1] == 0));
+    gone(bytes, length, shift);
+    return length;
+}
+
+/* Each thread has a part of the volume. */
+static void *work(void *argument)
+{
+    size_t part = size / THREADS, start = (size_t)(uintptr_t)argument * part, verified = 0;
+
+    for (unsigned round = 0; round < 24; ++round) {
+        size_t length = lengths[round % (sizeof(lengths) / sizeof(lengths[0]))];
+        size_t from = start + (size_t)round * 7919 * SECTOR % (part - length) / SECTOR * SECTOR;
+        size_t shift = round * 97 % 4096;
+        unsigned char *bytes = fresh(length, shift);
+
+        fill(bytes, from, length, round);
+        memcpy(shadow + from, bytes, length);
+        CHECK(xgvmi_blk_write(volume, from, bytes, length) == 0);
+        CHECK(memcmp(shadow + from, bytes, length) == 0);
+        /* The call has returned: a later change of the memory must not reach the volume. */
+        memset(bytes, 0x55, length);
+        gone(bytes, length, shift);
+        verified += compare(from, length, (shift + 1) % 4096);
+    }
+    CHECK(xgvmi_blk_flush(volume) == 0);
+    return (void *)(uintptr_t)verified;
+}
+
+static void refusals(const char *service)
+{
+    struct xgvmi_blk *second = (struct xgvmi_blk *)1;
+    struct xgvmi_blk_connect_options options;
+    unsigned char bytes[SECTOR];
+
+    memset(&options, 0, sizeof(options));
+    CHECK(xgvmi_blk_connect(service, &options, &second) == -EINVAL && second == NULL);
+    CHECK(strstr(xgvmi_blk_error(), "sizeof") != NULL);
+    options.size = sizeof(options);
+    CHECK(xgvmi_blk_connect(service, &options, &second) == -EIO && second == NULL);
+    CHECK(strstr(xgvmi_blk_error(), "secret") != NULL);
+    options.secret_file = "/nowhere/secret";
+    CHECK(xgvmi_blk_connect(service, &options, &second) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "/nowhere/secret") != NULL);
+    options.secret_file = NULL;
+    options.reconnect_ms = 1;
+    CHECK(xgvmi_blk_connect("127.0.0.1:1", &options, &second) == -ENOTCONN);
+    CHECK(strstr(xgvmi_blk_error(), "127.0.0.1:1") != NULL);
+    options.reconnect_ms = 600001;
+    CHECK(xgvmi_blk_connect(service, &options, &second) == -EINVAL);
+    options.reconnect_ms = 0;
+    options.device = "mlx5_99";
+    CHECK(xgvmi_blk_connect(service, &options, &second) == -EIO);
+    CHECK(strstr(xgvmi_blk_error(), "mlx5_99") != NULL);
+    CHECK(xgvmi_blk_connect(NULL, NULL, &second) == -EINVAL);
+    CHECK(xgvmi_blk_connect(service, NULL, NULL) == -EINVAL);
+    CHECK(xgvmi_blk_read(volume, size, bytes, SECTOR) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "exceed the volume") != NULL);
+    CHECK(xgvmi_blk_write(volume, UINT64_MAX, bytes, 1) == -EINVAL);
+    CHECK(xgvmi_blk_read(volume, 1, bytes, SECTOR) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "multiples of 512") != NULL);
+    CHECK(xgvmi_blk_write(volume, 0, bytes, 1) == -EINVAL);
+    CHECK(xgvmi_blk_read(volume, 0, NULL, SECTOR) == -EINVAL);
+    CHECK(xgvmi_blk_trim(volume, size, SECTOR) == -EINVAL);
+    CHECK(xgvmi_blk_repair(volume) == -EOPNOTSUPP);
+    CHECK(xgvmi_blk_targets(volume) == 0);
+    CHECK(xgvmi_blk_read(volume, size, NULL, 0) == 0);
+}
+
+/* One write and read for each line, on one connection. */
+static void hold(const char *service)
+{
+    char line[256];
+
+    printf("connected to %s\n", service);
+    fflush(stdout);
+    for (unsigned round = 1; fgets(line, sizeof(line), stdin) != NULL; ++round) {
+        size_t length = 1 << 20;
+
+        fill(shadow, 0, length, round);
+        CHECK(xgvmi_blk_write(volume, 0, shadow, length) == 0);
+        printf("{\"failed\": 0, \"wrong\": 0, \"verified\": %zu}\n", compare(0, length, round));
+        fflush(stdout);
+    }
+    CHECK(xgvmi_blk_close(volume) == 0);
+}
+
+int main(int argc, char **argv)
+{
+    struct xgvmi_blk_connect_options options;
+    pthread_t threads[THREADS];
+    size_t verified = 0;
+
+    CHECK(argc == 3 || argc == 4);
+    memset(&options, 0, sizeof(options));
+    options.size = sizeof(options);
+    options.secret_file = argv[2];
+    CHECK(xgvmi_blk_connect(argv[1], &options, &volume) == 0);
+    size = xgvmi_blk_size(volume);
+    CHECK(size >= 32u << 20 && xgvmi_blk_block_size(volume) == 4096);
+    shadow = calloc(1, size);
+    CHECK(shadow != NULL);
+    if (argc == 4) {
+        hold(argv[1]);
+        return 0;
+    }
+    for (size_t i = 0; i < THREADS; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)i) == 0);
+    }
+    for (size_t i = 0; i < THREADS; ++i) {
+        void *bytes = NULL;
+
+        CHECK(pthread_join(threads[i], &bytes) == 0);
+        verified += (size_t)(uintptr_t)bytes;
+    }
+    CHECK(xgvmi_blk_write_zeroes(volume, 1024, 9 * SECTOR) == 0);
+    memset(shadow + 1024, 0, 9 * SECTOR);
+    CHECK(xgvmi_blk_trim(volume, 40 * SECTOR, 40 * SECTOR) == 0);
+    memset(shadow + 40 * SECTOR, 0, 40 * SECTOR);
+    verified += compare(0, size, 0);
+    refusals(argv[1]);
+    CHECK(xgvmi_blk_close(volume) == 0);
+    CHECK(xgvmi_blk_connect(argv[1], &options, &volume) == 0);
+    verified += compare(0, size, 512);
+    CHECK(xgvmi_blk_close(volume) == 0);
+    printf("%zu bytes verified, none wrong\n", verified);
+    return 0;
+}

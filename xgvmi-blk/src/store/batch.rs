@@ -1,0 +1,144 @@
+//! Steps of several blocks at once. What is adjacent on the medium is written and read by one call: on an NBD server each
+//! call costs a round trip, and in a file a system call.
+//!
+//! The order is that of single steps: records first, then the index. Each entry of the index lies in one sector, so a call
+//! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
+
+use super::space::{Extent, Space};
+use super::{Change, Record, Step, Store, zero};
+use crate::error::Result;
+use crate::record::Half;
+
+/// Most bytes of a call.
+const RUN_MAX: u64 = 1 << 20;
+
+/// The results of steps.
+type Results = Vec<Result<Option<Half>>>;
+
+impl Store {
+    /// Carries out steps, each of another block.
+    pub(super) fn run(&self, steps: &[Step<'_>]) -> Results {
+        let mut results: Results = steps.iter().map(|_| Ok(None)).collect();
+        let (mut changes, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, step) in steps.iter().enumerate() {
+            let planned = match *step {
+                Step::Prepare { block, half, keep } => {
+                    self.plan(block, half, keep).map(|(change, record)| {
+                        records.extend(record.map(|record| (at, record)));
+                        Some(change)
+                    })
+                }
+                Step::Commit { block, generation } => self.settle(block, generation),
+                Step::Fetch { block, generation } => self.find(block, generation).map(|extent| {
+                    match extent {
+                        Some(extent) => fetches.push((at, extent)),
+                        None => results[at] = Ok(Some(zero(generation))),
+                    }
+                    None
+                }),
+            };
+            match planned {
+                Ok(change) => changes.extend(change.map(|change| (at, change))),
+                Err(error) => results[at] = Err(error),
+            }
+        }
+        self.write_records(records, &mut results);
+        changes.retain(|(at, _)| results[*at].is_ok());
+        self.write_changes(changes, &mut results);
+        self.fetch_runs(steps, fetches, &mut results);
+        results
+    }
+
+    fn write_records(&self, mut records: Vec<(usize, Record)>, results: &mut Results) {
+        records.sort_unstable_by_key(|(_, record)| record.extent);
+        for run in runs(&records, |(_, record)| record.extent) {
+            if let [(_, first), _, ..] = run {
+                let mut bytes = Vec::new();
+                for (_, record) in run {
+                    // What is behind a record in its range belongs to it.
+                    let start = record.extent.offset - first.extent.offset;
+                    bytes.resize(usize::try_from(start).unwrap_or(usize::MAX), 0);
+                    bytes.extend_from_slice(&record.bytes);
+                }
+                if self.medium.write(first.extent.offset, &bytes).is_ok() {
+                    continue;
+                }
+            }
+            // One at a time each has its own result.
+            for (at, record) in run {
+                if let Err(error) = self.write_record(record) {
+                    results[*at] = Err(error);
+                }
+            }
+        }
+    }
+
+    fn write_changes(&self, mut changes: Vec<(usize, Change)>, results: &mut Results) {
+        changes.sort_unstable_by_key(|(_, change)| change.block);
+        for run in changes.chunk_by(|(_, one), (_, next)| one.block + 1 == next.block) {
+            let together: Vec<Change> = run.iter().map(|(_, change)| *change).collect();
+            if together.len() > 1 && self.replace(&together).is_ok() {
+                continue;
+            }
+            for (at, change) in run {
+                if let Err(error) = self.replace(&[*change]) {
+                    results[*at] = Err(error);
+                }
+            }
+        }
+    }
+
+    fn fetch_runs(
+        &self,
+        steps: &[Step<'_>],
+        mut fetches: Vec<(usize, Extent)>,
+        results: &mut Results,
+    ) {
+        fetches.sort_unstable_by_key(|(_, extent)| *extent);
+        let range = |(_, extent): &(usize, Extent)| Extent {
+            length: Space::rounded(extent.length),
+            ..*extent
+        };
+        for run in runs(&fetches, range) {
+            let mut all = Vec::new();
+            if let ([(_, first), _, ..], [.., (_, last)]) = (run, run) {
+                let length = last.offset + last.length - first.offset;
+                all.resize(usize::try_from(length).unwrap_or(0), 0);
+                if self.medium.read(first.offset, &mut all).is_err() {
+                    all.clear();
+                }
+            }
+            let start = run.first().map_or(0, |(_, first)| first.offset);
+            for (at, extent) in run {
+                let Step::Fetch { block, generation } = steps[*at] else {
+                    continue;
+                };
+                let from = usize::try_from(extent.offset - start).unwrap_or(usize::MAX);
+                let to = from.saturating_add(usize::try_from(extent.length).unwrap_or(0));
+                results[*at] = match all.get(from..to) {
+                    Some(bytes) => self.parse(block, generation, bytes),
+                    None => self.read(block, generation, *extent),
+                }
+                .map(Some);
+            }
+        }
+    }
+}
+
+/// Parts of sorted items whose ranges are adjacent.
+fn runs<T>(items: &[T], range: impl Fn(&T) -> Extent) -> impl Iterator<Item = &[T]> {
+    let mut rest = items;
+    std::iter::from_fn(move || {
+        let mut ranges = rest.iter().map(&range);
+        let first = ranges.next()?;
+        let mut end = first.end();
+        let adjacent = ranges.take_while(|range| {
+            let fits = range.offset == end && range.end() - first.offset <= RUN_MAX;
+            end = range.end();
+            fits
+        });
+        let (run, left) = rest.split_at(1 + adjacent.count());
+        rest = left;
+        Some(run)
+    })
+}

@@ -1,0 +1,208 @@
+//! A reliable queue pair with its own completion queue: creation, connection and waits. It posts nothing.
+
+use crate::adapter::Adapter;
+use crate::error::{Result, VerbsError, check, last};
+use mlx5dv_sys::*;
+use std::ffi::c_int;
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PORT: u8 = 1;
+
+/// Sizes and operations of a queue pair.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    /// Requests in flight. After an error each of them has a completion.
+    pub(crate) entries: u32,
+    /// RDMA reads in flight.
+    pub(crate) reads: u8,
+    /// With the operation of the DMA engine.
+    pub(crate) dma: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    adapter: Arc<Adapter>,
+    cq: NonNull<ibv_cq>,
+    qp: NonNull<ibv_qp>,
+    reads: u8,
+}
+
+// SAFETY: libibverbs' objects may be used from any thread.
+unsafe impl Send for QueuePair {}
+
+impl QueuePair {
+    /// Creates it in the state RESET.
+    ///
+    /// # Errors
+    /// libmlx5 refuses `dma` with [`io::ErrorKind::Unsupported`] if the adapter does not advertise the engine for this
+    /// type of queue.
+    pub(crate) fn create(adapter: &Arc<Adapter>, shape: Shape) -> Result<Self> {
+        let lib = adapter.lib();
+        let none = ptr::null_mut();
+        let entries = c_int::try_from(shape.entries).map_err(|_| VerbsError::Call {
+            call: "ibv_create_cq",
+            source: io::ErrorKind::InvalidInput.into(),
+        })?;
+        // SAFETY: the context is open.
+        let cq = unsafe { lib.ibv_create_cq(adapter.context(), entries, none, ptr::null_mut(), 0) };
+        let cq = NonNull::new(cq).ok_or_else(|| last("ibv_create_cq"))?;
+        let qp = create(adapter, cq, shape).inspect_err(|_| {
+            // SAFETY: just created, without queue pair.
+            unsafe { lib.ibv_destroy_cq(cq.as_ptr()) };
+        })?;
+        Ok(Self {
+            adapter: Arc::clone(adapter),
+            cq,
+            qp,
+            reads: shape.reads,
+        })
+    }
+
+    pub(crate) fn lib(&self) -> &Mlx5Lib {
+        self.adapter.lib()
+    }
+
+    pub(crate) fn raw(&self) -> *mut ibv_qp {
+        self.qp.as_ptr()
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: live as long as this value.
+        unsafe { self.qp.as_ref() }.qp_num
+    }
+
+    /// Waits for one completion. The device works on its own meanwhile.
+    pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
+        let began = Instant::now();
+        let mut completion = ibv_wc::default();
+        loop {
+            // SAFETY: the queue is live, and the buffer has space for one completion.
+            match unsafe { ibv_poll_cq(self.cq.as_ptr(), 1, &raw mut completion) } {
+                0 if began.elapsed() < limit => std::thread::yield_now(),
+                0 => return Err(VerbsError::Late { limit }),
+                1 if completion.status == IBV_WC_SUCCESS => return Ok(()),
+                1 => {
+                    let status = completion.status;
+                    return Err(VerbsError::Refused { status });
+                }
+                _ => return Err(last("ibv_poll_cq")),
+            }
+        }
+    }
+
+    /// Moves the queue pair to its working state, connected to a queue pair of the same port. The own number is allowed.
+    pub(crate) fn connect(&self, peer: u32) -> Result<()> {
+        self.modify(
+            ibv_qp_attr {
+                qp_state: IBV_QPS_INIT,
+                port_num: PORT,
+                qp_access_flags: IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+                ..ibv_qp_attr::default()
+            },
+            IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+        )?;
+        let (address, mtu) = self.own_address()?;
+        self.modify(
+            ibv_qp_attr {
+                qp_state: IBV_QPS_RTR,
+                path_mtu: mtu,
+                dest_qp_num: peer,
+                max_dest_rd_atomic: self.reads,
+                min_rnr_timer: 12,
+                ah_attr: address,
+                ..ibv_qp_attr::default()
+            },
+            IBV_QP_STATE
+                | IBV_QP_AV
+                | IBV_QP_PATH_MTU
+                | IBV_QP_DEST_QPN
+                | IBV_QP_RQ_PSN
+                | IBV_QP_MAX_DEST_RD_ATOMIC
+                | IBV_QP_MIN_RNR_TIMER,
+        )?;
+        self.modify(
+            ibv_qp_attr {
+                qp_state: IBV_QPS_RTS,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                max_rd_atomic: self.reads,
+                ..ibv_qp_attr::default()
+            },
+            IBV_QP_STATE
+                | IBV_QP_TIMEOUT
+                | IBV_QP_RETRY_CNT
+                | IBV_QP_RNR_RETRY
+                | IBV_QP_SQ_PSN
+                | IBV_QP_MAX_QP_RD_ATOMIC,
+        )
+    }
+
+    /// The address of the own port, and its MTU.
+    fn own_address(&self) -> Result<(ibv_ah_attr, ibv_mtu)> {
+        let (lib, context) = (self.adapter.lib(), self.adapter.context());
+        let mut port = ibv_port_attr::default();
+        // SAFETY: the context is open; the library fills in the older part of the structure.
+        let errno = unsafe { lib.ibv_query_port(context, PORT, ptr::from_mut(&mut port).cast()) };
+        check("ibv_query_port", errno)?;
+        let mut address = ibv_ah_attr {
+            dlid: port.lid,
+            port_num: PORT,
+            ..ibv_ah_attr::default()
+        };
+        if u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET {
+            let mut gid = ibv_gid::default();
+            // SAFETY: the context is open.
+            let errno = unsafe { lib.ibv_query_gid(context, PORT, 0, &raw mut gid) };
+            check("ibv_query_gid", errno)?;
+            address.is_global = 1;
+            address.grh.dgid = gid;
+            address.grh.hop_limit = 1;
+        }
+        Ok((address, port.active_mtu))
+    }
+
+    fn modify(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
+        let mask = c_int::try_from(mask).expect("a mask of 27 bits");
+        let lib = self.adapter.lib();
+        // SAFETY: the queue pair is live, the attributes are those that the mask names.
+        let errno = unsafe { lib.ibv_modify_qp(self.qp.as_ptr(), &raw mut attr, mask) };
+        check("ibv_modify_qp", errno)
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: created by `create`; transfers are synchronous.
+        unsafe { self.adapter.lib().ibv_destroy_qp(self.qp.as_ptr()) };
+        // SAFETY: its queue pair is gone.
+        unsafe { self.adapter.lib().ibv_destroy_cq(self.cq.as_ptr()) };
+    }
+}
+
+fn create(adapter: &Adapter, cq: NonNull<ibv_cq>, shape: Shape) -> Result<NonNull<ibv_qp>> {
+    let mut init = ibv_qp_init_attr_ex {
+        send_cq: cq.as_ptr(),
+        recv_cq: cq.as_ptr(),
+        qp_type: IBV_QPT_RC,
+        comp_mask: IBV_QP_INIT_ATTR_PD,
+        pd: adapter.pd(),
+        ..ibv_qp_init_attr_ex::default()
+    };
+    init.cap.max_send_wr = shape.entries;
+    init.cap.max_send_sge = 1;
+    let mut own = mlx5dv_qp_init_attr::default();
+    if shape.dma {
+        init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        init.send_ops_flags = u64::from(IBV_QP_EX_WITH_RDMA_WRITE);
+        own.comp_mask = u64::from(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS);
+        own.send_ops_flags = u64::from(MLX5DV_QP_EX_WITH_MEMCPY);
+    }
+    let (lib, context) = (adapter.lib(), adapter.context());
+    // SAFETY: domain and completion queue are live, the attributes are those that the masks name.
+    let qp = unsafe { lib.mlx5dv_create_qp(context, &raw mut init, &raw mut own) };
+    NonNull::new(qp).ok_or_else(|| last("mlx5dv_create_qp"))
+}

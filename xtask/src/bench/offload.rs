@@ -1,0 +1,344 @@
+//! `cargo xtask bench offload`: instructions of a rank and of a service process per offloaded alltoallv with temporary
+//! buffers, by owner of the code, and writes `target/bench/offload.json`.
+//!
+//! `step-count` single-steps the counted process over the emulated device, so the load of the machine does not count. The
+//! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
+//! a few percent of all instructions.
+
+use super::pool::State;
+use crate::process::{self, Running};
+use crate::setup::{self, Env};
+use crate::suites::pair::free_port;
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Bytes to each rank.
+const SIZES: [u32; 2] = [4 << 10, 64 << 10];
+/// Counted calls.
+const CALLS: u32 = 8;
+/// Ranks of the job, half of them on each node.
+const RANKS: u32 = 4;
+const NODES: u32 = 2;
+/// Single-stepping slows the counted calls some thousand times.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Time limit for the start of a service process, of a job, and of the counter.
+const UP: Duration = Duration::from_secs(60);
+
+/// Owners of instructions, and parts of their objects' paths.
+const OWNERS: [&str; 10] = [
+    "client=rank_cost",
+    "service=xgvmi-sp",
+    "library=libuct_ib_mlx5_xgvmi",
+    EMULATOR,
+    "libmlx5=libmlx5",
+    "libmlx5=libibverbs",
+    "UCX=libuct",
+    "UCX=libucp",
+    "UCX=libucs",
+    "UCX=libucm",
+];
+const EMULATOR: &str = "emulator=libbfemu";
+/// Objects whose instructions count for their caller.
+const THROUGH: [&str; 5] = ["/libc.so", "ld-linux", "[vdso]", "libgcc_s", "libpthread"];
+
+/// A kind of keys, with options of the library.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scheme {
+    name: &'static str,
+    /// Name that the programs use.
+    program: &'static str,
+    order: Option<&'static str>,
+}
+
+/// The order of keys that is the default.
+pub(super) const XGVMI: Scheme = Scheme {
+    name: "xgvmi",
+    program: "xgvmi",
+    order: None,
+};
+
+const SCHEMES: [Scheme; 3] = [
+    Scheme {
+        name: "stock",
+        program: "stock",
+        order: None,
+    },
+    Scheme {
+        name: "xgvmi+fifo",
+        order: Some("fifo"),
+        ..XGVMI
+    },
+    Scheme {
+        name: "xgvmi+affinity",
+        order: Some("affinity"),
+        ..XGVMI
+    },
+];
+
+/// The counted process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Process {
+    /// Rank 0, in its own work: the start of each call, and the test that completes it.
+    Rank,
+    /// The service process of node 0, from the first call to the last.
+    Service,
+}
+
+/// Instructions by section and owner, of all counted calls.
+pub(super) type Sums = BTreeMap<(u64, String), f64>;
+
+/// A job on an emulated device.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) scheme: Scheme,
+    pub(super) ranks: u32,
+    pub(super) block: u32,
+    pub(super) calls: u32,
+}
+
+/// Counts, writes `file`, and prints the rows.
+pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench offload takes no options, not '{option}'");
+    }
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    // A report of an earlier run must not count for this run.
+    let _ = fs::remove_file(file);
+    build()?;
+    let env = setup::ensure()?;
+    let mut rows = Vec::new();
+    for block in SIZES {
+        for process in [Process::Service, Process::Rank] {
+            let mut stock = None;
+            for scheme in SCHEMES {
+                let (ranks, calls) = (RANKS, CALLS);
+                let job = Job {
+                    scheme,
+                    ranks,
+                    block,
+                    calls,
+                };
+                let sums = job.count(&env, process)?;
+                rows.extend(rows_of(&job, process, &sums, &mut stock));
+                eprint!(".");
+            }
+        }
+    }
+    eprintln!();
+    for row in &rows {
+        let text = |name: &str| row[name].as_str().unwrap_or_default();
+        println!(
+            "{:>8} {:<8} {:<15} {:<22} {:>10}",
+            row["size"],
+            text("process"),
+            text("scheme"),
+            text("owner"),
+            row["instructions"]
+        );
+    }
+    let report = json!({ "calls": CALLS, "ranks": RANKS, "nodes": NODES, "rows": rows });
+    fs::write(file, format!("{report:#}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Rows per call: each owner, and all of them but the emulator with the ratio to the first scheme.
+fn rows_of(job: &Job, process: Process, sums: &Sums, stock: &mut Option<f64>) -> Vec<Value> {
+    let calls = f64::from(job.calls);
+    let mut owners: BTreeMap<&str, f64> = BTreeMap::new();
+    for ((_, owner), count) in sums {
+        *owners.entry(owner).or_default() += count / calls;
+    }
+    owners.retain(|_, count| *count > 0.0);
+    let process = match process {
+        Process::Rank => "rank",
+        Process::Service => "service",
+    };
+    let row = |owner: &str, count: f64| {
+        json!({
+            "size": job.block, "process": process, "scheme": job.scheme.name, "owner": owner,
+            "instructions": count.round(),
+        })
+    };
+    let mut rows: Vec<Value> = owners
+        .iter()
+        .map(|(owner, count)| row(owner, *count))
+        .collect();
+    let all: f64 = owners
+        .iter()
+        .filter(|(owner, _)| !EMULATOR.starts_with(**owner))
+        .map(|(_, count)| count)
+        .sum();
+    let mut sum = row("all but the emulator", all);
+    let stock = *stock.get_or_insert(all);
+    sum["of_stock"] = json!((1000.0 * all / stock).round() / 1000.0);
+    rows.push(sum);
+    rows
+}
+
+/// Builds the programs.
+pub(super) fn build() -> Result<()> {
+    let builds: [&[&str]; 3] = [
+        &[
+            "-p",
+            "bf-emu",
+            "-p",
+            "bf-emu-preload",
+            "-p",
+            "step-count",
+            "-p",
+            "xgvmi-offload",
+        ],
+        &["-p", "uct-plugin"],
+        &["-p", "xgvmi-offload", "--example", "rank_cost"],
+    ];
+    for what in builds {
+        let mut command = Command::new("cargo");
+        command.current_dir(workspace::root());
+        command.args(["build", "--release", "--quiet"]).args(what);
+        let status = command.status().context("cannot run cargo")?;
+        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
+    }
+    Ok(())
+}
+
+impl Job {
+    /// Instructions of a process in all calls, after calls that used each key of the pools.
+    pub(super) fn count(&self, env: &Env, process: Process) -> Result<Sums> {
+        let state = State::new();
+        let place = state.path();
+        fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+        let steps = place.join("steps.json");
+        let (mut services, mut ports) = (Vec::new(), Vec::new());
+        for node in 0..NODES {
+            let port = free_port()?;
+            services.push(self.service(env, place, node, port)?);
+            ports.push(port);
+        }
+        let meet = format!("127.0.0.1:{}", free_port()?);
+        let mut ranks = Vec::new();
+        for rank in 0..self.ranks {
+            let node = rank * NODES / self.ranks;
+            let mut command = self.on(env, place, &format!("node{node}.host"));
+            if process == Process::Rank {
+                // The release of a buffer that UCX still knows would happen between the counted parts.
+                command.env("UCX_RCACHE_ENABLE", "n");
+                if rank == 0 {
+                    command.args(counter(&steps)).arg("--");
+                }
+            }
+            command.arg(built("examples/rank_cost"));
+            command.args([rank, self.ranks].map(|number| number.to_string()));
+            command.args([&meet, &format!("n{node}")]);
+            command.arg(format!("127.0.0.1:{}", ports[node as usize]));
+            command.arg(self.scheme.program);
+            command.args([self.block, self.calls].map(|number| number.to_string()));
+            if process == Process::Service {
+                command.arg(place);
+            }
+            ranks.push(Running::spawn(&mut command)?);
+        }
+        if process == Process::Service {
+            count_service(place, &steps, services[0].group.id(), &mut ranks)?;
+        }
+        for rank in ranks {
+            let done = rank.wait(LIMIT)?;
+            ensure!(done.ok(), "{}: {}", done.verdict(), done.output);
+        }
+        let text = fs::read_to_string(&steps).context("step-count wrote no report")?;
+        sums(&text)
+    }
+
+    fn on(&self, env: &Env, place: &Path, function: &str) -> Command {
+        let mut command = Command::new(built("bf-emu"));
+        command.arg("run").arg("--state").arg(place.join("device"));
+        command.args(["--nodes", &NODES.to_string(), "--as", function, "--"]);
+        command.envs(env.for_ucx());
+        command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
+        if self.scheme.program == "xgvmi" {
+            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+        }
+        if let Some(order) = self.scheme.order {
+            command.env("UCX_XGVMI_POOL_ORDER", order);
+        }
+        command
+    }
+
+    fn service(&self, env: &Env, place: &Path, node: u32, port: u16) -> Result<Running> {
+        let mut command = self.on(env, place, &format!("node{node}.dpu"));
+        command.arg(built("xgvmi-sp"));
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["--silence-limit-s", "300"]);
+        let service = Running::spawn(&mut command)?;
+        let up = process::wait_until(UP, || service.said().contains(" listens on "));
+        ensure!(up, "a service does not come up: {}", service.said());
+        Ok(service)
+    }
+}
+
+/// Single-steps the service `pid` while the ranks do the counted calls.
+fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) -> Result<()> {
+    let mut wait = |file: &str, limit| {
+        let there = || place.join(file).exists() || ranks.iter_mut().any(|r| r.group.has_ended());
+        process::wait_until(limit, there);
+        let said: Vec<String> = ranks.iter().map(Running::said).collect();
+        ensure!(
+            place.join(file).exists(),
+            "the ranks do not get to '{file}': {said:?}"
+        );
+        Ok(())
+    };
+    let tell = |file: &str| fs::write(place.join(file), "").context("a file of the pause");
+    wait("warm", UP)?;
+    let mut command = Command::new(built("step-count"));
+    command
+        .args(counter(steps).skip(1))
+        .args(["--attach", &pid.to_string()]);
+    let count = Running::spawn(&mut command)?;
+    let attached = process::wait_until(UP, || count.said().contains("attached"));
+    ensure!(attached, "step-count does not attach: {}", count.said());
+    tell("go")?;
+    wait("done", LIMIT)?;
+    count.group.ask_to_end();
+    let done = count.wait(UP)?;
+    ensure!(done.ok(), "{}: {}", done.verdict(), done.output);
+    tell("end")
+}
+
+/// The words of a command line of `step-count` before the program or the process.
+fn counter(steps: &Path) -> impl Iterator<Item = std::ffi::OsString> {
+    let words = [built("step-count").into(), "--output".into(), steps.into()];
+    let owners = OWNERS.iter().flat_map(|owner| ["--owner", *owner]);
+    let through = THROUGH.iter().flat_map(|through| ["--through", *through]);
+    words
+        .into_iter()
+        .chain(owners.chain(through).map(Into::into))
+}
+
+/// Instructions in a report of `step-count`.
+pub(super) fn sums(text: &str) -> Result<Sums> {
+    let report: Value = serde_json::from_str(text).context("the report of step-count")?;
+    let mut sums = Sums::new();
+    for round in report["rounds"].as_array().context("no rounds")? {
+        for section in round["sections"].as_array().context("no sections")? {
+            let label = section["label"].as_u64().context("no label")?;
+            for (owner, counts) in section["owners"].as_object().context("no owners")? {
+                let count = counts["instructions"].as_f64().context("no instructions")?;
+                *sums.entry((label, owner.clone())).or_default() += count;
+            }
+        }
+    }
+    Ok(sums)
+}
+
+fn built(name: &str) -> PathBuf {
+    workspace::target_dir().join("release").join(name)
+}

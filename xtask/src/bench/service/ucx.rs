@@ -1,0 +1,523 @@
+//! The rows of `cargo xtask bench service` with UCX: service processes on the emulated device, and light ranks, which are
+//! many in one process per node.
+//!
+//! Two jobs run for each row. In the first, `perf` samples the service processes, and the kernel's account of their main threads
+//! gives the processor time; the samples divide it among the loaded objects. In the second, `step-count` single-steps one
+//! service process: its counts do not depend on the load.
+
+use super::super::pool::State;
+use super::{BLOCK_BYTES, BUILD_LIMIT};
+use crate::process::{self, Running, shown};
+use crate::setup::{self, Env};
+use crate::suites::pair::free_port;
+use crate::workspace;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Total numbers of ranks. Each rank of a real job is a UCX context, so larger jobs use the stand-in.
+const RANKS: [u32; 3] = [4, 16, 64];
+const SCHEME: &str = "xgvmi";
+const NODES: u32 = 2;
+/// Calls before the first that counts: connections, caches and queues are warm.
+const WARM_UP: u32 = 20;
+/// Minimum number of blocks of all service processes in the timed calls, and of one service process in the counted calls.
+const TIMED_BLOCKS: u32 = 40_000;
+const COUNTED_BLOCKS: u32 = 64;
+/// Samples per second and process.
+const SAMPLES: &str = "1000";
+const UP: Duration = Duration::from_secs(60);
+/// Thirty-two UCX contexts start in each process of ranks.
+const CONNECTED: Duration = Duration::from_secs(300);
+/// A single-stepped block takes a tenth of a second.
+const CALLED: Duration = Duration::from_secs(1200);
+
+/// Owners of instructions and samples, and parts of their objects' paths.
+const OWNERS: [(&str, &str); 12] = [
+    ("ours", "marked_service"),
+    ("ours", "xgvmi-sp"),
+    ("ours", "libuct_ib_mlx5_xgvmi"),
+    ("device", "libbfemu"),
+    ("driver", "libmlx5"),
+    ("driver", "libibverbs"),
+    ("ucx", "libuct"),
+    ("ucx", "libucp"),
+    ("ucx", "libucs"),
+    ("ucx", "libucm"),
+    ("kernel", "[kernel"),
+    ("kernel", "[vdso]"),
+];
+/// Objects whose instructions count for their caller. A sample has no caller: it belongs to `other`.
+const THROUGH: [&str; 4] = ["/libc.so", "ld-linux", "libgcc_s", "libpthread"];
+
+/// The rows of all jobs.
+pub(super) fn rows() -> Result<Vec<Value>> {
+    build()?;
+    let env = setup::ensure()?;
+    let can_sample = process::is_installed("perf");
+    if !can_sample {
+        println!("processor time not divided: perf is not installed (apt-get install linux-perf)");
+    }
+    println!(
+        "ranks  services  instructions: ours, UCX, driver, device  us/block: ours, UCX, driver, device, kernel"
+    );
+    let mut rows = Vec::new();
+    for (ranks, services) in RANKS
+        .iter()
+        .flat_map(|ranks| super::SERVICES.map(|of| (*ranks, of)))
+    {
+        // A job that fails costs its row, not the report.
+        let measured = measure(&env, ranks, services, can_sample);
+        let (counted, times) = match measured {
+            Ok(measured) => measured,
+            Err(error) => {
+                println!("{ranks:>5}  {services:>8}  not measured: {error:#}");
+                continue;
+            }
+        };
+        let shown = |of: &BTreeMap<String, f64>, digits: usize, names: &[&str]| {
+            let numbers = names.iter().map(|name| match of.get(*name) {
+                Some(number) => format!("{number:.digits$}"),
+                None => "-".to_owned(),
+            });
+            numbers.collect::<Vec<_>>().join(", ")
+        };
+        println!(
+            "{ranks:>5}  {services:>8}  {:<40}  {}",
+            shown(&counted, 0, &["ours", "ucx", "driver", "device"]),
+            shown(&times, 2, &["ours", "ucx", "driver", "device", "kernel"])
+        );
+        let time = |name: &str| times.get(name);
+        let count = |name: &str| counted.get(name);
+        rows.push(json!({
+            "ranks": ranks,
+            "services_per_node": services,
+            "block_bytes": BLOCK_BYTES,
+            "transport": "ucx",
+            "scheme": SCHEME,
+            "counted_by": (!counted.is_empty()).then_some("step-count"),
+            "instructions_per_block": count("ours"),
+            "instructions_of": {
+                "ucx": count("ucx"), "driver": count("driver"), "device": count("device"), "other": count("other"),
+            },
+            "us_per_block": {
+                "ours": time("ours"), "ucx": time("ucx"), "driver": time("driver"), "device": time("device"),
+                "kernel": time("kernel"), "other": time("other"), "all": time("all"),
+            },
+            "bytes_per_rank": null,
+            "connect_ms": null,
+        }));
+    }
+    Ok(rows)
+}
+
+/// Counts and times of a row.
+fn measure(
+    env: &Env,
+    ranks: u32,
+    services: u32,
+    can_sample: bool,
+) -> Result<(BTreeMap<String, f64>, BTreeMap<String, f64>)> {
+    let counted = if cfg!(target_arch = "x86_64") {
+        counts(env, ranks, services).context("counted job")?
+    } else {
+        BTreeMap::new()
+    };
+    let times = times(env, ranks, services, can_sample).context("timed job")?;
+    Ok((counted, times))
+}
+
+fn build() -> Result<()> {
+    let builds: [&[&str]; 2] = [
+        &[
+            "-p",
+            "bf-emu",
+            "-p",
+            "bf-emu-preload",
+            "-p",
+            "step-count",
+            "-p",
+            "uct-plugin",
+            "-p",
+            "xgvmi-offload",
+        ],
+        &[
+            "-p",
+            "xgvmi-offload",
+            "--example",
+            "light_ranks",
+            "--example",
+            "marked_service",
+        ],
+    ];
+    for what in builds {
+        let mut command = Command::new("cargo");
+        command.args(["build", "--release", "--quiet"]).args(what);
+        let done = process::run(command.current_dir(workspace::root()), BUILD_LIMIT)?;
+        ensure!(
+            done.ok(),
+            "`{}`: {}\n{}",
+            shown(&command),
+            done.verdict(),
+            done.output
+        );
+    }
+    Ok(())
+}
+
+/// A job: its service processes, its ranks, and the file that lets the ranks continue.
+struct Job {
+    state: State,
+    services: Vec<Running>,
+    ranks: Vec<Running>,
+    gate: PathBuf,
+}
+
+/// Instructions per block of one service process, by owner.
+fn counts(env: &Env, ranks: u32, services: u32) -> Result<BTreeMap<String, f64>> {
+    let state = State::new();
+    fs::create_dir_all(state.path())?;
+    let steps = state.path().join("steps.json");
+    let per_call = blocks_of_one(ranks, services);
+    let rounds = COUNTED_BLOCKS.div_ceil(per_call);
+    let mut job = Job::start(state, env, [ranks, services, rounds], Some(&steps))?;
+    let said = job.services[0].said();
+    let process = said
+        .rsplit_once("process ")
+        .and_then(|(_, rest)| rest.split_whitespace().next());
+    let process: i32 = process
+        .context("marked_service names its process")?
+        .parse()?;
+    let signal = |signal: libc::c_int| {
+        // To the first thread: while the tracer stops it, the kernel gives a signal of the process to another thread.
+        // SAFETY: tgkill(2) takes plain integers. The process is a child of a child, which still runs.
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, process, signal) };
+        ensure!(
+            sent == 0,
+            "process {process}: {}",
+            std::io::Error::last_os_error()
+        );
+        Ok(())
+    };
+    signal(libc::SIGUSR1)?;
+    job.pass()?;
+    signal(libc::SIGUSR2)?;
+    job.end()?;
+    // `step-count` writes its report when the service process has ended.
+    signal(libc::SIGINT)?;
+    let service = job.services.swap_remove(0);
+    let done = service.wait(UP)?;
+    ensure!(
+        done.ok(),
+        "the counted service: {}\n{}",
+        done.verdict(),
+        done.output
+    );
+    let text = fs::read_to_string(&steps).context("step-count wrote no report")?;
+    parse_steps(&text, f64::from(rounds * per_call))
+}
+
+/// Microseconds of processor time per block, by owner; of all service processes.
+fn times(env: &Env, ranks: u32, services: u32, can_sample: bool) -> Result<BTreeMap<String, f64>> {
+    let state = State::new();
+    fs::create_dir_all(state.path())?;
+    let samples = state.path().join("samples");
+    let rounds = TIMED_BLOCKS.div_ceil(ranks * ranks);
+    let mut job = Job::start(state, env, [ranks, services, rounds], None)?;
+    let ids: Vec<String> = job
+        .services
+        .iter()
+        .map(|service| service.group.id().to_string())
+        .collect();
+    let sampler = if can_sample {
+        let mut command = Command::new("perf");
+        command.args([
+            "record",
+            "-q",
+            "-e",
+            "cpu-clock",
+            "-F",
+            SAMPLES,
+            "-p",
+            &ids.join(","),
+        ]);
+        command.arg("-o").arg(&samples).args(["--", "sh", "-c"]);
+        command.arg(format!(
+            "touch {0}.on; while [ ! -e {0}.off ]; do sleep 0.05; done",
+            job.gate.display()
+        ));
+        let sampler = Running::spawn(&mut command)?;
+        let on = job.gate.with_extension("on");
+        ensure!(
+            process::wait_until(UP, || on.exists()),
+            "perf does not start: {}",
+            sampler.said()
+        );
+        Some(sampler)
+    } else {
+        None
+    };
+    let before = processor_ns(&ids)?;
+    job.pass()?;
+    let spent = processor_ns(&ids)?.saturating_sub(before);
+    #[expect(clippy::cast_precision_loss, reason = "seconds in nanoseconds")]
+    let all = spent as f64 / 1e3 / f64::from(rounds * ranks * ranks);
+    let mut times = BTreeMap::from([("all".to_owned(), all)]);
+    if let Some(sampler) = sampler {
+        fs::write(job.gate.with_extension("off"), "")?;
+        let done = sampler.wait(UP)?;
+        ensure!(done.ok(), "perf: {}\n{}", done.verdict(), done.output);
+        let mut command = Command::new("perf");
+        command.arg("report").arg("-i").arg(&samples);
+        command.args([
+            "--stdio",
+            "-q",
+            "--sort",
+            "dso",
+            "-F",
+            "sample,dso",
+            "-t",
+            ";",
+        ]);
+        let shares = parse_samples(&process::stdout(&mut command, UP)?)?;
+        times.extend(
+            shares
+                .into_iter()
+                .map(|(owner, share)| (owner, share * all)),
+        );
+    }
+    job.end()?;
+    Ok(times)
+}
+
+/// Blocks that one service process reads in a call: all blocks for its ranks.
+fn blocks_of_one(ranks: u32, services: u32) -> u32 {
+    let of_node = ranks / NODES;
+    of_node.div_ceil(services.min(of_node)) * ranks
+}
+
+impl Job {
+    /// Starts the services and the ranks, and waits until the ranks are warm. With `steps` the first service process is counted.
+    fn start(
+        state: State,
+        env: &Env,
+        [ranks, services, rounds]: [u32; 3],
+        steps: Option<&Path>,
+    ) -> Result<Self> {
+        let gate = state.path().join("gate");
+        let device = state.path().join("device");
+        let on = |function: &str| {
+            let mut command = Command::new(built("bf-emu"));
+            command.arg("run").arg("--state").arg(&device);
+            command.args(["--nodes", &NODES.to_string(), "--as", function, "--"]);
+            command.envs(env.for_ucx());
+            command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
+            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+            command
+        };
+        let mut job = Self {
+            state,
+            services: Vec::new(),
+            ranks: Vec::new(),
+            gate,
+        };
+        let mut addresses = Vec::new();
+        for node in 0..NODES {
+            let mut of_node = Vec::new();
+            for index in 0..services {
+                let mut command = on(&format!("node{node}.dpu"));
+                let listen = format!("127.0.0.1:{}", free_port()?);
+                match steps.filter(|_| (node, index) == (0, 0)) {
+                    Some(steps) => {
+                        command.arg(built("step-count")).arg("--output").arg(steps);
+                        for (owner, pattern) in OWNERS {
+                            command.args(["--owner", &format!("{owner}={pattern}")]);
+                        }
+                        command.args(THROUGH.iter().flat_map(|through| ["--through", *through]));
+                        command
+                            .arg("--")
+                            .arg(built("examples/marked_service"))
+                            .arg(&listen);
+                    }
+                    None => {
+                        command.arg(built("xgvmi-sp")).args(["--listen", &listen]);
+                        command.args(["--silence-limit-s", "1200", "--setup-limit-s", "300"]);
+                    }
+                }
+                let service = Running::spawn(&mut command)?;
+                let up = process::wait_until(UP, || service.said().contains(" listens on "));
+                ensure!(
+                    up,
+                    "`{}` does not listen: {}",
+                    shown(&command),
+                    service.said()
+                );
+                job.services.push(service);
+                of_node.push(listen);
+            }
+            addresses.push(of_node.join(","));
+        }
+        let meet = format!("127.0.0.1:{}", free_port()?);
+        for (node, addresses) in addresses.iter().enumerate() {
+            let mut command = on(&format!("node{node}.host"));
+            command.arg(built("examples/light_ranks"));
+            command.args([
+                &node.to_string(),
+                &ranks.to_string(),
+                &meet,
+                addresses,
+                SCHEME,
+            ]);
+            command.args([BLOCK_BYTES, WARM_UP, rounds].map(|number| number.to_string()));
+            command.arg(&job.gate);
+            job.ranks.push(Running::spawn(&mut command)?);
+        }
+        job.wait_for("warm", CONNECTED)?;
+        Ok(job)
+    }
+
+    /// Lets the ranks make their calls.
+    fn pass(&mut self) -> Result<()> {
+        fs::write(&self.gate, "")?;
+        self.wait_for("done", CALLED)
+    }
+
+    fn wait_for(&mut self, word: &str, limit: Duration) -> Result<()> {
+        let (ranks, services) = (&mut self.ranks, &mut self.services);
+        process::wait_until(limit, || {
+            let is_there =
+                |rank: &mut Running| rank.said().contains(word) || rank.group.has_ended();
+            // Without a service the ranks would wait in vain.
+            ranks.iter_mut().all(is_there)
+                || services.iter_mut().any(|service| service.group.has_ended())
+        });
+        for rank in &self.ranks {
+            if !rank.said().contains(word) {
+                let services: Vec<String> = self.services.iter().map(Running::said).collect();
+                bail!(
+                    "the ranks do not say '{word}': {}\nservices: {}",
+                    rank.said(),
+                    services.join("\n")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the ranks; the services end when the job is dropped.
+    fn end(&mut self) -> Result<()> {
+        fs::write(self.state.path().join("gate.end"), "")?;
+        for rank in std::mem::take(&mut self.ranks) {
+            let done = rank.wait(UP)?;
+            ensure!(done.ok(), "ranks: {}\n{}", done.verdict(), done.output);
+        }
+        Ok(())
+    }
+}
+
+/// Processor time of the main threads.
+fn processor_ns(ids: &[String]) -> Result<u64> {
+    let mut sum = 0;
+    for id in ids {
+        let file = format!("/proc/{id}/task/{id}/schedstat");
+        let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+        let first = text.split_whitespace().next().context("an empty account")?;
+        sum += first
+            .parse::<u64>()
+            .with_context(|| format!("{file}: {text}"))?;
+    }
+    Ok(sum)
+}
+
+/// Instructions per block by owner, from a report of `step-count`.
+fn parse_steps(text: &str, blocks: f64) -> Result<BTreeMap<String, f64>> {
+    let report: Value = serde_json::from_str(text).context("the report of step-count")?;
+    let mut sums = BTreeMap::new();
+    for round in report["rounds"].as_array().context("no rounds")? {
+        for section in round["sections"].as_array().context("no sections")? {
+            for (owner, counts) in section["owners"].as_object().context("no owners")? {
+                let count = counts["instructions"].as_f64().context("no instructions")?;
+                *sums.entry(owner.clone()).or_default() += count / blocks;
+            }
+        }
+    }
+    ensure!(
+        sums.get("ours").is_some_and(|count| *count > 0.0),
+        "nothing was counted"
+    );
+    Ok(sums)
+}
+
+/// Shares of the owners, from lines `SAMPLES;OBJECT`.
+fn parse_samples(text: &str) -> Result<BTreeMap<String, f64>> {
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    for line in text
+        .lines()
+        .filter(|line| !line.trim().is_empty() && !line.starts_with('#'))
+    {
+        let (samples, object) = line
+            .split_once(';')
+            .with_context(|| format!("perf says '{line}'"))?;
+        let samples: f64 = samples
+            .trim()
+            .parse()
+            .with_context(|| format!("perf says '{line}'"))?;
+        let owner = OWNERS.iter().find(|(_, pattern)| object.contains(pattern));
+        let owner = owner.map_or("other", |(owner, _)| owner);
+        *sums.entry(owner.to_owned()).or_default() += samples;
+    }
+    let all: f64 = sums.values().sum();
+    ensure!(all > 0.0, "perf took no sample");
+    Ok(sums
+        .into_iter()
+        .map(|(owner, samples)| (owner, samples / all))
+        .collect())
+}
+
+fn built(name: &str) -> PathBuf {
+    workspace::target_dir().join("release").join(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_divided_among_the_owners() {
+        let text = "   60;[kernel.kallsyms]\n   20;libbfemu_preload.so\n   15;xgvmi-sp\n    5;libc.so.6\n\n";
+        let shares = parse_samples(text).unwrap();
+        let check = |owner: &str, expect: f64| assert!((shares[owner] - expect).abs() < 1e-9);
+        check("kernel", 0.6);
+        check("device", 0.2);
+        check("ours", 0.15);
+        check("other", 0.05);
+        assert!(parse_samples("").is_err());
+        assert!(parse_samples("60% libc").is_err());
+    }
+
+    #[test]
+    fn steps_are_per_block() {
+        let round = |count: u64| json!({"sections": [{"label": 1, "owners": {"ours": {"instructions": count}, "ucx": {"instructions": 8}}}]});
+        let text = json!({"rounds": [round(100), round(60)]}).to_string();
+        let counts = parse_steps(&text, 16.0).unwrap();
+        assert!((counts["ours"] - 10.0).abs() < 1e-9 && (counts["ucx"] - 1.0).abs() < 1e-9);
+        assert!(parse_steps(r#"{"rounds":[]}"#, 1.0).is_err());
+    }
+
+    #[test]
+    fn a_service_reads_the_blocks_of_its_ranks() {
+        for (ranks, services, expect) in [
+            (4, 1, 8),
+            (4, 4, 4),
+            (16, 1, 128),
+            (16, 4, 32),
+            (64, 4, 512),
+        ] {
+            assert_eq!(blocks_of_one(ranks, services), expect, "{ranks} {services}");
+        }
+    }
+}
