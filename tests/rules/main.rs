@@ -4,6 +4,7 @@
 mod docs;
 mod graph;
 mod layers;
+mod references;
 mod text;
 
 use doc_numbers::tree::Tree;
@@ -58,6 +59,11 @@ rules! {
     links_in_documents_have_a_target: docs::links(tree()),
     each_page_is_in_the_book: docs::book(tree()),
     each_promise_has_its_test: docs::promises(tree()),
+    documented_commands_exist: references::commands(tree()),
+    documented_subcommands_exist: references::subcommands(tree()),
+    documented_options_exist: references::options(tree()),
+    documented_variables_exist: references::variables(tree()),
+    documented_paths_exist: references::paths(tree()),
     numbers_are_those_of_the_committed_reports: docs::numbers(tree()),
     crates_depend_on_each_other_as_the_architecture_says: graph::edges(packages()),
     licences_are_accepted: graph::licences(packages()),
