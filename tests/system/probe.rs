@@ -22,6 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         }),
         Case::new("probe_finds_the_limit_of_keys", limit_of_keys),
         Case::new("probe_names_the_proof_that_fails", failing_proof),
+        Case::new("probe_continues_after_a_refusal", refused_part),
         Case::new("probe_names_a_peer_that_is_none", bad_peers),
         Case::new("probe_uses_the_gid_of_ucx", gid_of_ucx),
     ]
@@ -123,6 +124,10 @@ fn has_fields(report: &Value) -> Result<()> {
         ensure!(cost.get("slide_us").is_some(), "{cost:#}");
     }
     ensure!(
+        report["failures"].as_array().is_some_and(Vec::is_empty),
+        "{report:#}"
+    );
+    ensure!(
         report["limits"].is_object() && report["peer"].is_object(),
         "{report:#}"
     );
@@ -192,6 +197,49 @@ fn failing_proof(world: &World) -> Result<()> {
         ensure!(proof["failure"].is_string(), "{rules}: {proof:#}");
     }
     Ok(())
+}
+
+/// A refusal ends its part of the report and no other part. Only parts that the library needs end the probe with 1.
+fn refused_part(world: &World) -> Result<()> {
+    // The first registration of a umem belongs to the approach without verbs, which the library does not use.
+    let rules = "node0.host command umem_reg status LIMITS_EXCEEDED";
+    let (report, well) = under(world, rules)?;
+    let failures = report["failures"].as_array().context("failures")?;
+    ensure!(
+        well && failures.len() == 1
+            && failures[0]["part"] == "umem"
+            && failures[0]["needed"] == false
+            && approaches(&report) == ["indirection", "umr", "umr_pool_hit"],
+        "{report:#}"
+    );
+    let rules = "node0.host command allow_other_vhca_access status BAD_PARAM";
+    let (report, well) = under(world, rules)?;
+    let failures = report["failures"].as_array().context("failures")?;
+    let named = |part: &Value, field: &str| {
+        let text = part[field].as_str().unwrap_or_default();
+        text.contains("ALLOW_OTHER_VHCA_ACCESS")
+    };
+    ensure!(
+        !well
+            && named(&report["proofs"][0], "failure")
+            && failures.len() == 2
+            && failures.iter().all(|failure| named(failure, "reason")),
+        "{report:#}"
+    );
+    ensure!(report["capabilities"]["allow"] == true, "{report:#}");
+    Ok(())
+}
+
+/// The approaches whose costs a report has, in their order.
+fn approaches(report: &Value) -> Vec<&str> {
+    let rows = report["costs"].as_array().map(Vec::as_slice);
+    let mut names: Vec<&str> = rows
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|row| row["approach"].as_str())
+        .collect();
+    names.dedup();
+    names
 }
 
 /// `UCX_IB_GID_INDEX` selects the entry of the GID table, as for UCX and for the library.

@@ -23,7 +23,7 @@ use xgvmi_pool::mlx5::{Function, Mlx5Options};
 
 use crate::capability;
 use peer::Dpu;
-use report::{Capabilities, Cost, Limits, Report};
+use report::{Capabilities, Cost, Failure, Limits, Report};
 
 /// Maximum number of objects that `--limit` creates: sixteen times a pool's default size.
 pub(crate) const LIMIT_MAX: u32 = 65_536;
@@ -163,34 +163,50 @@ fn examine(
     let (identity, capabilities) = identify(lib, function)?;
     let device = function.device(device_options()?)?;
     let limits_of_device = device.limits();
-    let proofs = proofs::run(function, &device)?;
+    // A refusal ends its part of the report and no other part: the first report of an unknown device needs all of them.
+    let mut failures = Vec::new();
+    let mut failed = |part, needed, error: &anyhow::Error| {
+        failures.push(Failure {
+            part,
+            reason: format!("{error:#}"),
+            needed,
+        });
+    };
+    let proofs = proofs::run(function, &device);
+    let proofs = proofs.inspect_err(|error| failed("proofs", true, error));
+    let proofs = proofs.unwrap_or_default();
     let mkeys = limits::mkeys(&device, 1, arguments.limit);
-    let aliases = match dpu.as_deref_mut() {
-        Some(dpu) => Some(dpu.limit(function, arguments.limit)?),
-        None => None,
-    };
-    // A device that fails the proof of the stock form refuses every bind. The rest of the report is of use all the same.
+    let aliases = dpu.as_deref_mut().and_then(|dpu| {
+        let aliases = dpu.limit(function, arguments.limit);
+        aliases
+            .inspect_err(|error| failed("aliases", true, error))
+            .ok()
+    });
+    // A device that fails the proof of the stock form refuses every bind.
     let binds = proofs.first().is_some_and(report::Proof::holds);
-    let peer = match dpu.as_deref_mut() {
-        Some(dpu) if binds => Some(dpu.exchange(function)?),
-        _ => None,
-    };
+    let peer = dpu.as_deref_mut().filter(|_| binds).and_then(|dpu| {
+        let peer = dpu.exchange(function);
+        peer.inspect_err(|error| failed("exchange", true, error))
+            .ok()
+    });
     let approaches: &[Approach] = match binds {
         true => &Approach::ALL,
         false => &[Approach::Umem, Approach::Indirection],
     };
-    let document = cost_table::measure(
-        function,
-        dpu.map(|dpu| cost_table::Dpu::Other(dpu)),
-        (approaches, &arguments.sizes, arguments.repeats),
-    )?;
-    let costs = document.rows.into_iter().map(|row| Cost {
-        approach: row.approach,
-        step: row.step,
-        size: row.size,
-        measured_us: row.measured_ns / 1e3,
-        slide_us: row.slide_ns.map(|ns| ns / 1e3),
-    });
+    let mut costs = Vec::new();
+    for approach in approaches {
+        let dpu = dpu.as_deref_mut().map(|dpu| cost_table::Dpu::Other(dpu));
+        let wanted = (&[*approach][..], &arguments.sizes[..], arguments.repeats);
+        match cost_table::measure(function, dpu, wanted) {
+            Ok(document) => costs.extend(document.rows.into_iter().map(cost)),
+            // The library has no key over a umem, and no key of the KSM form.
+            Err(error) => failed(
+                approach.name(),
+                matches!(approach, Approach::Umr | Approach::UmrPoolHit),
+                &error,
+            ),
+        }
+    }
     Ok(Report {
         schema: 1,
         version: env!("CARGO_PKG_VERSION"),
@@ -204,9 +220,21 @@ fn examine(
             mkeys,
             aliases,
         },
-        costs: costs.collect(),
+        costs,
         peer,
+        failures,
     })
+}
+
+/// A row of the report for a row of the cost table.
+fn cost(row: cost_table::Row) -> Cost {
+    Cost {
+        approach: row.approach,
+        step: row.step,
+        size: row.size,
+        measured_us: row.measured_ns / 1e3,
+        slide_us: row.slide_ns.map(|ns| ns / 1e3),
+    }
 }
 
 /// Name, firmware, link layer and capability bits of the function's device.

@@ -23,6 +23,19 @@ pub(crate) struct Report {
     pub(crate) costs: Vec<Cost>,
     /// Present only with `--peer`.
     pub(crate) peer: Option<Peer>,
+    /// Parts that an error ended. The other parts of the report are complete.
+    pub(crate) failures: Vec<Failure>,
+}
+
+/// A part of the probe that an error ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Failure {
+    /// `proofs`, `aliases`, `exchange`, or the approach of `costs`.
+    pub(crate) part: &'static str,
+    /// The call, the object and the answer of the device.
+    pub(crate) reason: String,
+    /// Whether the library uses the calls of this part.
+    pub(crate) needed: bool,
 }
 
 /// Capability bits and values that the library requires.
@@ -128,6 +141,14 @@ impl Report {
             && self.capabilities.allow
             && self.proofs.iter().all(Proof::holds)
             && self.peer.as_ref().is_none_or(Peer::holds)
+            && self.peer.as_ref().is_none_or(|peer| self.is_another(peer))
+            && self.failures.iter().all(|failure| !failure.needed)
+    }
+
+    /// Whether the peer uses another function than this side. Aliases are between two functions of one adapter, whose
+    /// numbers differ.
+    fn is_another(&self, peer: &Peer) -> bool {
+        peer.vhca_id != self.capabilities.vhca_id
     }
 
     pub(crate) fn text(&self) -> String {
@@ -193,6 +214,7 @@ impl Report {
                 "\npeer {}: {}, firmware {}, {}, vhca_id {:#x}",
                 peer.address, peer.device, peer.firmware, peer.link, peer.vhca_id
             )?;
+            writeln!(to, "  another function: {}", yes(self.is_another(peer)))?;
             writeln!(
                 to,
                 "  read {} bytes of this host: right {}, refused when invalid {}",
@@ -205,6 +227,13 @@ impl Report {
                 "  alias {:.0} us, read {:.0} us, end of the alias {:.0} us",
                 peer.alias_create_us, peer.read_us, peer.alias_destroy_us
             )?;
+        }
+        for failure in &self.failures {
+            let part = match failure.needed {
+                true => "NO",
+                false => "no, which the library does not need",
+            };
+            writeln!(to, "\n{}: {part}\n  {}", failure.part, failure.reason)?;
         }
         Ok(())
     }
@@ -272,6 +301,7 @@ pub(crate) mod tests {
                 read_us: 20.0,
                 alias_destroy_us: 100.0,
             }),
+            failures: Vec::new(),
         }
     }
 
@@ -279,18 +309,30 @@ pub(crate) mod tests {
     #[test]
     fn one_failure_is_enough() {
         assert!(sample().holds());
-        let without: [fn(&mut Report); 6] = [
+        let failure = |needed| Failure {
+            part: "umr",
+            reason: "CREATE_MKEY refused".to_owned(),
+            needed,
+        };
+        let without: [fn(&mut Report); 7] = [
             |report| report.capabilities.alias = false,
             |report| report.capabilities.allow = false,
             |report| report.proofs[0].read = false,
             |report| report.proofs[0].invalid_refused = false,
             |report| report.peer.as_mut().expect("a peer").verified = false,
             |report| report.peer.as_mut().expect("a peer").invalid_refused = false,
+            |report| report.peer.as_mut().expect("a peer").vhca_id = 7,
         ];
         for change in without {
             let mut report = sample();
             change(&mut report);
             assert!(!report.holds(), "{report:?}");
+        }
+        for needed in [true, false] {
+            let mut report = sample();
+            report.failures.push(failure(needed));
+            assert_eq!(report.holds(), !needed);
+            assert_eq!(report.text().contains("NO"), needed, "{}", report.text());
         }
         let mut alone = sample();
         alone.peer = None;

@@ -40,7 +40,10 @@ impl Function {
         // SAFETY: the list is freed below, after the device was opened.
         let list = unsafe { lib.ibv_get_device_list(&raw mut count) };
         if list.is_null() {
-            return Err(last_error("a list of devices (ibv_get_device_list)"));
+            return Err(last_error(
+                "a list of devices (ibv_get_device_list)",
+                "load the kernel modules mlx5_ib and ib_uverbs",
+            ));
         }
         let mut names = Vec::new();
         let mut opened = None;
@@ -61,8 +64,12 @@ impl Function {
                 };
                 // SAFETY: an mlx5 device of the list.
                 let context = unsafe { lib.mlx5dv_open_device(device, &raw mut attr) };
-                let context = NonNull::new(context)
-                    .ok_or_else(|| last_error(&format!("{found} with DEVX (mlx5dv_open_device)")));
+                let context = NonNull::new(context).ok_or_else(|| {
+                    last_error(
+                        &format!("{found} with DEVX (mlx5dv_open_device)"),
+                        "check this user's access to /dev/infiniband, and that the kernel is 5.0 or later",
+                    )
+                });
                 opened = Some((found, context));
                 break;
             }
@@ -81,7 +88,10 @@ impl Function {
         // SAFETY: just opened.
         let pd = unsafe { lib.ibv_alloc_pd(context.as_ptr()) };
         let Some(pd) = NonNull::new(pd) else {
-            let error = last_error("a protection domain (ibv_alloc_pd)");
+            let error = last_error(
+                "a protection domain (ibv_alloc_pd)",
+                "check the kernel's log",
+            );
             // SAFETY: just opened, and it has no objects.
             unsafe { lib.ibv_close_device(context.as_ptr()) };
             return Err(error);
@@ -139,8 +149,14 @@ impl Drop for Function {
     }
 }
 
-fn last_error(what: &str) -> DeviceError {
+fn last_error(what: &str, advice: &str) -> DeviceError {
+    let error = io::Error::last_os_error();
+    // Some failures of libibverbs do not set errno.
+    let reason = match error.raw_os_error() {
+        None | Some(0) => "no reason given".to_owned(),
+        Some(_) => error.to_string(),
+    };
     DeviceError::Unsupported {
-        what: format!("{what}: {}", io::Error::last_os_error()),
+        what: format!("{what}: {reason}; {advice}"),
     }
 }
