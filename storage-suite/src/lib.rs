@@ -19,6 +19,7 @@
 mod device;
 mod engine;
 mod ext4;
+mod faults;
 mod peers;
 mod place;
 mod soak;
@@ -26,7 +27,6 @@ mod soak;
 pub use peers::bench;
 
 use anyhow::{Context, Result, bail, ensure};
-use dev_process::process;
 use dev_process::workspace;
 use place::{Place, Server, Way, without};
 use serde_json::Value;
@@ -61,6 +61,7 @@ pub const SAMPLE: &[&str] = &[
     "fio: mixed sizes for ten seconds",
     "fio: with each target absent",
     "fio: a target is killed",
+    "fio: all targets stop",
     "fio: its requests through the DPU",
     "ext4",
     "targets",
@@ -71,6 +72,7 @@ pub const SAMPLE: &[&str] = &[
     "DPU: qemu-img: convert",
     "DPU: fio: random",
     "DPU: fio: a target is killed",
+    "DPU: fio: all targets stop",
     "DPU: ext4: targets",
 ];
 
@@ -100,7 +102,11 @@ const THROUGH_DPU: &[(&str, Test)] = &[
     ),
     (
         "DPU: fio: a target is killed, another one stops, both return",
-        fio_lost,
+        faults::lost,
+    ),
+    (
+        "DPU: fio: all targets stop and two are killed, and no request fails",
+        faults::stalled,
     ),
     (
         "DPU: ext4: a file system survives an absent and a damaged target",
@@ -129,7 +135,11 @@ const TESTS: &[(&str, Test)] = &[
     ),
     (
         "fio: a target is killed, another one stops, both return",
-        fio_lost,
+        faults::lost,
+    ),
+    (
+        "fio: all targets stop and two are killed, and no request fails",
+        faults::stalled,
     ),
     (
         "ext4: a file system survives an absent and a damaged target",
@@ -474,69 +484,6 @@ fn fio_degraded(place: &Place<'_>) -> Result<()> {
         place.compare_each("image")?;
     }
     Ok(())
-}
-
-/// Targets in processes of their own: one is killed while fio writes and verifies, another one is stopped. Both return
-/// and are completed.
-fn fio_lost(place: &Place<'_>) -> Result<()> {
-    place.create(SIZE_MIB, 4096)?;
-    let mut processes = Vec::new();
-    for name in FILES {
-        processes.push(place.target(name, "127.0.0.1:0")?);
-    }
-    let addresses: Vec<String> = processes
-        .iter()
-        .map(|(_, address)| address.clone())
-        .collect();
-    let targets: Vec<&str> = addresses.iter().map(String::as_str).collect();
-    let server = place.export(&[&targets[..], &["--target-timeout", "1000"]].concat())?;
-    let said = |word: &str| {
-        let there = || server.said().contains(word);
-        ensure!(
-            process::wait_until(LIMIT, there),
-            "no '{word}':\n{}",
-            server.said()
-        );
-        Ok(())
-    };
-    std::thread::scope(|scope| -> Result<()> {
-        let job = scope.spawn(|| {
-            let time = ["--time_based", "--runtime=15", "--verify_backlog=64"];
-            fio(
-                place,
-                &server.uri,
-                &[&time[..], &["--rw=randwrite", "--bs=4k", "--iodepth=8"]].concat(),
-            )
-        });
-        // Not before fio has written something.
-        let length = || fs::metadata(place.path(FILES[1])).map_or(0, |data| data.len());
-        ensure!(
-            process::wait_until(LIMIT, || length() > RECORDS_AT + (1 << 20)),
-            "fio writes nothing"
-        );
-        let (mut killed, address) = processes.remove(1);
-        killed.group.kill();
-        said("data_2 is not used any more")?;
-        drop(killed);
-        let address = address.strip_prefix("tcp:").context("an address")?;
-        processes.insert(1, place.target(FILES[1], address)?);
-        said("data_2 is complete")?;
-        let stopped = i32::try_from(processes[2].0.group.child.id())?;
-        // SAFETY: kill(2) takes plain integers; the process is a child that is not waited for.
-        unsafe { libc::kill(stopped, libc::SIGSTOP) };
-        said("data_p is not used any more")?;
-        // SAFETY: as above.
-        unsafe { libc::kill(stopped, libc::SIGCONT) };
-        said("data_p is complete")?;
-        let job = job.join();
-        job.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            .map(drop)
-    })?;
-    place.stock("nbdcopy", &[&server.uri, "image"])?;
-    drop(server);
-    drop(processes);
-    place.scrub()?;
-    place.compare_each("image")
 }
 
 /// A file system with the project's own documents, through an absent target, flipped bits and a new target.

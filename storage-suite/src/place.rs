@@ -171,6 +171,11 @@ impl Place<'_> {
         Ok(running)
     }
 
+    /// As [`Place::target`], at an address to which it can return.
+    pub(super) fn new_target(&self, file: &str) -> Result<(Running, String)> {
+        self.target(file, &format!("127.0.0.1:{}", free_port()?))
+    }
+
     /// Serves a target in a process of its own. Returns it and its address.
     pub(super) fn target(&self, file: &str, listen: &str) -> Result<(Running, String)> {
         let mut command = Command::new(self.world.bin.join("xgvmi-blk"));

@@ -40,7 +40,7 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
     place.create(SIZE_MIB, 4096)?;
     let mut targets = Vec::new();
     for name in FILES {
-        targets.push(place.target(name, "127.0.0.1:0")?);
+        targets.push(place.new_target(name)?);
     }
     let words: Vec<&str> = targets
         .iter()

@@ -191,6 +191,15 @@ impl BlkError {
         }
     }
 
+    /// True if the return of a target may help.
+    #[must_use]
+    pub(crate) fn wants_target(&self) -> bool {
+        matches!(
+            self,
+            Self::TooFewTargets { .. } | Self::Lost { .. } | Self::Offline(_)
+        )
+    }
+
     /// True if the target answered and the half block is wrong or absent, so that writing it again helps.
     #[must_use]
     pub fn is_repairable(&self) -> bool {

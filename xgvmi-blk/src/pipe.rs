@@ -7,6 +7,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, poll};
 
+/// Time after which a call that is late asks again whether it is given up.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
 /// How answers name their calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
@@ -86,11 +89,32 @@ impl Pipe {
 
     /// Waits for the answer to a call.
     pub(crate) fn wait(&self, number: u64) -> Result<Vec<u8>> {
-        let end = Instant::now() + self.limit;
+        self.wait_longer(number, self.limit, |_| true)
+    }
+
+    /// As [`Pipe::wait`]. At the limit `gives_up` gets the reason and decides. The answer is awaited as long as it
+    /// refuses, up to `longest`.
+    pub(crate) fn wait_longer(
+        &self,
+        number: u64,
+        longest: Duration,
+        gives_up: impl Fn(&str) -> bool,
+    ) -> Result<Vec<u8>> {
+        let begun = Instant::now();
+        let mut limit = self.limit;
         loop {
-            if let Some(answer) = self.look(number, end)? {
+            if let Some(answer) = self.look(number, begun + limit)? {
                 return Ok(answer);
             }
+            let waited = begun.elapsed();
+            if waited < limit {
+                continue;
+            }
+            let reason = format!("no answer within {} ms", limit.as_millis());
+            if limit >= longest || gives_up(&reason) {
+                return Err(self.shut(&reason));
+            }
+            limit = (limit + self.limit.min(ASK_AGAIN)).min(longest);
         }
     }
 
@@ -150,8 +174,7 @@ impl Pipe {
         // Without a connection there is no answer.
         state.link()?;
         if end <= Instant::now() {
-            let reason = format!("no answer within {} ms", self.limit.as_millis());
-            return Err(self.close(&mut state, reason));
+            return Ok(None);
         }
         self.arrive(state, end)?;
         Ok(self.state().answers.remove(&number))

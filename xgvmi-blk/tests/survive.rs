@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    EIO, ENOSPC, Nbd, Running, SECTOR, create, good, program, random, sector, turn, wait_until,
+    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, create, good, program, random, sector, turn,
+    wait_until,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -124,6 +125,13 @@ impl World {
         });
     }
 
+    /// Exports the volume again, with other options.
+    fn export_again(&mut self, more: &[&str]) {
+        self.export.take().unwrap().kill();
+        let (export, client) = export_with(self.dir.path(), &self.addresses, more);
+        (self.export, self.client) = (Some(export), client);
+    }
+
     #[track_caller]
     fn wait_absent(&self, role: usize) {
         wait_until("the target is absent", || self.status(role)["absent"] != "");
@@ -147,14 +155,18 @@ impl World {
 
 /// Starts an export of targets. They count as absent after 1.5 s: a busy machine delays answers, too.
 fn export(dir: &Path, targets: &[String]) -> (Running, Nbd) {
+    export_with(dir, targets, &[])
+}
+
+fn export_with(dir: &Path, targets: &[String], more: &[&str]) -> (Running, Nbd) {
     let (socket, status) = (dir.join("nbd"), dir.join("status"));
-    let more = [
+    let usual = [
         "--target-timeout",
         "1500",
         "--status-socket",
         status.to_str().unwrap(),
     ];
-    let export = Running::export(targets, &socket, &more);
+    let export = Running::export(targets, &socket, &[&usual[..], more].concat());
     let client = Nbd::connect(&socket);
     (export, client)
 }
@@ -486,6 +498,8 @@ fn two_lost_targets_are_errors_until_one_returns() {
     let _turn = turn();
     for kept in 0..3 {
         let mut world = World::new(11 + kept as u64);
+        // Requests do not wait for the return.
+        world.export_again(&["--outage-limit", "0"]);
         world.write(64);
         let lost: Vec<usize> = (0..3).filter(|role| *role != kept).collect();
         for role in &lost {
@@ -521,6 +535,68 @@ fn two_lost_targets_are_errors_until_one_returns() {
         world.write(16);
         world.finish();
     }
+}
+
+/// Two targets are killed with a request under way, and return. The request waits for them.
+#[test]
+fn requests_wait_for_two_lost_targets() {
+    let _turn = turn();
+    for kept in 0..3 {
+        let mut world = World::new(20 + kept as u64);
+        world.write(24);
+        let lost: Vec<usize> = (0..3).filter(|role| *role != kept).collect();
+        for role in &lost {
+            world.kill(*role);
+        }
+        let (range, data) = world.next();
+        world
+            .client
+            .post((WRITE, 0), range.start * SECTOR, data.len(), &data);
+        for role in &lost {
+            world.wait_absent(*role);
+            world.restart(*role);
+        }
+        world.client.reply().unwrap();
+        world.shadow[range].fill(world.version);
+        world.read_all("both have returned");
+        for role in lost {
+            world.wait_complete(role);
+        }
+        world.finish();
+    }
+}
+
+/// All targets stop for longer than they may take for an answer. One is given up, and the requests wait for the others.
+#[test]
+fn requests_wait_while_all_targets_stop() {
+    let _turn = turn();
+    let mut world = World::new(30);
+    for _ in 0..2 {
+        world.write(24);
+        for target in world.targets.iter().flatten() {
+            target.signal(libc::SIGSTOP);
+        }
+        let (range, data) = world.next();
+        world
+            .client
+            .post((WRITE, 0), range.start * SECTOR, data.len(), &data);
+        let absent = |world: &World| {
+            (0..3)
+                .filter(|role| world.status(*role)["absent"] != "")
+                .count()
+        };
+        wait_until("one target is given up", || absent(&world) == 1);
+        for target in world.targets.iter().flatten() {
+            target.signal(libc::SIGCONT);
+        }
+        world.client.reply().unwrap();
+        world.shadow[range].fill(world.version);
+        world.read_all("they go on");
+        for role in 0..3 {
+            world.wait_complete(role);
+        }
+    }
+    world.finish();
 }
 
 /// All processes are killed with SIGKILL while two targets that have returned are not complete yet.

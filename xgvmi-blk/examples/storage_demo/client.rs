@@ -142,6 +142,7 @@ fn direct(targets: &[String]) -> Result<xgvmi_blk::Volume> {
             address: address.trim_start_matches("tcp:").to_owned(),
             secret: None,
             limit: Duration::from_secs(10),
+            longest: Duration::from_secs(60),
             owner,
         })?))
     };

@@ -23,6 +23,7 @@ pub struct Opener {
     targets: Vec<String>,
     capacity: Option<u64>,
     remote: Address,
+    outage_limit: Duration,
 }
 
 impl Opener {
@@ -39,8 +40,10 @@ impl Opener {
                 address: String::new(),
                 secret,
                 limit: args.target_limit()?,
+                longest: args.target_limit()?.max(args.outage_limit()?),
                 owner: new_id()?.0,
             },
+            outage_limit: args.outage_limit()?,
         })
     }
 
@@ -99,6 +102,7 @@ impl Opener {
 
     /// Starts a thread that keeps the volume complete.
     pub(super) fn keep(self, volume: &Arc<Volume>) -> Result<()> {
+        volume.set_outage_limit(self.outage_limit);
         let volume = Arc::clone(volume);
         let keeper = std::thread::Builder::new().name("keeper".to_owned());
         keeper
@@ -116,7 +120,10 @@ impl Opener {
             for name in &self.targets {
                 if !present.contains(name) {
                     let taken = self.open(name).and_then(|target| volume.attach(target));
-                    complete &= taken.is_err();
+                    if let Ok(role) = taken {
+                        complete = false;
+                        eprintln!("xgvmi-blk: {role} is used again: {name}");
+                    }
                     tell_once(&mut told, name, taken.map_err(Into::into));
                 }
             }
@@ -193,14 +200,18 @@ pub fn new_id() -> Result<Id> {
 /// # Errors
 /// As [`Volume::rebuild`].
 pub fn rebuild(volume: &Volume) -> Result<()> {
+    let mut result = Ok(());
     for (role, target) in Role::ALL.into_iter().zip(volume.status().targets) {
         if target.absent.is_empty() {
+            let was_complete = volume.is_complete(role);
             // Also marks a target as complete that lacks nothing.
-            let count = volume.rebuild(role)?;
-            if count != 0 {
-                eprintln!("xgvmi-blk: {role} is complete: it lacked {count} blocks");
+            match volume.rebuild(role) {
+                Ok(0) if was_complete => {}
+                Ok(count) => eprintln!("xgvmi-blk: {role} is complete: it lacked {count} blocks"),
+                // The others are completed nevertheless.
+                Err(error) => result = result.and(Err(error)),
             }
         }
     }
-    Ok(())
+    Ok(result?)
 }

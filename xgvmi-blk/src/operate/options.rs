@@ -68,10 +68,14 @@ pub struct OpenArgs {
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: address, in milliseconds. A slower one counts as absent
-    /// [default: 5000].
+    /// Longest wait for an answer of a target at a tcp: address, in milliseconds. A slower one counts as absent if the
+    /// two others hold everything [default: 5000].
     #[arg(long, value_name = "MS")]
     pub target_timeout: Option<u64>,
+    /// Longest wait of a request for targets that it cannot do without, in milliseconds: for a slow one, and for one that
+    /// returns. Then the request fails [default: 20000].
+    #[arg(long, value_name = "MS")]
+    pub outage_limit: Option<u64>,
 }
 
 impl OpenArgs {
@@ -81,7 +85,21 @@ impl OpenArgs {
             capacity: self.capacity.or(file.capacity),
             secret_file: self.secret_file.or(file.secret_file),
             target_timeout: self.target_timeout.or(file.target_timeout),
+            outage_limit: self.outage_limit.or(file.outage_limit),
         }
+    }
+
+    /// Longest wait of a request for targets that it cannot do without.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn outage_limit(&self) -> Result<Duration> {
+        let limit_ms = self.outage_limit.unwrap_or(20_000);
+        Ok(Duration::from_millis(within(
+            "outage-limit",
+            limit_ms,
+            0..=600_000,
+        )?))
     }
 
     /// Longest wait for an answer of a target.
@@ -210,11 +228,12 @@ pub struct ExportArgs {
 }
 
 /// Names that the file of an export may have. A flattened structure cannot refuse others by itself.
-const EXPORT_NAMES: [&str; 12] = [
+const EXPORT_NAMES: [&str; 13] = [
     "targets",
     "capacity",
     "secret-file",
     "target-timeout",
+    "outage-limit",
     "socket",
     "name",
     "service",
@@ -275,6 +294,7 @@ impl ExportArgs {
             _ => {}
         }
         all.open.target_limit()?;
+        all.open.outage_limit()?;
         all.drain_limit()?;
         Ok(all)
     }
@@ -332,11 +352,12 @@ pub struct ServiceArgs {
 }
 
 /// Names that the file of a service may have. A flattened structure cannot refuse others by itself.
-const SERVICE_NAMES: [&str; 12] = [
+const SERVICE_NAMES: [&str; 13] = [
     "targets",
     "capacity",
     "secret-file",
     "target-timeout",
+    "outage-limit",
     "listen",
     "initiator-secret-file",
     "device",
@@ -386,6 +407,7 @@ impl ServiceArgs {
             );
         }
         all.open.target_limit()?;
+        all.open.outage_limit()?;
         all.drain_limit()?;
         all.workers()?;
         all.transfer_max()?;
@@ -511,8 +533,9 @@ mod tests {
         assert_eq!(found.listen().port(), 9);
         assert_eq!(found.capacity, Some(Size(5 << 20)));
         assert_eq!(target(&["/b"]).unwrap().listen().port(), 7710);
-        let options =
-            file("targets = ['a', 'b']\nsocket = 's'\ncapacity = 4096\ntarget-timeout = 70");
+        let options = file(
+            "targets = ['a', 'b']\nsocket = 's'\ncapacity = 4096\ntarget-timeout = 70\noutage-limit = 0",
+        );
         let found = export(&["--config", path(&options), "--name", "n"]).unwrap();
         assert_eq!(found.targets, ["a", "b"]);
         assert_eq!(found.open.capacity, Some(Size(4096)));
@@ -520,6 +543,7 @@ mod tests {
             found.open.target_limit().unwrap(),
             Duration::from_millis(70)
         );
+        assert!(found.open.outage_limit().unwrap().is_zero());
         assert_eq!(found.drain_limit().unwrap(), Duration::from_secs(10));
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!(
@@ -565,6 +589,10 @@ mod tests {
         check(
             export(&["a", "b", "--socket", "s", "--target-timeout", "0"]),
             "target-timeout is 0",
+        );
+        check(
+            export(&["a", "b", "--socket", "s", "--outage-limit", "600001"]),
+            "outage-limit is 600001",
         );
         check(
             export(&["a", "b", "--socket", "s", "--drain-limit-s", "3601"]),

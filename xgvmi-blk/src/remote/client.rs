@@ -2,10 +2,10 @@
 
 use super::wire::{Answer, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
-use crate::pipe::{Order, Pipe};
+use crate::pipe::{Broken, Order, Pipe};
 use crate::record::Half;
-use crate::store::{Begun, Held, Identity, Step, Target, Usage};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::store::{Begun, Held, Identity, Seating, Step, Target, Usage};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
 
@@ -16,19 +16,29 @@ pub struct Address {
     pub address: String,
     /// The secret of both sides. None on machines where everyone is trusted.
     pub secret: Option<Secret>,
-    /// Longest wait for the answer to one call.
+    /// Longest wait for the answer to one call, if the volume can do without the target.
     pub limit: Duration,
+    /// Longest wait if it cannot, and for a step that the volume needs to begin with.
+    pub longest: Duration,
     /// Number of the process that owns the volume. Two openings never have the same one.
     pub owner: [u8; 16],
 }
 
 /// A connection to a target, for several calls at once. After an error it is closed for good: a new one takes its place.
-#[derive(Debug)]
 pub struct RemoteTarget {
     name: String,
     owner: [u8; 16],
     pipe: Pipe,
+    longest: Duration,
     known: Mutex<(Identity, Usage)>,
+    seating: OnceLock<Weak<dyn Seating>>,
+}
+
+impl std::fmt::Debug for RemoteTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("RemoteTarget");
+        debug.field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl RemoteTarget {
@@ -41,7 +51,9 @@ impl RemoteTarget {
         let link = Link::connect(&to.address, to.limit, PROTOCOL, to.secret.as_ref());
         let link = link.map_err(|error| unreachable(&name, &error))?;
         let pipe = Pipe::new(link, Order::InTurn, to.limit);
-        let (identity, usage) = match exchange(&name, &pipe, &Call::Hello)? {
+        let hello = pipe.send(|_| Call::Hello.to_bytes());
+        let hello = hello.and_then(|number| pipe.wait(number));
+        let (identity, usage) = match parse(&name, &pipe, hello)? {
             Answer::Hello(identity, usage) => (identity, usage),
             other => return Err(refusal(&name, 0, 0, other)),
         };
@@ -49,13 +61,26 @@ impl RemoteTarget {
             name,
             owner: to.owner,
             pipe,
+            longest: to.longest,
             known: Mutex::new((identity, usage)),
+            seating: OnceLock::new(),
         })
     }
 
     /// Calls the target.
     fn call(&self, call: &Call) -> Result<Answer> {
-        exchange(&self.name, &self.pipe, call)
+        let number = self.pipe.send(|_| call.to_bytes());
+        self.answer(number.map_err(|error| unreachable(&self.name, &error))?)
+    }
+
+    /// Waits for the answer to a call. Without a volume nobody needs the target longer than its limit.
+    fn answer(&self, number: u64) -> Result<Answer> {
+        let gives_up = |reason: &str| match self.seating.get().and_then(Weak::upgrade) {
+            Some(seating) => seating.gives_up(self, reason),
+            None => true,
+        };
+        let bytes = self.pipe.wait_longer(number, self.longest, gives_up);
+        parse(&self.name, &self.pipe, bytes)
     }
 
     /// Calls the target for an effect on `block`.
@@ -89,17 +114,8 @@ impl RemoteTarget {
     }
 }
 
-/// Sends a call and waits for its answer.
-fn exchange(name: &str, pipe: &Pipe, call: &Call) -> Result<Answer> {
-    let number = pipe.send(|_| call.to_bytes());
-    let number = number.map_err(|error| unreachable(name, &error))?;
-    answer(name, pipe, number)
-}
-
-fn answer(name: &str, pipe: &Pipe, number: u64) -> Result<Answer> {
-    let bytes = pipe
-        .wait(number)
-        .map_err(|error| unreachable(name, &error))?;
+fn parse(name: &str, pipe: &Pipe, bytes: Result<Vec<u8>, Broken>) -> Result<Answer> {
+    let bytes = bytes.map_err(|error| unreachable(name, &error))?;
     Answer::parse(&bytes).map_err(|error| unreachable(name, &pipe.shut(&error.to_string())))
 }
 
@@ -225,7 +241,7 @@ impl Target for RemoteTarget {
                 block,
                 generation,
             } => {
-                let answer = answer(&self.name, &self.pipe, call)?;
+                let answer = self.answer(call)?;
                 self.outcome(answer, block, generation)
             }
         }
@@ -237,15 +253,18 @@ impl Target for RemoteTarget {
 
     fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
         let owner = self.owner;
-        self.done(
-            &Call::Mark {
-                epoch,
-                complete,
-                owner,
-            },
-            0,
-            0,
-        )?;
+        let call = Call::Mark {
+            epoch,
+            complete,
+            owner,
+        };
+        let number = self.pipe.send(|_| call.to_bytes());
+        let number = number.map_err(|error| unreachable(&self.name, &error))?;
+        // It writes the superblock through to the disk, which may be busy with what was written before. A target that
+        // could not do that in time would never be taken back.
+        let bytes = self.pipe.wait_longer(number, self.longest, |_| false);
+        let answer = parse(&self.name, &self.pipe, bytes)?;
+        self.outcome(answer, 0, 0)?;
         let mut known = self.known();
         known.0.epoch = epoch;
         known.0.complete = complete;
@@ -254,5 +273,10 @@ impl Target for RemoteTarget {
 
     fn usage(&self) -> Usage {
         self.known().1
+    }
+
+    fn seated(&self, seating: Weak<dyn Seating>) {
+        // A target belongs to one volume.
+        let _ = self.seating.set(seating);
     }
 }

@@ -3,6 +3,8 @@
 mod client;
 mod server;
 #[cfg(test)]
+mod stall_tests;
+#[cfg(test)]
 mod tests;
 mod wire;
 

@@ -31,6 +31,7 @@ fn address(address: &str, owner: u8) -> Address {
         address: address.to_owned(),
         secret: None,
         limit: Duration::from_secs(10),
+        longest: Duration::from_secs(60),
         owner: [owner; 16],
     }
 }
@@ -114,6 +115,7 @@ fn a_target_that_does_not_answer_is_given_up_after_its_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = Address {
         limit: Duration::from_millis(50),
+        longest: Duration::from_secs(60),
         ..address(&listener.local_addr().unwrap().to_string(), 1)
     };
     let error = RemoteTarget::connect(&silent).unwrap_err();

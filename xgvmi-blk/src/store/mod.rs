@@ -27,7 +27,7 @@ use index::{ENTRY, Entry, Slot};
 use space::{Extent, Space};
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use superblock::{PAGE, Superblock};
 
 /// Free ranges of at least this length are given back to the file system.
@@ -187,6 +187,18 @@ pub trait Target: Send + Sync {
 
     /// Use of its space.
     fn usage(&self) -> Usage;
+
+    /// A volume uses this target. One elsewhere asks it before it counts as gone.
+    fn seated(&self, seating: Weak<dyn Seating>) {
+        let _ = seating;
+    }
+}
+
+/// The places of a volume's targets.
+pub trait Seating: Send + Sync {
+    /// True if the volume does not use `target` any more, which has not answered within its limit. False if requests need
+    /// it: the call goes on, and asks again.
+    fn gives_up(&self, target: &dyn Target, reason: &str) -> bool;
 }
 
 struct State {

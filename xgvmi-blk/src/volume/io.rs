@@ -1,13 +1,14 @@
 //! Reads, writes and flushes of a volume.
 
-use super::state::{BlockState, LOCKS, Seat, Volume, add};
+use super::seats::{Seat, same};
+use super::state::{BlockState, LOCKS, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
 use crate::store::{Begun, Step, Target};
 use std::panic::resume_unwind;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 /// The part of a range that lies in one block.
 struct Piece {
@@ -71,7 +72,7 @@ impl Volume {
         self.geometry.check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         for group in pieces.chunks(self.group()) {
-            self.read_group(group, bytes)?;
+            self.with_return(|| self.read_group(group, bytes))?;
         }
         add(&self.counters.read_bytes, bytes.len() as u64);
         Ok(())
@@ -87,8 +88,10 @@ impl Volume {
         self.geometry.check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         for group in pieces.chunks(self.group()) {
-            self.update(group, block::encode, |piece, into| {
-                into.copy_from_slice(&bytes[piece.range.clone()]);
+            self.with_return(|| {
+                self.update(group, block::encode, |piece, into| {
+                    into.copy_from_slice(&bytes[piece.range.clone()]);
+                })
             })?;
         }
         add(&self.counters.written_bytes, bytes.len() as u64);
@@ -137,7 +140,7 @@ impl Volume {
             if group.is_empty() {
                 return Ok(());
             }
-            self.update(&group, encode, |_, into| into.fill(0))?;
+            self.with_return(|| self.update(&group, encode, |_, into| into.fill(0)))?;
         }
     }
 
@@ -168,11 +171,16 @@ impl Volume {
     /// Fewer than two targets could do it.
     pub fn flush(&self) -> Result<()> {
         add(&self.counters.flushes, 1);
+        self.with_return(|| self.flush_once())
+    }
+
+    /// As [`Volume::flush`], without a wait for targets that return.
+    pub(super) fn flush_once(&self) -> Result<()> {
         let flush = |role| -> Result<()> {
             let target = self.target(role)?;
             target.flush().inspect_err(|error| {
                 if !error.is_full() {
-                    self.fail(role, &target, error);
+                    self.fail(&target, error);
                 }
             })
         };
@@ -201,7 +209,7 @@ impl Volume {
         };
         target.finish(begun).inspect_err(|error| {
             if !error.is_full() {
-                self.fail(role, target, error);
+                self.fail(target, error);
             }
         })
     }
@@ -341,28 +349,30 @@ impl Volume {
     /// Records who holds a block that was written.
     fn record(&self, write: &BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
         // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
-        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
-        let holds = |role: &Role| {
-            let at = role.index();
-            let same = matches!(
-                (&seats[at], &targets[at]),
-                (Seat::Present(now), Some(used)) if Arc::ptr_eq(now, used)
+        self.seats.look(|seats| {
+            let holds = |role: &Role| {
+                let at = role.index();
+                let is_used = matches!(
+                    (&seats[at], &targets[at]),
+                    (Seat::Present(now), Some(used)) if same(now.target.as_ref(), used.as_ref())
+                );
+                // A target without space for its index still holds the block, only not settled.
+                is_used
+                    && committed[at]
+                        .as_ref()
+                        .map_or_else(BlkError::is_full, |()| true)
+            };
+            let holders = Role::ALL.into_iter().filter(holds);
+            self.set_state(
+                write.block,
+                BlockState {
+                    generation: write.generation,
+                    holders: holders.fold(0, |mask, role| mask | role.bit()),
+                    zero: write.kind == Kind::Zero,
+                    lost: false,
+                },
             );
-            // A target without space for its index still holds the block, only not settled.
-            same && committed[at]
-                .as_ref()
-                .map_or_else(BlkError::is_full, |()| true)
-        };
-        let holders = Role::ALL.into_iter().filter(holds);
-        self.set_state(
-            write.block,
-            BlockState {
-                generation: write.generation,
-                holders: holders.fold(0, |mask, role| mask | role.bit()),
-                zero: write.kind == Kind::Zero,
-                lost: false,
-            },
-        );
+        });
     }
 
     /// Reads a group of pieces into the caller's bytes.
@@ -453,7 +463,7 @@ impl Volume {
                 add(&self.counters.corrupt_halves, 1);
                 eprintln!("xgvmi-blk: {role}: {error}");
             }
-            Some(error) => self.fail(role, target, error),
+            Some(error) => self.fail(target, error),
         }
     }
 
@@ -512,7 +522,7 @@ impl Volume {
             }
             Err(error) => {
                 if !error.is_full() {
-                    self.fail(role, target, &error);
+                    self.fail(target, &error);
                 }
                 false
             }

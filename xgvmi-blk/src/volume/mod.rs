@@ -13,10 +13,16 @@
 //! # Several processes
 //! A target has one owner at a time. Each opening raises the epoch on at least two targets, and generations start with
 //! the epoch: two openings never use the same one.
+//!
+//! # Targets that do not answer
+//! A target that does not answer within its limit is given up if the two others hold everything. Otherwise requests need
+//! it and wait longer for it. A request that fails because a target is absent waits for its return, up to the limit of
+//! [`Volume::set_outage_limit`], and is then carried out again. No lock of a block is held during that wait.
 
 mod io;
 mod open;
 mod repair;
+mod seats;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,13 @@
 //! Opens a volume: checks that the targets belong together, and decides which generation of each block counts.
 
-use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Seat, Volume};
+use super::seats::{Occupant, Seat, Seats};
+use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Volume};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
-use crate::store::{Held, Identity, Target};
+use crate::store::{Held, Identity, Seating, Target};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Highest epoch: the rest of a generation's 64 bits.
 const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
@@ -65,7 +66,11 @@ impl Volume {
         }
         let blocks = decide(&seats, identity)?;
         let seats = Role::ALL.map(|role| match seats[role.index()].take() {
-            Some(target) => Seat::Present(target),
+            Some(target) => Seat::Present(Occupant {
+                whole: target.identity().complete,
+                target,
+                arriving: false,
+            }),
             None => Seat::Absent("it was not there when the volume was opened".to_owned()),
         });
         let volume = Self {
@@ -73,13 +78,24 @@ impl Volume {
             id: identity.volume,
             epoch,
             counter: AtomicU64::new(0),
-            seats: RwLock::new(seats),
+            seats: Arc::new(Seats::new(seats)),
             blocks: Mutex::new(blocks.states),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             counters: Counters::default(),
         };
+        for role in Role::ALL {
+            if let Ok(target) = volume.target(role) {
+                target.seated(volume.seating());
+            }
+        }
         volume.settle(&blocks.unsettled)?;
         Ok(volume)
+    }
+
+    /// What a target asks before it is given up.
+    pub(super) fn seating(&self) -> Weak<dyn Seating> {
+        let seats: Weak<Seats> = Arc::downgrade(&self.seats);
+        seats
     }
 
     /// Settles what the last owner of the targets left between two steps.
@@ -110,7 +126,7 @@ impl Volume {
         if blocks.is_empty() {
             Ok(())
         } else {
-            self.flush()
+            self.flush_once()
         }
     }
 }

@@ -2,12 +2,12 @@
 
 use super::io::Halves;
 use super::open::agree;
-use super::state::{BlockState, Seat, Volume};
+use super::state::{BlockState, Volume};
 use crate::block;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
 use crate::store::Target;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// Result of a scrub.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -44,22 +44,23 @@ impl Volume {
         }
         // It is incomplete until the rebuild, so that two such targets never make a volume.
         target.mark(self.epoch, false)?;
-        {
-            let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
-            if let Seat::Present(other) = &seats[role.index()] {
-                return Err(BlkError::Disagree {
-                    first: other.name().to_owned(),
-                    second: target.name().to_owned(),
-                    difference: format!("both are {role}"),
-                });
-            }
+        self.seats.take(&target, || {
             // What it held before is unknown; writes from here on reach it.
-            let mut blocks = self.blocks();
-            for state in blocks.iter_mut() {
+            for state in self.blocks().iter_mut() {
                 state.holders &= !role.bit();
             }
-            seats[role.index()] = Seat::Present(Arc::clone(&target));
-        }
+        })?;
+        target.seated(self.seating());
+        // Without this its place stays taken by a target that nobody completes.
+        self.recognize(&target)
+            .inspect_err(|error| self.fail(&target, error))?;
+        self.seats.arrived(&target);
+        Ok(role)
+    }
+
+    /// Finds out what a target holds that has returned.
+    fn recognize(&self, target: &Arc<dyn Target>) -> Result<()> {
+        let role = target.identity().role;
         for held in target.held()? {
             let _lock = self.lock(held.block);
             let state = self.state(held.block);
@@ -78,7 +79,7 @@ impl Volume {
             );
             target.commit(held.block, held.generation)?;
         }
-        Ok(role)
+        Ok(())
     }
 
     /// Completes the target of a role. Returns the number of blocks that it lacked.
@@ -111,8 +112,9 @@ impl Volume {
                 reason: "fewer than two targets hold its last generation".to_owned(),
             });
         }
-        self.flush()?;
+        self.flush_once()?;
         target.mark(self.epoch, true)?;
+        self.seats.completed(&target);
         Ok(rebuilt)
     }
 
@@ -185,7 +187,7 @@ impl Volume {
             report.repaired_halves += self.write_again(block, state, &halves);
             report.bad_halves += u64::from(self.correct_parity(block, state, &halves, &mut report));
         }
-        self.flush()?;
+        self.flush_once()?;
         Ok(report)
     }
 

@@ -1,10 +1,12 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
+use super::seats::{Seat, Seats};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
 use crate::store::Target;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Locks for blocks: two blocks with the same number modulo this share one.
 pub(super) const LOCKS: usize = 256;
@@ -91,19 +93,13 @@ pub struct VolumeStatus {
     pub flushes: u64,
 }
 
-/// A place for a target. Absent ones have a reason.
-pub(super) enum Seat {
-    Present(Arc<dyn Target>),
-    Absent(String),
-}
-
 /// A volume that is open.
 pub struct Volume {
     pub(super) geometry: Geometry,
     pub(super) id: Id,
     pub(super) epoch: u64,
     pub(super) counter: AtomicU64,
-    pub(super) seats: RwLock<[Seat; TARGETS]>,
+    pub(super) seats: Arc<Seats>,
     pub(super) blocks: Mutex<Vec<BlockState>>,
     pub(super) locks: Vec<Mutex<()>>,
     pub(super) counters: Counters,
@@ -147,10 +143,10 @@ impl Volume {
                 missing[role.index()] += u64::from(!state.is_held_by(role));
             }
         }
-        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
-        let targets = Role::ALL.into_iter().map(|role| {
-            let (name, absent, used) = match &seats[role.index()] {
-                Seat::Present(target) => {
+        let target = |role: Role, seat: &Seat| {
+            let (name, absent, used) = match seat {
+                Seat::Present(occupant) => {
+                    let target = &occupant.target;
                     (target.name().to_owned(), String::new(), target.usage().used)
                 }
                 Seat::Absent(reason) => (String::new(), reason.clone(), 0),
@@ -162,8 +158,11 @@ impl Volume {
                 used,
                 missing_blocks: missing[role.index()],
             }
+        };
+        let targets = self.seats.look(|seats| {
+            let seats = Role::ALL.into_iter().zip(seats);
+            seats.map(|(role, seat)| target(role, seat)).collect()
         });
-        let targets = targets.collect();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         VolumeStatus {
@@ -185,40 +184,56 @@ impl Volume {
     /// Names of the targets in use.
     #[must_use]
     pub fn present(&self) -> Vec<String> {
-        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
         let name = |seat: &Seat| match seat {
-            Seat::Present(target) => Some(target.name().to_owned()),
+            Seat::Present(occupant) => Some(occupant.target.name().to_owned()),
             Seat::Absent(_) => None,
         };
-        seats.iter().filter_map(name).collect()
+        self.seats
+            .look(|seats| seats.iter().filter_map(name).collect())
+    }
+
+    /// True if the target of a role is in use and was completed. Blocks for which it had no space since do not count.
+    #[must_use]
+    pub fn is_complete(&self, role: Role) -> bool {
+        self.seats
+            .look(|seats| matches!(&seats[role.index()], Seat::Present(occupant) if occupant.whole))
+    }
+
+    /// Lets requests wait for a target that they need, up to `limit` after the loss of the last one. Without it they fail
+    /// at once. Somebody must [attach](Volume::attach) targets that return.
+    pub fn set_outage_limit(&self, limit: Duration) {
+        self.seats.set_outage_limit(limit);
+    }
+
+    /// Carries out `operation`. If it fails because a target is absent, it is repeated as soon as one has returned.
+    pub(super) fn with_return(&self, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let returns = self.seats.returns();
+            match operation() {
+                Err(error) if error.wants_target() => {
+                    if !self.seats.wait_for_return(returns, begun) {
+                        return Err(error);
+                    }
+                }
+                done => return done,
+            }
+        }
     }
 
     /// The target of a role.
     pub(super) fn target(&self, role: Role) -> Result<Arc<dyn Target>> {
-        let seats = self.seats.read().unwrap_or_else(PoisonError::into_inner);
-        match &seats[role.index()] {
-            Seat::Present(target) => Ok(Arc::clone(target)),
-            Seat::Absent(_) => Err(BlkError::Offline(role)),
-        }
+        self.seats.target(role)
     }
 
     /// Stops the use of a target. Its place is free for the same or another one.
     pub fn detach(&self, role: Role, reason: &str) {
-        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
-        if matches!(seats[role.index()], Seat::Present(_)) {
-            seats[role.index()] = Seat::Absent(reason.to_owned());
-        }
+        self.seats.free(role, reason);
     }
 
     /// Stops the use of `target` if it is still the one in use, because of an error of it.
-    pub(super) fn fail(&self, role: Role, target: &Arc<dyn Target>, error: &BlkError) {
-        let mut seats = self.seats.write().unwrap_or_else(PoisonError::into_inner);
-        if let Seat::Present(present) = &seats[role.index()]
-            && Arc::ptr_eq(present, target)
-        {
-            eprintln!("xgvmi-blk: {role} is not used any more: {error}");
-            seats[role.index()] = Seat::Absent(error.to_string());
-        }
+    pub(super) fn fail(&self, target: &Arc<dyn Target>, error: &BlkError) {
+        self.seats.fail(target, error);
     }
 
     pub(super) fn blocks(&self) -> MutexGuard<'_, Vec<BlockState>> {

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod outage;
+
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 24;
 

@@ -1,0 +1,226 @@
+//! The places of a volume's targets: who is in use, who is given up, and the wait for one that returns.
+
+use crate::error::{BlkError, Result};
+use crate::geometry::{Role, TARGETS};
+use crate::store::{Seating, Target};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A place for a target. Absent ones have a reason.
+pub(super) enum Seat {
+    /// In use.
+    Present(Occupant),
+    /// Free.
+    Absent(String),
+}
+
+/// A target in use.
+pub(super) struct Occupant {
+    pub(super) target: Arc<dyn Target>,
+    /// It was completed since it took its place.
+    pub(super) whole: bool,
+    /// What it holds is not known yet.
+    pub(super) arriving: bool,
+}
+
+/// The places of all targets.
+pub(super) struct Seats {
+    state: Mutex<State>,
+    /// A target has returned, or the limit has changed.
+    changed: Condvar,
+}
+
+struct State {
+    seats: [Seat; TARGETS],
+    /// Targets that have returned so far.
+    returns: u64,
+    /// When a target was lost last.
+    lost_at: Option<Instant>,
+    /// Longest time from the loss of a target until requests that need it fail.
+    outage_limit: Duration,
+    /// Number of times that a request has looked for a target that returns.
+    #[cfg(test)]
+    attempts: u64,
+}
+
+impl Seats {
+    pub(super) fn new(seats: [Seat; TARGETS]) -> Self {
+        Self {
+            state: Mutex::new(State {
+                seats,
+                returns: 0,
+                lost_at: None,
+                outage_limit: Duration::ZERO,
+                #[cfg(test)]
+                attempts: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic cannot leave the places half changed: each is replaced as a whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the places to `look`, which must not use them otherwise.
+    pub(super) fn look<T>(&self, look: impl FnOnce(&[Seat; TARGETS]) -> T) -> T {
+        look(&self.state().seats)
+    }
+
+    /// The target of a role.
+    pub(super) fn target(&self, role: Role) -> Result<Arc<dyn Target>> {
+        match &self.state().seats[role.index()] {
+            Seat::Present(occupant) => Ok(Arc::clone(&occupant.target)),
+            Seat::Absent(_) => Err(BlkError::Offline(role)),
+        }
+    }
+
+    /// Gives `target` its place. `clear` runs before any other thread sees it there.
+    pub(super) fn take(&self, target: &Arc<dyn Target>, clear: impl FnOnce()) -> Result<()> {
+        let role = target.identity().role;
+        let mut state = self.state();
+        if let Seat::Present(other) = &state.seats[role.index()] {
+            return Err(BlkError::Disagree {
+                first: other.target.name().to_owned(),
+                second: target.name().to_owned(),
+                difference: format!("both are {role}"),
+            });
+        }
+        clear();
+        state.seats[role.index()] = Seat::Present(Occupant {
+            target: Arc::clone(target),
+            whole: false,
+            arriving: true,
+        });
+        Ok(())
+    }
+
+    /// What `target` holds is known from here on. Requests that wait for a target try again.
+    pub(super) fn arrived(&self, target: &Arc<dyn Target>) {
+        let mut state = self.state();
+        if let Some(occupant) = state.occupant(target.as_ref()) {
+            occupant.arriving = false;
+            state.returns += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// `target` holds everything from here on.
+    pub(super) fn completed(&self, target: &Arc<dyn Target>) {
+        if let Some(occupant) = self.state().occupant(target.as_ref()) {
+            occupant.whole = true;
+        }
+    }
+
+    /// Frees a place, whoever has it.
+    pub(super) fn free(&self, role: Role, reason: &str) {
+        let mut state = self.state();
+        if let Seat::Present(_) = &state.seats[role.index()] {
+            state.lose(role, reason);
+        }
+    }
+
+    /// Frees the place of `target` if it is still in use, because of an error of it.
+    pub(super) fn fail(&self, target: &Arc<dyn Target>, error: &BlkError) {
+        let mut state = self.state();
+        if let Some(role) = state.find(target.as_ref()) {
+            eprintln!("xgvmi-blk: {role} is not used any more: {error}");
+            state.lose(role, &error.to_string());
+        }
+    }
+
+    /// How long requests wait for a target that returns. Somebody must attach it.
+    pub(super) fn set_outage_limit(&self, limit: Duration) {
+        self.state().outage_limit = limit;
+        self.changed.notify_all();
+    }
+
+    /// Number of targets that have returned so far.
+    pub(super) fn returns(&self) -> u64 {
+        self.state().returns
+    }
+
+    /// Number of times that a request has looked for a target that returns.
+    #[cfg(test)]
+    pub(super) fn attempts(&self) -> u64 {
+        self.state().attempts
+    }
+
+    /// Waits until a target has returned since there were `returns`. False if none is absent, or none comes in time. The
+    /// limit counts from the loss of the last target, or from `begun` if that was earlier: a request waits no longer in
+    /// all, however often targets come and go, and after the limit requests fail at once.
+    pub(super) fn wait_for_return(&self, returns: u64, begun: Instant) -> bool {
+        let mut state = self.state();
+        loop {
+            #[cfg(test)]
+            {
+                state.attempts += 1;
+            }
+            if state.returns != returns {
+                // A last attempt, if this one took long.
+                return Instant::now() < begun + 2 * state.outage_limit;
+            }
+            let waits = state.seats.iter().any(|seat| match seat {
+                Seat::Present(occupant) => occupant.arriving,
+                Seat::Absent(_) => true,
+            });
+            let Some(lost_at) = state.lost_at.filter(|_| waits) else {
+                return false;
+            };
+            let end = lost_at.min(begun) + state.outage_limit;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl State {
+    /// The place of `target`, if it is in use. Asks the target nothing: it may be busy.
+    fn find(&self, target: &dyn Target) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| {
+            matches!(&self.seats[role.index()], Seat::Present(occupant) if same(occupant.target.as_ref(), target))
+        })
+    }
+
+    fn occupant(&mut self, target: &dyn Target) -> Option<&mut Occupant> {
+        let role = self.find(target)?;
+        match &mut self.seats[role.index()] {
+            Seat::Present(occupant) => Some(occupant),
+            Seat::Absent(_) => None,
+        }
+    }
+
+    fn lose(&mut self, role: Role, reason: &str) {
+        self.seats[role.index()] = Seat::Absent(reason.to_owned());
+        self.lost_at = Some(Instant::now());
+    }
+}
+
+/// True if both are the same object.
+pub(super) fn same(one: &dyn Target, other: &dyn Target) -> bool {
+    std::ptr::addr_eq(one, other)
+}
+
+impl Seating for Seats {
+    fn gives_up(&self, target: &dyn Target, reason: &str) -> bool {
+        let mut state = self.state();
+        let Some(role) = state.find(target) else {
+            return true;
+        };
+        let others = Role::ALL.into_iter().filter(|other| *other != role);
+        let mut others = others.map(|other| &state.seats[other.index()]);
+        let dispensable =
+            others.all(|seat| matches!(seat, Seat::Present(occupant) if occupant.whole));
+        if dispensable {
+            let name = target.name();
+            eprintln!("xgvmi-blk: {role} is not used any more: {name}: {reason}");
+            state.lose(role, &format!("{name}: {reason}"));
+        }
+        dispensable
+    }
+}

@@ -1,0 +1,174 @@
+//! Tests of requests that need an absent target, and of targets that fail while they return.
+
+use super::*;
+use crate::store::Seating as _;
+use std::time::Duration;
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A target that takes its place and then does not tell what it holds.
+struct Mute(Arc<dyn Target>);
+
+impl Target for Mute {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn identity(&self) -> Identity {
+        self.0.identity()
+    }
+
+    fn held(&self) -> Result<Vec<Held>> {
+        Err(BlkError::io("mute", io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
+        self.0.prepare(block, half, keep)
+    }
+
+    fn commit(&self, block: u64, generation: u64) -> Result<()> {
+        self.0.commit(block, generation)
+    }
+
+    fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
+        self.0.fetch(block, generation)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.0.flush()
+    }
+
+    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
+        self.0.mark(epoch, complete)
+    }
+
+    fn usage(&self) -> Usage {
+        self.0.usage()
+    }
+}
+
+/// Runs a request while two targets are absent, and takes them back when it has begun.
+fn during_an_outage(request: impl FnOnce(&Volume) -> Result<()> + Send) -> (World, Vec<u64>) {
+    let world = World::new();
+    let volume = world.open();
+    let shadow = fill(&volume, 3);
+    let lost = [Role::First, Role::Parity];
+    for role in lost {
+        volume.detach(role, "the test says so");
+    }
+    let attempts = || volume.seats.attempts();
+    let before = attempts();
+    volume.set_outage_limit(LONG);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| request(&volume));
+        while attempts() == before {
+            std::thread::yield_now();
+        }
+        for role in lost {
+            volume.attach(world.store(role)).unwrap();
+        }
+        waits.join().unwrap().unwrap();
+    });
+    for role in lost {
+        volume.rebuild(role).unwrap();
+    }
+    drop(volume);
+    (world, shadow)
+}
+
+#[test]
+fn requests_wait_for_targets_that_return() {
+    let (world, mut shadow) = during_an_outage(|volume| volume.write(offset(4), &content(4, 6)));
+    shadow[4] = 6;
+    expect_each(&world, &shadow);
+    let (world, shadow) = during_an_outage(|volume| {
+        let mut bytes = vec![0; 3 * BLOCK];
+        volume.read(offset(4), &mut bytes)?;
+        let expected: Vec<u8> = (4..7).flat_map(|block| content(block, 3)).collect();
+        assert!(bytes == expected);
+        Ok(())
+    });
+    expect_each(&world, &shadow);
+    let (world, shadow) = during_an_outage(Volume::flush);
+    expect_each(&world, &shadow);
+    let (world, mut shadow) = during_an_outage(|volume| volume.trim(offset(1), offset(1)));
+    shadow[1] = 0;
+    expect_each(&world, &shadow);
+}
+
+#[test]
+fn requests_fail_when_the_limit_has_passed() {
+    let world = World::new();
+    let volume = world.open();
+    let shadow = fill(&volume, 3);
+    volume.detach(Role::First, "the test says so");
+    volume.detach(Role::Second, "the test says so");
+    let mut bytes = vec![0; BLOCK];
+    for limit in [Duration::ZERO, Duration::from_millis(1)] {
+        volume.set_outage_limit(limit);
+        assert!(volume.read(0, &mut bytes).is_err());
+        assert!(volume.write(0, &bytes).is_err());
+        assert!(volume.flush().is_err());
+    }
+    // What fails for another reason does not wait: this test would not end in time.
+    for role in [Role::First, Role::Second] {
+        volume.attach(world.store(role)).unwrap();
+        volume.rebuild(role).unwrap();
+    }
+    volume.set_outage_limit(LONG * 60);
+    world.flip(Role::First);
+    world.flip(Role::Parity);
+    assert!(matches!(
+        volume.read(0, &mut bytes),
+        Err(BlkError::Lost { block: 0, .. })
+    ));
+    assert!(volume.read(offset(BLOCKS), &mut bytes).is_err());
+    volume.write(0, &content(0, 3)).unwrap();
+    drop(volume);
+    expect_each(&world, &shadow);
+}
+
+#[test]
+fn a_late_target_is_given_up_only_if_the_others_hold_everything() {
+    let world = World::new();
+    let volume = world.open();
+    fill(&volume, 3);
+    let target = |role| volume.target(role).unwrap();
+    let gives_up = |target: &Arc<dyn Target>| volume.seats.gives_up(target.as_ref(), "late");
+    let first = target(Role::First);
+    assert!(gives_up(&first));
+    assert!(gives_up(&first), "it is not in use any more");
+    assert!(volume.status().targets[0].absent.contains("late"));
+    let (second, parity) = (target(Role::Second), target(Role::Parity));
+    assert!(!gives_up(&second) && !gives_up(&parity), "two are left");
+    // The first one returns. The others are needed until it is complete.
+    volume.write(offset(2), &content(2, 6)).unwrap();
+    volume.attach(world.store(Role::First)).unwrap();
+    assert!(!volume.is_complete(Role::First));
+    assert!(
+        !gives_up(&second) && !gives_up(&parity),
+        "one lacks a block"
+    );
+    assert_eq!(volume.rebuild(Role::First).unwrap(), 1);
+    assert!(volume.is_complete(Role::First));
+    assert!(gives_up(&parity));
+    assert!(!gives_up(&second) && !gives_up(&target(Role::First)));
+}
+
+#[test]
+fn a_target_that_fails_while_it_returns_leaves_its_place() {
+    for role in Role::ALL {
+        let world = World::new();
+        let volume = world.open_without(Some(role));
+        let shadow = fill(&volume, 3);
+        let target: Arc<dyn Target> = Arc::new(Mute(world.store(role)));
+        assert!(volume.attach(target).is_err());
+        let absent = volume.status().targets[role.index()].absent.clone();
+        assert!(absent.contains("reset"), "{absent}");
+        volume.attach(world.store(role)).unwrap();
+        assert_eq!(volume.rebuild(role).unwrap(), BLOCKS);
+        drop(volume);
+        expect_each(&world, &shadow);
+    }
+}
