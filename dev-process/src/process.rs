@@ -190,6 +190,15 @@ impl Collected {
     }
 }
 
+/// Removes the caller's UCX settings from a command: they would change the UCX that a report describes.
+pub fn without_ucx_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("UCX_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// The full command line in shell syntax: environment first, then program and arguments.
 pub fn shown(command: &Command) -> String {
     let quote = |s: &std::ffi::OsStr| {

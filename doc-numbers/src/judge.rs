@@ -449,6 +449,12 @@ const PROMISES: &[Promise] = &[
         "",
     ),
     promise(
+        "storage through the DPU: time of a transfer on fresh memory, xgvmi over stock UCX's pool, at each size",
+        "volume scheme=xgvmi max:of_stock",
+        AtMost(1.0),
+        "times",
+    ),
+    promise(
         "storage through the DPU: processor time of the host over the pipeline on its own cores",
         "volume host_cpu_of_host",
         AtMost(0.5),

@@ -101,7 +101,10 @@ pub const REPORTS: [Report; 22] = [
     report("offload", &["bench", "offload"], "bench/offload.json", 900),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 400),
-    report("storage", &["bench", "storage"], "bench/storage.json", 400),
+    Report {
+        plot: Some("bench/storage.svg"),
+        ..report("storage", &["bench", "storage"], "bench/storage.json", 700)
+    },
     Report {
         only_by_name: true,
         ..report("soak", &["bench", "soak"], "bench/soak.json", 3600)

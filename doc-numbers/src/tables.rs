@@ -54,6 +54,7 @@ const TABLES: &[Table] = &[
     of("service", "service", service),
     of("soak", "soak", soak),
     of("storage", "storage", storage::servers),
+    of("storage-engine", "storage", storage::engine),
     of("storage-stored", "storage", storage::stored),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),

@@ -1,17 +1,19 @@
 //! fio with our engine, whose requests a service on an emulated DPU carries out: verified, and measured by the way in which
 //! the service gets access to fio's memory.
 
-use super::{FILES, LIMIT, Place, SIZE_MIB, START, World};
-use anyhow::{Context, Result, ensure};
+use super::{FILES, LIMIT, Place, SIZE_MIB, START, Way, World};
+use anyhow::{Context, Result, bail, ensure};
 use dev_process::process::{self, Running};
 use serde_json::{Value, json};
+use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
 /// Ways to fio's memory.
-const SCHEMES: [&str; 4] = ["copy", "ksm", "xgvmi", "announced"];
+const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
 /// Sizes of the measured requests, as fio and the report write them.
 const SIZES: [(&str, u64); 6] = [
     ("4k", 4 << 10),
@@ -32,6 +34,8 @@ struct Node<'a> {
     dir: TempDir,
     service: Option<Running>,
     address: String,
+    /// More options of the service.
+    options: Vec<String>,
 }
 
 impl<'a> Node<'a> {
@@ -57,9 +61,18 @@ impl<'a> Node<'a> {
             dir,
             service: None,
             address: format!("127.0.0.1:{port}"),
+            options: Vec::new(),
         };
         node.serve()?;
         Ok(node)
+    }
+
+    /// A file of the node that only its owner can read.
+    fn secret(&self, name: &str, bytes: &[u8]) -> Result<String> {
+        let path = self.dir.path().join(name);
+        fs::write(&path, bytes)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+        Ok(path.display().to_string())
     }
 
     /// A program in a function of the node.
@@ -71,6 +84,7 @@ impl<'a> Node<'a> {
             .args(["--as", function, "--"])
             .arg(program)
             .current_dir(self.dir.path());
+        process::without_ucx_settings(&mut command);
         for (name, value) in self.world.tools.iter().chain(self.world.verbs) {
             let other = |both: &[(String, String)]| {
                 let found = both.iter().find(|(other, _)| other == name);
@@ -95,6 +109,8 @@ impl<'a> Node<'a> {
         let mut command = self.command("node0.dpu", &self.world.bin.join("xgvmi-blk"));
         command.arg("service").args(FILES);
         command.args(["--listen", &self.address]);
+        command.arg("--status-socket").arg(self.status_socket());
+        command.args(&self.options);
         let mut service = Running::spawn(&mut command)?;
         let ready = process::wait_until(START, || {
             service.said().contains(" serves volume ") || service.group.has_ended()
@@ -108,15 +124,35 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
+    fn status_socket(&self) -> PathBuf {
+        self.dir.path().join("status")
+    }
+
+    /// Requests that the service has taken.
+    fn requests(&self) -> Result<u64> {
+        let mut status = Command::new(self.world.bin.join("xgvmi-blk"));
+        status.args(["status", "--json", "--socket"]);
+        let text = process::stdout(status.arg(self.status_socket()), LIMIT)?;
+        let status: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+        let requests = status["requests"]["requests"].as_u64();
+        requests.with_context(|| format!("no number of requests: {status}"))
+    }
+
     /// fio on the host.
     fn fio(&self, scheme: &str, options: &[&str]) -> Command {
+        self.fio_of(Path::new("fio"), scheme, options)
+    }
+
+    /// The same with another program.
+    fn fio_of(&self, program: &Path, scheme: &str, options: &[&str]) -> Command {
         let engine = self.world.bin.join("libxgvmi_fio.so");
-        let mut command = self.command("node0.host", Path::new("fio"));
+        let mut command = self.command("node0.host", program);
         command
             .args(["--name=job", "--randrepeat=1", "--output-format=json"])
             .arg(format!("--ioengine=external:{}", engine.display()))
             .arg(format!("--service={}", self.address))
             .args([format!("--scheme={scheme}"), "--copy_max=0".to_owned()])
+            .arg(format!("--ucx={}", self.world.ucx.display()))
             .args(options);
         command
     }
@@ -130,6 +166,23 @@ impl<'a> Node<'a> {
         ensure!(job["error"] == 0, "fio: error {}", job["error"]);
         Ok(job)
     }
+
+    /// A job that fails and says each of the reasons.
+    fn fails(&self, options: &[&str], reasons: &[&str]) -> Result<()> {
+        failed(&mut self.fio("announced", options), reasons).with_context(|| format!("{options:?}"))
+    }
+}
+
+/// A program that fails and says each of the reasons.
+fn failed(command: &mut Command, reasons: &[&str]) -> Result<()> {
+    let done = process::run(command, LIMIT)?;
+    ensure!(
+        !done.ok() && reasons.iter().all(|reason| done.output.contains(reason)),
+        "{}\n{}",
+        done.verdict(),
+        done.output
+    );
+    Ok(())
 }
 
 /// fio writes and verifies by each way, with many requests at once, and gets errors as numbers of errno.
@@ -170,25 +223,147 @@ pub(super) fn verified(place: &Place<'_>) -> Result<()> {
     node.serve()?;
     node.job("xgvmi", &[&write[..], &["--verify_only"]].concat())?;
     node.job("announced", &["--rw=trim", "--bs=64k", "--size=8M"])?;
-    let fails = |node: &Node<'_>, options: &[&str], reason: &str| -> Result<()> {
-        let done = process::run(&mut node.fio("announced", options), LIMIT)?;
-        ensure!(
-            !done.ok() && done.output.contains(reason),
-            "{options:?}: {}",
-            done.output
-        );
-        Ok(())
-    };
     // What was written is gone, and fio says so.
-    fails(&node, &[&write[..], &["--verify_only"]].concat(), "verify")?;
-    fails(
-        &node,
+    node.fails(&[&write[..], &["--verify_only"]].concat(), &["verify"])?;
+    node.fails(
         &["--rw=read", "--bs=1000", "--size=1M"],
-        "multiples of 512",
+        &["multiples of 512"],
     )?;
-    fails(&node, &["--rw=read", "--nrfiles=2"], "one file")?;
+    node.fails(&["--rw=read", "--nrfiles=2"], &["one file"])?;
     node.service = None;
-    fails(&node, &["--rw=read", "--bs=4k"], "service 127.0.0.1:")
+    node.fails(&["--rw=read", "--bs=4k"], &["service 127.0.0.1:"])
+}
+
+/// fio needs the secret of the service. Without it, with another one, or with a file that others can read, it ends with the
+/// reason and has written nothing.
+pub(super) fn secrets(place: &Place<'_>) -> Result<()> {
+    let mut node = Node::new(place.world, "4096")?;
+    let right = node.secret("right", &[7; 32])?;
+    let wrong = node.secret("wrong", &[8; 32])?;
+    node.options = vec!["--initiator-secret-file".to_owned(), right.clone()];
+    node.serve()?;
+    let write = ["--rw=write", "--bs=64k", "--size=1M", "--iodepth=4"];
+    let with = |path: &str| format!("--secret_file={path}");
+    let job = |secret: &str| {
+        [&write[..], &["--verify=crc32c", secret]]
+            .concat()
+            .join(" ")
+    };
+    let words = job(&with(&right));
+    node.job("announced", &words.split(' ').collect::<Vec<_>>())?;
+    // Nothing of what follows reaches the volume: the verification at the end finds the data of the job above.
+    let other = [&write[..], &["--buffer_pattern=0x55"]].concat();
+    node.fails(&other, &["secret"])?;
+    node.fails(&[&other[..], &[&with(&wrong)]].concat(), &["secret"])?;
+    let absent = with("/nowhere/secret");
+    node.fails(&[&other[..], &[&absent]].concat(), &["/nowhere/secret"])?;
+    let public = node.secret("public", &[7; 32])?;
+    fs::set_permissions(&public, fs::Permissions::from_mode(0o644))?;
+    node.fails(&[&other[..], &[&with(&public)]].concat(), &[&public])?;
+    let words = format!("{words} --verify_only");
+    node.job("announced", &words.split(' ').collect::<Vec<_>>())?;
+    Ok(())
+}
+
+/// A service that is killed under a job ends the job with a reason. Each block is old or new afterwards.
+pub(super) fn killed(place: &Place<'_>) -> Result<()> {
+    // Requests of one block: only they are atomic.
+    let block = ["--bs=4k", "--size=16M", "--iodepth=16", "--verify=pattern"];
+    let pattern = |name: &str| format!("--verify_pattern=%o\"{name}\"");
+    let (old, new) = (pattern(OLD), pattern(NEW));
+    for scheme in ["xgvmi", "copy"] {
+        let mut node = Node::new(place.world, "4096")?;
+        node.job(scheme, &[&["--rw=write", &old][..], &block].concat())?;
+        let endless = ["--rw=randwrite", "--time_based", "--runtime=100", &new];
+        let endless = [&endless[..], &block, &["--do_verify=0"]].concat();
+        let mut fio = Running::spawn(&mut node.fio(scheme, &endless))?;
+        let before = node.requests()?;
+        let busy = process::wait_until(START, || {
+            fio.group.has_ended() || node.requests().is_ok_and(|now| now > before + 1000)
+        });
+        ensure!(busy, "fio does nothing: {}", fio.said());
+        node.service.as_mut().context("a service")?.group.kill();
+        let done = fio.wait(START)?;
+        let said = &done.output;
+        ensure!(!done.timed_out, "{scheme}: fio does not end: {said}");
+        ensure!(
+            !done.ok()
+                && said.contains(&format!("xgvmi-fio: service {}", node.address))
+                && said.contains("Connection reset by peer"),
+            "{scheme}: {said}"
+        );
+        let beside = Place {
+            world: place.world,
+            dir: node.dir.path().to_owned(),
+            way: Way::Host,
+        };
+        let export = beside.export(&FILES)?;
+        beside.stock("nbdcopy", &[&export.uri, "image"])?;
+        let image = fs::read(beside.path("image"))?;
+        let counted = old_and_new(&image[..16 << 20]).context(scheme)?;
+        ensure!(
+            counted.1 > 0,
+            "{scheme}: {counted:?} blocks are old and new"
+        );
+    }
+    Ok(())
+}
+
+/// Words in the data of fio before and after a change.
+const OLD: &str = "old data";
+const NEW: &str = "new data";
+
+/// Numbers of blocks of 4 KiB that are old and new. Each consists of its offset and the word.
+fn old_and_new(image: &[u8]) -> Result<(usize, usize)> {
+    let mut counted = (0, 0);
+    for (at, block) in image.chunks(4096).enumerate() {
+        let offset = (at as u64 * 4096).to_le_bytes();
+        let is = |word: &str| {
+            let mut pieces = block.chunks(16);
+            pieces.all(|piece| piece[..8] == offset && piece[8..] == *word.as_bytes())
+        };
+        match (is(OLD), is(NEW)) {
+            (true, _) => counted.0 += 1,
+            (_, true) => counted.1 += 1,
+            _ => bail!("block {at} is neither old nor new: {:x?}", &block[..32]),
+        }
+    }
+    Ok(counted)
+}
+
+/// A fio of another version gets no engine and says why. It is Debian's, whose version is changed in the file.
+pub(super) fn other_version(place: &Place<'_>) -> Result<()> {
+    let (known, other) = (b"fio-3.33", b"fio-3.34");
+    let node = Node::new(place.world, "4096")?;
+    let mut bytes = fs::read(stock_program(place.world, "fio")?)?;
+    let mut found = 0;
+    for at in 0..bytes.len().saturating_sub(known.len()) {
+        if bytes[at..].starts_with(known) {
+            bytes[at..at + other.len()].copy_from_slice(other);
+            found += 1;
+        }
+    }
+    ensure!(found > 0, "this fio does not contain its version");
+    let program = node.dir.path().join("fio");
+    fs::write(&program, bytes)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    let read = ["--rw=read", "--bs=4k", "--size=64k"];
+    failed(
+        &mut node.fio_of(&program, "announced", &read),
+        &["xgvmi-fio: this is fio-3.34; the engine serves fio-3.33"],
+    )?;
+    // It is the version alone that the engine refuses.
+    node.job("announced", &read).map(drop)
+}
+
+/// The file of a stock program.
+fn stock_program(world: &World<'_>, name: &str) -> Result<PathBuf> {
+    let path = world.tools.iter().find(|(key, _)| key == "PATH");
+    let (_, dirs) = path.context("the environment of the stock programs has no PATH")?;
+    let mut files = dirs.split(':').map(|dir| Path::new(dir).join(name));
+    files
+        .find(|file| file.is_file())
+        .with_context(|| format!("no {name} in {dirs}"))
 }
 
 /// Times of single requests by each way, and the size from which on each is faster than the copy.
@@ -240,6 +415,21 @@ fn crossover(rows: &[Value], scheme: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_that_is_neither_old_nor_new_is_found() {
+        let block = |at: u64, word: &str| {
+            [&(at * 4096).to_le_bytes()[..], word.as_bytes()]
+                .concat()
+                .repeat(256)
+        };
+        let mut image = [block(0, OLD), block(1, NEW), block(2, NEW)].concat();
+        assert_eq!(old_and_new(&image).unwrap(), (1, 2));
+        image[4096 + 100] ^= 1;
+        assert!(old_and_new(&image).is_err());
+        // The data of another place.
+        assert!(old_and_new(&block(1, OLD)).is_err());
+    }
 
     #[test]
     fn the_crossover_is_the_smallest_size_of_an_unbroken_row() {

@@ -7,6 +7,7 @@
 //!     bin: Path::new("target/release"),
 //!     dir: Path::new("target/suites/storage"),
 //!     tools: &[],
+//!     ucx: Path::new("libucp.so.0"),
 //!     verbs: &[],
 //!     parts: &parts,
 //! };
@@ -63,6 +64,7 @@ pub const SAMPLE: &[&str] = &[
     "fio: a target is killed",
     "fio: all targets stop",
     "fio: its requests through the DPU",
+    "fio: its engine",
     "ext4",
     "targets",
     "sbc",
@@ -155,6 +157,18 @@ const TESTS: &[(&str, Test)] = &[
         engine::verified,
     ),
     (
+        "fio: its engine needs the secret of the service",
+        engine::secrets,
+    ),
+    (
+        "fio: its engine loses the service, and the data is old or new",
+        engine::killed,
+    ),
+    (
+        "fio: its engine refuses another version",
+        engine::other_version,
+    ),
+    (
         "fio: bytes that half compressible data takes",
         peers::stored_bytes,
     ),
@@ -174,7 +188,9 @@ pub struct World<'a> {
     pub dir: &'a Path,
     /// Environment of the stock programs.
     pub tools: &'a [(String, String)],
-    /// Environment of programs that use libibverbs.
+    /// Stock UCX's `libucp.so.0`.
+    pub ucx: &'a Path,
+    /// Environment of programs that use libibverbs and this UCX.
     pub verbs: &'a [(String, String)],
     /// A test runs if its name contains one of these words; without words all run.
     pub parts: &'a [String],

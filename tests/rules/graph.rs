@@ -42,8 +42,10 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "bench-report",
             "cli-pages",
+            "ucx-sys",
             "xgvmi-daemon",
             "xgvmi-pool",
+            "xgvmi-ucp",
             "xgvmi-verbs",
         ],
     ),

@@ -30,6 +30,7 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("storage_bytes_copy", |w| bytes_verified(w, "copy", &[])),
         Case::new("storage_bytes_ksm", |w| bytes_verified(w, "ksm", &[])),
+        Case::new("storage_bytes_stock", |w| bytes_verified(w, "stock", &[])),
         Case::new("storage_bytes_xgvmi", |w| bytes_verified(w, "xgvmi", &[])),
         Case::new("storage_bytes_announced", |w| {
             bytes_verified(w, "announced", &[])
@@ -106,6 +107,9 @@ impl<'a> Place<'a> {
             .testbed
             .command("node0.host", self.world.example("storage_demo"));
         command.args(["client", scheme, &self.address()]);
+        if scheme == "stock" {
+            command.arg(self.world.ucx_lib.join("libucp.so.0"));
+        }
         if let Some(fault) = fault {
             command.env("BFEMU_FAULTS", fault);
         }
@@ -267,7 +271,13 @@ fn bytes_verified(world: &World, scheme: &str, options: &[&str]) -> Result<()> {
 fn steady_state(world: &World) -> Result<()> {
     let fresh =
         |count: u32| json!({"Fresh": {"size": 65536, "count": count, "seed": 1, "kind": "Half"}});
-    for (scheme, warm_up) in [("announced", 0), ("xgvmi", 20), ("copy", 0), ("usual", 0)] {
+    for (scheme, warm_up) in [
+        ("announced", 0),
+        ("xgvmi", 20),
+        ("stock", 20),
+        ("copy", 0),
+        ("usual", 0),
+    ] {
         let place = Place::new(world, 8 * MIB, 4096)?;
         let _service = place.service(&place.names(), &[])?;
         let mut initiator = place.initiator(scheme)?;

@@ -72,6 +72,16 @@ pub enum UcpError {
         /// The limit.
         max: usize,
     },
+    /// UCX packs keys of exported memory in an unknown format.
+    #[error(
+        "the {bytes} bytes of an exported handle have an unknown format: UCX {version} is not one of 1.18 to 1.23"
+    )]
+    ExportedKey {
+        /// Bytes of the handle.
+        bytes: usize,
+        /// UCX's version.
+        version: &'static str,
+    },
 }
 
 impl UcpError {

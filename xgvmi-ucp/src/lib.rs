@@ -4,7 +4,8 @@
 //! receiver can verify ([`pattern`]).
 //!
 //! An [`Endpoint`] keeps its [`Worker`] alive, a worker keeps its [`Context`], and memory handles keep the context. No
-//! object is `Send`: a context and everything created from it belong to one thread, which is UCX's fastest thread mode.
+//! object but an [`Exporter`] is `Send`: a context and everything created from it belong to one thread, which is UCX's
+//! fastest thread mode.
 //! The wrapper covers only the parts of UCP that the project uses.
 //!
 //! ```no_run
@@ -22,6 +23,8 @@ pub mod buffer;
 mod context;
 mod endpoint;
 mod error;
+mod exported_key;
+mod exporter;
 mod inbox;
 mod memory;
 pub mod pattern;
@@ -32,6 +35,8 @@ mod worker;
 pub use context::Context;
 pub use endpoint::Endpoint;
 pub use error::{Result, UcpError};
+pub use exported_key::ExportedKey;
+pub use exporter::{ExportedRange, Exporter};
 pub use inbox::{InboxBudget, InboxLimits, Message, Sender};
 pub use memory::{ExportedMemh, ImportedMemory, MappedBuffer, MappedRange};
 pub use request::Request;

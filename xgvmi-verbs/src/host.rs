@@ -36,6 +36,7 @@ pub enum KeyKind {
 /// The host's adapter with a pool of keys. It lives until the process ends ([`crate::PerProcess`]).
 #[derive(Debug)]
 pub struct HostKeys {
+    function: &'static Function,
     steps: Steps<'static>,
     device: Arc<Mlx5Device>,
     hooks: HostHooks<Mlx5Device>,
@@ -57,6 +58,7 @@ impl HostKeys {
         let device = function.device(Mlx5Options::default())?;
         let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
         Ok(Self {
+            function,
             steps: Steps::new(function)?,
             device,
             hooks,
@@ -64,6 +66,12 @@ impl HostKeys {
             keys_ahead: options.keys_ahead,
             sequence: AtomicU64::new(1),
         })
+    }
+
+    /// Name of the device, such as `mlx5_0`.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        self.function.name()
     }
 
     /// The function that owns the keys.

@@ -46,7 +46,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
              target/bench/soak.json; takes 15 minutes (no options)
   storage    stock NBD servers and xgvmi-blk with the same fio jobs, fio's own memory through the DPU, and the bytes that
-             are stored: target/bench/storage.json; --seconds N for each of 24 jobs (3)
+             are stored: target/bench/storage.json, .svg; --seconds N for each of 24 jobs (3)
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
@@ -226,9 +226,22 @@ fn pool(options: &[String]) -> Result<ExitCode> {
 
 /// Builds a program of the workspace in release mode and returns its path.
 fn build(package: &str, program: &str) -> Result<PathBuf> {
+    build_target(package, ("--bin", program))?;
+    Ok(workspace::target_dir().join("release").join(program))
+}
+
+/// Builds an example and returns its file.
+fn build_example(package: &str, example: &str) -> Result<PathBuf> {
+    build_target(package, ("--example", example))?;
+    Ok(workspace::target_dir()
+        .join("release/examples")
+        .join(example))
+}
+
+fn build_target(package: &str, (kind, name): (&str, &str)) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
-    command.args(["build", "--release", "-p", package, "--bin", program]);
+    command.args(["build", "--release", "-p", package, kind, name]);
     if !std::io::stderr().is_terminal() {
         command.arg("--quiet");
     }
@@ -236,7 +249,7 @@ fn build(package: &str, program: &str) -> Result<PathBuf> {
     if !status.success() {
         bail!("`{}`: {status}", process::shown(&command));
     }
-    Ok(workspace::target_dir().join("release").join(program))
+    Ok(())
 }
 
 /// Builds the library that UCX loads.

@@ -354,12 +354,7 @@ fn orchestrator(
         .arg("--ucx-library")
         .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
     command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
-    // The caller's UCX settings would change the schemes that the report describes.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("UCX_") {
-            command.env_remove(name);
-        }
-    }
+    process::without_ucx_settings(&mut command);
     command.envs(env.for_libraries(&[libraries.to_owned()]));
     command.env("UCX_TLS", "rc_x,self");
     command.env("UCX_NET_DEVICES", "mlx5_0:1");

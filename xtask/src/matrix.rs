@@ -469,12 +469,7 @@ fn cells(
     for only in only {
         command.arg("--only").arg(only);
     }
-    // The caller's UCX settings would change the cells that the report describes.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("UCX_") {
-            command.env_remove(name);
-        }
-    }
+    process::without_ucx_settings(&mut command);
     let verbs = env.for_verbs();
     let path = |(name, dirs): &(String, String)| (name == "LD_LIBRARY_PATH").then(|| dirs.clone());
     let behind = verbs.iter().find_map(path);

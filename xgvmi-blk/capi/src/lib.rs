@@ -149,6 +149,67 @@ unsafe fn text(text: *const c_char, what: &str) -> Result<String, Failure> {
         .to_owned())
 }
 
+/// The caller's options; nothing for null.
+///
+/// # Safety
+/// `options` is null, or a structure whose first member is its size in the caller's version.
+unsafe fn sized<'a, T>(options: *const T, name: &str) -> Result<Option<&'a T>, Failure> {
+    if options.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the first member, which exists in each version.
+    let size = unsafe { options.cast::<usize>().read() };
+    if size < size_of::<T>() {
+        return Err(Failure::invalid(&format!(
+            "options.size is smaller than the structure: set it to sizeof(struct {name})"
+        )));
+    }
+    // SAFETY: the structure has all members, as its size says.
+    Ok(Some(unsafe { &*options }))
+}
+
+/// Stores a volume that `open` returns.
+///
+/// # Safety
+/// `volume` is null or writable.
+unsafe fn new_volume(
+    volume: *mut *mut XgvmiBlk,
+    open: impl FnOnce() -> Result<Kind, Failure>,
+) -> c_int {
+    call(|| {
+        if volume.is_null() {
+            return Err(Failure::invalid("there is no place for the volume"));
+        }
+        // SAFETY: writable, which the caller promises.
+        unsafe { volume.write(std::ptr::null_mut()) };
+        let new = Box::new(XgvmiBlk { volume: open()? });
+        // SAFETY: as above.
+        unsafe { volume.write(Box::into_raw(new)) };
+        Ok(())
+    })
+}
+
+/// The volume of a transfer; nothing if the transfer has no bytes.
+///
+/// # Safety
+/// As [`open_volume`].
+unsafe fn transfer<'a>(
+    volume: *const XgvmiBlk,
+    (offset, bytes, length): (u64, *const c_void, usize),
+) -> Result<Option<&'a dyn Disk>, Failure> {
+    // SAFETY: the caller's promise.
+    let disk = unsafe { open_volume(volume) }?.disk();
+    let checked = disk.geometry().check(offset, length as u64);
+    checked.map_err(BlkError::from)?;
+    if length == 0 {
+        return Ok(None);
+    }
+    if bytes.is_null() {
+        return Err(Failure::invalid("the buffer is NULL"));
+    }
+    Ok(Some(disk))
+}
+
 /// # Safety
 /// As [`xgvmi_blk_open`].
 unsafe fn arguments(
@@ -167,16 +228,8 @@ unsafe fn arguments(
     });
     let targets = each.collect::<Result<Vec<_>, _>>()?;
     let mut args = OpenArgs::default();
-    if !options.is_null() {
-        // SAFETY: a structure, which the caller promises. Its first member exists in each version.
-        let size = unsafe { (&raw const (*options).size).read() };
-        if size < size_of::<XgvmiBlkOptions>() {
-            return Err(Failure::invalid(
-                "options.size is smaller than the structure: set it to sizeof(struct xgvmi_blk_options)",
-            ));
-        }
-        // SAFETY: the structure has all members, as its size says.
-        let options = unsafe { &*options };
+    // SAFETY: the caller's promise.
+    if let Some(options) = unsafe { sized(options, "xgvmi_blk_options") }? {
         if !options.secret_file.is_null() {
             // SAFETY: the caller promises a string.
             let path = unsafe { text(options.secret_file, "options.secret_file") }?;
@@ -199,27 +252,18 @@ pub unsafe extern "C" fn xgvmi_blk_open(
     options: *const XgvmiBlkOptions,
     volume: *mut *mut XgvmiBlk,
 ) -> c_int {
-    call(|| {
-        if volume.is_null() {
-            return Err(Failure::invalid("there is no place for the volume"));
-        }
-        // SAFETY: writable, which the caller promises.
-        unsafe { volume.write(std::ptr::null_mut()) };
+    let open = || {
         // SAFETY: the caller's promise.
         let (targets, args) = unsafe { arguments(targets, count, options) }?;
-        let failed = |error: &dyn std::fmt::Display| Failure::invalid(&error.to_string());
-        let opener = Opener::new(&targets, &args).map_err(|error| failed(&format!("{error:#}")))?;
-        let opened = opener.open_volume()?;
-        let new = Box::new(XgvmiBlk {
-            volume: Kind::Here {
-                volume: Box::new(opened),
-                opener,
-            },
-        });
-        // SAFETY: writable, which the caller promises.
-        unsafe { volume.write(Box::into_raw(new)) };
-        Ok(())
-    })
+        let opener = Opener::new(&targets, &args);
+        let opener = opener.map_err(|error| Failure::invalid(&format!("{error:#}")))?;
+        Ok(Kind::Here {
+            volume: Box::new(opener.open_volume()?),
+            opener,
+        })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { new_volume(volume, open) }
 }
 
 /// # Safety
@@ -230,18 +274,10 @@ unsafe fn spec(
 ) -> Result<client::Spec, Failure> {
     // SAFETY: the caller's promise.
     let mut spec = client::Spec::new(&unsafe { text(service, "the service") }?);
-    if options.is_null() {
+    // SAFETY: the caller's promise.
+    let Some(options) = (unsafe { sized(options, "xgvmi_blk_connect_options") }?) else {
         return Ok(spec);
-    }
-    // SAFETY: a structure, which the caller promises. Its first member exists in each version.
-    let size = unsafe { (&raw const (*options).size).read() };
-    if size < size_of::<XgvmiBlkConnectOptions>() {
-        return Err(Failure::invalid(
-            "options.size is smaller than the structure: set it to sizeof(struct xgvmi_blk_connect_options)",
-        ));
-    }
-    // SAFETY: the structure has all members, as its size says.
-    let options = unsafe { &*options };
+    };
     if !options.secret_file.is_null() {
         // SAFETY: the caller promises a string.
         let path = unsafe { text(options.secret_file, "options.secret_file") }?;
@@ -274,21 +310,13 @@ pub unsafe extern "C" fn xgvmi_blk_connect(
     options: *const XgvmiBlkConnectOptions,
     volume: *mut *mut XgvmiBlk,
 ) -> c_int {
-    call(|| {
-        if volume.is_null() {
-            return Err(Failure::invalid("there is no place for the volume"));
-        }
-        // SAFETY: writable, which the caller promises.
-        unsafe { volume.write(std::ptr::null_mut()) };
+    let open = || {
         // SAFETY: the caller's promise.
         let spec = unsafe { spec(service, options) }?;
-        let new = Box::new(XgvmiBlk {
-            volume: Kind::Behind(client::Volume::connect(&spec)?),
-        });
-        // SAFETY: writable, which the caller promises.
-        unsafe { volume.write(Box::into_raw(new)) };
-        Ok(())
-    })
+        Ok(Kind::Behind(client::Volume::connect(&spec)?))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { new_volume(volume, open) }
 }
 
 /// Flushes and closes a volume.
@@ -342,21 +370,12 @@ pub unsafe extern "C" fn xgvmi_blk_read(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
-        let volume = unsafe { open_volume(volume) }?;
-        volume
-            .disk()
-            .geometry()
-            .check(offset, length as u64)
-            .map_err(BlkError::from)?;
-        if length == 0 {
+        let Some(disk) = (unsafe { transfer(volume, (offset, bytes, length)) }?) else {
             return Ok(());
-        }
-        if bytes.is_null() {
-            return Err(Failure::invalid("the buffer is NULL"));
-        }
+        };
         // SAFETY: `length` writable bytes, which the caller promises; the check above limits the length.
         let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
-        Ok(volume.disk().read(offset, bytes)?)
+        Ok(disk.read(offset, bytes)?)
     })
 }
 
@@ -373,21 +392,12 @@ pub unsafe extern "C" fn xgvmi_blk_write(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
-        let volume = unsafe { open_volume(volume) }?;
-        volume
-            .disk()
-            .geometry()
-            .check(offset, length as u64)
-            .map_err(BlkError::from)?;
-        if length == 0 {
+        let Some(disk) = (unsafe { transfer(volume, (offset, bytes, length)) }?) else {
             return Ok(());
-        }
-        if bytes.is_null() {
-            return Err(Failure::invalid("the buffer is NULL"));
-        }
+        };
         // SAFETY: `length` readable bytes, which the caller promises; the check above limits the length.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
-        Ok(volume.disk().write(offset, bytes)?)
+        Ok(disk.write(offset, bytes)?)
     })
 }
 

@@ -7,6 +7,7 @@ use crate::torture::Shadow;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead as _, Write as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xgvmi_blk::client::{Io, Scheme, Spec, Volume};
@@ -71,14 +72,14 @@ pub(crate) struct Done {
 
 /// Connects as the arguments say, and carries out batches until standard input ends.
 ///
-/// Arguments: `SCHEME SERVICE`, or `direct TARGET TARGET TARGET`.
+/// Arguments: `SCHEME SERVICE`, `stock SERVICE LIBUCP`, or `direct TARGET TARGET TARGET`.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let (scheme, rest) = arguments.split_first().context("a scheme")?;
     let mut initiator = None;
     let disk: Arc<dyn Disk> = if scheme == "direct" {
         Arc::new(direct(rest)?)
     } else {
-        let volume = Volume::connect(&spec(scheme, rest.first().context("a service")?)?)?;
+        let volume = Volume::connect(&spec(scheme, rest)?)?;
         initiator = Some(volume.clone());
         Arc::new(volume)
     };
@@ -110,10 +111,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-fn spec(scheme: &str, service: &str) -> Result<Spec> {
+fn spec(scheme: &str, rest: &[String]) -> Result<Spec> {
     let (kind, copy_max) = match scheme {
         "copy" => (Scheme::Copy, 0),
         "ksm" => (Scheme::Ksm, 0),
+        "stock" => (Scheme::Stock, 0),
         "xgvmi" => (Scheme::Pool, 0),
         "announced" => (Scheme::Announced, 0),
         // As the library chooses by itself.
@@ -122,9 +124,10 @@ fn spec(scheme: &str, service: &str) -> Result<Spec> {
         "torture" => (Scheme::Announced, 1024),
         other => bail!("no scheme {other}"),
     };
-    let usual = Spec::new(service);
+    let usual = Spec::new(rest.first().context("a service")?);
     Ok(Spec {
         scheme: kind,
+        ucx: rest.get(1).map(PathBuf::from),
         copy_max,
         reconnect: match scheme {
             "torture" => Duration::from_millis(1),

@@ -4,6 +4,7 @@ mod client;
 mod memory;
 mod orchestrate;
 mod pattern;
+mod plot;
 mod report;
 mod torture;
 
@@ -14,6 +15,7 @@ fn main() -> Result<()> {
     match arguments.split_first() {
         Some((word, rest)) if word == "client" => client::run(rest),
         Some((word, rest)) if word == "orchestrate" => orchestrate::run(rest),
+        Some((word, rest)) if word == "plot" => plot::run(rest),
         _ => bail!("run cargo xtask demo storage"),
     }
 }

@@ -21,13 +21,17 @@ const REQUEST: usize = 1 << 20;
 const THREADS: usize = 4;
 /// Untimed transfers of each scheme and size.
 const WARM_UP: u32 = 8;
-/// Transfers of a scheme before the next one has its turn: slow changes of the machine concern all of them.
+/// Transfers of a scheme before the next one has its turn: slow changes of the machine concern all of them. Each round of
+/// turns begins with another scheme.
 const TURN: u32 = 5;
 /// Longest wait for a state of the volume.
 const LIMIT: Duration = Duration::from_secs(120);
+/// A busy disk must not make a target absent. A killed target closes its connection.
+const TARGET_TIMEOUT_MS: &str = "60000";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
-const SCHEMES: [&str; 4] = ["copy", "ksm", "xgvmi", "announced"];
+/// Ways to the client's memory.
+pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
 
 /// What `cargo xtask demo storage` passes.
 struct Options {
@@ -37,6 +41,8 @@ struct Options {
     counters: Vec<String>,
     /// The program `xgvmi-blk`.
     program: PathBuf,
+    /// Stock UCX's `libucp.so.0`.
+    ucx: String,
     /// Directory for the targets of the first part, and one in memory for those of the second.
     disk: PathBuf,
     memory: PathBuf,
@@ -55,6 +61,7 @@ impl Options {
             launch: serde_json::from_str(next("launch")?).context("launch")?,
             counters: serde_json::from_str(next("counters")?).context("counters")?,
             program: next("program")?.into(),
+            ucx: next("libucp")?.clone(),
             disk: next("disk")?.into(),
             memory: next("memory")?.into(),
             output: next("output")?.into(),
@@ -115,6 +122,7 @@ impl Options {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.command("node0.dpu", &self.program)?;
         command.arg("service").args(targets);
+        command.args(["--target-timeout", TARGET_TIMEOUT_MS]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(&status);
         Ok((Running::start(&mut command, " serves ")?, status))
@@ -325,7 +333,7 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
     let mut clients = Vec::new();
     for scheme in SCHEMES {
         let address = format!("127.0.0.1:{port}");
-        clients.push(options.client(&[scheme.to_owned(), address])?);
+        clients.push(options.client(&[scheme.to_owned(), address, options.ucx.clone()])?);
     }
     let mut seed = 0;
     let mut fresh = |size: usize, count: u32| {
@@ -350,15 +358,19 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
             let since = options.counters()?.since(&before)?;
             commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
         }
-        for _ in 0..options.iterations.div_ceil(TURN) {
-            for (client, times) in clients.iter_mut().zip(&mut times) {
-                let done = client.batch(&fresh(size, TURN))?;
+        for round in 0..options.iterations.div_ceil(TURN) as usize {
+            for turn in 0..SCHEMES.len() {
+                let at = (round + turn) % SCHEMES.len();
+                let done = clients[at].batch(&fresh(size, TURN))?;
                 report.count(&done);
-                times.add(&done);
+                times[at].add(&done)?;
             }
         }
+        let stock = SCHEMES.iter().position(|scheme| *scheme == "stock");
+        let stock = times[stock.context("a scheme")?].rounds.clone();
         for ((scheme, times), commands) in SCHEMES.iter().zip(times).zip(commands) {
-            report.rows.push(Row::new(scheme, size, &times, commands)?);
+            let row = Row::new(scheme, size, (&times, &stock), commands)?;
+            report.rows.push(row);
         }
     }
     Ok(())
@@ -366,12 +378,14 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
 
 impl Times {
     /// A sample is the mean of a write and a read of the same bytes.
-    fn add(&mut self, done: &Done) {
+    fn add(&mut self, done: &Done) -> Result<()> {
         let pairs = done.write_ns.iter().zip(&done.read_ns);
-        self.both
-            .extend(pairs.map(|(write, read)| (write + read) / 2));
+        let both: Vec<u64> = pairs.map(|(write, read)| (write + read) / 2).collect();
+        self.rounds.push(percentile(&both, 50)?);
+        self.both.extend(both);
         self.write.extend(&done.write_ns);
         self.read.extend(&done.read_ns);
+        Ok(())
     }
 }
 

@@ -1,12 +1,11 @@
 //! The report: sizes, rows, table, plot.
 
 use crate::client::Done;
-use crate::orchestrate::percentile;
+use crate::orchestrate::{SCHEMES, percentile};
+use crate::plot::{self, Curve};
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
 use bench_report::format_size;
-use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
-use plotters::prelude::*;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -39,6 +38,8 @@ pub(crate) struct Times {
     pub(crate) both: Vec<u64>,
     pub(crate) write: Vec<u64>,
     pub(crate) read: Vec<u64>,
+    /// Medians of each turn, in microseconds.
+    pub(crate) rounds: Vec<f64>,
 }
 
 /// Percentiles in microseconds.
@@ -58,6 +59,8 @@ pub(crate) struct Row {
     /// Median of the writes, and of the reads.
     write_us: f64,
     read_us: f64,
+    /// Median over the rounds of its turn's median over that of `stock`: load of the machine concerns whole rounds.
+    of_stock: f64,
     commands_per_io: CommandsPerIteration,
 }
 
@@ -65,7 +68,7 @@ impl Row {
     pub(crate) fn new(
         scheme: &'static str,
         size: usize,
-        times: &Times,
+        (times, stock): (&Times, &[f64]),
         commands_per_io: CommandsPerIteration,
     ) -> Result<Self> {
         Ok(Self {
@@ -77,15 +80,25 @@ impl Row {
             },
             write_us: percentile(&times.write, 50)?,
             read_us: percentile(&times.read, 50)?,
+            of_stock: ratio(&times.rounds, stock)?,
             commands_per_io,
         })
     }
+}
+
+/// Median of the ratios of pairs.
+fn ratio(of: &[f64], over: &[f64]) -> Result<f64> {
+    let mut ratios: Vec<f64> = of.iter().zip(over).map(|(of, over)| of / over).collect();
+    ratios.sort_by(f64::total_cmp);
+    let middle = ratios.get(ratios.len() / 2).context("no rounds")?;
+    Ok(*middle)
 }
 
 /// Sizes from which on a scheme is faster than the copy.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Crossover {
     ksm: Option<usize>,
+    stock: Option<usize>,
     xgvmi: Option<usize>,
     announced: Option<usize>,
 }
@@ -137,6 +150,7 @@ impl Report {
     pub(crate) fn write(&mut self, directory: &Path) -> Result<()> {
         self.faster_than_copy_from = Crossover {
             ksm: self.crossover("ksm"),
+            stock: self.crossover("stock"),
             xgvmi: self.crossover("xgvmi"),
             announced: self.crossover("announced"),
         };
@@ -183,20 +197,21 @@ impl Report {
             processor.host
         );
         text.push_str(
-            "| size | scheme | p50 | p99 | write | read | key and alias commands | bind | inval |\n\
-             |---|---|--:|--:|--:|--:|--:|--:|--:|\n",
+            "| size | scheme | p50 | p99 | write | read | of stock | key and alias commands | bind | inval |\n\
+             |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for row in &self.rows {
             let commands = &row.commands_per_io;
             let _ = writeln!(
                 text,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
+                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.1} |",
                 format_size(row.size),
                 row.scheme,
                 row.us.p50,
                 row.us.p99,
                 row.write_us,
                 row.read_us,
+                row.of_stock,
                 commands.key_commands(),
                 commands.umr_bind,
                 commands.umr_invalidate
@@ -204,6 +219,7 @@ impl Report {
         }
         for (scheme, from) in [
             ("ksm", self.faster_than_copy_from.ksm),
+            ("stock", self.faster_than_copy_from.stock),
             ("xgvmi", self.faster_than_copy_from.xgvmi),
             ("announced", self.faster_than_copy_from.announced),
         ] {
@@ -223,36 +239,14 @@ impl Report {
     }
 
     fn plot(&self) -> Result<String> {
-        let xs = bounds(self.rows.iter().map(|row| power_of(row.size))).context("no rows")?;
-        let ys = bounds(self.rows.iter().map(|row| row.us.p50)).context("no rows")?;
-        svg::page(|page| {
-            let mut chart = ChartBuilder::on(page)
-                .margin(16)
-                .caption("Transfers on fresh memory", ("sans-serif", 22))
-                .x_label_area_size(48)
-                .y_label_area_size(80)
-                .build_cartesian_2d(xs.0 - 0.5..xs.1 + 0.5, (ys.0 / 2.0..ys.1 * 2.0).log_scale())?;
-            svg::axes(
-                &mut chart,
-                ("bytes of a transfer", "median time"),
-                format_time,
-            )?;
-            let schemes = ["copy", "ksm", "xgvmi", "announced"];
-            for (scheme, colour) in schemes.into_iter().zip(COLOURS) {
-                let points: Vec<(f64, f64)> = self
-                    .rows
-                    .iter()
-                    .filter(|row| row.scheme == scheme)
-                    .map(|row| (power_of(row.size), row.us.p50))
-                    .collect();
-                chart
-                    .draw_series(LineSeries::new(points, colour.stroke_width(3)))?
-                    .label(scheme)
-                    .legend(move |(x, y)| {
-                        PathElement::new(vec![(x, y), (x + 20, y)], colour.stroke_width(3))
-                    });
+        let curves = SCHEMES.map(|scheme| {
+            let rows = self.rows.iter().filter(|row| row.scheme == scheme);
+            Curve {
+                scheme: scheme.to_owned(),
+                points: rows.map(|row| (row.size, row.us.p50)).collect(),
+                faster_from: self.crossover(scheme),
             }
-            svg::legend(&mut chart, SeriesLabelPosition::UpperLeft)
-        })
+        });
+        plot::draw("Transfers on fresh memory", &curves)
     }
 }

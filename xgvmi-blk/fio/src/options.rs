@@ -3,7 +3,7 @@
 use crate::abi::{CATEGORY, Choice, GROUP, INTEGER, Job, STRING};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use xgvmi_blk::client::{SECRET_CONTEXT, Scheme, Spec};
 use xgvmi_daemon::Secret;
 
@@ -21,6 +21,7 @@ pub(crate) struct Values {
     service: *const c_char,
     secret_file: *const c_char,
     device: *const c_char,
+    ucx: *const c_char,
     copy_max: c_uint,
 }
 
@@ -30,7 +31,7 @@ struct Named {
     scheme: Scheme,
 }
 
-static SCHEMES: [Named; 4] = [
+static SCHEMES: [Named; 5] = [
     Named {
         name: c"copy",
         scheme: Scheme::Copy,
@@ -38,6 +39,10 @@ static SCHEMES: [Named; 4] = [
     Named {
         name: c"ksm",
         scheme: Scheme::Ksm,
+    },
+    Named {
+        name: c"stock",
+        scheme: Scheme::Stock,
     },
     Named {
         name: c"xgvmi",
@@ -56,7 +61,7 @@ unsafe extern "C" fn store_scheme(values: *mut c_void, text: *const c_char) -> c
     let text = unsafe { CStr::from_ptr(text) };
     let Some(scheme) = SCHEMES.iter().find(|named| named.name == text) else {
         crate::say(&format!(
-            "scheme={}: give copy, ksm, xgvmi or announced",
+            "scheme={}: give copy, ksm, stock, xgvmi or announced",
             text.to_string_lossy()
         ));
         return 1;
@@ -77,7 +82,7 @@ pub(crate) fn all() -> *mut Choice {
     let mut scheme = string(
         c"scheme",
         c"Access to fio's memory",
-        c"How the service gets access to fio's memory: copy, ksm, xgvmi or announced",
+        c"How the service gets access to fio's memory: copy, ksm, stock, xgvmi or announced",
         0,
     );
     scheme.store = Some(store_scheme);
@@ -109,6 +114,12 @@ pub(crate) fn all() -> *mut Choice {
             c"RDMA device",
             c"Name of the host's RDMA device; the first one by default",
             offset_of!(Values, device),
+        ),
+        string(
+            c"ucx",
+            c"UCX for scheme=stock",
+            c"Path of UCX's libucp.so.0 for scheme=stock; the one that the loader finds by default",
+            offset_of!(Values, ucx),
         ),
         Choice::empty(),
     ];
@@ -167,6 +178,7 @@ pub(crate) unsafe fn spec(job: *const Job) -> Result<Spec, String> {
         secret,
         device: text(values.device, "device")?.map(str::to_owned),
         scheme,
+        ucx: text(values.ucx, "ucx")?.map(PathBuf::from),
         copy_max: values.copy_max as usize,
         requests_max: u32::MAX,
         ..Spec::new(service)

@@ -99,7 +99,7 @@ pub(super) fn dial(
 ) -> Result<(Pipe, Welcome)> {
     let announcement = match spec.scheme {
         Scheme::Announced => host.announcement(),
-        Scheme::Copy | Scheme::Ksm | Scheme::Pool => Vec::new(),
+        Scheme::Copy | Scheme::Ksm | Scheme::Pool | Scheme::Stock => Vec::new(),
     };
     let hello = Hello {
         pooled: spec.scheme != Scheme::Ksm,

@@ -2,10 +2,11 @@
 
 use super::spec::Scheme;
 use crate::error::{BlkError, Result};
-use xgvmi_pool::{Gvmi, OwnerUuid, Seal, VirtAddr};
+use std::path::Path;
+use ucx_sys::Ucp;
+use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Seal, VirtAddr};
+use xgvmi_ucp::{ExportedRange, Exporter};
 use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, VerbsError};
-
-pub(super) use xgvmi_verbs::Held;
 
 /// Keys that the pool creates before it announces them. More follow when more transfers are under way.
 const KEYS_AHEAD: u32 = 16;
@@ -15,6 +16,7 @@ const KEYS_AHEAD: u32 = 16;
 pub(super) struct Host {
     name: Option<String>,
     keys: HostKeys,
+    ucx: PerProcess<Exporter>,
 }
 
 impl Host {
@@ -41,6 +43,19 @@ impl Host {
         Ok(Self {
             name: name.map(str::to_owned),
             keys: HostKeys::open(&options)?,
+            ucx: PerProcess::new(),
+        })
+    }
+
+    /// Opens UCX for [`Scheme::Stock`]. A process uses the first library that it names.
+    pub(super) fn open_ucx(&'static self, library: Option<&Path>) -> Result<()> {
+        self.ucx(library).map(drop)
+    }
+
+    fn ucx(&'static self, library: Option<&Path>) -> Result<&'static Exporter> {
+        self.ucx.get(|| {
+            let ucp = Ucp::load(library).map_err(keys)?;
+            Exporter::open(ucp, "xgvmi-blk", self.keys.device_name()).map_err(keys)
         })
     }
 
@@ -57,7 +72,7 @@ impl Host {
         self.keys.announcement(&Seal::OPEN)
     }
 
-    /// Registers memory, and binds or creates a key for it.
+    /// Registers memory, and binds or creates a key for it. For [`Scheme::Stock`] after [`Host::open_ucx`].
     ///
     /// # Safety
     /// The memory stays mapped as long as the result lives.
@@ -70,9 +85,47 @@ impl Host {
         let kind = match scheme {
             Scheme::Ksm => KeyKind::Own,
             Scheme::Copy | Scheme::Pool | Scheme::Announced => KeyKind::Pooled,
+            // SAFETY: the caller's promise.
+            Scheme::Stock => return unsafe { self.hold_by_ucx(addr, len) },
         };
         // SAFETY: the caller's promise.
-        Ok(unsafe { self.keys.hold(kind, VirtAddr::new(addr as u64), len) }?)
+        let held = unsafe { self.keys.hold(kind, VirtAddr::new(addr as u64), len) }?;
+        Ok(Held::Ours(held))
+    }
+
+    /// # Safety
+    /// As [`Host::hold`].
+    unsafe fn hold_by_ucx(&'static self, addr: *const u8, len: usize) -> Result<Held> {
+        // SAFETY: the caller's promise.
+        let range = unsafe { self.ucx(None)?.export(addr, len) }.map_err(keys)?;
+        let function = range.key().function;
+        if function != self.gvmi().get() {
+            return Err(keys(format!(
+                "UCX exports by function {function}, and {} is function {}",
+                self.keys.device_name(),
+                self.gvmi().get()
+            )));
+        }
+        Ok(Held::Ucx(range))
+    }
+}
+
+/// Registered memory with its key. After its drop no access through the key succeeds.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// A key of the pool, or one of its own.
+    Ours(xgvmi_verbs::Held),
+    /// A key of UCX's pool.
+    Ucx(ExportedRange<'static>),
+}
+
+impl Held {
+    /// The key that the service makes an alias of.
+    pub(super) fn mkey(&self) -> Mkey {
+        match self {
+            Self::Ours(held) => held.mkey(),
+            Self::Ucx(range) => Mkey::from_raw(range.key().mkey),
+        }
     }
 }
 

@@ -42,6 +42,9 @@ impl Volume {
     /// There is no service, it refuses, or the host's adapter cannot be used.
     pub fn connect(spec: &Spec) -> Result<Self> {
         let host = Host::get(spec.device.as_deref())?;
+        if spec.scheme == Scheme::Stock {
+            host.open_ucx(spec.ucx.as_deref())?;
+        }
         let session = random()?;
         let (pipe, welcome) = dial(spec, host, (session, spec.reconnect))?;
         let requests_max = spec.requests_max.clamp(1, welcome.requests_max);
@@ -49,13 +52,16 @@ impl Volume {
             Scheme::Copy => welcome.transfer_max as usize,
             // A key per connection would need the pool, which this scheme does without.
             Scheme::Ksm => 0,
-            Scheme::Pool | Scheme::Announced => spec.copy_max.min(welcome.transfer_max as usize),
+            Scheme::Pool | Scheme::Announced | Scheme::Stock => {
+                spec.copy_max.min(welcome.transfer_max as usize)
+            }
         };
         let slots = match slot {
             0 => None,
             bytes => {
                 let bytes = bytes.next_multiple_of(4096);
-                Some(Slots::new(host, requests_max as usize, bytes)?)
+                let size = (requests_max as usize, bytes);
+                Some(Slots::new(host, spec.scheme, size)?)
             }
         };
         Ok(Self {

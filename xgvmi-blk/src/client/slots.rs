@@ -11,18 +11,25 @@ use std::sync::{Mutex, PoisonError};
 pub(super) struct Slots {
     /// `None` while it is replaced.
     held: Mutex<Option<Held>>,
+    scheme: Scheme,
     memory: Pages,
     bytes: usize,
     free: Mutex<Vec<usize>>,
 }
 
 impl Slots {
-    pub(super) fn new(host: &'static Host, count: usize, bytes: usize) -> Result<Self> {
+    /// Slots whose key is as in `scheme`.
+    pub(super) fn new(
+        host: &'static Host,
+        scheme: Scheme,
+        (count, bytes): (usize, usize),
+    ) -> Result<Self> {
         let memory = Pages::new(count * bytes)?;
         // SAFETY: the pages live in the same value, whose fields end in order.
-        let held = unsafe { host.hold(Scheme::Announced, memory.start.as_ptr(), memory.len) }?;
+        let held = unsafe { host.hold(scheme, memory.start.as_ptr(), memory.len) }?;
         Ok(Self {
             held: Mutex::new(Some(held)),
+            scheme,
             memory,
             bytes,
             free: Mutex::new((0..count).rev().collect()),
@@ -46,7 +53,7 @@ impl Slots {
         *held = None;
         let (start, len) = (self.memory.start.as_ptr(), self.memory.len);
         // SAFETY: as in `new`.
-        *held = Some(unsafe { host.hold(Scheme::Announced, start, len) }?);
+        *held = Some(unsafe { host.hold(self.scheme, start, len) }?);
         Ok(())
     }
 

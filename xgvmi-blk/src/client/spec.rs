@@ -1,5 +1,6 @@
 //! How to reach a volume behind a service.
 
+use std::path::PathBuf;
 use std::time::Duration;
 use xgvmi_daemon::Secret;
 
@@ -15,6 +16,8 @@ pub enum Scheme {
     Ksm,
     /// A key of a pool for each transfer. The first use of each key creates its alias.
     Pool,
+    /// A key of UCX's own pool for each transfer; UCX is loaded for it. For comparison.
+    Stock,
     /// As `Pool`; the connection announces the pool's keys, so that their aliases exist before the first transfer.
     Announced,
 }
@@ -30,6 +33,8 @@ pub struct Spec {
     pub device: Option<String>,
     /// How the service gets access to memory.
     pub scheme: Scheme,
+    /// UCX's `libucp.so.0` for [`Scheme::Stock`]; `None` for the one that the loader finds.
+    pub ucx: Option<PathBuf>,
     /// Transfers of at most this number of bytes are copied through memory that is registered once.
     pub copy_max: usize,
     /// Most requests under way. The service may allow fewer.
@@ -49,6 +54,7 @@ impl Spec {
             secret: None,
             device: None,
             scheme: Scheme::Announced,
+            ucx: None,
             copy_max: COPY_MAX,
             requests_max: 16,
             limit: Duration::from_secs(30),

@@ -578,11 +578,7 @@ impl Kind {
 
 fn through_ucx(env: &Env, state: &State, kind: Kind) -> Result<Counted> {
     let finish = |mut command: Command, rounds: usize| {
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("UCX_") {
-                command.env_remove(name);
-            }
-        }
+        process::without_ucx_settings(&mut command);
         command.arg(env.ucx_lib_dir.join("libucp.so.0"));
         command.args(["mlx5_0", &BYTES.to_string(), &rounds.to_string()]);
         command.envs(env.for_ucx());

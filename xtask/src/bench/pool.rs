@@ -346,12 +346,7 @@ fn measure_pool(env: &Env, state: &State) -> Result<String> {
 /// Stock UCX, alone or with the library in a mode.
 fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String> {
     let mut command = state.run("stock_pool");
-    // The caller's UCX settings would change the UCX that the rows describe.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("UCX_") {
-            command.env_remove(name);
-        }
-    }
+    process::without_ucx_settings(&mut command);
     command.arg(env.ucx_lib_dir.join("libucp.so.0"));
     command.args(["mlx5_0", "mlx5_1", "--"]);
     command.arg(emulator()).args(["stats", "--json", "--state"]);

@@ -1,16 +1,18 @@
 //! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
-//! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json`.
+//! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json` and `storage.svg`.
 
-use super::{build, build_package, build_preload};
-use crate::{setup, workspace};
+use super::{build, build_example, build_package, build_preload};
+use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 /// Seconds of each job, unless the user wants others.
 const SECONDS: u64 = 3;
+const PLOT_LIMIT: Duration = Duration::from_secs(60);
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -24,11 +26,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     build_package("bf-emu")?;
     build_preload()?;
     build_package("xgvmi-fio")?;
+    let demo = build_example("xgvmi-blk", "storage_demo")?;
+    let env = setup::ensure()?;
     let world = storage_suite::World {
         bin: program.parent().context("the program has a directory")?,
         dir: &workspace::target_dir().join("bench/storage"),
         tools: &tools,
-        verbs: &setup::ensure()?.for_verbs(),
+        ucx: &env.ucx_lib_dir.join("libucp.so.0"),
+        verbs: &env.for_ucx(),
         parts: &[],
     };
     let report = storage_suite::bench(&world, seconds)?;
@@ -61,7 +66,11 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     );
     let text = serde_json::to_string_pretty(&report)? + "\n";
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
+    let plot = file.with_extension("svg");
+    let mut draw = Command::new(demo);
+    draw.arg("plot").args([file, &plot]);
+    process::stdout(&mut draw, PLOT_LIMIT)?;
+    println!("\nwritten: {}, {}", file.display(), plot.display());
     Ok(ExitCode::SUCCESS)
 }
 

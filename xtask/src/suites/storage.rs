@@ -11,7 +11,8 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         bin: &world.bin,
         dir: &world.dir,
         tools: &tools,
-        verbs: &world.env.for_verbs(),
+        ucx: &world.env.ucx_lib_dir.join("libucp.so.0"),
+        verbs: &world.env.for_ucx(),
         parts: &world.parts,
     })?;
     Ok(results
