@@ -275,7 +275,7 @@ unsafe fn spec(
     // SAFETY: the caller's promise.
     let mut spec = client::Spec::new(&unsafe { text(service, "the service") }?);
     // SAFETY: the caller's promise.
-    let Some(options) = (unsafe { sized(options, "xgvmi_blk_connect_options") }?) else {
+    let Some(options) = unsafe { sized(options, "xgvmi_blk_connect_options") }? else {
         return Ok(spec);
     };
     if !options.secret_file.is_null() {
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn xgvmi_blk_read(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
-        let Some(disk) = (unsafe { transfer(volume, (offset, bytes, length)) }?) else {
+        let Some(disk) = unsafe { transfer(volume, (offset, bytes, length)) }? else {
             return Ok(());
         };
         // SAFETY: `length` writable bytes, which the caller promises; the check above limits the length.
@@ -392,7 +392,7 @@ pub unsafe extern "C" fn xgvmi_blk_write(
 ) -> c_int {
     call(|| {
         // SAFETY: the caller's promise.
-        let Some(disk) = (unsafe { transfer(volume, (offset, bytes, length)) }?) else {
+        let Some(disk) = unsafe { transfer(volume, (offset, bytes, length)) }? else {
             return Ok(());
         };
         // SAFETY: `length` readable bytes, which the caller promises; the check above limits the length.
