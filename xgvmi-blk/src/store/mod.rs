@@ -238,6 +238,8 @@ pub struct Store {
     capacity: u64,
     damaged: u64,
     state: Mutex<State>,
+    /// Held during a sync, which keeps freed space until its end. Taken before `state`.
+    syncing: Mutex<()>,
 }
 
 impl std::fmt::Debug for Store {
@@ -324,6 +326,7 @@ impl Store {
                 index,
                 space,
             }),
+            syncing: Mutex::new(()),
         })
     }
 
@@ -500,14 +503,20 @@ impl Store {
         })
     }
 
-    /// Takes space for a record. Syncs if only space that was freed since the last sync is left.
+    /// Takes space for a record. If only space that was freed since the last sync is left, waits for the sync of another
+    /// thread, or syncs.
     fn take(&self, length: u64) -> Result<Extent> {
         let taken = self.state().space.take(length);
         if let Some(extent) = taken {
             return Ok(extent);
         }
+        let syncing = self.syncing();
+        let taken = self.state().space.take(length);
+        if let Some(extent) = taken {
+            return Ok(extent);
+        }
         if self.state().space.has_resting() {
-            self.flush()?;
+            self.sync(&syncing)?;
         }
         let mut state = self.state();
         state.space.take(length).ok_or_else(|| BlkError::Full {
@@ -516,6 +525,28 @@ impl Store {
             free: state.space.available(),
             capacity: self.capacity,
         })
+    }
+
+    fn syncing(&self) -> MutexGuard<'_, ()> {
+        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes everything durable, and what was freed before usable again.
+    fn sync(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
+        let freed = self.state().space.begin_sync();
+        if let Err(error) = self.medium.sync() {
+            self.state().space.not_synced(freed);
+            return Err(self.io(error));
+        }
+        let merged = self.state().space.synced(freed);
+        // Another write may take such a range at once, so the lock is held while it is given back.
+        for extent in merged {
+            let state = self.state();
+            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
+                self.medium.release(extent.offset, extent.length);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -619,20 +650,7 @@ impl Target for Store {
     }
 
     fn flush(&self) -> Result<()> {
-        let freed = self.state().space.begin_sync();
-        if let Err(error) = self.medium.sync() {
-            self.state().space.not_synced(freed);
-            return Err(self.io(error));
-        }
-        let merged = self.state().space.synced(freed);
-        // Another write may take such a range at once, so the lock is held while it is given back.
-        for extent in merged {
-            let state = self.state();
-            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
-                self.medium.release(extent.offset, extent.length);
-            }
-        }
-        Ok(())
+        self.sync(&self.syncing())
     }
 
     fn mark(&self, epoch: u64, complete: bool) -> Result<()> {

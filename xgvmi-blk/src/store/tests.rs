@@ -4,6 +4,8 @@ use super::*;
 use crate::block::{encode, part_length};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 const BLOCKS: u64 = 16;
 
@@ -183,6 +185,69 @@ fn space_is_taken_by_need_and_comes_back() {
     let again = Store::open("t", Box::new(medium), Some(room)).unwrap();
     assert_eq!(again.usage().used, room);
     assert_eq!(again.fetch(0, 2).unwrap(), zeros);
+}
+
+/// A medium whose first sync lets another thread go on, and waits for that thread for some time.
+struct SlowSync {
+    bytes: MemoryMedium,
+    began: Arc<Mutex<Option<Sender<()>>>>,
+    other: Mutex<Receiver<()>>,
+}
+
+impl Medium for SlowSync {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.bytes.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.bytes.write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if let Some(began) = self.began.lock().unwrap().take() {
+            began.send(()).unwrap();
+            // The other thread ends only if it does not wait for this sync.
+            let _ = self
+                .other
+                .lock()
+                .unwrap()
+                .recv_timeout(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    fn release(&self, _: u64, _: u64) {}
+}
+
+#[test]
+fn a_full_target_waits_for_the_space_that_the_sync_of_another_thread_frees() {
+    let (began, has_begun) = channel();
+    let (has_ended, other) = channel();
+    let at_sync = Arc::new(Mutex::new(None));
+    let medium = SlowSync {
+        bytes: MemoryMedium::default(),
+        began: Arc::clone(&at_sync),
+        other: Mutex::new(other),
+    };
+    let record = Space::rounded(HEADER as u64 + half(1, 1).data.len() as u64);
+    let store = Store::create("t", Box::new(medium), new_target(), Some(3 * record)).unwrap();
+    for generation in 1..4 {
+        // One record is current, and the two before it were freed.
+        store
+            .prepare(0, &half(generation, 1), generation - 1)
+            .unwrap();
+        store.commit(0, generation).unwrap();
+    }
+    *at_sync.lock().unwrap() = Some(began);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| store.prepare(1, &half(1, 1), 0));
+        has_begun.recv().unwrap();
+        store.prepare(2, &half(1, 1), 0).unwrap();
+        // The sync may have ended.
+        let _ = has_ended.send(());
+        first.join().unwrap().unwrap();
+    });
+    assert!(store.prepare(3, &half(1, 1), 0).unwrap_err().is_full());
 }
 
 #[test]
