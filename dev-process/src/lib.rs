@@ -1,5 +1,5 @@
-//! What each development command needs: child processes with a time limit, one progress line for parallel work, and the
-//! paths of the workspace. For tests of FFI bindings, also values of C headers.
+//! Common parts of the development commands: child processes with a time limit, one progress line for parallel work, free
+//! TCP ports, and the paths of the workspace. For tests of FFI bindings, also values of C headers.
 //!
 //! ```
 //! use dev_process::process;
@@ -12,6 +12,7 @@
 //! ```
 
 pub mod headers;
+pub mod port;
 pub mod process;
 pub mod progress;
 pub mod workspace;

@@ -352,6 +352,9 @@ impl Drop for Group {
 mod tests {
     use super::*;
 
+    /// Longest wait of a test. It only bounds a hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     fn sh(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -360,11 +363,7 @@ mod tests {
 
     #[test]
     fn both_streams_arrive_in_order() {
-        let done = run(
-            &mut sh("echo a; echo b >&2; echo c; exit 3"),
-            Duration::from_secs(10),
-        )
-        .unwrap();
+        let done = run(&mut sh("echo a; echo b >&2; echo c; exit 3"), PATIENCE).unwrap();
         assert_eq!(done.output, "a\nb\nc\n");
         assert_eq!(done.status.code(), Some(3));
         assert!(!done.ok() && !done.timed_out);
@@ -372,16 +371,14 @@ mod tests {
 
     #[test]
     fn the_limit_ends_the_whole_group() {
-        let done = run(
-            &mut sh("sleep 60 & echo $!; wait"),
-            Duration::from_millis(300),
-        )
-        .unwrap();
+        let running = Running::spawn(&mut sh("sleep 600 & echo $!; wait")).unwrap();
+        assert!(wait_until(PATIENCE, || running.said().contains('\n')));
+        let done = running.wait(Duration::ZERO).unwrap();
         assert!(done.timed_out, "{done:?}");
         let grandchild = done.output.trim();
         // After SIGKILL the process is gone, or a zombie that waits for its new parent.
         let mut stat = String::new();
-        let gone = wait_until(Duration::from_secs(20), || {
+        let gone = wait_until(PATIENCE, || {
             stat = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
             stat.is_empty() || stat.contains(") Z ")
         });
@@ -391,9 +388,10 @@ mod tests {
     #[test]
     fn a_process_that_left_the_group_is_not_waited_for() {
         // The substitution ends when the other process closes its standard output, after it has left the group.
-        let leave = "x=$(setsid sh -c 'echo left >&2; exec sleep 20 >&-' &)";
-        let done = run(&mut sh(leave), Duration::from_secs(10)).unwrap();
-        assert!(done.ok() && done.seconds < 15.0, "{done:?}");
+        let leave = "x=$(setsid sh -c 'echo left >&2; exec sleep 120 >&-' &)";
+        let done = run(&mut sh(leave), PATIENCE).unwrap();
+        // The other process ends after 120 s.
+        assert!(done.ok() && done.seconds < 100.0, "{done:?}");
         assert_eq!(done.output, "left\n");
     }
 
@@ -418,11 +416,7 @@ mod tests {
 
     #[test]
     fn a_failure_shows_the_line_to_copy() {
-        let error = stdout(
-            sh("echo no >&2; exit 1").env("A", "b c"),
-            Duration::from_secs(10),
-        )
-        .unwrap_err();
+        let error = stdout(sh("echo no >&2; exit 1").env("A", "b c"), PATIENCE).unwrap_err();
         let text = format!("{error:#}");
         assert!(
             text.contains("A='b c' sh -c 'echo no >&2; exit 1'") && text.contains("no"),

@@ -6,7 +6,6 @@ use anyhow::{Context, Result, bail, ensure};
 use dev_process::process::{self, Running};
 use serde_json::{Value, json};
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -55,7 +54,7 @@ impl<'a> Node<'a> {
             block_size,
         ]);
         process::stdout(&mut create, LIMIT)?;
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let port = dev_process::port::free()?;
         let mut node = Self {
             world,
             dir,

@@ -3,10 +3,10 @@
 use super::device::Device;
 use super::{FILES, LIMIT, START, World};
 use anyhow::{Context as _, Result, bail, ensure};
+use dev_process::port;
 use dev_process::process::{self, Running};
 use serde_json::Value;
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl Place<'_> {
             Way::Dpu => {
                 let device = Device::new(self.world)?;
                 let words: Vec<String> = targets.iter().map(|word| (*word).to_owned()).collect();
-                let address = format!("127.0.0.1:{}", free_port()?);
+                let address = format!("127.0.0.1:{}", port::free()?);
                 Some(Service {
                     running: self.start_service(&device, &words, &address)?,
                     words,
@@ -173,7 +173,7 @@ impl Place<'_> {
 
     /// As [`Place::target`], at an address to which it can return.
     pub(super) fn new_target(&self, file: &str) -> Result<(Running, String)> {
-        self.target(file, &format!("127.0.0.1:{}", free_port()?))
+        self.target(file, &format!("127.0.0.1:{}", port::free()?))
     }
 
     /// Serves a target in a process of its own. Returns it and its address.
@@ -255,15 +255,6 @@ impl Place<'_> {
         }
         Ok(())
     }
-}
-
-/// A free port below those that the system gives to outgoing connections: nobody else takes it while a service that has
-/// it is away.
-fn free_port() -> Result<u16> {
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    // Concurrent runs start at different places.
-    let first = 20_000 + u16::try_from(std::process::id() % 8_000)?;
-    (first..32_000).find(free).context("a free port")
 }
 
 /// The targets without one of them.

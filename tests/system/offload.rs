@@ -230,7 +230,7 @@ impl Process {
         }
         // The pipe may deliver the last lines after the process has ended.
         let mut said = self.said();
-        process::wait_until(Duration::from_secs(5), || {
+        process::wait_until(LIMIT, || {
             said = self.said();
             words.iter().any(|word| said.contains(word))
         });

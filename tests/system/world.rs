@@ -2,9 +2,10 @@
 
 use crate::process::{self, Done, Running};
 use anyhow::{Context, Result, bail, ensure};
+pub(crate) use dev_process::port::free as free_port;
+use dev_process::port::listens;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -311,11 +312,6 @@ pub(crate) fn succeed_pair(
     Ok((server_done.output, client_done.output))
 }
 
-/// A TCP port without a listener.
-pub(crate) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-}
-
 fn expect_ok(line: &str, done: &Done) -> Result<()> {
     ensure!(
         done.ok(),
@@ -324,21 +320,4 @@ fn expect_ok(line: &str, done: &Done) -> Result<()> {
         done.output.trim_end()
     );
     Ok(())
-}
-
-/// Whether a socket listens on `port`. Found in /proc, because these servers take the first
-/// connection for the client's.
-fn listens(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        std::fs::read_to_string(Path::new(table))
-            .unwrap_or_default()
-            .lines()
-            .any(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                words.next().is_some_and(|local| local.ends_with(&wanted))
-                    && words.nth(1) == Some(LISTEN)
-            })
-    })
 }

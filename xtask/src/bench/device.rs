@@ -9,9 +9,9 @@ use super::{build, pool::State};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
+use dev_process::port;
 use serde_json::{Value, json};
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -317,7 +317,7 @@ struct Pair {
 
 impl Pair {
     fn start(env: &setup::Env, state: &State, run: &Run) -> Result<Self> {
-        let port = free_port()?;
+        let port = port::free()?;
         let server = Running::spawn(&mut end(env, state, run, "node0.host", port))?;
         let mut again = end(env, state, run, "node1.host", port);
         again.arg("127.0.0.1");
@@ -394,11 +394,6 @@ fn end(env: &setup::Env, state: &State, run: &Run, function: &str, port: u16) ->
 }
 
 /// A port on the loopback interface that was free at the time of the check.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("cannot bind a port")?;
-    Ok(listener.local_addr()?.port())
-}
-
 /// A column of a program's result line.
 fn number(output: &str, form: Form, column: usize) -> Option<f64> {
     let numbers = |text: &str| -> Vec<f64> {

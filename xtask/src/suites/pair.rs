@@ -2,9 +2,10 @@
 
 use super::World;
 use crate::process::{self, Done, Running};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
+pub(crate) use dev_process::port::free as free_port;
+use dev_process::port::listens;
 use std::ffi::OsStr;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -228,25 +229,4 @@ pub(super) fn started(
         );
     }
     Ok(running)
-}
-
-/// A TCP port without a listener.
-pub(crate) fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free TCP port")?;
-    Ok(listener.local_addr()?.port())
-}
-
-/// Whether any socket listens on `port`. Reads the kernel's table, because these servers treat the first connection as
-/// the client's.
-fn listens(port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        let text = std::fs::read_to_string(Path::new(table)).unwrap_or_default();
-        text.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&wanted))
-                && words.nth(1) == Some(LISTEN)
-        })
-    })
 }

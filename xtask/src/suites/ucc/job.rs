@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
 /// Time limit for the end of a job at the services after its ranks have ended.
-const OVER: Duration = Duration::from_secs(10);
+const OVER: Duration = Duration::from_secs(60);
 /// Time in seconds after which Open MPI ends a job.
 const OPEN_MPI_LIMIT_S: &str = "360";
 
