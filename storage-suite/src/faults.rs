@@ -22,7 +22,7 @@ struct World<'a> {
 /// One target is killed while fio writes and verifies, another one is stopped. Both return and are completed.
 pub(super) fn lost(place: &Place<'_>) -> Result<()> {
     // A busy machine does not answer in less, and nothing but the stop shall count as one.
-    let mut world = World::new(place, "10000")?;
+    let mut world = World::new(place, &["--target-timeout", "10000"])?;
     world.during_fio(|targets, log| {
         let [_, second, parity] = targets else {
             anyhow::bail!("not three targets");
@@ -44,7 +44,7 @@ pub(super) fn lost(place: &Place<'_>) -> Result<()> {
 /// All targets stop together for longer than a target may take for an answer, as on a disk that they share. Then two are
 /// killed and return. No request of fio fails.
 pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
-    let mut world = World::new(place, "1000")?;
+    let mut world = World::new(place, &["--target-timeout", "1000"])?;
     world.during_fio(|targets, log| {
         for _ in 0..2 {
             let lost = log.count("is not used");
@@ -72,6 +72,52 @@ pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
         log.jobs(1)
     })?;
     world.finish()
+}
+
+/// The limit of SIGTERM passes while a request waits for targets that have stopped. The next service carries it out.
+pub(super) fn drained(place: &Place<'_>) -> Result<()> {
+    let options = ["--target-timeout", "1000", "--outage-limit", "60000"];
+    let mut world = World::new(place, &[&options[..], &["--drain-limit-s", "1"]].concat())?;
+    let uri = world.server.uri.clone();
+    let qemu_io = |commands: &[&str]| {
+        let commands = commands.iter().flat_map(|command| ["-c", command]);
+        let words = ["-f", "raw"].into_iter().chain(commands);
+        let words: Vec<&str> = words.chain([uri.as_str()]).collect();
+        let said = place.stock("qemu-io", &words)?;
+        ensure!(!said.contains("failed") && !said.contains("rror"), "{said}");
+        Ok(())
+    };
+    qemu_io(&["write -P 1 0 1M", "flush"])?;
+    for target in &world.targets {
+        signal(target, libc::SIGSTOP)?;
+    }
+    std::thread::scope(|scope| -> Result<()> {
+        let request = scope.spawn(|| qemu_io(&["write -P 2 64k 64k", "flush"]));
+        said(&world.server, "is not used any more")?;
+        let service = world.server.service.as_ref().context("a service")?;
+        service.running.group.ask_to_end();
+        said(&world.server, "1 requests have no answer after 1 s")?;
+        for target in &world.targets {
+            signal(target, libc::SIGCONT)?;
+        }
+        let service = world.server.service.as_mut().context("a service")?;
+        process::wait_until(LIMIT, || service.running.group.has_ended());
+        world.server.renew_service(place)?;
+        let request = request.join();
+        request.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    qemu_io(&[
+        "read -P 1 0 64k",
+        "read -P 2 64k 64k",
+        "read -P 1 128k 896k",
+    ])?;
+    world.finish()
+}
+
+fn said(server: &Server, words: &str) -> Result<()> {
+    let said = process::wait_until(LIMIT, || server.said().contains(words));
+    ensure!(said, "no '{words}':\n{}", server.said());
+    Ok(())
 }
 
 fn restart(place: &Place<'_>, role: usize, target: &mut (Running, String)) -> Result<()> {
@@ -137,14 +183,14 @@ impl Log<'_> {
 }
 
 impl<'a> World<'a> {
-    /// A target that does not answer within `timeout_ms` is given up if the others hold everything.
-    fn new(place: &'a Place<'a>, timeout_ms: &str) -> Result<Self> {
+    /// A volume with these options.
+    fn new(place: &'a Place<'a>, options: &[&'a str]) -> Result<Self> {
         place.create(SIZE_MIB, 4096)?;
         let targets = FILES.into_iter().map(|name| place.new_target(name));
         let targets: Vec<_> = targets.collect::<Result<_>>()?;
         let addresses = targets.iter().map(|(_, address)| address.as_str());
         let mut words: Vec<&str> = addresses.collect();
-        words.extend(["--target-timeout", timeout_ms]);
+        words.extend(options);
         Ok(Self {
             server: place.export(&words)?,
             place,

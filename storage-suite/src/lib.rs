@@ -75,6 +75,7 @@ pub const SAMPLE: &[&str] = &[
     "DPU: fio: random",
     "DPU: fio: a target is killed",
     "DPU: fio: all targets stop",
+    "DPU: service",
     "DPU: ext4: targets",
 ];
 
@@ -109,6 +110,10 @@ const THROUGH_DPU: &[(&str, Test)] = &[
     (
         "DPU: fio: all targets stop and two are killed, and no request fails",
         faults::stalled,
+    ),
+    (
+        "DPU: service: its limit passes with a request under way, which the next one carries out",
+        faults::drained,
     ),
     (
         "DPU: ext4: a file system survives an absent and a damaged target",
@@ -152,6 +157,10 @@ const TESTS: &[(&str, Test)] = &[
         ext4::faults,
     ),
     ("nbdkit: a volume on three memory servers", peers::on_nbdkit),
+    (
+        "nbdkit: a volume larger than its memory servers",
+        peers::on_small_nbdkit,
+    ),
     (
         "fio: its requests through the DPU, by each way, verified",
         engine::verified,

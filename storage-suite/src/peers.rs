@@ -13,10 +13,7 @@ const SIZES: [(&str, u64); 3] = [("4k", 4096), ("64k", 64 << 10), ("1M", 1 << 20
 /// Data of which fio makes a half compressible, as the promise about stored bytes says.
 const HALF: &str = "--buffer_compress_percentage=50";
 /// Size of an export of nbdkit that holds a target.
-const TARGET: &str = "size=256M";
-/// Data of such a target: less than its export, which also has the index. Freed space rests until a flush, so without a
-/// limit a target would grow beyond its export.
-const CAPACITY: [&str; 2] = ["--capacity", "240M"];
+const TARGET: &str = "256M";
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// A server of the comparison.
@@ -97,10 +94,11 @@ impl Place<'_> {
     }
 
     /// Three memory servers of nbdkit, and the names of targets on them.
-    pub(super) fn nbdkit_targets(&self) -> Result<(Vec<Running>, [String; 3])> {
+    pub(super) fn nbdkit_targets(&self, size: &str) -> Result<(Vec<Running>, [String; 3])> {
         let mut servers = Vec::new();
+        let size = format!("size={size}");
         for name in FILES {
-            let words = ["-f", "-U", name, "memory", TARGET];
+            let words = ["-f", "-U", name, "memory", &size];
             servers.push(self.stock_server("nbdkit", &words, name)?);
         }
         Ok((servers, FILES.map(|name| format!("nbd:{name}"))))
@@ -117,11 +115,11 @@ impl Place<'_> {
         let server = match backend {
             Backend::Ours => self.export(&["--memory", &size])?,
             Backend::OursOnNbdkit => {
-                let (servers, targets) = self.nbdkit_targets()?;
+                let (servers, targets) = self.nbdkit_targets(TARGET)?;
                 behind = servers;
                 let targets = targets.each_ref().map(String::as_str);
                 self.ours(&[&["create"], &targets[..], &["--size", &size]].concat())?;
-                self.export(&[&targets[..], &CAPACITY].concat())?
+                self.export(&targets)?
             }
             Backend::Nbdkit => {
                 let size = format!("size={size}");
@@ -276,10 +274,52 @@ pub(super) fn stored_bytes(place: &Place<'_>) -> Result<()> {
     Ok(())
 }
 
+/// A volume that is larger than the memory servers of nbdkit on which it is. Full servers refuse data and stay in use.
+pub(super) fn on_small_nbdkit(place: &Place<'_>) -> Result<()> {
+    let create = |names: &[&str]| place.ours(&[&["create"], names, &["--size", "16M"]].concat());
+    {
+        let (_servers, names) = place.nbdkit_targets("100K")?;
+        let refused = create(&names.each_ref().map(String::as_str));
+        let refused = refused.err().context("there is no space for the index")?;
+        let reason = "it has 102400 bytes, and the index of a volume with 4096 blocks";
+        ensure!(format!("{refused:#}").contains(reason), "{refused:#}");
+    }
+    for name in FILES {
+        // The servers are killed and leave their sockets.
+        let _ = fs::remove_file(place.path(name));
+    }
+    let (_servers, names) = place.nbdkit_targets("2M")?;
+    let names = names.each_ref().map(String::as_str);
+    create(&names)?;
+    let server = place.export(&names)?;
+    place.image("large", 16)?;
+    let refused = place.stock("nbdcopy", &["large", &server.uri]);
+    let refused = refused.err().context("there is no space for the image")?;
+    ensure!(
+        format!("{refused:#}").contains("No space left on device"),
+        "{refused:#}"
+    );
+    ensure!(
+        !server.said().contains("not used any more"),
+        "{}",
+        server.said()
+    );
+    let clear = ["-f", "raw", "-c", "discard 0 16M", "-c", "flush"];
+    place.stock("qemu-io", &[&clear[..], &[&server.uri]].concat())?;
+    place.image("small", 1)?;
+    place.stock("nbdcopy", &["--flush", "small", &server.uri])?;
+    place.stock("nbdcopy", &[&server.uri, "out"])?;
+    let (small, out) = (fs::read(place.path("small"))?, fs::read(place.path("out"))?);
+    let (start, rest) = out.split_at(small.len());
+    ensure!(start == small, "the first MiB differs");
+    ensure!(rest.iter().all(|byte| *byte == 0), "the rest is not zero");
+    Ok(())
+}
+
 /// A volume on three memory servers of nbdkit, one of which ends.
 pub(super) fn on_nbdkit(place: &Place<'_>) -> Result<()> {
     place.image("image", 16)?;
-    let (mut servers, names) = place.nbdkit_targets()?;
+    let (mut servers, names) = place.nbdkit_targets(TARGET)?;
     let names = names.each_ref().map(String::as_str);
     let create = [&["create"], &names[..], &["--size", "16M"]].concat();
     place.ours(&create)?;

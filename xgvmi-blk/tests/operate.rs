@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::{Nbd, Running, bad, create, good, names, program, run, turn, wait_until};
+use common::{Nbd, Running, WRITE, bad, create, good, names, program, run, turn, wait_until};
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -206,4 +207,51 @@ fn a_target_that_drains_is_taken_back_after_its_return() {
     drop(client);
     export.signal(libc::SIGTERM);
     assert!(export.ended().success());
+}
+
+/// The limit of SIGTERM passes while a client's request waits for targets that have stopped. The client loses its
+/// connection, and the block is the old or the new one.
+#[test]
+fn an_export_ends_at_its_limit_with_a_request_under_way() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let targets = paths
+        .each_ref()
+        .map(|path| Running::target(path, "127.0.0.1:0", &[]));
+    let addresses = targets.each_ref().map(Running::address);
+    let (socket, log) = (dir.path().join("nbd"), dir.path().join("log"));
+    let mut command = program();
+    command.arg("export").args(&addresses);
+    command.arg("--socket").arg(&socket);
+    command.args(["--target-timeout", "200", "--outage-limit", "60000"]);
+    command.args(["--drain-limit-s", "1"]);
+    let export = Running::start(command.stderr(fs::File::create(&log).unwrap()));
+    let said = |words: &str| fs::read_to_string(&log).unwrap().contains(words);
+    let mut client = Nbd::connect(&socket);
+    client.write_through(0, &[7; 1024]).unwrap();
+    for target in &targets {
+        target.signal(libc::SIGSTOP);
+    }
+    client.post((WRITE, 0), 0, 1024, &[9; 1024]);
+    wait_until("the request is under way", || said("is not used any more"));
+    export.signal(libc::SIGTERM);
+    wait_until("the limit passes", || {
+        said("1 clients still have requests after 1 s")
+    });
+    // The process makes durable what it can.
+    for target in &targets {
+        target.signal(libc::SIGCONT);
+    }
+    assert!(export.ended().success());
+    assert!(!socket.exists());
+    // A reply that had no more use for anybody may have left before the end.
+    let mut rest = Vec::new();
+    let _ = client.stream.read_to_end(&mut rest);
+    assert!([0, 16].contains(&rest.len()), "{rest:?}");
+    let export = Running::export(&addresses, &socket, &[]);
+    let mut client = Nbd::connect(&socket);
+    let block = client.read(0, 1024).unwrap();
+    assert!(block == [7; 1024] || block == [9; 1024], "a mixture");
+    drop(export);
 }

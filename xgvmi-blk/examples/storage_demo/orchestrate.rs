@@ -12,6 +12,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -225,8 +226,19 @@ impl Drop for Running {
     }
 }
 
+/// A free port below those that the system gives to outgoing connections: no other process gets it while the one that
+/// has it is away. Each call returns another one.
 fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    // Concurrent runs start at different places.
+    let first = 10_000 + u16::try_from(std::process::id() % 8_000)?;
+    for _ in 0..2_000 {
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("no port of 2000 from {first} on is free")
 }
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {

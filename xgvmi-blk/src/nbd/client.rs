@@ -30,6 +30,8 @@ const FLUSH: u16 = 3;
 /// What a server tells about its export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Told {
+    /// Bytes of the export.
+    size: u64,
     flags: u16,
     /// Shortest request.
     least: u32,
@@ -223,7 +225,12 @@ impl Told {
     /// Adds one piece of information. Unknown ones are ignored, as the protocol asks.
     fn add(&mut self, data: &[u8]) {
         match data {
-            [0, 0, _, _, _, _, _, _, _, _, a, b] => self.flags = u16::from_be_bytes([*a, *b]),
+            [0, 0, size @ .., a, b] if size.len() == 8 => {
+                self.size = size
+                    .iter()
+                    .fold(0, |size, byte| size << 8 | u64::from(*byte));
+                self.flags = u16::from_be_bytes([*a, *b]);
+            }
             [0, 3, a, b, c, d, ..] => self.least = u32::from_be_bytes([*a, *b, *c, *d]),
             _ => {}
         }
@@ -260,6 +267,10 @@ impl Medium for NbdMedium {
 
     /// The space stays allocated until it is used again.
     fn release(&self, _: u64, _: u64) {}
+
+    fn size(&self) -> Option<u64> {
+        Some(self.told.size)
+    }
 }
 
 #[cfg(test)]
@@ -283,9 +294,15 @@ mod tests {
         });
         let error = NbdMedium::connect(&path).unwrap_err().to_string();
         assert!(error.contains("longer requests"), "{error}");
+        // The server notices later that a client has left, and counts it until then.
+        let end = std::time::Instant::now() + LIMIT;
+        while server.connections() != 0 {
+            assert!(std::time::Instant::now() < end, "a connection stays open");
+            std::thread::yield_now();
+        }
         // With whole sectors the requests themselves work.
         let (stream, told) = connect(&path).unwrap();
-        assert_eq!(told.least, 512);
+        assert_eq!((told.least, told.size), (512, 1 << 20));
         let medium = NbdMedium {
             socket: path,
             told,
@@ -310,6 +327,7 @@ mod tests {
             }
         });
         assert!(server.connections() <= CONNECTIONS_MAX);
+        assert_eq!(server.connections(), medium.connections().open);
         server.drain();
     }
 

@@ -159,7 +159,9 @@ pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
     };
     let failed = |error| BlkError::io(target, error);
     let medium = NbdMedium::connect(Path::new(socket)).map_err(failed)?;
-    let mut first = [0; 8192];
+    // A shorter export is refused below.
+    let length = medium.size().unwrap_or(u64::MAX).min(8192);
+    let mut first = vec![0; usize::try_from(length).unwrap_or(0)];
     medium.read(0, &mut first).map_err(failed)?;
     if first.iter().any(|byte| *byte != 0) {
         return Err(BlkError::NotATarget {

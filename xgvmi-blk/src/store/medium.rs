@@ -29,6 +29,11 @@ pub trait Medium: Send + Sync {
 
     /// Gives the memory of a range back. Its contents may then be anything.
     fn release(&self, offset: u64, length: u64);
+
+    /// Its size in bytes, if it cannot grow.
+    fn size(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A file, locked as long as it is open.

@@ -274,6 +274,7 @@ impl Store {
         new: NewTarget,
         capacity: Option<u64>,
     ) -> Result<Self> {
+        check_size(name, medium.as_ref(), new.geometry)?;
         let random = xgvmi_daemon::random().map_err(|error| BlkError::io(name, error))?;
         let identity = Identity {
             geometry: new.geometry,
@@ -306,8 +307,10 @@ impl Store {
             fault,
         })?;
         let geometry = superblock.identity.geometry;
+        check_size(name, medium.as_ref(), geometry)?;
         let start = data_start(geometry);
         let end = start.saturating_add(capacity.unwrap_or(i64::MAX.cast_unsigned() - start));
+        let end = end.min(medium.size().unwrap_or(u64::MAX));
         let (index, damaged) =
             read_index(medium.as_ref(), geometry, (start, end)).map_err(failed)?;
         let used = index.iter().flat_map(|entry| entry.slots).flatten();
@@ -548,6 +551,20 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// An error if a medium cannot hold the index of a volume.
+fn check_size(name: &str, medium: &dyn Medium, geometry: Geometry) -> Result<()> {
+    let (size, index) = (medium.size().unwrap_or(u64::MAX), data_start(geometry));
+    if size >= index {
+        return Ok(());
+    }
+    Err(BlkError::NotATarget {
+        target: name.to_owned(),
+        fault: format!(
+            "it has {size} bytes, and the index of a volume with {geometry} takes {index}: give it more"
+        ),
+    })
 }
 
 /// Offset of the first record.

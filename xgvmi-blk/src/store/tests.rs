@@ -476,3 +476,71 @@ fn a_wrong_record_spoils_only_itself() {
         assert_eq!(found.is_err(), block == 7, "{block}");
     }
 }
+
+/// Memory that ends, as an export of an NBD server does. A write behind its end is an error of another kind than a lack of
+/// space.
+struct Fixed {
+    bytes: MemoryMedium,
+    size: u64,
+}
+
+impl Medium for Fixed {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.bytes.read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        if offset + bytes.len() as u64 > self.size {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.bytes.write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn release(&self, _: u64, _: u64) {}
+
+    fn size(&self) -> Option<u64> {
+        Some(self.size)
+    }
+}
+
+#[test]
+fn a_medium_that_cannot_grow_is_full_at_its_end() {
+    let fixed = |size| {
+        let bytes = MemoryMedium::default();
+        Box::new(Fixed { bytes, size })
+    };
+    let start = data_start(new_target().geometry);
+    let refused = Store::create("t", fixed(start - 1), new_target(), None).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains(&format!("has {} bytes", start - 1))
+            && refused.contains(&start.to_string()),
+        "{refused}"
+    );
+    let record = Space::rounded((half(1, 1).data.len() + HEADER) as u64);
+    // Room for three records and a part of the fourth. A larger limit of the user does not count.
+    for capacity in [None, Some(1 << 20)] {
+        let medium = fixed(start + 4 * record - 1);
+        let store = Store::create("t", medium, new_target(), capacity).unwrap();
+        for block in 0..3 {
+            store.prepare(block, &half(1, 1), 0).unwrap();
+            store.commit(block, 1).unwrap();
+        }
+        let full = store.prepare(3, &half(1, 1), 0).unwrap_err();
+        assert!(full.is_full(), "{full}");
+        // Space that a newer generation frees is used again.
+        for generation in 2..9 {
+            store.prepare(0, &zero(generation), generation - 1).unwrap();
+            store.commit(0, generation).unwrap();
+            store.prepare(3, &half(generation, 2), 0).unwrap();
+            store.commit(3, generation).unwrap();
+            store.prepare(3, &zero(generation + 1), generation).unwrap();
+            store.commit(3, generation + 1).unwrap();
+        }
+        assert_eq!(store.usage().used, 2 * record);
+    }
+}
