@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const SAID_MAX: usize = 20;
 
 /// Result of a finished child.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Done {
     /// Exit status of the child itself.
     pub status: ExitStatus,

@@ -64,6 +64,7 @@ pub mod general {
         ATOMIC = 0x21e, 1;
         CQ_RESIZE = 0x221, 1;
         CQ_MODERATION = 0x222, 1;
+        BLOCK_LB_MC = 0x228, 1;
         IMAICL = 0x231, 1;
         QKV = 0x236, 1;
         PKV = 0x237, 1;
@@ -80,6 +81,8 @@ pub mod general {
         MAX_WQE_SZ_SQ = 0x290, 16;
         MAX_WQE_SZ_RQ = 0x2b0, 16;
         MAX_WQE_SZ_SQ_DC = 0x2d0, 16;
+        MAX_QP_MCG = 0x2e7, 25;
+        LOG_MAX_MCG = 0x318, 8;
         LOG_MAX_PD = 0x32b, 5;
         LOG_MAX_XRCD = 0x33b, 5;
         BASIC_CYCLIC_RCV_WQE = 0x380, 1;

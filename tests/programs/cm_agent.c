@@ -5,7 +5,7 @@
  *   resolve FILE ID ADDRESS PORT TIMEOUT_MS | route FILE ID TIMEOUT_MS | connect FILE ID BYTES [INVALID]
  *   accept FILE ID BYTES | establish FILE ID | reject FILE ID BYTES REASON | disconnect FILE ID | attributes FILE ID STATE
  *   option FILE ID LEVEL NAME VALUE BYTES | migrate FILE ID FROM | event FILE WAIT_MS | raw FILE COMMAND IN OUT BYTES
- *   child FILE | cancel FILE
+ *   child FILE | cancel FILE | join FILE ID ADDRESS FLAGS | leave FILE MEMBERSHIP
  */
 #define _GNU_SOURCE
 #include "agent.h"
@@ -221,9 +221,39 @@ static void event(char **words)
 		failed("event");
 		return;
 	}
-	answer("ok kind=%u status=%d id=%u uid=%llu bytes=%u first=%u qp=%u", got.event, (int)got.status, got.id,
+	answer("ok kind=%u status=%d id=%u uid=%llu bytes=%u first=%u qp=%u qkey=%u lid=%u", got.event, (int)got.status, got.id,
 	       (unsigned long long)got.uid, got.param.conn.private_data_len, got.param.conn.private_data[0],
-	       got.param.conn.qp_num);
+	       got.param.conn.qp_num, got.param.ud.qkey, got.param.ud.ah_attr.dlid);
+}
+
+/* An IPv4 group. */
+static void join(char **words)
+{
+	static uint64_t named = 2000;
+	struct sockaddr_in address = ip(words[3], "0");
+	struct rdma_ucm_create_id_resp made;
+	struct rdma_ucm_join_mcast ask = {.response = (uintptr_t)&made,
+					  .uid = ++named,
+					  .id = number(words[2]),
+					  .addr_size = sizeof address,
+					  .join_flags = number(words[4])};
+
+	memcpy(&ask.addr, &address, sizeof address);
+	if (CALL(file_of(words[1]), RDMA_USER_CM_CMD_JOIN_MCAST, ask, sizeof made))
+		failed("join");
+	else
+		answer("ok id=%u uid=%llu", made.id, (unsigned long long)ask.uid);
+}
+
+static void leave(char **words)
+{
+	struct rdma_ucm_destroy_id_resp gone;
+	struct rdma_ucm_destroy_id ask = {.response = (uintptr_t)&gone, .id = number(words[2])};
+
+	if (CALL(file_of(words[1]), RDMA_USER_CM_CMD_LEAVE_MCAST, ask, sizeof gone))
+		failed("leave");
+	else
+		answer("ok events=%u", gone.events_reported);
 }
 
 /* A command of any form. */
@@ -339,6 +369,10 @@ static void carry_out(char **words)
 		migrate(words);
 	else if (!strcmp(name, "event"))
 		event(words);
+	else if (!strcmp(name, "join"))
+		join(words);
+	else if (!strcmp(name, "leave"))
+		leave(words);
 	else if (!strcmp(name, "raw"))
 		raw(words);
 	else if (!strcmp(name, "child"))

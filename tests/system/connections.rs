@@ -17,8 +17,8 @@ const SERVER: &str = "127.66.1.1";
 const CLIENT: &str = "127.66.2.1";
 const PORT: u32 = 7471;
 /// `enum rdma_ucm_port_space`.
-const TCP: u32 = 0x0106;
-const UDP: u32 = 0x0111;
+pub(crate) const TCP: u32 = 0x0106;
+pub(crate) const UDP: u32 = 0x0111;
 
 /// Kinds of events (`enum rdma_cm_event_type`).
 mod kind {
@@ -63,29 +63,35 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A running agent with one open file.
-struct Agent {
+pub(crate) struct Agent {
     name: String,
-    talk: Talk,
+    pub(crate) talk: Talk,
 }
 
 /// An event; `kind` is -1 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Event {
-    kind: i64,
+pub(crate) struct Event {
+    pub(crate) kind: i64,
     status: i64,
-    id: i64,
-    uid: i64,
+    pub(crate) id: i64,
+    pub(crate) uid: i64,
     bytes: i64,
     first: i64,
+    /// Number of the queue pair.
+    pub(crate) qp: i64,
+    /// Queue key of a datagram service or group.
+    pub(crate) qkey: i64,
+    /// LID of a group.
+    pub(crate) lid: i64,
 }
 
 impl Agent {
-    fn start(testbed: &Testbed<'_>, function: &str) -> Result<Self> {
+    pub(crate) fn start(testbed: &Testbed<'_>, function: &str) -> Result<Self> {
         Self::start_with(testbed, &["--nodes", "2"], function, None)
     }
 
     /// With options of `bf-emu run`, and with a time limit of the connection manager.
-    fn start_with(
+    pub(crate) fn start_with(
         testbed: &Testbed<'_>,
         options: &[&str],
         function: &str,
@@ -103,12 +109,12 @@ impl Agent {
         Ok(agent)
     }
 
-    fn ask(&mut self, line: &str) -> Result<String> {
+    pub(crate) fn ask(&mut self, line: &str) -> Result<String> {
         let answer = self.talk.ask(line, LIMIT);
         answer.with_context(|| format!("{} at '{line}'", self.name))
     }
 
-    fn tell(&mut self, line: &str) -> Result<String> {
+    pub(crate) fn tell(&mut self, line: &str) -> Result<String> {
         let answer = self.ask(line)?;
         ensure!(
             answer.starts_with("ok"),
@@ -119,14 +125,14 @@ impl Agent {
     }
 
     /// The command must be refused with this error.
-    fn refused(&mut self, line: &str, why: &str) -> Result<()> {
+    pub(crate) fn refused(&mut self, line: &str, why: &str) -> Result<()> {
         let answer = self.ask(line)?;
         let fits = answer.starts_with("error") && answer.ends_with(why);
         ensure!(fits, "{}: '{line}' -> {answer}, not {why}", self.name);
         Ok(())
     }
 
-    fn create(&mut self, port_space: u32) -> Result<i64> {
+    pub(crate) fn create(&mut self, port_space: u32) -> Result<i64> {
         let answer = self.tell(&format!("create 0 {port_space}"))?;
         value(&answer, "id")
     }
@@ -166,6 +172,9 @@ impl Agent {
                 uid: 0,
                 bytes: 0,
                 first: 0,
+                qp: 0,
+                qkey: 0,
+                lid: 0,
             });
         }
         let number = |key| value(&answer, key);
@@ -176,29 +185,32 @@ impl Agent {
             uid: number("uid")?,
             bytes: number("bytes")?,
             first: number("first")?,
+            qp: number("qp")?,
+            qkey: number("qkey")?,
+            lid: number("lid")?,
         })
     }
 
     /// The next event must be of this kind, and its status must be 0.
-    fn expect(&mut self, kind: i64) -> Result<Event> {
+    pub(crate) fn expect(&mut self, kind: i64) -> Result<Event> {
         self.expect_status(kind, 0)
     }
 
-    fn expect_status(&mut self, kind: i64, status: i64) -> Result<Event> {
+    pub(crate) fn expect_status(&mut self, kind: i64, status: i64) -> Result<Event> {
         let event = self.event(0, EVENT)?;
         let fits = event.kind == kind && event.status == status;
         ensure!(fits, "{}: {event:?}, not {kind} with {status}", self.name);
         Ok(event)
     }
 
-    fn expect_nothing(&mut self) -> Result<()> {
+    pub(crate) fn expect_nothing(&mut self) -> Result<()> {
         let event = self.event(0, NO_EVENT)?;
         ensure!(event.kind == -1, "{}: {event:?}", self.name);
         Ok(())
     }
 }
 
-fn value(answer: &str, key: &str) -> Result<i64> {
+pub(crate) fn value(answer: &str, key: &str) -> Result<i64> {
     let mut words = answer.split(' ');
     let found = words.find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
     let parsed = found.and_then(|text| text.parse().ok());

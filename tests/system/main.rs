@@ -23,6 +23,7 @@ mod life;
 mod limits;
 mod moderation;
 mod mpi;
+mod multicast;
 mod naaice;
 mod offload;
 mod polling;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     cases.extend(limits::cases());
     cases.extend(contexts::cases());
     cases.extend(connections::cases());
+    cases.extend(multicast::cases());
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());

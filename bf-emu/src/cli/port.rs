@@ -72,7 +72,7 @@ pub(super) fn act(args: &PortArgs) -> Result<()> {
                 port::set_state(&mut fabric.lock(), place, to);
                 state.show_ports(&fabric, &lock)?;
             }
-            Err(event) => port::tell(&fabric.lock(), place, event),
+            Err(event) => port::tell(&mut fabric.lock(), place, event),
         }
     }
     Ok(())

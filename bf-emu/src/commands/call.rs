@@ -8,8 +8,8 @@ use crate::fabric::counters::{Command, Counters, Refusal};
 use crate::fabric::objects::Mkey;
 use crate::fabric::table::Owner;
 use crate::fabric::{
-    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MKEYS_MAX, PDS_MAX, QPS_MAX,
-    SRQS_MAX, UMEMS_MAX, klm,
+    CHANNELS_MAX, CQS_MAX, Fabric, Function, Identity, Locked, MCAST_GROUP_QPS_MAX,
+    MCAST_GROUPS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX, klm,
 };
 use crate::model::profile::CostKind;
 use crate::process::{Context, KeyNumbers, Process};
@@ -184,6 +184,8 @@ pub(crate) enum Full {
     Umems,
     Mkeys,
     Translations,
+    Groups,
+    GroupQps,
 }
 
 impl Full {
@@ -198,6 +200,8 @@ impl Full {
             Self::Umems => ("umems", UMEMS_MAX),
             Self::Mkeys => ("mkeys", MKEYS_MAX),
             Self::Translations => ("entries of indirect mkeys", klm::ENTRIES_MAX),
+            Self::Groups => ("multicast groups", MCAST_GROUPS_MAX),
+            Self::GroupQps => ("queue pairs of a multicast group", MCAST_GROUP_QPS_MAX),
         }
     }
 }

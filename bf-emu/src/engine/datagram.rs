@@ -1,20 +1,14 @@
 //! Datagrams: messages to any listening queue pair, preceded by their header.
 
-use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
-use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
-use super::header::{HEADER_BYTES, Header};
-use super::list::{Failure, List, transfer};
-use super::message::{Message, lid, next_entry, received};
-use super::outcome::{Fault, LOCAL_LENGTH, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
+use super::delivery::{deliver, dropped, is_ethernet, packet_length, queue_pair};
+use super::message::Message;
+use super::multicast::to_group;
+use super::outcome::{Fault, LOCAL_OPERATION, Outcome};
 use super::peer::{Poster, destination};
-use super::scatter::Scattered;
-use crate::bits::constant;
 use crate::fabric::Locked;
-use crate::fabric::counters::Refusal;
-use crate::fabric::numbers::qp_slot;
-use crate::model::address::mtu_bytes;
+use crate::model::multicast;
 
 /// Sends a datagram. A datagram that its receiver cannot accept is dropped and counted.
 pub(super) fn datagram(
@@ -28,115 +22,23 @@ pub(super) fn datagram(
         // A datagram without a global route has no address here.
         return Err(LOCAL_OPERATION);
     }
-    if deliver(locked, poster, (message, length), to)?.is_none() {
-        let counters = locked.fabric().counters(poster.function);
-        counters.refuse(Refusal::Dropped);
+    if to.dqp == multicast::QPN {
+        to_group(locked, poster, (message, length), to)?;
+        return Ok(Outcome::of(length.into()));
+    }
+    let delivered = match listener(locked, poster, to) {
+        Some(peer) => deliver(locked, poster, (message, length), to, &peer)?,
+        None => false,
+    };
+    if !delivered {
+        dropped(locked, poster.function);
     }
     Ok(Outcome::of(length.into()))
-}
-
-fn is_ethernet(locked: &Locked<'_>, poster: &Poster) -> bool {
-    locked.fabric().link_of(poster.place()).is_ethernet()
-}
-
-/// Length of a datagram, which is one packet.
-fn packet_length(locked: &Locked<'_>, poster: &Poster, list: &List) -> Result<u16, Fault> {
-    let own = locked.fabric().identity(poster.function);
-    let mtu = own.map_or(0, |own| mtu_bytes(own.active_mtu(poster.qp.port())));
-    let length = u16::try_from(list.length()).map_err(|_| LOCAL_LENGTH)?;
-    if length <= mtu {
-        Ok(length)
-    } else {
-        Err(LOCAL_LENGTH)
-    }
-}
-
-/// Writes a datagram of this length into its receiver's next receive entry. Returns None if the
-/// datagram is to be dropped.
-fn deliver(
-    locked: &mut Locked<'_>,
-    poster: &Poster,
-    (message, length): (&Message, u16),
-    to: &AddressVector,
-) -> Result<Option<()>, Fault> {
-    let Some(peer) = listener(locked, poster, to) else {
-        return Ok(None);
-    };
-    let Ok(entry) = next_entry(locked, &peer) else {
-        return Ok(None);
-    };
-    let (bytes, skip) = (u64::from(length), HEADER_BYTES as u64);
-    if bytes + skip > entry.list.length() {
-        return Ok(None);
-    }
-    let Some(rx_flags) = put_header(locked, poster, (message, length), to, &entry.list) else {
-        return Ok(None);
-    };
-    match transfer(locked, &message.list, (&entry.list, skip), bytes) {
-        Ok(()) => {}
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(_) => return Ok(None),
-    }
-    let opcode = match message.imm {
-        Some(_) => cqe_opcode::RESP_SEND_IMM,
-        None => cqe_opcode::RESP_SEND,
-    };
-    let cqe = Cqe {
-        opcode,
-        imm: message.imm.unwrap_or(0),
-        byte_count: u32::from(length) + const { constant(HEADER_BYTES) },
-        solicited: message.solicited,
-        src_qpn: poster.qpn,
-        slid: lid(locked, poster),
-        rx_flags,
-        ..Cqe::default()
-    };
-    received(locked, &peer, &entry, (cqe, &Scattered::NONE));
-    Ok(Some(()))
 }
 
 /// The queue pair that an address vector names, if it accepts datagrams with the poster's key.
 fn listener(locked: &Locked<'_>, poster: &Poster, to: &AddressVector) -> Option<Poster> {
     let (fabric, from) = (locked.fabric(), poster.place());
     let place = destination(fabric, from, to).filter(|to| fabric.connects(from, *to))?;
-    let qps = &locked.peek(place.function).qps;
-    let qp = qps.get(qp_slot(to.dqp))?.as_peer();
-    // The upper bit of the key selects the sender's own key.
-    let [a, b, c, d, ..] = to.key.to_be_bytes();
-    let asked = u32::from_be_bytes([a, b, c, d]);
-    let qkey = if asked >> 31 == 1 {
-        poster.qp.qkey
-    } else {
-        asked
-    };
-    let listens = qp.service == service::UD
-        && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
-        && (qp.qkey, qp.port()) == (qkey, place.port);
-    listens.then_some(Poster {
-        function: place.function,
-        qpn: to.dqp,
-        qp,
-        address: None,
-        xrc_srq: None,
-    })
-}
-
-/// Writes the header of a datagram, if it has one, at the start of the receiver's buffer. Returns
-/// the completion's flags, or None if the header cannot be written.
-fn put_header(
-    locked: &mut Locked<'_>,
-    poster: &Poster,
-    (message, length): (&Message, u16),
-    to: &AddressVector,
-    target: &List,
-) -> Option<u8> {
-    let own = locked.fabric().gid_entry(poster.place(), to.sgid_index);
-    let Some(own) = own.filter(|_| to.grh || is_ethernet(locked, poster)) else {
-        return Some(0);
-    };
-    let header = Header::new(own, to, length, message.imm.is_some());
-    let from = List::of_bytes(poster.side(), header.bytes());
-    let (at, length) = (header.at as u64, header.bytes().len() as u64);
-    transfer(locked, &from, (target, at), length).ok()?;
-    Some(header.flags)
+    queue_pair(locked, poster, to, (place, to.dqp))
 }

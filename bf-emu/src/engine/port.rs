@@ -7,11 +7,23 @@ use crate::fabric::{Locked, Place, PortState};
 /// is already in that state causes no event.
 pub fn set_state(locked: &mut Locked<'_>, place: Place, state: PortState) {
     if locked.put_port_state(place, state) {
-        event::of_port(locked, place, PortEvent::of(state));
+        tell(locked, place, PortEvent::of(state));
     }
 }
 
 /// Notifies all processes that have a function open of an event on one of its ports.
-pub fn tell(locked: &Locked<'_>, place: Place, event: PortEvent) {
+pub fn tell(locked: &mut Locked<'_>, place: Place, event: PortEvent) {
     event::of_port(locked, place, event);
+    // The subnet manager has forgotten the port's memberships (core/multicast.c,
+    // `mcast_event_handler`).
+    let forgets = matches!(
+        event,
+        PortEvent::Down
+            | PortEvent::Initialized
+            | PortEvent::LidChange
+            | PortEvent::ClientReregister
+    );
+    if forgets && !locked.fabric().link_of(place).is_ethernet() {
+        locked.cm_lose_groups(place);
+    }
 }

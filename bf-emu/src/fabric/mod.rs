@@ -9,6 +9,7 @@ pub mod klm;
 mod limits;
 pub(crate) mod link;
 pub mod lock;
+pub mod multicast;
 pub mod numbers;
 pub mod objects;
 pub mod port;
@@ -25,7 +26,8 @@ pub mod trace;
 pub use device::{Fabric, Locked, Recovery};
 pub use error::FabricError;
 pub use limits::{
-    CHANNELS_MAX, CM_EVENTS_MAX, CM_FILES_MAX, CM_IDS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX,
+    CHANNELS_MAX, CM_EVENTS_MAX, CM_FILES_MAX, CM_IDS_MAX, CM_MEMBERSHIPS_MAX, CQS_MAX,
+    MCAST_ATTACHMENTS_MAX, MCAST_GROUP_QPS_MAX, MCAST_GROUPS_MAX, MKEYS_MAX, PDS_MAX,
     PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
 };
 pub use numbers::{MKEY_BASE, NUMBER_BASE, QPN_BASE};

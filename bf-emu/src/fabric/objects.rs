@@ -5,7 +5,7 @@ use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 
 use super::klm::Run;
 use super::port::Place;
-use crate::model::address::{GidType, Mac};
+use crate::model::address::{Gid, GidType, Mac};
 
 /// Address translation of an mkey.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,6 +220,8 @@ pub struct Qp {
     pub by_command: bool,
     /// Every send request has a completion.
     pub signal_all: bool,
+    /// Datagrams: it does not receive its own multicast messages.
+    pub no_loopback: bool,
     /// Bytes of returned data that the completion may hold: 0, 32 or 64.
     pub cs_req: u8,
     /// Bytes of a received message that the completion may hold: 0, 32 or 64.
@@ -499,6 +501,28 @@ pub struct Pd {
     /// XRC: identity of the domain, equal for all processes that open the same file; 0 for a
     /// protection domain.
     pub xrc_domain: u64,
+}
+
+/// A multicast group with attached queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Group {
+    /// The destination GID of its messages.
+    pub gid: Gid,
+    /// Number of attachments.
+    pub attached: u32,
+}
+
+/// A queue pair that is attached to a multicast group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Attachment {
+    /// Slot of the group.
+    pub group: u32,
+    /// Slot of the queue pair.
+    pub qp: u32,
+    /// LID in the call. The adapter selects by the GID only (`mlx5_core_attach_mcg`).
+    pub lid: u16,
 }
 
 /// The contents of a channel.

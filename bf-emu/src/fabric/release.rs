@@ -83,7 +83,9 @@ impl Locked<'_> {
     fn release(&mut self, gone: impl Fn(Owner) -> bool) {
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);
-            // Queues precede the objects that they use, and keys precede their lists.
+            // Attachments to groups precede their queue pairs. Queues precede the objects that they
+            // use, and keys precede their lists.
+            function.detach_all(&gone);
             remove_all(&mut function.qps, &gone);
             remove_all(&mut function.srqs, &gone);
             remove_all(&mut function.cqs, &gone);
@@ -110,6 +112,7 @@ impl Locked<'_> {
             function.cqs.repair();
             function.srqs.repair();
             function.qps.repair();
+            function.repair_groups();
             function.umems.repair();
             function.mkeys.repair();
             function.klms.forget_all();

@@ -3,9 +3,10 @@
 use super::journal::Journal;
 use super::klm::Klms;
 use super::limits::{
-    CHANNELS_MAX, CQS_MAX, MKEYS_MAX, PDS_MAX, PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
+    CHANNELS_MAX, CQS_MAX, MCAST_ATTACHMENTS_MAX, MCAST_GROUPS_MAX, MKEYS_MAX, PDS_MAX,
+    PROCESSES_MAX, QPS_MAX, SRQS_MAX, UMEMS_MAX,
 };
-use super::objects::{Attached, Channel, Cq, Mkey, Pd, Qp, Srq, Umem};
+use super::objects::{Attached, Attachment, Channel, Cq, Group, Mkey, Pd, Qp, Srq, Umem};
 use super::rdma_cm::state::Manager;
 use super::rules::Rules;
 use super::table::Table;
@@ -26,6 +27,10 @@ pub struct Function {
     pub srqs: Table<Srq, SRQS_MAX>,
     /// Queue pairs.
     pub qps: Table<Qp, QPS_MAX>,
+    /// Multicast groups with attached queue pairs.
+    pub groups: Table<Group, MCAST_GROUPS_MAX>,
+    /// Queue pairs attached to them.
+    pub attachments: Table<Attachment, MCAST_ATTACHMENTS_MAX>,
     /// umems.
     pub umems: Table<Umem, UMEMS_MAX>,
     /// mkeys.

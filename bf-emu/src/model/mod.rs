@@ -3,6 +3,7 @@
 pub mod adapter;
 pub mod address;
 pub mod faults;
+pub mod multicast;
 pub(crate) mod names;
 pub mod profile;
 pub mod sockaddr;

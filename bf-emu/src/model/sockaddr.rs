@@ -201,6 +201,16 @@ impl SocketAddress {
         }
     }
 
+    /// True for a multicast address.
+    #[must_use]
+    pub fn is_multicast(&self) -> bool {
+        match self.family() {
+            Some(Family::Inet) => self.bytes[4] >> 4 == 0xe,
+            Some(Family::Inet6 | Family::Ib) => self.gid()[0] == 0xff,
+            None => false,
+        }
+    }
+
     /// The port: for an InfiniBand address the last two bytes of the service identifier.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -274,8 +284,12 @@ mod tests {
                 (zero, loopback),
                 "{text}"
             );
+            assert!(!address.is_multicast(), "{text}");
             assert_eq!(SocketAddress::parse(address.as_slice()), Some(address));
             assert_eq!(SocketAddress::parse(&address.as_slice()[..bytes - 1]), None);
+        }
+        for text in ["224.0.0.1", "239.1.2.3", "ff0e::1"] {
+            assert!(ip(text, 0).is_multicast(), "{text}");
         }
         assert_eq!(SocketAddress::parse(&[1, 0, 0, 0]), None);
         assert_eq!(SocketAddress::parse(&[]), None);

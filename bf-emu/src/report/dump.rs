@@ -1,6 +1,7 @@
 //! The live objects, one line each: `bf-emu dump`.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 
 use mlx5_prm::qp::{service, state};
 use serde::Serialize;
@@ -16,7 +17,8 @@ pub struct Object {
     /// Name of its function; "-" for an identifier of the connection manager on no or several
     /// functions.
     pub function: String,
-    /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd", "channel" or "rdma_cm_id".
+    /// "mkey", "qp", "cq", "srq", "umem", "device_memory", "pd", "channel", "multicast" (a queue pair
+    /// attached to a group), "rdma_cm_id" or "rdma_cm_member" (of a multicast group).
     pub kind: &'static str,
     /// Its number on the device; for an mkey, the whole key.
     pub number: u32,
@@ -70,6 +72,7 @@ pub fn objects(fabric: &Fabric) -> Vec<Object> {
     let mut locked = fabric.lock();
     let mut objects = Vec::new();
     identifiers(&mut locked, &mut objects);
+    memberships(&mut locked, &mut objects);
     for (index, identity) in fabric.identities().iter().enumerate() {
         let tables = locked.peek(index);
         let mut add = |kind, number, owner: Owner, fields| {
@@ -96,6 +99,13 @@ pub fn objects(fabric: &Fabric) -> Vec<Object> {
         }
         for (slot, owner, qp) in tables.qps.iter() {
             add("qp", slot + QPN_BASE, owner, qp_fields(&locked, qp));
+        }
+        for (slot, owner, attachment) in tables.attachments.iter() {
+            let group = tables.groups.get(attachment.group);
+            let gid = Ipv6Addr::from(group.map_or([0; 16], |group| group.gid));
+            let fields = Fields::default().hex("qp", attachment.qp + QPN_BASE);
+            let fields = fields.with("gid", gid).hex("lid", attachment.lid);
+            add("multicast", slot, owner, fields);
         }
         for (slot, owner, umem) in tables.umems.iter() {
             let fields = Fields::default().hex("address", umem.address);
@@ -136,6 +146,33 @@ fn identifiers(locked: &mut Locked<'_>, objects: &mut Vec<Object>) {
         objects.push(Object {
             function: identity.map_or("-", Identity::name).to_owned(),
             kind: "rdma_cm_id",
+            number: slot,
+            pid: locked.pid(owner.process),
+            fields,
+        });
+    }
+}
+
+/// The memberships of identifiers in multicast groups.
+fn memberships(locked: &mut Locked<'_>, objects: &mut Vec<Object>) {
+    let fabric = locked.fabric();
+    let all = locked.common().rdma_cm.memberships.iter();
+    let all: Vec<_> = all
+        .map(|(slot, owner, known)| (slot, owner, *known))
+        .collect();
+    for (slot, owner, known) in all {
+        let place = known.port.place();
+        let identity = place.and_then(|place| fabric.identity(place.function));
+        let fields = Fields::default()
+            .hex("id", known.id)
+            .with("port", place.map_or(0, |place| place.port))
+            .with("gid", Ipv6Addr::from(known.mgid))
+            .hex("lid", known.mlid)
+            .flag("sends_only", !known.receives)
+            .flag("lost", !known.joined);
+        objects.push(Object {
+            function: identity.map_or("-", Identity::name).to_owned(),
+            kind: "rdma_cm_member",
             number: slot,
             pid: locked.pid(owner.process),
             fields,

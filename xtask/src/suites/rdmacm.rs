@@ -3,6 +3,7 @@
 
 use super::pair::{CLIENT, Ended, SERVER, Testbed, started};
 use super::{Case, Outcome, World};
+use crate::link::Link;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result};
 use std::fs;
@@ -22,6 +23,13 @@ pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (end, pair) = line.split_once(' ').context("a line of one word")?;
+        let (end, only_infiniband) = match end.strip_prefix("ib:") {
+            Some(end) => (end, true),
+            None => (end, false),
+        };
+        if only_infiniband && world.link != Link::Infiniband {
+            continue;
+        }
         let (server, client) = pair.split_once(';').context("a line without client")?;
         let name = client.trim();
         if world.wants(name) {
@@ -35,8 +43,18 @@ pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Runs a pair. The device must not refuse any request.
-fn one(world: &World, tools: &Path, end: &str, [server, client]: [&str; 2]) -> Result<()> {
+/// Functions of the servers of a group.
+const GROUP: [&str; 3] = [SERVER, SERVER, "node0.dpu"];
+
+/// Multicast groups that a server joins: its option "-c", else one.
+fn groups_of(server: &str) -> usize {
+    let mut words = server.split_whitespace();
+    let count = words.find(|word| *word == "-c").and_then(|_| words.next());
+    count.and_then(|count| count.parse().ok()).unwrap_or(1)
+}
+
+/// Runs a server, or a group of them, and its client. The device must not refuse any request.
+fn one(world: &World, tools: &Path, end: &str, [server_line, client]: [&str; 2]) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let command = |function: &str, line: &str| -> Result<Command> {
         let mut words = line.split_whitespace();
@@ -48,25 +66,42 @@ fn one(world: &World, tools: &Path, end: &str, [server, client]: [&str; 2]) -> R
         command.args(words.map(|word| match word {
             "ADDRESS" => "127.66.1.1",
             "ADDRESS6" => "fd00:bf::1:1",
+            "CLIENT" => "127.66.2.1",
+            "CLIENT6" => "fd00:bf::2:1",
             other => other,
         }));
         Ok(command)
     };
-    let (mut server, mut client) = (command(SERVER, server)?, command(CLIENT, client)?);
-    let objects = || testbed.objects().unwrap_or_default();
-    let listens = || end == "fails" || objects().contains("stage Listen");
-    let running = started(&mut server, LIMIT, listens)?;
+    let functions = match end {
+        "group" => &GROUP[..],
+        _ => &GROUP[..1],
+    };
+    let mut servers = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        let mut server = command(function, server_line)?;
+        let is_up = || {
+            let objects = testbed.objects().unwrap_or_default();
+            let joined = objects.matches(" multicast ").count();
+            let listens = objects.contains("stage Listen");
+            end == "fails" || listens || joined >= groups_of(server_line) * (index + 1)
+        };
+        let running = started(&mut server, LIMIT, is_up)?;
+        servers.push((server, running));
+    }
+    let mut client = command(CLIENT, client)?;
     let done = process::run(&mut client, LIMIT)?;
     let patience = match done.ok() && end != "stays" {
         true => LIMIT,
         false => Duration::ZERO,
     };
-    let ended = Ended {
-        server: running.wait(patience)?,
-        client: done,
-    };
-    if end != "stays" || !ended.client.ok() {
-        ended.result(&server, &client)?;
+    for (server, running) in servers {
+        let ended = Ended {
+            server: running.wait(patience)?,
+            client: done.clone(),
+        };
+        if end != "stays" || !ended.client.ok() {
+            ended.result(&server, &client)?;
+        }
     }
     testbed.ensure_nothing_refused()
 }

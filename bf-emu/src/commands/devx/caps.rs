@@ -8,7 +8,7 @@ use crate::commands::call::Call;
 use crate::engine::access::DEPTH_MAX;
 use crate::engine::memcpy::LENGTH_MAX;
 use crate::fabric::counters::Command;
-use crate::fabric::klm;
+use crate::fabric::{MCAST_GROUP_QPS_MAX, MCAST_GROUPS_MAX, klm};
 
 /// Sizes of atomic operands in bytes.
 const ATOMIC_SIZES: u64 = 4 | 8;
@@ -75,7 +75,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 53] = [
+const GENERAL: [(Field, u64); 56] = [
     (general::HCA_CAP_2, 1),
     // Send queues of RC and DCI copy memory without a command (BlueField-2). Not DMA_MMO_QP, where
     // a queue pair must enable it: UCX's GGA transport needs that bit and more of the device.
@@ -123,6 +123,9 @@ const GENERAL: [(Field, u64); 53] = [
     (general::LOG_PG_SZ, 12),
     (general::BF, 1),
     (general::LOG_BF_REG_SIZE, 9),
+    (general::BLOCK_LB_MC, 1),
+    (general::LOG_MAX_MCG, MCAST_GROUPS_MAX.ilog2() as u64),
+    (general::MAX_QP_MCG, MCAST_GROUP_QPS_MAX as u64),
     (general::UMR_FENCE, umr_fence::SMALL as u64),
     (general::MAX_WQE_SZ_SQ, 1024),
     (general::MAX_WQE_SZ_RQ, 512),

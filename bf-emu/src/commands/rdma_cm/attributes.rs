@@ -2,7 +2,7 @@
 //! `rdma_init_qp_attr`; core/cm.c, `ib_cm_init_qp_attr`).
 
 use super::caller::Caller;
-use crate::engine::rdma_cm::{ADDRESS_BYTES, Route, answer::QKEY_UDP, datagrams};
+use crate::engine::rdma_cm::{ADDRESS_BYTES, Route, answer, datagrams};
 use crate::fabric::rdma_cm::{CmId, Exchange};
 use crate::sys::Errno;
 
@@ -54,7 +54,7 @@ pub(super) fn init(caller: &Caller<'_>, response: u64, id: u32, state: u32) -> R
     let mut locked = caller.lock();
     let known = caller.attached(&mut locked, id)?;
     if datagrams(known) && known.qkey == 0 {
-        known.qkey = QKEY_UDP;
+        known.qkey = answer::qkey(fabric, known);
     }
     let known = *known;
     drop(locked);

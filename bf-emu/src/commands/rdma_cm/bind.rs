@@ -144,6 +144,17 @@ fn find(
 ) -> Found {
     let fabric = caller.process.fabric();
     let functions = caller.process.functions();
+    if target.is_multicast() {
+        // It leads to no port. The local one is that of the route (core/addr.c, `addr_resolve`).
+        let own = match bound.place() {
+            Some(_) => Some((bound, address)),
+            None => fabric.cm_first(functions, target),
+        };
+        return match own {
+            Some((port, source)) => Found::Ways(port, source, Port::default()),
+            None => Found::NoDevice,
+        };
+    }
     if target.is_zero() || is_loopback(caller, target) {
         let own = match bound.place() {
             Some(_) => Some(bound),
@@ -190,6 +201,10 @@ pub(super) fn resolve_route(caller: &Caller<'_>, id: u32, timeout_ms: u32) -> Re
     let known = caller.attached(&mut locked, id)?;
     if known.stage != Stage::AddressResolved {
         return Err(Errno(libc::EINVAL));
+    }
+    if known.target.is_multicast() {
+        report(&mut locked, id, EventKind::RouteError, -libc::EINVAL);
+        return Ok(());
     }
     let ways = known.local.place().zip(known.remote.place());
     let (local, remote) = ways.ok_or(Errno(libc::EINVAL))?;

@@ -1,18 +1,15 @@
-//! Connections: CONNECT, ACCEPT, REJECT, DISCONNECT, NOTIFY, and memberships in multicast groups.
+//! Connections: CONNECT, ACCEPT, REJECT, DISCONNECT and NOTIFY.
 
 use super::caller::Caller;
 use super::event::settle;
 use crate::engine::rdma_cm::{answer, connect as send_request};
 use crate::fabric::rdma_cm::{Exchange, Params, reason};
-use crate::model::sockaddr::SocketAddress;
 use crate::sys::Errno;
 
 /// Reason of a rejection: an option of the vendor is not supported.
 const VENDOR_OPTION: u8 = 35;
 /// Event of a queue pair: data arrived before the connection stood (`enum ib_event_type`).
 const COMMUNICATION_ESTABLISHED: u32 = 4;
-/// Largest flag of a membership (`RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`).
-const JOIN_FLAG_MAX: u16 = 1;
 
 pub(super) fn connect(caller: &Caller<'_>, id: u32, params: &Params) -> Result<(), Errno> {
     let mut locked = caller.lock();
@@ -76,20 +73,4 @@ pub(super) fn notify(caller: &Caller<'_>, id: u32, event: u32) -> Result<(), Err
         return Err(Errno(libc::EINVAL));
     }
     answer::notify_established(&mut locked, id)
-}
-
-/// JOIN_IP_MCAST and JOIN_MCAST. The device has no multicast groups.
-pub(super) fn join(
-    caller: &Caller<'_>,
-    id: u32,
-    address: Option<&SocketAddress>,
-    flags: u16,
-) -> Result<(), Errno> {
-    caller.needs_room(4)?;
-    if address.is_none() || flags > JOIN_FLAG_MAX {
-        return Err(Errno(libc::EINVAL));
-    }
-    let mut locked = caller.lock();
-    caller.attached(&mut locked, id)?;
-    Err(Errno(libc::ENOSYS))
 }

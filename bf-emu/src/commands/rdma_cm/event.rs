@@ -36,6 +36,11 @@ pub(super) fn get(caller: &Caller<'_>, response: u64) -> Result<bool, Errno> {
     let room = caller.room.min(EVENT_BYTES);
     caller.answer(response, bytes.get(..room).unwrap_or(&bytes))?;
     manager.events.remove(slot);
+    if event.kind.is_of_membership()
+        && let Some(known) = manager.memberships.get_mut(event.id)
+    {
+        known.events_reported = known.events_reported.wrapping_add(1);
+    }
     if let Some(known) = manager.ids.get_mut(event.counted_by) {
         known.events_reported = known.events_reported.wrapping_add(1);
         if event.kind == EventKind::ConnectRequest {
@@ -126,7 +131,9 @@ fn move_events(locked: &mut Locked<'_>, id: u32, file: u32) {
         from = slot + 1;
         if let Some(event) = events.get_mut(slot) {
             event.file = file;
-            if let Some(new) = ids.get_mut(event.id) {
+            if !event.kind.is_of_membership()
+                && let Some(new) = ids.get_mut(event.id)
+            {
                 new.file = file;
             }
         }

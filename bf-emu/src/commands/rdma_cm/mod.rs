@@ -10,6 +10,7 @@ mod bind;
 mod caller;
 mod connect;
 mod event;
+mod group;
 mod id;
 mod option;
 mod parse;
@@ -107,15 +108,16 @@ fn execute(caller: &Caller<'_>, request: &Request) -> Result<(), Errno> {
         } => option::set(caller, id, (level, name), (value, length)),
         Request::Notify { id, event } => connect::notify(caller, id, event),
         Request::Join {
+            uid,
+            response,
             id,
             ref address,
             flags,
-        } => connect::join(caller, id, address.as_ref(), flags),
-        Request::Leave => match caller.room {
-            0..4 => Err(Errno(libc::ENOSPC)),
-            // There are no memberships.
-            _ => Err(Errno(libc::ENOENT)),
-        },
+        } => group::join(caller, (uid, response), id, address.as_ref(), flags),
+        Request::Leave {
+            response,
+            membership,
+        } => group::leave(caller, response, membership),
         Request::MigrateId { response, id, fd } => event::migrate(caller, response, id, fd),
         // The caller has executed it.
         Request::GetEvent { .. } => Ok(()),

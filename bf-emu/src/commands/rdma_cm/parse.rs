@@ -97,12 +97,18 @@ pub(super) enum Request {
         event: u32,
     },
     Join {
+        uid: u64,
+        response: u64,
         id: u32,
         /// None: the structure holds no address.
         address: Option<SocketAddress>,
         flags: u16,
     },
-    Leave,
+    Leave {
+        response: u64,
+        /// Number of the membership.
+        membership: u32,
+    },
     MigrateId {
         response: u64,
         id: u32,
@@ -345,11 +351,16 @@ fn request(command: u32, structure: &[u8]) -> Result<Request, Errno> {
             event: given.u32(4),
         },
         16 => Request::Join {
+            response: given.u64(0),
+            uid: given.u64(8),
             address: given.ip(16).ok(),
             id: given.u32(44),
             flags: 0,
         },
-        17 => Request::Leave,
+        17 => Request::Leave {
+            response: given.u64(0),
+            membership: given.u32(8),
+        },
         18 => Request::MigrateId {
             response: given.u64(0),
             id: given.u32(8),
@@ -361,6 +372,8 @@ fn request(command: u32, structure: &[u8]) -> Result<Request, Errno> {
             option: given.u32(12),
         },
         22 => Request::Join {
+            response: given.u64(0),
+            uid: given.u64(8),
             id: given.u32(16),
             address: given.sized(24, given.u16(20)).ok(),
             flags: given.u16(22),

@@ -5,6 +5,7 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use crate::commands::call::{Call, Kind};
 use crate::fabric::{Fabric, Identity};
 use crate::model::address::{Gid, GidEntry, GidType, Mac, is_ipv4, is_link_local};
+use crate::model::multicast;
 use crate::sys::Errno;
 
 /// The address of a path, from `struct ib_uverbs_ah_attr` or `struct ib_uverbs_qp_dest`.
@@ -44,9 +45,8 @@ pub(super) fn check(identity: &Identity, to: &Attributes) -> Result<Option<GidEn
 /// RoCE v1 contains the MAC. For other GIDs the kernel asks its routes and neighbours. Here the
 /// fabric answers: all Ethernet ports are neighbours.
 pub(super) fn resolve(fabric: &Fabric, own: GidEntry, dgid: &Gid) -> Result<Mac, Errno> {
-    if let [0xff, .., a, b, c, d] = *dgid {
-        // core/verbs.c, `rdma_get_mcast_mac`
-        return Ok(Mac([0x33, 0x33, a, b, c, d]));
+    if multicast::is_group(dgid) {
+        return Ok(multicast::mac(dgid));
     }
     if own.kind == GidType::RoceV1 && is_link_local(dgid) {
         return Ok(Mac::of_link_local(dgid));

@@ -15,6 +15,7 @@ mod fault;
 mod ioctl;
 mod memory;
 mod methods;
+mod multicast;
 mod odp;
 mod qp;
 mod spec;

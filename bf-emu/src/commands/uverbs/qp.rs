@@ -71,7 +71,7 @@ const TYPE_DRIVER: u64 = 0xff;
 const SQ_SIG_ALL: u32 = 1 << 12;
 
 /// Flag of creation for datagrams: the sender does not receive its own multicast messages
-/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`). This device has no multicast.
+/// (`IB_UVERBS_QP_CREATE_BLOCK_MULTICAST_LOOPBACK`).
 const NO_MULTICAST_LOOPBACK: u32 = 1 << 1;
 
 /// Bytes of `struct ib_uverbs_qp_cap`.
@@ -309,6 +309,7 @@ fn queue_pair(asked: &Asked, named: &Named) -> Qp {
         service,
         state: state::RST,
         signal_all: asked.create_flags & SQ_SIG_ALL != 0,
+        no_loopback: asked.create_flags & NO_MULTICAST_LOOPBACK != 0,
         ..Qp::default()
     }
 }
@@ -367,6 +368,10 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let qp = *qps
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
+    if locked.peek(call.function()).is_attached(slot) {
+        // uverbs_std_types_qp.c, `uverbs_free_qp`
+        return Err(Errno(libc::EBUSY));
+    }
     let unread = channel::forget(&locked, call.function(), qp.event_channel, qp.user_handle);
     locked.function(call.function()).qps.remove(slot);
     drop(locked);

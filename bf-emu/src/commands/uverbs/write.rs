@@ -6,12 +6,15 @@ use super::ioctl::{Answer, Fields, Ioctl};
 use super::memory::REGION_BYTES_MAX;
 use super::qp::{QP_WRS_MAX, RD_ATOMIC_MAX};
 use super::srq::{SRQ_SGES_MAX, SRQ_WRS_MAX};
-use super::{address, channel, cq, dm, memory, odp, qp, srq, xrcd};
+use super::{address, channel, cq, dm, memory, multicast, odp, qp, srq, xrcd};
 use crate::bits::{constant, low32};
 use crate::commands::call::Call;
 use crate::fabric::counters::Command;
 use crate::fabric::objects::{ChannelKind, Moderation};
-use crate::fabric::{CQS_MAX, MKEYS_MAX, PDS_MAX, QPS_MAX, SRQS_MAX};
+use crate::fabric::{
+    CQS_MAX, MCAST_ATTACHMENTS_MAX, MCAST_GROUP_QPS_MAX, MCAST_GROUPS_MAX, MKEYS_MAX, PDS_MAX,
+    QPS_MAX, SRQS_MAX,
+};
 use crate::model::adapter::{FIRMWARE, HW_REV};
 use crate::sys::Errno;
 
@@ -75,6 +78,8 @@ pub(super) fn invoke(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         }
         write::EX_MODIFY_CQ => cq::modify(call, input),
         write::OPEN_XRCD => answer(&xrcd::open(call, input)?),
+        write::ATTACH_MCAST => multicast::attach(call, input),
+        write::DETACH_MCAST => multicast::detach(call, input),
         write::MODIFY_SRQ => srq::modify(call, input),
         write::QUERY_SRQ => answer(&srq::query(call, input)?),
         _ => Err(Errno(libc::EOPNOTSUPP)),
@@ -99,6 +104,7 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
         write::EX_MODIFY_QP => (112, 8),
         write::EX_MODIFY_CQ => (16, 0),
         write::OPEN_XRCD => (16, 4),
+        write::ATTACH_MCAST | write::DETACH_MCAST => (24, 0),
         write::MODIFY_SRQ => (16, 0),
         write::QUERY_SRQ => (16, 16),
         _ => return None,
@@ -107,9 +113,10 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
 
 /// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
 /// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, memory
-/// windows type 1 and 2B, XRC, memory management extensions. SRQ resizing is absent.
+/// windows type 1 and 2B, XRC, memory management extensions, blocking of multicast loopback. SRQ
+/// resizing is absent.
 const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 24;
 
 /// `struct ib_uverbs_query_device_resp`, 176 bytes.
 fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
@@ -139,6 +146,9 @@ fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {
         .u32(100, u32::from(RD_ATOMIC_MAX)) // max_qp_init_rd_atom
         .u32(108, 1) // atomic_cap: HCA
         .u32(120, const { constant(MKEYS_MAX) }) // max_mw
+        .u32(132, const { constant(MCAST_GROUPS_MAX) })
+        .u32(136, const { constant(MCAST_GROUP_QPS_MAX) })
+        .u32(140, const { constant(MCAST_ATTACHMENTS_MAX) })
         .u32(144, u32::MAX >> 1) // max_ah
         .u32(156, const { constant(SRQS_MAX) })
         .u32(160, SRQ_WRS_MAX)

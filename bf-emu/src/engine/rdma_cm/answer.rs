@@ -3,19 +3,35 @@
 use super::ids::get;
 use super::request::datagrams;
 use super::route::Route;
-use crate::fabric::Locked;
 use crate::fabric::rdma_cm::{
-    Awaits, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params, REJECT_ROOM, REPLY_ROOM,
-    Stage, lookup, reason,
+    Awaits, CmId, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params, REJECT_ROOM,
+    REPLY_ROOM, Stage, lookup, reason,
 };
+use crate::fabric::{Fabric, Locked};
+use crate::model::multicast;
 use crate::sys::{self, Errno};
 
 /// Queue key of datagram services (`rdma/rdma_cm.h`, `RDMA_UDP_QKEY`).
-pub(crate) const QKEY_UDP: u32 = 0x0123_4567;
+const QKEY_UDP: u32 = 0x0123_4567;
+/// Port space of IP over InfiniBand (`enum rdma_ucm_port_space`).
+const PORT_SPACE_IPOIB: u16 = 0x0002;
 /// Reason of a rejection: the other side does not know the connection.
 const INVALID_CONNECTION: i32 = 6;
 /// Largest number of retries when the receiver is not ready.
 const RETRIES_MAX: u8 = 7;
+
+/// The queue key of an identifier: the one that it has, or the default of its port space
+/// (core/cma.c, `cma_set_default_qkey`).
+pub(crate) fn qkey(fabric: &Fabric, id: &CmId) -> u32 {
+    let ethernet = |place| fabric.link_of(place).is_ethernet();
+    match id.qkey {
+        0 if id.port_space == PORT_SPACE_IPOIB && !id.local.place().is_some_and(ethernet) => {
+            multicast::QKEY_IPOIB
+        }
+        0 => QKEY_UDP,
+        known => known,
+    }
+}
 
 /// Accepts a request (core/cma.c, `rdma_accept` with parameters). The other side gets the reply.
 ///
@@ -100,6 +116,7 @@ fn reply(
 
 /// Answers a lookup: the other side gets the address of the service.
 fn reply_lookup(locked: &mut Locked<'_>, id: u32, params: &Params) -> Result<(), Errno> {
+    let fabric = locked.fabric();
     let known = get(locked, id)?;
     if known.exchange != Exchange::LookupReceived || params.data_len > LOOKUP_REPLY_ROOM {
         return Err(Errno(libc::EINVAL));
@@ -109,7 +126,7 @@ fn reply_lookup(locked: &mut Locked<'_>, id: u32, params: &Params) -> Result<(),
     }
     if known.qkey == 0 {
         known.qkey = match params.qkey {
-            0 => QKEY_UDP,
+            0 => qkey(fabric, known),
             given => given,
         };
     }
@@ -119,7 +136,6 @@ fn reply_lookup(locked: &mut Locked<'_>, id: u32, params: &Params) -> Result<(),
     let Some(peer) = locked.cm_peer(id) else {
         return Ok(());
     };
-    let fabric = locked.fabric();
     let active = get(locked, peer)?;
     if active.exchange != Exchange::LookupSent {
         return Ok(());

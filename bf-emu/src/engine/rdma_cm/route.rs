@@ -4,7 +4,7 @@
 use crate::fabric::rdma_cm::CmId;
 use crate::fabric::{Fabric, Place};
 use crate::model::adapter::PKEY_DEFAULT;
-use crate::model::address::Gid;
+use crate::model::address::{Gid, GidType};
 
 /// Bytes of a path record on the wire (InfiniBand Architecture 1.3, 15.2.5.16).
 pub(crate) const RECORD_BYTES: usize = 64;
@@ -124,6 +124,31 @@ impl Route {
         // mtu_selector, rate_selector, rate, packet_life_time_selector, packet_life_time
         put(58, &[2, 2, RATE, 2, LIFETIME]);
         record
+    }
+
+    /// The address of a multicast group, for an identifier with a device (core/multicast.c,
+    /// `ib_init_ah_from_mcmember`).
+    pub(crate) fn to_group(fabric: &Fabric, id: &CmId, mgid: Gid, mlid: u16) -> Option<Self> {
+        let local = id.local.place()?;
+        let here = fabric.identity(local.function)?;
+        let own = fabric.gid_entry(local, id.local.sgid_index)?;
+        Some(Self {
+            sgid: own.gid,
+            dgid: mgid,
+            slid: here.lid(local.port),
+            dlid: mlid,
+            mtu: here.active_mtu(local.port),
+            hop_limit: match own.kind {
+                GidType::Infiniband => 0,
+                GidType::RoceV1 => 1,
+                GidType::RoceV2 => HOPS_ETHERNET,
+            },
+            traffic_class: 0,
+            sl: 0,
+            is_global: true,
+            sgid_index: id.local.sgid_index,
+            port: local.port,
+        })
     }
 
     /// Attributes of an address handle (`struct ib_uverbs_ah_attr`).

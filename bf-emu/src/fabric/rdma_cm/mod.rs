@@ -6,6 +6,7 @@
 //! a change of the peer's identifier and an event in its file, under the device's lock. The first
 //! byte of a file's pipe that an event leaves wakes its reader.
 
+mod groups;
 mod ports;
 mod post;
 mod release;
@@ -13,6 +14,6 @@ pub(super) mod state;
 
 pub use state::{
     Awaits, CmFile, CmId, Event, EventKind, EventParam, Exchange, IP_HEADER, LOOKUP_REPLY_ROOM,
-    LOOKUP_ROOM, Manager, PARAM_BYTES, PRIVATE_BYTES, Params, Port, REJECT_ROOM, REPLY_ROOM,
-    REQUEST_ROOM, Side, Stage, lookup, reason,
+    LOOKUP_ROOM, Manager, Membership, PARAM_BYTES, PRIVATE_BYTES, Params, Port, REJECT_ROOM,
+    REPLY_ROOM, REQUEST_ROOM, Side, Stage, lookup, reason,
 };

@@ -84,6 +84,27 @@ impl Fabric {
         first
     }
 
+    /// The first port of a program with an address of another address's family, and that address:
+    /// an active port if there is any.
+    #[must_use]
+    pub fn cm_first(
+        &self,
+        functions: &[usize],
+        target: &SocketAddress,
+    ) -> Option<(Port, SocketAddress)> {
+        let family = target.family()?;
+        let ports = || {
+            self.cm_ports(functions).filter_map(|local| {
+                let address = self.cm_address(local, family)?;
+                let index = self.cm_gid_index(local, Some(&address.gid()));
+                Some((local, (Port::new(local, index), address)))
+            })
+        };
+        let active = ports().find(|(local, _)| self.connects(*local, *local));
+        let (_, found) = active.or_else(|| ports().next())?;
+        Some(found)
+    }
+
     /// The first port for messages of a program to itself: an active one if there is any.
     #[must_use]
     pub fn cm_loopback(&self, functions: &[usize]) -> Option<Port> {

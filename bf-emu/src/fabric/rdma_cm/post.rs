@@ -44,7 +44,7 @@ impl Locked<'_> {
         })
     }
 
-    fn cm_put(&mut self, event: Event) -> bool {
+    pub(super) fn cm_put(&mut self, event: Event) -> bool {
         let manager = &mut self.common().rdma_cm;
         // A sender that died after this event is repeated by the repair.
         let same = |_: Owner, other: &Event| {

@@ -16,6 +16,7 @@ impl Locked<'_> {
     pub(crate) fn cm_destroy(&mut self, id: u32) -> Option<u32> {
         let known = self.common().rdma_cm.ids.get(id).copied()?;
         self.cm_leave(id, known.exchange);
+        self.cm_leave_groups(id);
         self.cm_forget_events(id);
         let gone = self.common().rdma_cm.ids.remove(id)?;
         Some(gone.events_reported)
@@ -133,6 +134,7 @@ impl Locked<'_> {
         let manager = &mut self.common().rdma_cm;
         manager.files.repair();
         manager.ids.repair();
+        manager.memberships.repair();
         manager.events.repair();
         // A new connection whose request was not posted: its requester has died.
         let mut from = 0;
@@ -141,7 +143,11 @@ impl Locked<'_> {
         }) {
             from = id + 1;
             let events = &self.common().rdma_cm.events;
-            if events.next(0, |_, event| event.id == id).is_none() {
+            let names = |kind: EventKind| !kind.is_of_membership();
+            if events
+                .next(0, |_, event| names(event.kind) && event.id == id)
+                .is_none()
+            {
                 self.cm_leave_new(id);
             }
         }

@@ -1,8 +1,9 @@
 //! Tables and types of the connection manager. Plain data: all zeroes are an empty table.
 
-use super::super::limits::{CM_EVENTS_MAX, CM_FILES_MAX, CM_IDS_MAX};
+use super::super::limits::{CM_EVENTS_MAX, CM_FILES_MAX, CM_IDS_MAX, CM_MEMBERSHIPS_MAX};
 use super::super::port::Place;
 use super::super::table::Table;
+use crate::model::address::Gid;
 use crate::model::sockaddr::SocketAddress;
 use crate::sys::FileId;
 
@@ -35,6 +36,8 @@ pub struct Manager {
     pub files: Table<CmFile, CM_FILES_MAX>,
     /// Identifiers.
     pub ids: Table<CmId, CM_IDS_MAX>,
+    /// Memberships in multicast groups.
+    pub memberships: Table<Membership, CM_MEMBERSHIPS_MAX>,
     /// Unread events.
     pub events: Table<Event, CM_EVENTS_MAX>,
 }
@@ -224,6 +227,30 @@ pub struct CmId {
     pub request: Params,
 }
 
+/// A membership of a port in a multicast group, by an identifier.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Membership {
+    /// The owner's name of it in events.
+    pub uid: u64,
+    /// Slot of the identifier.
+    pub id: u32,
+    /// Number of its events that the owner has read.
+    pub events_reported: u32,
+    /// The group.
+    pub mgid: Gid,
+    /// LID of the group; 0 on Ethernet.
+    pub mlid: u16,
+    /// Queue key of the group's messages.
+    pub qkey: u32,
+    /// The port.
+    pub port: Port,
+    /// The port receives the group's messages, and does not only send them.
+    pub receives: bool,
+    /// The group is joined.
+    pub joined: bool,
+}
+
 /// A port with one of its GIDs; function 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -338,8 +365,20 @@ pub enum EventKind {
     Established = 9,
     /// The connection has ended.
     Disconnected = 10,
+    /// A multicast group was joined. The event names a membership, and not an identifier.
+    MulticastJoin = 12,
+    /// A multicast group was not joined, or is lost. The event names a membership.
+    MulticastError = 13,
     /// The numbers of a connection may be used again.
     TimeWaitExit = 15,
+}
+
+impl EventKind {
+    /// True if events of this kind name a membership instead of an identifier.
+    #[must_use]
+    pub fn is_of_membership(self) -> bool {
+        matches!(self, Self::MulticastJoin | Self::MulticastError)
+    }
 }
 
 /// Bytes of the parameters of an event (`struct rdma_ucm_ud_param`, the longer of the two).
@@ -432,7 +471,8 @@ pub struct Event {
     pub counted_by: u32,
     /// Slot of the file that it waits in.
     pub file: u32,
-    /// Slot of the identifier that it names: for a request the new connection.
+    /// Slot of the identifier that it names: for a request the new connection. See
+    /// [`EventKind::is_of_membership`].
     pub id: u32,
     /// Kind.
     pub kind: EventKind,
