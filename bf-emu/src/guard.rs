@@ -54,12 +54,16 @@ mod arch {
         static __bfemu_guard_load_end: u8;
     }
 
+    /// # Safety
+    /// As for [`super::copy`].
     pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
         // SAFETY: the caller's promise. After a fault, `fixup` resumes at the end label, where rcx
         // is the number of bytes not copied.
         unsafe { __bfemu_guard_copy(to, from, length) }
     }
 
+    /// # Safety
+    /// `to` is writable for 8 bytes, which no other thread accesses, and `from` is aligned to 8 bytes. `from` may be unmapped.
     pub(super) unsafe fn load64(to: usize, from: usize) -> usize {
         // SAFETY: as above.
         unsafe { __bfemu_guard_load64(to, from) }
@@ -85,12 +89,16 @@ mod arch {
     use crate::sys;
 
     // Without a handler for faults, the kernel copies and reports them.
+    /// # Safety
+    /// As for [`super::copy`].
     pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
         // SAFETY: the caller's promise.
         let done = unsafe { sys::vm_read(sys::pid(), to, from as u64, length) }.unwrap_or(0);
         length - done.min(length)
     }
 
+    /// # Safety
+    /// `to` is writable for 8 bytes, which no other thread accesses. `from` may be unmapped.
     pub(super) unsafe fn load64(to: usize, from: usize) -> usize {
         // SAFETY: the caller's promise.
         unsafe { copy(to, from, 8) }

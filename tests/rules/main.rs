@@ -53,6 +53,7 @@ rules! {
     no_crate_is_too_long: text::crate_lengths(tree()),
     no_path_or_host_of_one_machine: text::nothing_local(tree()),
     the_core_of_the_pool_has_no_unsafe: text::safe_core(tree()),
+    each_unsafe_function_states_its_contract: text::contracts(tree()),
     the_product_does_not_know_the_emulator: text::product_alone(tree()),
     only_the_cdylibs_export_c_names: text::exports(tree()),
     modules_use_their_own_layer_and_those_below: layers::layers(tree()),

@@ -144,6 +144,41 @@ pub(super) fn safe_core(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
+/// Crates whose unsafe functions are callbacks of a foreign interface (UCC's components, fio's engines). The contract is
+/// that of the interface's header, which their module documentation names.
+const FOREIGN_CONTRACTS: [&str; 2] = ["ucc-tl/", "xgvmi-blk/"];
+
+/// Each unsafe function states its preconditions under `# Safety`. Methods of an unsafe trait have those of the trait.
+pub(super) fn contracts(tree: &Tree) -> Vec<String> {
+    let files = tree.rust().filter(|file| {
+        let mut foreign = FOREIGN_CONTRACTS.iter();
+        !file.is_generated() && !foreign.any(|start| file.path.starts_with(*start))
+    });
+    files
+        .flat_map(|file| {
+            // Of the comments and attributes directly above, and of the unsafe implementation around.
+            let (mut stated, mut in_trait) = (false, false);
+            file.faults(|line| {
+                let code = line.trim_start();
+                in_trait = (in_trait && line != "}") || line.starts_with("unsafe impl");
+                if code.starts_with("//") || code.starts_with("#[") {
+                    stated |= code.contains("# Safety");
+                    return None;
+                }
+                let was_stated = std::mem::take(&mut stated);
+                let item = code.split_once("unsafe ").and_then(|(visibility, item)| {
+                    let is_item = visibility.is_empty() || visibility.starts_with("pub");
+                    let item = item.strip_prefix("extern \"C\" ").unwrap_or(item);
+                    is_item.then(|| item.strip_prefix("fn "))?
+                });
+                let name = item?.split(['(', '<']).next()?;
+                (!was_stated && !in_trait && !name.is_empty())
+                    .then(|| format!("{name} has no `# Safety`"))
+            })
+        })
+        .collect()
+}
+
 pub(super) fn product_alone(tree: &Tree) -> Vec<String> {
     tree.files
         .iter()
@@ -269,6 +304,16 @@ mod tests {
             ],
             &[],
         );
+    }
+
+    #[test]
+    fn unsafe_functions_without_a_contract_are_found() {
+        let text = "/// # Safety\n/// None.\n#[inline]\nunsafe fn a() {}\npub unsafe fn b() {}\n\
+                    unsafe impl T for S {\n    unsafe fn c() {}\n}\n    unsafe extern \"C\" fn $name(\n\
+                    type F = unsafe fn(u8);\n/// More.\npub(crate) unsafe fn d<T>() {}\n";
+        let file = ("a.rs", text);
+        check(contracts, &[file], &["a.rs:5", "a.rs:9", "a.rs:12"]);
+        check(contracts, &[("ucc-tl/src/a.rs", text)], &[]);
     }
 
     #[test]

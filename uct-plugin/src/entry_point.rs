@@ -122,6 +122,9 @@ fn loaded_modules() -> Vec<CString> {
 }
 
 /// One loaded object. The loader holds its lock, so nothing is opened here.
+///
+/// # Safety
+/// Only `dl_iterate_phdr` may call it: `info` is valid during the call, and the last argument is the vector that was passed on.
 unsafe extern "C" fn visit(
     info: *mut libc::dl_phdr_info,
     _size: libc::size_t,

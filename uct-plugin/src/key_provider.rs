@@ -98,6 +98,8 @@ fn answer(status: Option<Option<UcsStatus>>) -> UcsStatus {
     status.flatten().unwrap_or(UcsStatus::ERR_UNSUPPORTED)
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, and UCX has just filled `attr`.
 unsafe extern "C" fn md_query(md: MdHandle, attr: *const c_void) {
     // SAFETY: UCX gives an open memory domain.
     if let Some(object) = unsafe { served(md) } {
@@ -106,10 +108,14 @@ unsafe extern "C" fn md_query(md: MdHandle, attr: *const c_void) {
     }
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, and no other call for it is running.
 unsafe extern "C" fn md_close(md: MdHandle) {
     let _closed = guard("md_close", || serve::closing(md));
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, and UCX has just registered `memh` with it.
 unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void, length: usize) {
     // SAFETY: UCX gives an open memory domain.
     if let Some(object) = unsafe { served(md) }
@@ -122,6 +128,8 @@ unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void
     }
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, `params` is complete, and its handle is live and belongs to `md`.
 unsafe extern "C" fn mem_dereg(md: MdHandle, params: *const MemDeregParams) -> UcsStatus {
     // SAFETY: UCX gives parameters.
     let memh = unsafe { MemDeregParams::memh_of(params) };
@@ -135,6 +143,8 @@ unsafe extern "C" fn mem_dereg(md: MdHandle, params: *const MemDeregParams) -> U
     }))
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, `memh` is live and belongs to it, and the buffer has room for a packed key.
 unsafe extern "C" fn mkey_pack(
     md: MdHandle,
     memh: MemHandle,
@@ -150,6 +160,8 @@ unsafe extern "C" fn mkey_pack(
     answer(guard("mkey_pack", pack))
 }
 
+/// # Safety
+/// The preconditions of the table: `md` is open, the buffer has a packed key, and the handle's address is writable.
 unsafe extern "C" fn mem_attach(
     md: MdHandle,
     mkey_buffer: *const c_void,

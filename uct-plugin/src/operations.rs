@@ -68,6 +68,9 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
 }
 
 /// The other cases of `mkey_pack`, with its arguments.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mkey_pack`.
 #[inline(never)]
 unsafe extern "C" fn pack(
     md: MdHandle,

@@ -140,6 +140,8 @@ mod tests {
     use super::*;
     use std::ptr::{null_mut, without_provenance_mut};
 
+    /// # Safety
+    /// `comp` is a live completion that nothing else accesses.
     unsafe extern "C" fn mark(comp: *mut Completion) {
         // SAFETY: the test's completion is alive.
         unsafe { (*comp).count = 100 };

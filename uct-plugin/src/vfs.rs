@@ -87,6 +87,9 @@ pub(crate) fn remove(object: &Object, identity: usize) {
 }
 
 /// Prints a counter on a read of its file. UCX holds a lock meanwhile, so this takes no lock.
+///
+/// # Safety
+/// Only UCX's virtual file system may call it, with the arguments that the file was created with, and its own buffer and function.
 unsafe extern "C" fn print(
     identity: *mut c_void,
     buffer: *mut c_void,

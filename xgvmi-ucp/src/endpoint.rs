@@ -235,6 +235,9 @@ impl Drop for Inner {
 }
 
 /// UCX's callback for a failed connection: stores the reason for the next call.
+///
+/// # Safety
+/// Only UCX may call it, on the worker's thread: `arg` is the cell that the endpoint was created with, and the endpoint lives.
 unsafe extern "C" fn failed(arg: *mut c_void, _endpoint: ucp_ep_h, status: ucs_status_t) {
     // SAFETY: `arg` is the cell that connect() registered. It lives as long as the endpoint, and UCX calls back from
     // the worker's progress, so on its thread.

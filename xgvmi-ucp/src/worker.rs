@@ -226,6 +226,10 @@ impl Drop for Inner {
 }
 
 /// UCX's callback for an active message; runs inside ucp_worker_progress, so on the worker's thread.
+///
+/// # Safety
+/// Only UCX may call it, on the worker's thread: `arg` is the pointer of the handler's registration, and header and data are
+/// valid for their lengths during the call.
 unsafe extern "C" fn receive(
     arg: *mut c_void,
     header: *const c_void,

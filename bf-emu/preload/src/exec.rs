@@ -33,6 +33,9 @@ fn own_environment() -> Strings {
     unsafe { environ }
 }
 
+/// # Safety
+/// The preconditions of execve(2): `path` is a string; `arguments` and `variables` are NULL or arrays of strings with NULL at
+/// the end. No other thread changes them during the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     let next = next_or!(-1, fn execve(*const c_char, Strings, Strings) -> c_int);
@@ -42,6 +45,8 @@ unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, variables: 
     unsafe { with_library(variables, start) }
 }
 
+/// # Safety
+/// The preconditions of execv(3): as for `execve`, and no other thread changes the environment during the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     let next = next_or!(-1, fn execve(*const c_char, Strings, Strings) -> c_int);
@@ -51,6 +56,8 @@ unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     unsafe { with_library(own_environment(), start) }
 }
 
+/// # Safety
+/// The preconditions of execvpe(3), which are those of `execve` with the name of a file.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables: Strings) -> c_int {
     let next = next_or!(-1, fn execvpe(*const c_char, Strings, Strings) -> c_int);
@@ -60,6 +67,8 @@ unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, variables:
     unsafe { with_library(variables, start) }
 }
 
+/// # Safety
+/// The preconditions of execvp(3), which are those of `execv` with the name of a file.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     let next = next_or!(-1, fn execvpe(*const c_char, Strings, Strings) -> c_int);
@@ -72,6 +81,8 @@ unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
 /// Defines the two interposers that start a child.
 macro_rules! spawning {
     ($($name:ident),*) => {$(
+        /// # Safety
+        /// The preconditions of posix_spawn(3): `child` is NULL or writable, the others are NULL or valid as the call requires.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             child: *mut pid_t,

@@ -69,6 +69,9 @@ fn handler_address() -> usize {
     handler as usize
 }
 
+/// # Safety
+/// Only the kernel may call it, as a handler with `SA_SIGINFO`: `info` and `context` are those of the interrupted thread and
+/// live until the return.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the location of the calling thread's errno is always valid.
     let errno = unsafe { *libc::__errno_location() };

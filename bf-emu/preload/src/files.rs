@@ -20,6 +20,9 @@ const RDMA_VERBS_IOCTL: c_ulong = 0xc018_1b01;
 /// Protocol of the socket that libibverbs uses to list devices (linux/netlink.h).
 const NETLINK_RDMA: c_int = 20;
 
+/// # Safety
+/// The preconditions of ioctl(2). With [`RDMA_VERBS_IOCTL`], `argument` is the address of a request whose attributes are
+/// readable, and writable where they are outputs.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     if request == RDMA_VERBS_IOCTL && enabled() {
@@ -141,6 +144,8 @@ unsafe fn wait_for_event(fd: c_int) -> c_int {
     unsafe { pause() }
 }
 
+/// # Safety
+/// The preconditions of close(2): no other part of the program uses `fd` after the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     before_close(fd);
@@ -149,6 +154,8 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     unsafe { next(fd) }
 }
 
+/// # Safety
+/// None beyond the type: dup(2) checks its argument.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     let next = next_or!(-1, fn dup(c_int) -> c_int);
@@ -158,6 +165,8 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
     new
 }
 
+/// # Safety
+/// The preconditions of dup2(2): no other part of the program uses the file that `new` is now.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
     if fd != new {
@@ -170,6 +179,8 @@ unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
     new
 }
 
+/// # Safety
+/// The preconditions of dup3(2): no other part of the program uses the file that `new` is now.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
     if fd != new {
@@ -185,6 +196,8 @@ unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 /// Defines the two names of fcntl.
 macro_rules! fcntl {
     ($($name:ident),*) => {$(
+        /// # Safety
+        /// The preconditions of fcntl(2): `argument` is an address where `command` takes one, and valid for it.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(fd: c_int, command: c_int, argument: usize) -> c_int {
             let next = next_or!(-1, fn $name(c_int, c_int, usize) -> c_int);
@@ -200,6 +213,8 @@ macro_rules! fcntl {
 
 fcntl!(fcntl, fcntl64);
 
+/// # Safety
+/// None beyond the type: socket(2) checks its arguments.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // On a machine with RDMA devices this socket would list them, and libibverbs would not read

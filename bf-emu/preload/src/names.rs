@@ -15,6 +15,8 @@ use crate::next::next_or;
 macro_rules! rewriting {
     ($(fn $name:ident($($before:ident: $before_type:ty),*; $($after:ident: $after_type:ty),*)
         -> $result:ty, else $failed:expr;)*) => {$(
+        /// # Safety
+        /// The preconditions of the C function of this name: `path` is NULL or a string, and pointers after it are valid for it.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($before: $before_type,)*
@@ -70,6 +72,9 @@ rewriting! {
 /// Defines interposers of realpath and similar functions, whose result is a path too.
 macro_rules! resolving {
     ($(fn $name:ident($($after:ident: $after_type:ty),*);)*) => {$(
+        /// # Safety
+        /// The preconditions of the C function of this name: `path` is NULL or a string. A buffer after it is NULL or has room for
+        /// `PATH_MAX` bytes.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(path: *const c_char, $($after: $after_type),*) -> *mut c_char {
             let next = next_or!(

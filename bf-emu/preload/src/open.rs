@@ -14,6 +14,9 @@ use crate::{install, watch};
 /// Defines interposers of the open functions. Those with a mode in C have `mode`.
 macro_rules! opening {
     ($(fn $name:ident($($dirfd:ident)?; flags $(, $mode:ident)?);)*) => {$(
+        /// # Safety
+        /// The preconditions of the C function of this name: `path` is NULL or a string. The caller passes a mode if the flags ask
+        /// for one.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($dirfd: c_int,)?

@@ -28,12 +28,16 @@ const SIGNALS: usize = 65;
 /// handler of each signal.
 static ASKED_IN_HANDLER: [AtomicU8; SIGNALS] = [const { AtomicU8::new(0) }; SIGNALS];
 
+/// # Safety
+/// The preconditions of sigaction(2): `new` and `old` are NULL or valid, and the new handler may run in any thread from now on.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the caller's own arguments.
     unsafe { interposed_sigaction(signal, new, old) }
 }
 
+/// # Safety
+/// As for `sigaction`, of which it is another name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn __sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the caller's own arguments.
@@ -43,6 +47,8 @@ unsafe extern "C" fn __sigaction(signal: c_int, new: *const Action, old: *mut Ac
 /// Defines interposers of `signal` and similar functions with the flags of their handlers.
 macro_rules! signal_calls {
     ($(fn $name:ident = $flags:expr;)*) => {$(
+        /// # Safety
+        /// The preconditions of signal(2): the handler may run in any thread from now on.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(signal: c_int, handler: sighandler_t) -> sighandler_t {
             if let Some(record) = record_of(signal).filter(|_| installed()) {
@@ -63,6 +69,8 @@ signal_calls! {
     fn __sysv_signal = libc::SA_RESETHAND | libc::SA_NODEFER;
 }
 
+/// # Safety
+/// The preconditions of sigprocmask(2): `new` is NULL or readable, `old` is NULL or writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
     if TRAPS && enabled() {
@@ -74,6 +82,8 @@ unsafe extern "C" fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sig
     unsafe { next(how, new, old) }
 }
 
+/// # Safety
+/// The preconditions of pthread_sigmask(3): `new` is NULL or readable, `old` is NULL or writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_sigmask(
     how: c_int,

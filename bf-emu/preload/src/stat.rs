@@ -20,6 +20,8 @@ const DEVICE_MODE: libc::mode_t = libc::S_IFCHR | 0o666;
 /// refers to. `struct stat` and `struct stat64` are equal on 64-bit Linux, and so are the calls.
 macro_rules! by_path {
     ($(fn $name:ident($($before:ident),*; buffer $(, $after:ident)*) $(or $file:ident)?;)*) => {$(
+        /// # Safety
+        /// The preconditions of the C function of this name: `path` is NULL or a string, the buffer is writable for its structure.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(
             $($before: c_int,)*
@@ -76,6 +78,8 @@ by_path! {
 /// Defines interposers of calls on an open file.
 macro_rules! by_file {
     ($(fn $name:ident($($before:ident)?);)*) => {$(
+        /// # Safety
+        /// The preconditions of the C function of this name: `stat` is writable for its structure.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($before: c_int,)? fd: c_int, stat: *mut Stat) -> c_int {
             let next = next_or!(
@@ -101,6 +105,8 @@ by_file! {
     fn __fxstat64(version);
 }
 
+/// # Safety
+/// The preconditions of statx(2): `path` is NULL or a string, `statx` is writable for its structure.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn statx(
     dirfd: c_int,

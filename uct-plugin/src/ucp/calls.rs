@@ -103,6 +103,9 @@ struct Search {
 }
 
 /// One loaded object. The loader holds its lock, so nothing is opened here.
+///
+/// # Safety
+/// Only `dl_iterate_phdr` may call it: `info` is valid during the call, and the last argument is the search that was passed on.
 unsafe extern "C" fn visit(
     info: *mut libc::dl_phdr_info,
     _size: libc::size_t,
@@ -311,6 +314,8 @@ mod tests {
         }
     }
 
+    /// # Safety
+    /// None.
     unsafe extern "C" fn seven() -> libc::pid_t {
         7
     }

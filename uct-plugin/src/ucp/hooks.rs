@@ -100,6 +100,9 @@ fn asserting<const COPY: usize>() -> Option<&'static Asserting> {
 }
 
 /// `ucs_rcache_create`: limits a cache of imports.
+///
+/// # Safety
+/// The preconditions of `ucs_rcache_create`: `params` and `name` are valid, the others are those of UCX's function.
 unsafe extern "C" fn create<const COPY: usize>(
     params: *const Params,
     name: *const c_char,
@@ -137,6 +140,9 @@ unsafe extern "C" fn create<const COPY: usize>(
 }
 
 /// `ucs_rcache_destroy`: removes the record of the cache.
+///
+/// # Safety
+/// The preconditions of `ucs_rcache_destroy`: `cache` is live, and no other call uses it.
 unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
     let Some(originals) = COPIES[COPY].get() else {
         return;
@@ -147,6 +153,9 @@ unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
 }
 
 /// `ucp_memh_exported_unpack`: records the current import.
+///
+/// # Safety
+/// The preconditions of `ucp_memh_exported_unpack`: `buffer` has an exported handle of UCX.
 unsafe extern "C" fn unpack<const COPY: usize>(
     context: *mut c_void,
     buffer: *const c_void,
@@ -191,6 +200,9 @@ unsafe extern "C" fn unpack<const COPY: usize>(
 
 /// `ucs_rcache_get`: records the export of a region in an import cache. Before the first import it
 /// only jumps to UCX's function.
+///
+/// # Safety
+/// The preconditions of `ucs_rcache_get`: `cache` is live, and `region` is writable.
 unsafe extern "C" fn get<const COPY: usize>(
     cache: *mut c_void,
     address: *mut c_void,
@@ -211,6 +223,8 @@ unsafe extern "C" fn get<const COPY: usize>(
     unsafe { function(cache, address, length, alignment, prot, argument, region) }
 }
 
+/// # Safety
+/// The preconditions of `ucs_rcache_get`: `cache` is live, and `region` is writable.
 #[inline(never)]
 unsafe extern "C" fn noted_get<const COPY: usize>(
     cache: *mut c_void,
@@ -258,6 +272,9 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
 /// `ucs_pgtable_lookup`: hides regions that UCP must not find during an import. UCP holds its own
 /// lock meanwhile, as when it removes such a region from the cache itself. Before the first import
 /// it only jumps to UCX's function.
+///
+/// # Safety
+/// The preconditions of `ucs_pgtable_lookup`: `table` is live, and its owner's lock is held.
 unsafe extern "C" fn lookup<const COPY: usize>(
     table: *const c_void,
     address: usize,
@@ -273,6 +290,8 @@ unsafe extern "C" fn lookup<const COPY: usize>(
     unsafe { function(table, address) }
 }
 
+/// # Safety
+/// The preconditions of `ucs_pgtable_lookup`: `table` is live, and its owner's lock is held.
 #[inline(never)]
 unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     table: *const c_void,
@@ -326,4 +345,7 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
 }
 
 /// No caller waits for the end of such a region.
+///
+/// # Safety
+/// None: it ignores its argument.
 unsafe extern "C" fn released(_argument: *mut c_void) {}

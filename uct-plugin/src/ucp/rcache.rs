@@ -162,16 +162,22 @@ mod tests {
         max_unreleased: NO_LIMIT,
     };
 
+    /// # Safety
+    /// `params` is writable for [`Params`].
     unsafe extern "C" fn as_known(params: *mut c_void) {
         // SAFETY: the test provides enough space.
         unsafe { params.cast::<Params>().write(DEFAULT) };
     }
 
+    /// # Safety
+    /// `params` is writable for [`Params`] and a 32-bit number.
     unsafe extern "C" fn with_a_field_more(params: *mut c_void) {
         // SAFETY: the test provides enough space.
         unsafe { params.cast::<(Params, u32)>().write((DEFAULT, 0)) };
     }
 
+    /// # Safety
+    /// `params` is writable for [`Params`].
     unsafe extern "C" fn with_another_order(params: *mut c_void) {
         let other = Params {
             ucm_event_priority: 0,
