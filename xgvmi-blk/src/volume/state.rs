@@ -143,13 +143,17 @@ impl Volume {
                 missing[role.index()] += u64::from(!state.is_held_by(role));
             }
         }
-        let target = |role: Role, seat: &Seat| {
+        let seats = self.seats.look(|seats| {
+            seats.each_ref().map(|seat| match seat {
+                Seat::Present(occupant) => Ok(Arc::clone(&occupant.target)),
+                Seat::Absent(reason) => Err(reason.clone()),
+            })
+        });
+        // Without the lock of the places: a target may be busy with its disk.
+        let target = |(role, seat): (Role, Result<Arc<dyn Target>, String>)| {
             let (name, absent, used) = match seat {
-                Seat::Present(occupant) => {
-                    let target = &occupant.target;
-                    (target.name().to_owned(), String::new(), target.usage().used)
-                }
-                Seat::Absent(reason) => (String::new(), reason.clone(), 0),
+                Ok(target) => (target.name().to_owned(), String::new(), target.usage().used),
+                Err(reason) => (String::new(), reason, 0),
             };
             TargetStatus {
                 role: role.to_string(),
@@ -159,10 +163,7 @@ impl Volume {
                 missing_blocks: missing[role.index()],
             }
         };
-        let targets = self.seats.look(|seats| {
-            let seats = Role::ALL.into_iter().zip(seats);
-            seats.map(|(role, seat)| target(role, seat)).collect()
-        });
+        let targets = Role::ALL.into_iter().zip(seats).map(target).collect();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         VolumeStatus {
