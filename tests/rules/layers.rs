@@ -99,7 +99,6 @@ const CRATES: &[Crate] = &[
                     "client::types",
                     "service::actions",
                     "service::counters",
-                    "service::hash",
                     "service::incoming",
                     "service::ledger",
                     "service::options",

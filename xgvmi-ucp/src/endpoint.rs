@@ -1,9 +1,10 @@
 //! A UCP endpoint: a connection to one peer's worker.
 
 use super::error::check;
+use super::inbox::Sender;
 use super::request::Holds;
 use super::{ImportedMemory, RemoteKey, Request, Result, Waiter, Worker};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,6 +29,8 @@ struct Inner {
     peer: String,
     /// Without this flag UCX refuses an immediate close.
     handles_errors: bool,
+    /// The sender of the first message, see [`Endpoint::send_as`].
+    sender: OnceCell<Sender>,
     /// UCX's error callback writes it. Boxed, so that the callback's argument does not move.
     failure: Box<Cell<ucs_status_t>>,
 }
@@ -69,6 +72,7 @@ impl Endpoint {
                 handle: Cell::new(handle),
                 peer: peer.to_owned(),
                 handles_errors: err_mode == UCP_ERR_HANDLING_MODE_PEER,
+                sender: OnceCell::new(),
                 failure,
             }),
         })
@@ -105,12 +109,42 @@ impl Endpoint {
             )
         };
         let holds = Holds::Message { header, data };
-        Ok(Request::new(
-            self.worker(),
-            "ucp_am_send_nbx",
-            answer,
-            holds,
-        ))
+        Ok(Request::new(self.worker(), answer, holds))
+    }
+
+    /// Like [`Endpoint::send`], with a header that only names the sender. It is cheapest if all messages over the
+    /// connection have the same sender.
+    ///
+    /// # Errors
+    /// As [`Endpoint::send`].
+    pub fn send_as(&self, id: u16, sender: Sender, data: Vec<u8>) -> Result<Request> {
+        // The connection keeps the header, so no message allocates it. UCX would allocate a copy of it.
+        let header = self.inner.sender.get_or_init(|| sender);
+        if *header != sender {
+            return self.send(id, sender.to_vec(), data);
+        }
+        self.check_alive()?;
+        let param = ucp_request_param_t {
+            op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
+            flags: UCP_AM_SEND_FLAG_EAGER,
+            ..Default::default()
+        };
+        // SAFETY: the endpoint is alive, and header and data live until the operation is complete: the request holds
+        // the connection, which never moves its header, and the data (moving a Vec does not move its bytes).
+        let answer = unsafe {
+            self.worker().ucp().ucp_am_send_nbx(
+                self.handle(),
+                u32::from(id),
+                header.as_ptr().cast(),
+                header.len(),
+                data.as_ptr().cast(),
+                data.len(),
+                &raw const param,
+            )
+        };
+        let to = self.clone();
+        let holds = Holds::SentAs { to, data };
+        Ok(Request::new(self.worker(), answer, holds))
     }
 
     /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` directly into the
@@ -118,6 +152,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`super::UcpError::ImportedAccess`] for an unsuitable range; the connection's error.
+    #[inline]
     pub fn get(
         from: &RemoteKey,
         remote_address: u64,
@@ -153,7 +188,7 @@ impl Endpoint {
             into: into.clone(),
             from: from.clone(),
         };
-        Ok(Request::new(worker, "ucp_get_nbx", answer, holds))
+        Ok(Request::new(worker, answer, holds))
     }
 
     /// Starts to close the connection like [`Endpoint::close`], without waiting: outstanding
@@ -176,14 +211,17 @@ impl Endpoint {
             .map_or(Ok(()), |request| request.wait(waiter, limit))
     }
 
+    #[inline]
     pub(super) fn worker(&self) -> &Worker {
         &self.inner.worker
     }
 
+    #[inline]
     pub(super) fn handle(&self) -> ucp_ep_h {
         self.inner.handle.get()
     }
 
+    #[inline]
     pub(super) fn check_alive(&self) -> Result<()> {
         let status = if self.handle().is_null() {
             UCS_ERR_NOT_CONNECTED
@@ -216,8 +254,7 @@ impl Inner {
         let ucp = self.worker.ucp();
         // SAFETY: the endpoint came from ucp_ep_create and is closed once: its handle was just taken away.
         let answer = unsafe { ucp.ucp_ep_close_nbx(handle, &raw const param) };
-        let (call, holds) = ("ucp_ep_close_nbx", Holds::Nothing);
-        Some(Request::new(&self.worker, call, answer, holds))
+        Some(Request::new(&self.worker, answer, Holds::Nothing))
     }
 }
 

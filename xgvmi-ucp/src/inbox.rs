@@ -5,12 +5,19 @@
 //! sender.
 
 use super::error::{Result, UcpError};
-use std::collections::{BTreeMap, VecDeque};
+use super::hash::Map;
+use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Maximum number of waiting messages. More than one message of each rank of the largest job indicate a faulty peer.
 const MESSAGES_MAX: usize = 1 << 16;
+
+/// Maximum number of buffers that are kept for later messages, and capacity of each. The allocation of a longer message
+/// is cheap per byte.
+const SPARES_MAX: usize = 16;
+const SPARE_BYTES: usize = 16 << 10;
 
 /// Name of a sender: the first bytes of its messages' headers. A shorter header continues with zeros.
 pub type Sender = [u8; 16];
@@ -37,9 +44,38 @@ pub struct Message {
     /// Its identifier.
     pub id: u16,
     /// Its header.
-    pub header: Vec<u8>,
+    pub header: Header,
     /// Its data.
     pub data: Vec<u8>,
+}
+
+/// The header of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Header {
+    /// The header only names the sender.
+    Sender(Sender),
+    /// Any other header.
+    Other(Vec<u8>),
+}
+
+impl From<&[u8]> for Header {
+    fn from(bytes: &[u8]) -> Self {
+        match bytes.try_into() {
+            Ok(sender) => Self::Sender(sender),
+            Err(_) => Self::Other(bytes.to_vec()),
+        }
+    }
+}
+
+impl Deref for Header {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Sender(sender) => sender,
+            Self::Other(bytes) => bytes,
+        }
+    }
 }
 
 /// The waiting messages of a worker.
@@ -48,7 +84,9 @@ pub(super) struct Waiting {
     limits: InboxLimits,
     queue: VecDeque<Message>,
     /// Waiting bytes of each sender with messages, and of each expected sender.
-    senders: BTreeMap<Sender, usize>,
+    senders: Map<Sender, usize>,
+    /// Empty buffers for the data of later messages.
+    spares: Vec<Vec<u8>>,
     /// Only expected senders may send.
     closed: bool,
     /// Messages of unexpected senders.
@@ -98,7 +136,8 @@ impl Waiting {
         Self {
             limits,
             queue: VecDeque::new(),
-            senders: BTreeMap::new(),
+            senders: Map::default(),
+            spares: Vec::new(),
             closed: false,
             strangers: 0,
             over: None,
@@ -119,32 +158,49 @@ impl Waiting {
     /// Reserves space for a message. False if the message must be dropped.
     pub(super) fn reserve(&mut self, header: &[u8], data: usize) -> bool {
         let sender = sender_of(header);
-        let known = self.senders.get(&sender).copied();
+        let known = self.senders.get_mut(&sender);
         if self.closed && known.is_none() {
             self.strangers += 1;
             return false;
         }
         let bytes = header.len().saturating_add(data);
-        let of_sender = known.unwrap_or(0).saturating_add(bytes);
+        let before = known.as_deref().copied().unwrap_or_default();
+        let of_sender = before.saturating_add(bytes);
+        let max = self.limits.bytes_per_sender;
         if self.queue.len() >= MESSAGES_MAX {
-            self.exceed("messages", self.queue.len() + 1, MESSAGES_MAX);
+            let over = ("messages", self.queue.len() + 1, MESSAGES_MAX);
+            self.over.get_or_insert(over);
             return false;
         }
-        if of_sender > self.limits.bytes_per_sender {
-            self.exceed(
-                "bytes of one sender",
-                of_sender,
-                self.limits.bytes_per_sender,
-            );
+        if of_sender > max {
+            self.over
+                .get_or_insert(("bytes of one sender", of_sender, max));
             return false;
         }
         if !self.limits.budget.take(bytes) {
             let used = self.limits.budget.used().saturating_add(bytes);
-            self.exceed("bytes", used, self.limits.budget.max);
+            let over = ("bytes", used, self.limits.budget.max);
+            self.over.get_or_insert(over);
             return false;
         }
-        self.senders.insert(sender, of_sender);
+        match known {
+            Some(used) => *used = of_sender,
+            None => drop(self.senders.insert(sender, of_sender)),
+        }
         true
+    }
+
+    /// An empty buffer for the data of a message.
+    pub(super) fn buffer(&mut self) -> Vec<u8> {
+        self.spares.pop().unwrap_or_default()
+    }
+
+    /// Keeps the buffer of a message that has been handled.
+    pub(super) fn reuse(&mut self, mut data: Vec<u8>) {
+        if self.spares.len() < SPARES_MAX && (1..=SPARE_BYTES).contains(&data.capacity()) {
+            data.clear();
+            self.spares.push(data);
+        }
     }
 
     /// Adds a message for which there is space.
@@ -162,17 +218,22 @@ impl Waiting {
         if let Some((what, count, max)) = self.over {
             return Err(UcpError::InboxFull { what, count, max });
         }
-        let found = self.queue.iter().position(wanted);
-        let message = found.and_then(|index| self.queue.remove(index));
+        let Some(index) = self.queue.iter().position(wanted) else {
+            return Ok(None);
+        };
+        let message = match index {
+            0 => self.queue.pop_front(),
+            _ => self.queue.remove(index),
+        };
         if let Some(message) = &message {
             let bytes = message.header.len() + message.data.len();
             self.limits.budget.give(bytes);
             let sender = sender_of(&message.header);
-            let left = self.senders.get(&sender).map_or(0, |used| used - bytes);
-            if left > 0 || self.closed {
-                self.senders.insert(sender, left);
-            } else {
-                self.senders.remove(&sender);
+            if let Some(used) = self.senders.get_mut(&sender) {
+                *used = used.saturating_sub(bytes);
+                if *used == 0 && !self.closed {
+                    self.senders.remove(&sender);
+                }
             }
         }
         Ok(message)
@@ -210,7 +271,7 @@ mod tests {
         if fits {
             waiting.push(Message {
                 id: 0,
-                header,
+                header: header.as_slice().into(),
                 data: vec![0; data],
             });
         }
@@ -263,5 +324,20 @@ mod tests {
         );
         // It stays expected.
         assert!(send(&mut waiting, 1, 10));
+    }
+
+    #[test]
+    fn buffers_are_kept_up_to_a_number_and_a_size() {
+        let budget = InboxBudget::new(1 << 20);
+        let mut waiting = waiting(1 << 20, &budget);
+        waiting.reuse(Vec::new());
+        waiting.reuse(Vec::with_capacity(SPARE_BYTES + 1));
+        assert_eq!(waiting.buffer().capacity(), 0);
+        for _ in 0..=SPARES_MAX {
+            waiting.reuse(vec![1; 100]);
+        }
+        assert_eq!(waiting.spares.len(), SPARES_MAX);
+        let buffer = waiting.buffer();
+        assert!(buffer.is_empty() && buffer.capacity() >= 100);
     }
 }

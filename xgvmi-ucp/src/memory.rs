@@ -311,6 +311,7 @@ impl ImportedMemory {
     /// # Errors
     /// [`UcpError::ImportedAccess`] if the access is out of bounds or shorter than
     /// [`Context::access_min`].
+    #[inline]
     pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
         let inside = address
             .checked_sub(self.inner.address)

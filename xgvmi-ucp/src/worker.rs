@@ -138,6 +138,7 @@ impl Worker {
     }
 
     /// Progresses communication once. True if something happened.
+    #[inline]
     pub fn progress(&self) -> bool {
         // SAFETY: the worker is alive and used by this thread alone.
         unsafe { self.ucp().ucp_worker_progress(self.handle()) != 0 }
@@ -149,6 +150,11 @@ impl Worker {
     /// [`UcpError::InboxFull`] if messages were refused.
     pub fn take(&self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
         self.inner.waiting.borrow_mut().take(wanted)
+    }
+
+    /// Keeps the buffer of a message that has been handled, for a later message.
+    pub fn reuse(&self, message: Message) {
+        self.inner.waiting.borrow_mut().reuse(message.data);
     }
 
     /// From now on, the worker receives messages only from senders that were passed to this function. It drops others
@@ -163,6 +169,7 @@ impl Worker {
         self.inner.waiting.borrow().strangers()
     }
 
+    #[inline]
     pub(super) fn ucp(&self) -> &'static Ucp {
         self.inner.context.ucp()
     }
@@ -255,26 +262,28 @@ unsafe extern "C" fn receive(
         return UCS_OK;
     }
     // SAFETY: UCX gives this many bytes of header, valid during the callback.
-    let header = unsafe { copy(header, header_length) };
-    if waiting.reserve(&header, length) {
+    let header = unsafe { bytes(header, header_length) };
+    if waiting.reserve(header, length) {
+        let mut buffer = waiting.buffer();
+        // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
+        buffer.extend_from_slice(unsafe { bytes(data, length) });
         waiting.push(Message {
             id: inbox.id,
-            header,
-            // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
-            data: unsafe { copy(data, length) },
+            header: header.into(),
+            data: buffer,
         });
     }
     UCS_OK
 }
 
 /// # Safety
-/// `bytes` is valid for `length` bytes, or `length` is 0.
-unsafe fn copy(bytes: *const c_void, length: usize) -> Vec<u8> {
+/// `start` is valid for `length` bytes as long as the result is used, or `length` is 0.
+unsafe fn bytes<'a>(start: *const c_void, length: usize) -> &'a [u8] {
     if length == 0 {
-        return Vec::new();
+        return &[];
     }
     // SAFETY: the caller's promise, and the length is not 0.
-    unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) }.to_vec()
+    unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) }
 }
 
 /// The way in which a process waits for progress of a worker.

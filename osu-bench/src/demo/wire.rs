@@ -113,7 +113,7 @@ mod tests {
     fn message(header: Vec<u8>) -> Message {
         Message {
             id: Kind::DpuRts as u16,
-            header,
+            header: header.as_slice().into(),
             data: Vec::new(),
         }
     }

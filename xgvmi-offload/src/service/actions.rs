@@ -20,17 +20,19 @@ pub(super) struct Buffers<'a> {
     pub(super) key: &'a [u8],
 }
 
-/// A block that the device reads.
+/// A block that the device reads. Indices have 32 bits here: every block copies this structure several times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
-    pub(super) call: CallId,
-    pub(super) offer: OfferId,
+    /// A [`CallId`].
+    pub(super) call: u32,
+    /// An [`OfferId`].
+    pub(super) offer: u32,
     /// Index of the source among the offer's parts.
     pub(super) part: u32,
     pub(super) source: u32,
     pub(super) destination: u32,
     /// The destination's local number at this SP.
-    pub(super) local: usize,
+    pub(super) local: u32,
     /// In the source's address space.
     pub(super) from: u64,
     /// Offset in the destination's receive buffer.

@@ -1,6 +1,6 @@
 //! Blocks of a received offer, and the ranks that they are for.
 
-use super::actions::{CallId, OfferKey, Short, Wrong};
+use super::actions::{OfferKey, Short, Transfer, Wrong};
 use super::slots::{Slots, Unfit};
 use crate::wire::{Collective, Delivered};
 
@@ -20,13 +20,14 @@ pub(super) struct Participant {
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) key: OfferKey,
-    pub(super) call: CallId,
+    /// A call's index, of 32 bits as in a transfer.
+    pub(super) call: u32,
     /// Blocks that are not delivered yet.
     pub(super) left: usize,
     pub(super) sources: Vec<Source>,
-    pub(super) blocks: Vec<OfferedBlock>,
-    /// Position of each short block's bytes in `short`.
-    pub(super) short_at: Vec<usize>,
+    /// The blocks whose destinations had not arrived when the offer came.
+    pub(super) parked: Vec<ParkedBlock>,
+    /// The bytes of the short blocks, if a block is parked.
     pub(super) short: Vec<u8>,
 }
 
@@ -40,87 +41,112 @@ pub(super) struct Source {
     pub(super) shared: u32,
 }
 
-/// A block of a received offer.
+/// A block of a received offer that waits for its destination.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OfferedBlock {
+pub(super) struct ParkedBlock {
     /// Index of the source among the offer's parts.
     pub(super) part: u32,
-    /// Local number of the destination.
-    pub(super) local: u32,
-    /// Offset in the source's buffer.
+    /// Offset in the source's buffer; the position of a short block's bytes in the message.
     pub(super) from: u64,
-    /// Offset in the destination's buffer, once the destination is present.
-    pub(super) to: u64,
     pub(super) length: u64,
 }
 
-/// Result of matching a block with its destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Met {
-    /// The device may read the block.
-    Ready,
-    /// The block was in the message.
-    Delivered,
+/// A block of an offer whose destination is present.
+#[derive(Debug)]
+pub(super) struct Meeting<'a> {
+    pub(super) key: OfferKey,
+    pub(super) collective: Collective,
+    pub(super) call: u32,
+    pub(super) offer: u32,
+    pub(super) source: Source,
+    pub(super) destination: u32,
+    pub(super) local: u32,
+    pub(super) block: ParkedBlock,
+    /// The bytes of the offer's short blocks.
+    pub(super) short: &'a [u8],
+    pub(super) direct_min: u64,
 }
 
-impl Incoming {
-    /// A block and its destination are both present.
-    pub(super) fn meet(
-        &mut self,
-        at: usize,
-        participant: &mut Participant,
-        collective: Collective,
-        rank_of: &[u32],
-        direct_min: u64,
-    ) -> Result<Met, Wrong> {
-        let block = &mut self.blocks[at];
-        let source = self.sources[block.part as usize].rank;
-        let to = match participant.slots.take(source, block.length) {
-            Ok(to) => to,
-            Err(Unfit::Source) => return Err(self.members(at, collective, rank_of)),
-            Err(Unfit::Length(expected)) => {
-                return Err(Wrong::Counts {
-                    collective,
-                    source_rank: source,
-                    destination: rank_of[block.local as usize],
-                    sent: block.length,
-                    expected,
-                });
-            }
-            Err(Unfit::Taken) => {
-                return Err(Wrong::Service {
-                    service: self.key.0,
-                    offer: self.key.1,
-                    what: "the block was there already",
-                });
-            }
-        };
-        if block.length >= direct_min {
-            block.to = to;
-            return Ok(Met::Ready);
+impl Meeting<'_> {
+    /// Takes the block's slot at its destination. Returns the transfer of a block that the device reads. A short block is
+    /// delivered now.
+    #[inline]
+    pub(super) fn meet(&self, participant: &mut Participant) -> Result<Option<Transfer>, Wrong> {
+        let block = &self.block;
+        let to = participant.slots.take(self.source.rank, block.length);
+        let to = to.map_err(|unfit| self.unfit(&unfit))?;
+        if block.length >= self.direct_min {
+            return Ok(Some(Transfer {
+                call: self.call,
+                offer: self.offer,
+                part: block.part,
+                source: self.source.rank,
+                destination: self.destination,
+                local: self.local,
+                from: self.source.base.wrapping_add(block.from),
+                to,
+                length: block.length,
+                shared: self.source.shared,
+            }));
         }
         if block.length > 0 {
-            let start = self.short_at[at];
-            let length = usize::try_from(block.length).expect("below direct_min");
-            let short = participant.short.get_or_insert_default();
-            short
-                .bytes
-                .extend_from_slice(&self.short[start..start + length]);
-            short.blocks.push(Delivered {
-                offset: to,
-                length: block.length,
-            });
+            self.deliver(participant, to)?;
         }
-        Ok(Met::Delivered)
+        Ok(None)
     }
 
-    /// The error for a block whose destination expects nothing from its source.
-    pub(super) fn members(&self, at: usize, collective: Collective, rank_of: &[u32]) -> Wrong {
-        let block = &self.blocks[at];
-        Wrong::Members {
+    /// Delivers a short block to offset `to` of the receive buffer.
+    fn deliver(&self, participant: &mut Participant, to: u64) -> Result<(), Wrong> {
+        let block = &self.block;
+        let bytes = short_bytes(self.short, block.from, block.length);
+        let bytes = bytes.ok_or(Wrong::Service {
+            service: self.key.0,
+            offer: self.key.1,
+            what: "the bytes of its short blocks are not as many as their lengths say",
+        })?;
+        let short = participant.short.get_or_insert_default();
+        short.bytes.extend_from_slice(bytes);
+        short.blocks.push(Delivered {
+            offset: to,
+            length: block.length,
+        });
+        Ok(())
+    }
+
+    #[cold]
+    fn unfit(&self, unfit: &Unfit) -> Wrong {
+        let Self {
+            key,
             collective,
-            source_rank: self.sources[block.part as usize].rank,
-            destination: rank_of[block.local as usize],
+            source,
+            destination,
+            ..
+        } = *self;
+        match *unfit {
+            Unfit::Source => Wrong::Members {
+                collective,
+                source_rank: source.rank,
+                destination,
+            },
+            Unfit::Length(expected) => Wrong::Counts {
+                collective,
+                source_rank: source.rank,
+                destination,
+                sent: self.block.length,
+                expected,
+            },
+            Unfit::Taken => Wrong::Service {
+                service: key.0,
+                offer: key.1,
+                what: "the block was there already",
+            },
         }
     }
+}
+
+/// The bytes of a short block at `from`; `None` if they are outside.
+fn short_bytes(short: &[u8], from: u64, length: u64) -> Option<&[u8]> {
+    let start = usize::try_from(from).ok()?;
+    let length = usize::try_from(length).ok()?;
+    short.get(start..start.checked_add(length)?)
 }

@@ -280,15 +280,21 @@ impl<F: Fabric> Job<F> {
             }
             busy = true;
         }
+        let may_have_ended = busy;
         for _ in 0..MESSAGES_MAX {
             let Some(message) = self.worker.take()? else {
                 break;
             };
             busy = true;
             self.receive(&message)?;
+            self.worker.reuse(message);
         }
         busy |= self.greetings.reap(&self.transport)?;
         if let Some(shared) = &mut self.shared {
+            // Operations end inside the worker's progress.
+            if may_have_ended {
+                busy |= shared.mover.reap(&self.transport)?;
+            }
             busy |= shared.mover.act(&self.transport)?;
         }
         Ok(busy)

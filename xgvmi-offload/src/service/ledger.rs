@@ -17,8 +17,7 @@
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
-use super::hash::Map;
-use super::incoming::{Incoming, Met, OfferedBlock, Participant, Source};
+use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
 use super::sharing::same;
 use super::slots::Slots;
@@ -26,6 +25,7 @@ use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective, Record, RtsPart};
 use slab::Slab;
 use std::collections::VecDeque;
+use xgvmi_ucp::hash::Map;
 
 /// Maximum number of pairs of a local rank and a call that it is in. A client's own limit is far below.
 const PARTICIPANTS_MAX: usize = 1 << 16;
@@ -73,13 +73,13 @@ pub(super) struct Ledger {
     /// The SPs that the arriving rank sends to.
     targets: Vec<u32>,
     /// Vectors of finished offers, for reuse.
-    spare: Vec<(Vec<Source>, Vec<OfferedBlock>)>,
+    spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
-    /// Blocks that the device may read now.
-    ready: VecDeque<BlockRef>,
+    /// Blocks that the device may read now. Send credits and the length of an offer bound their number.
+    ready: VecDeque<Transfer>,
 }
 
 /// A collective that at least one rank has entered.
@@ -106,11 +106,27 @@ enum Seat {
     Left,
 }
 
-/// A block of a received offer. The type is small because there may be millions.
+/// A parked block of a received offer. The type is small because there may be millions.
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
     offer: u32,
     block: u32,
+}
+
+/// An offer while its blocks are placed.
+#[derive(Debug)]
+struct Placing<'a> {
+    incoming: Incoming,
+    collective: Collective,
+    call: CallId,
+    id: u32,
+    /// The bytes of the short blocks, and the position of the next ones.
+    short: &'a [u8],
+    at: usize,
+    /// Number of blocks in all parts.
+    count: usize,
+    /// Local numbers of ranks whose last block this was.
+    complete: Vec<u32>,
 }
 
 /// A sent offer.
@@ -191,12 +207,13 @@ impl Ledger {
             // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
             Action::Finish { offer, .. } => {
                 let mut offer = self.offers.remove(*offer);
-                self.states[offer.call].incoming -= 1;
-                self.forget_if_over(offer.call);
-                if self.spare.len() < SPARES_MAX && offer.blocks.capacity() <= SPARE_BLOCKS {
+                let call = offer.call as usize;
+                self.states[call].incoming -= 1;
+                self.forget_if_over(call);
+                if self.spare.len() < SPARES_MAX && offer.parked.capacity() <= SPARE_BLOCKS {
                     offer.sources.clear();
-                    offer.blocks.clear();
-                    self.spare.push((offer.sources, offer.blocks));
+                    offer.parked.clear();
+                    self.spare.push((offer.sources, offer.parked));
                 }
             }
             Action::Complete { call, .. } => {
@@ -211,23 +228,7 @@ impl Ledger {
 
     /// The next block that the device may read. Report its completion with [`Ledger::transferred`].
     pub(super) fn next_transfer(&mut self) -> Option<Transfer> {
-        let at = self.ready.pop_front()?;
-        let offer = &self.offers[at.offer as usize];
-        let block = &offer.blocks[at.block as usize];
-        let source = offer.sources[block.part as usize];
-        Some(Transfer {
-            call: offer.call,
-            offer: at.offer as usize,
-            part: block.part,
-            source: source.rank,
-            destination: self.rank_of[block.local as usize],
-            local: block.local as usize,
-            // A short block's address is not used; any other lies in the source's buffer.
-            from: source.base.wrapping_add(block.from),
-            to: block.to,
-            length: block.length,
-            shared: source.shared,
-        })
+        self.ready.pop_front()
     }
 
     /// Number of blocks that [`Ledger::next_transfer`] can return now.
@@ -299,17 +300,24 @@ impl Ledger {
         let Seat::Present(participant) = &mut state.seats[local] else {
             unreachable!("the caller has just seated the rank")
         };
-        let offer = &mut self.offers[at.offer as usize];
-        let met = offer.meet(
-            at.block as usize,
-            participant,
-            state.collective,
-            &self.rank_of,
-            self.direct_min,
-        )?;
-        match met {
-            Met::Ready => self.ready.push_back(at),
-            Met::Delivered => {
+        let offer = &self.offers[at.offer as usize];
+        let block = offer.parked[at.block as usize];
+        let destination = self.rank_of[local];
+        let meeting = Meeting {
+            key: offer.key,
+            collective: state.collective,
+            call: offer.call,
+            offer: at.offer,
+            source: offer.sources[block.part as usize],
+            destination,
+            local: self.local_of[destination as usize],
+            block,
+            short: &offer.short,
+            direct_min: self.direct_min,
+        };
+        match meeting.meet(participant)? {
+            Some(transfer) => self.ready.push_back(transfer),
+            None => {
                 self.delivered(call, local, at.offer as usize);
             }
         }
@@ -327,7 +335,7 @@ impl Ledger {
     }
 
     /// Another SP, or this one, has offered blocks. Returns the offer's index. `short` is the data of the short blocks,
-    /// in order.
+    /// in order. After an error, blocks of the offer may have been taken: the job ends.
     pub(super) fn offered(
         &mut self,
         key: OfferKey,
@@ -340,155 +348,177 @@ impl Ledger {
             offer: key.1,
             what,
         };
-        let mut offer = self.read_offer(key, parts, short).map_err(wrong)?;
-        let id = self.offers.vacant_key();
-        let place = u32::try_from(id).map_err(|_| wrong("there are too many offers"))?;
-        let count =
-            u32::try_from(offer.blocks.len()).map_err(|_| wrong("it has too many blocks"))?;
-        let call = self.call(collective);
-        offer.call = call;
-        let state = &mut self.states[call];
-        state.incoming += 1;
-        let mut complete = Vec::new();
-        for block in 0..count {
-            let local = offer.blocks[block as usize].local;
-            let at = BlockRef {
-                offer: place,
-                block,
-            };
-            match &mut state.seats[local as usize] {
-                Seat::Absent(waiting) => {
-                    full(
-                        "blocks for ranks that have not arrived",
-                        self.parked,
-                        PARKED_MAX,
-                    )?;
-                    waiting.push(at);
-                    self.parked += 1;
-                }
-                Seat::Present(participant) => {
-                    let met = offer.meet(
-                        block as usize,
-                        participant,
-                        collective,
-                        &self.rank_of,
-                        self.direct_min,
-                    )?;
-                    match met {
-                        Met::Ready => self.ready.push_back(at),
-                        Met::Delivered => {
-                            offer.left -= 1;
-                            participant.receives_left -= 1;
-                            if participant.receives_left == 0 {
-                                complete.push(local);
-                            }
-                        }
-                    }
-                }
-                Seat::Left => {
-                    return Err(offer.members(block as usize, collective, &self.rank_of));
-                }
-            }
+        let count: usize = parts.iter().map(|part| part.blocks.len()).sum();
+        if count == 0 {
+            return Err(wrong("nothing is on offer"));
         }
-        if offer.left == 0 {
+        let id = self.offers.vacant_key();
+        let call = self.call(collective);
+        let (sources, parked) = self.spare.pop().unwrap_or_default();
+        let mut placing = Placing {
+            incoming: Incoming {
+                key,
+                call: u32::try_from(call).map_err(|_| wrong("there are too many calls"))?,
+                left: count,
+                sources,
+                parked,
+                short: Vec::new(),
+            },
+            collective,
+            call,
+            id: u32::try_from(id).map_err(|_| wrong("there are too many offers"))?,
+            short,
+            at: 0,
+            count,
+            complete: Vec::new(),
+        };
+        placing.incoming.sources.reserve(parts.len());
+        let placed = self.place_parts(&mut placing, parts);
+        let Placing {
+            mut incoming,
+            complete,
+            ..
+        } = placing;
+        if !incoming.parked.is_empty() {
+            incoming.short = short.to_vec();
+        }
+        if incoming.left == 0 {
             self.actions.push_back(Action::Finish { offer: id, key });
         }
-        self.offers.insert(offer);
+        self.states[call].incoming += 1;
+        // Blocks refer to the offer, also if a later one broke the protocol.
+        self.offers.insert(incoming);
+        placed?;
         for local in complete {
             self.check_complete(call, local as usize, self.rank_of[local as usize]);
         }
         Ok(id)
     }
 
-    /// Checks the blocks of an offer. The call of the result is not set.
-    fn read_offer(
+    /// Places the blocks of all parts of an offer.
+    fn place_parts(
         &mut self,
-        key: OfferKey,
+        placing: &mut Placing<'_>,
         parts: &[RtsPart<'_>],
-        short: &[u8],
-    ) -> Result<Incoming, &'static str> {
-        let (sources, blocks) = self.spare.pop().unwrap_or_default();
-        let mut offer = Incoming {
-            key,
-            call: 0,
-            left: 0,
-            sources,
-            blocks,
-            short_at: Vec::new(),
-            short: short.to_vec(),
-        };
-        offer.sources.reserve(parts.len());
-        offer
-            .blocks
-            .reserve(parts.iter().map(|part| part.blocks.len()).sum());
-        let mut at = 0;
-        for (place, part) in (0..).zip(parts) {
-            offer.sources.push(Source {
-                rank: part.source,
-                base: part.base,
-                shared: 0,
-            });
-            let first = offer.blocks.len();
-            at = match part.blocks {
-                Blocks::Narrow(records) => self.read_part(&mut offer, place, records, at),
-                Blocks::Wide(records) => self.read_part(&mut offer, place, records, at),
+    ) -> Result<(), Wrong> {
+        for (index, part) in (0..).zip(parts) {
+            match part.blocks {
+                Blocks::Narrow(records) => self.place(placing, index, part, records),
+                Blocks::Wide(records) => self.place(placing, index, part, records),
             }?;
-            // Blocks of this SP's own ranks do not cross the network.
-            if let Some(source) = offer.sources.last_mut().filter(|_| key.0 != self.me) {
-                let blocks = offer.blocks[first..].iter();
-                let direct = blocks.filter(|block| block.length >= self.direct_min);
-                source.shared = same(direct.map(|block| (block.from, block.length)));
-            }
         }
-        if offer.blocks.is_empty() {
-            return Err("nothing is on offer");
+        if placing.at == placing.short.len() {
+            return Ok(());
         }
-        if at != short.len() {
-            return Err("the bytes of its short blocks are not as many as their lengths say");
-        }
-        offer.left = offer.blocks.len();
-        Ok(offer)
+        Err(Wrong::Service {
+            service: placing.incoming.key.0,
+            offer: placing.incoming.key.1,
+            what: "the bytes of its short blocks are not as many as their lengths say",
+        })
     }
 
-    /// Appends the blocks of a part. `at` is the position of the next short block's bytes.
-    fn read_part<R: Record>(
-        &self,
-        offer: &mut Incoming,
-        part: u32,
+    /// Places the blocks of a part: with its destination if that rank is present, otherwise they are parked.
+    fn place<R: Record>(
+        &mut self,
+        placing: &mut Placing<'_>,
+        index: u32,
+        part: &RtsPart<'_>,
         records: &[R],
-        mut at: usize,
-    ) -> Result<usize, &'static str> {
-        // Most offers have no short blocks.
-        let has_short = !offer.short.is_empty();
+    ) -> Result<(), Wrong> {
+        let (key, collective, direct_min) =
+            (placing.incoming.key, placing.collective, self.direct_min);
+        let wrong = |what| Wrong::Service {
+            service: key.0,
+            offer: key.1,
+            what,
+        };
+        let blocks = records.iter().map(Record::block);
+        let direct = blocks.filter(|block| block.length >= direct_min);
+        let source = Source {
+            rank: part.source,
+            base: part.base,
+            // Blocks of this SP's own ranks do not cross the network.
+            shared: match key.0 == self.me {
+                true => 0,
+                false => same(direct.map(|block| (block.offset, block.length))),
+            },
+        };
+        placing.incoming.sources.push(source);
+        let state = &mut self.states[placing.call];
         for record in records {
             let block = record.block();
             let local = self.local_of.get(block.peer as usize).copied();
             let local = local.unwrap_or(ELSEWHERE);
             if local == ELSEWHERE {
-                return Err("a block is for a rank of another service");
+                return Err(wrong("a block is for a rank of another service"));
             }
-            if has_short {
-                offer.short_at.push(at);
-            }
-            if block.length < self.direct_min {
-                // Each block is shorter than direct_min, and a message bounds the number of blocks.
-                at += usize::try_from(block.length).map_err(|_| "a block is too long")?;
-            }
-            offer.blocks.push(OfferedBlock {
-                part,
-                local,
+            let mut parked = ParkedBlock {
+                part: index,
                 from: block.offset,
-                to: 0,
                 length: block.length,
-            });
+            };
+            if block.length < direct_min {
+                parked.from = placing.at as u64;
+                // Each block is shorter than direct_min, and a message bounds the number of blocks.
+                let length = usize::try_from(block.length);
+                placing.at += length.map_err(|_| wrong("a block is too long"))?;
+            }
+            match &mut state.seats[local as usize] {
+                Seat::Present(participant) => {
+                    let meeting = Meeting {
+                        key,
+                        collective,
+                        call: placing.incoming.call,
+                        offer: placing.id,
+                        source,
+                        destination: block.peer,
+                        local,
+                        block: parked,
+                        short: placing.short,
+                        direct_min,
+                    };
+                    if let Some(transfer) = meeting.meet(participant)? {
+                        self.ready.push_back(transfer);
+                        continue;
+                    }
+                    placing.incoming.left -= 1;
+                    participant.receives_left -= 1;
+                    if participant.receives_left == 0 {
+                        placing.complete.push(local);
+                    }
+                }
+                Seat::Absent(waiting) => {
+                    let what = "blocks for ranks that have not arrived";
+                    full(what, self.parked, PARKED_MAX)?;
+                    if placing.incoming.parked.is_empty() {
+                        placing.incoming.parked.reserve(placing.count);
+                    }
+                    let at = placing.incoming.parked.len();
+                    let at = u32::try_from(at).map_err(|_| wrong("it has too many blocks"))?;
+                    placing.incoming.parked.push(parked);
+                    waiting.push(BlockRef {
+                        offer: placing.id,
+                        block: at,
+                    });
+                    self.parked += 1;
+                }
+                Seat::Left => {
+                    return Err(Wrong::Members {
+                        collective,
+                        source_rank: source.rank,
+                        destination: block.peer,
+                    });
+                }
+            }
         }
-        Ok(at)
+        Ok(())
     }
 
     /// The device has read a block.
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
-        if self.delivered(transfer.call, transfer.local, transfer.offer) {
-            self.check_complete(transfer.call, transfer.local, transfer.destination);
+        let (call, local) = (transfer.call as usize, transfer.local as usize);
+        if self.delivered(call, local, transfer.offer as usize) {
+            self.check_complete(call, local, transfer.destination);
         }
     }
 

@@ -10,7 +10,6 @@ mod admission;
 mod connections;
 mod counters;
 mod greeting;
-mod hash;
 mod hearing;
 mod imported;
 mod incoming;

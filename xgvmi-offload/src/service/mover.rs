@@ -322,37 +322,30 @@ impl<T: Transport> Mover<T> {
     /// There is no other work.
     pub(super) fn settle(&mut self, transport: &T) -> Result<bool> {
         self.ledger.settle();
-        self.act(transport)
+        // Nothing must be left before a sleep, wherever it has ended.
+        let reaped = self.reap(transport)?;
+        Ok(self.act(transport)? || reaped)
     }
 
     /// Keeps a message until it has been sent.
     pub(super) fn keep(&mut self, transport: &T, message: T::Operation) -> Result<()> {
-        if !transport.has_ended(&message)? {
+        if !transport.ended_at_once(&message)? {
             self.sends.push(message);
         }
         Ok(())
     }
 
-    /// Carries out all actions of the ledger, starts reads, and collects completed operations. Returns true when
-    /// something happened.
+    /// Carries out all actions of the ledger and starts reads. Returns true when something happened.
     pub(super) fn act(&mut self, transport: &T) -> Result<bool> {
         let mut acted = false;
         loop {
-            let mut again = self.reap(transport)?;
+            let mut again = false;
             while let Some(action) = self.ledger.next() {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            while self.reads.len() < self.limits.receives
-                && let Some((transfer, read)) = self.start_read(transport)?
-            {
+            while self.reads.len() < self.limits.receives && self.start_read(transport)? {
                 again = true;
-                // The operation may complete immediately.
-                if self.has_ended(transport, &read, &transfer)? {
-                    self.transferred(transport, &transfer)?;
-                } else {
-                    self.reads.push((read, transfer));
-                }
             }
             if !again {
                 return Ok(acted);
@@ -370,14 +363,14 @@ impl<T: Transport> Mover<T> {
         self.reads.is_empty() && self.sends.is_empty()
     }
 
-    /// Collects completed operations.
-    fn reap(&mut self, transport: &T) -> Result<bool> {
+    /// Collects completed operations. Returns true when there were any.
+    pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
         let mut done = false;
         let mut index = 0;
         while let Some((read, transfer)) = self.reads.get(index) {
-            let transfer = *transfer;
-            if self.has_ended(transport, read, &transfer)? {
-                self.reads.swap_remove(index);
+            let ended = transport.has_ended(read);
+            if ended.map_err(|error| unread(transfer, &error))? {
+                let (_, transfer) = self.reads.swap_remove(index);
                 self.transferred(transport, &transfer)?;
                 done = true;
             } else {
@@ -396,36 +389,55 @@ impl<T: Transport> Mover<T> {
         Ok(done)
     }
 
-    fn has_ended(&self, transport: &T, read: &T::Operation, transfer: &Transfer) -> Result<bool> {
-        transport.has_ended(read).map_err(|error| {
-            failed(format!(
-                "reading {} bytes of rank {} for rank {}: {error}",
-                transfer.length, transfer.source, transfer.destination
-            ))
-        })
-    }
-
-    /// Starts the next read; `None` if there is none.
-    fn start_read(&mut self, transport: &T) -> Result<Option<(Transfer, T::Operation)>> {
-        if self.sharing.can_copy()
-            && let Some((transfer, key, first)) = self.sharing.next()
-        {
-            let from = Self::receive_of(&self.entered, &first)?;
-            let into = Self::receive_of(&self.entered, &transfer)?;
-            // Both blocks are inside their buffers, see check_blocks.
-            let address = transport.address(from).wrapping_add(first.to);
-            let length = fitting(&transfer)?;
-            let read = transport.read(key, address, into, transfer.to, length)?;
-            return Ok(Some((transfer, read)));
+    /// Starts the next read; false if there is none.
+    fn start_read(&mut self, transport: &T) -> Result<bool> {
+        if self.sharing.can_copy() && self.start_copy(transport)? {
+            return Ok(true);
         }
         while let Some(transfer) = self.ledger.next_transfer() {
             if transfer.shared > 0 && self.sharing.begin(transfer) == Step::Wait {
                 continue;
             }
-            let read = self.read(transport, &transfer)?;
-            return Ok(Some((transfer, read)));
+            let length = fitting(&transfer)?;
+            let keys = self.keys.get(transfer.offer as usize);
+            let key = keys
+                .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
+                .ok_or_else(|| lost(&transfer, "its key"))?;
+            let into = Self::receive_of(&self.entered, &transfer)?;
+            let read = transport.read(key, transfer.from, into, transfer.to, length)?;
+            self.started(transport, read, &transfer)?;
+            return Ok(true);
         }
-        Ok(None)
+        Ok(false)
+    }
+
+    /// Starts the next copy of a shared block; false if there is none.
+    #[cold]
+    fn start_copy(&mut self, transport: &T) -> Result<bool> {
+        let Some((transfer, key, first)) = self.sharing.next() else {
+            return Ok(false);
+        };
+        let from = Self::receive_of(&self.entered, &first)?;
+        let into = Self::receive_of(&self.entered, &transfer)?;
+        // Both blocks are inside their buffers, see check_blocks.
+        let address = transport.address(from).wrapping_add(first.to);
+        let length = fitting(&transfer)?;
+        let read = transport.read(key, address, into, transfer.to, length)?;
+        self.started(transport, read, &transfer)?;
+        Ok(true)
+    }
+
+    /// A read has been started.
+    #[inline]
+    fn started(&mut self, transport: &T, read: T::Operation, transfer: &Transfer) -> Result<()> {
+        let ended = transport.ended_at_once(&read);
+        if ended.map_err(|error| unread(transfer, &error))? {
+            drop(read);
+            self.transferred(transport, transfer)
+        } else {
+            self.reads.push((read, *transfer));
+            Ok(())
+        }
     }
 
     /// A read is complete.
@@ -467,8 +479,14 @@ impl<T: Transport> Mover<T> {
         transfer: &Transfer,
     ) -> Result<&'a T::Memory> {
         entered
-            .get(transfer.call)
-            .and_then(|seats| seats.get(transfer.local)?.as_ref()?.receive.as_ref())
+            .get(transfer.call as usize)
+            .and_then(|seats| {
+                seats
+                    .get(transfer.local as usize)?
+                    .as_ref()?
+                    .receive
+                    .as_ref()
+            })
             .map(Receive::memory)
             .ok_or_else(|| lost(transfer, "its destination"))
     }
@@ -524,16 +542,6 @@ impl<T: Transport> Mover<T> {
         self.offered(transport, &rts)?;
         self.parts = emptied(rts.parts);
         Ok(())
-    }
-
-    fn read(&mut self, transport: &T, transfer: &Transfer) -> Result<T::Operation> {
-        let length = fitting(transfer)?;
-        let keys = self.keys.get(transfer.offer);
-        let key = keys
-            .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
-            .ok_or_else(|| lost(transfer, "its key"))?;
-        let into = Self::receive_of(&self.entered, transfer)?;
-        transport.read(key, transfer.from, into, transfer.to, length)
     }
 
     fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {
@@ -649,6 +657,15 @@ fn check_blocks(
     }
 }
 
+#[cold]
+fn unread(transfer: &Transfer, error: &OffloadError) -> OffloadError {
+    failed(format!(
+        "reading {} bytes of rank {} for rank {}: {error}",
+        transfer.length, transfer.source, transfer.destination
+    ))
+}
+
+#[cold]
 fn lost(transfer: &Transfer, what: &str) -> OffloadError {
     failed(format!(
         "a read for rank {} without {what}",

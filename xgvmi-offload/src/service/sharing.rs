@@ -5,11 +5,11 @@
 //! after the last copy. This adds no wait for late ranks: a call completes only after all its ranks have entered it,
 //! because each of them has a block, possibly of length zero, for every other.
 
-use super::actions::{OfferId, Transfer};
+use super::actions::Transfer;
 use std::collections::{HashMap, VecDeque};
 
 /// An offer, and the index of a source among its parts. All shared blocks of a source in an offer are one and the same.
-type Key = (OfferId, u32);
+type Key = (u32, u32);
 
 /// The shared blocks under way at this SP. `K` is a key to a rank's buffer.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ mod tests {
             part,
             source: 9,
             destination,
-            local: destination as usize,
+            local: destination,
             from: 0x1000,
             to: 64,
             length: 4096,

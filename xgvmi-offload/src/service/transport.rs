@@ -10,7 +10,7 @@ use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
 use std::os::fd::RawFd;
 use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, RemoteKey, Request};
+use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request};
 
 /// The operations of the data path. None of them blocks.
 pub(super) trait Transport {
@@ -70,6 +70,11 @@ pub(super) trait Transport {
 
     /// Whether an operation has ended.
     fn has_ended(&self, operation: &Self::Operation) -> Result<bool>;
+
+    /// Whether an operation ended when it was started. This is cheaper than [`Transport::has_ended`].
+    fn ended_at_once(&self, operation: &Self::Operation) -> Result<bool> {
+        self.has_ended(operation)
+    }
 }
 
 /// A transport with what a job needs beside its data path: a worker, connections, and hellos.
@@ -133,6 +138,11 @@ pub(super) trait Worker: Debug {
 
     /// Takes the oldest message.
     fn take(&self) -> Result<Option<Message>>;
+
+    /// Keeps the memory of a message that has been handled, for a later message.
+    fn reuse(&self, message: Message) {
+        drop(message);
+    }
 }
 
 /// UCX.
@@ -140,6 +150,16 @@ pub(super) trait Worker: Debug {
 pub(super) struct Ucx {
     context: Context,
     library: Option<Library>,
+}
+
+/// A key that UCX has packed.
+#[derive(Debug, Default)]
+pub(super) struct Packed(Option<PackedRkey>);
+
+impl AsRef<[u8]> for Packed {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_deref().unwrap_or_default()
+    }
 }
 
 // SAFETY: each job opens its own UCX context, and every object of the context is inside the job. UCX permits calls on a
@@ -214,17 +234,21 @@ impl Worker for xgvmi_ucp::Worker {
     fn take(&self) -> Result<Option<Message>> {
         Ok(Self::take(self, |_| true)?)
     }
+
+    fn reuse(&self, message: Message) {
+        Self::reuse(self, message);
+    }
 }
 
 impl Transport for Ucx {
     type Peer = Endpoint;
     type Memory = Imported;
     type Key = RemoteKey;
-    type Packed = Vec<u8>;
+    type Packed = Packed;
     type Operation = Request;
 
     fn send(&self, to: &Endpoint, kind: Kind, token: Token, data: Vec<u8>) -> Result<Request> {
-        Ok(to.send(kind as u16, token.0.to_vec(), data)?)
+        Ok(to.send_as(kind as u16, token.0, data)?)
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
@@ -235,8 +259,8 @@ impl Transport for Ucx {
         memory.address
     }
 
-    fn pack(&self, memory: &Imported) -> Result<Vec<u8>> {
-        Ok(memory.memory.pack_rkey()?.to_vec())
+    fn pack(&self, memory: &Imported) -> Result<Packed> {
+        Ok(Packed(Some(memory.memory.pack_rkey()?)))
     }
 
     fn stage(&self, length: usize) -> Result<Imported> {
@@ -277,5 +301,9 @@ impl Transport for Ucx {
 
     fn has_ended(&self, operation: &Request) -> Result<bool> {
         Ok(operation.test()?)
+    }
+
+    fn ended_at_once(&self, operation: &Request) -> Result<bool> {
+        Ok(operation.was_complete()?)
     }
 }

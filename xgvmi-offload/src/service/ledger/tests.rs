@@ -271,7 +271,7 @@ impl World {
 
     fn act(&mut self, at: u32) {
         while let Some(transfer) = self.ledgers[at as usize].next_transfer() {
-            let call = self.ledgers[at as usize].states[transfer.call].collective;
+            let call = self.ledgers[at as usize].states[transfer.call as usize].collective;
             let key = (call, transfer.source, transfer.destination);
             assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
             assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
@@ -548,7 +548,8 @@ fn an_offer_that_makes_no_sense_is_refused() {
     check(&mut ledger, (1, 0), &[0, 1], "a rank of another service");
     let error = ledger.finished(1, 5).unwrap_err().to_string();
     assert!(error.contains("not on offer"), "{error}");
-    // A rank that expects nothing from the source.
+    // A refusal ends its job. A rank that expects nothing from the source:
+    let mut ledger = Ledger::new(0, vec![0, 1], DIRECT_MIN, 4);
     let receives = [Block {
         peer: 0,
         offset: 0,

@@ -96,6 +96,7 @@ impl Mailbox {
     fn put(&self, kind: Kind, header: Vec<u8>, data: Vec<u8>) {
         let id = kind as u16;
         self.messages.fetch_add(1, Relaxed);
+        let header = header.as_slice().into();
         self.queue().push_back(Message { id, header, data });
         if let Some(mut bell) = self.bell.as_ref() {
             // A full socket wakes the owner as well.

@@ -6,11 +6,11 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A map with this hash.
-pub(super) type Map<K, V> = std::collections::HashMap<K, V, Seed>;
+pub type Map<K, V> = std::collections::HashMap<K, V, Seed>;
 
 /// The random number of a table.
 #[derive(Debug, Clone)]
-pub(super) struct Seed(u64);
+pub struct Seed(u64);
 
 impl Default for Seed {
     fn default() -> Self {
@@ -28,7 +28,7 @@ impl BuildHasher for Seed {
 
 /// Multiplies each word into the state, and folds the high half of the product into the low half.
 #[derive(Debug)]
-pub(super) struct Mixer(u64);
+pub struct Mixer(u64);
 
 impl Mixer {
     fn mix(&mut self, word: u64) {
@@ -59,6 +59,10 @@ impl Hasher for Mixer {
 
     fn write_u64(&mut self, word: u64) {
         self.mix(word);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.mix(word as u64);
     }
 }
 
