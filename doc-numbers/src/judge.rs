@@ -230,6 +230,12 @@ const PROMISES: &[Promise] = &[
         "times",
     ),
     promise(
+        "alltoallv of 2 x 4 ranks: a service process's own instructions per call over those of the version in OFFLOAD.md, at each size",
+        "offload.compared owner=service max:of_before",
+        AtMost(0.9),
+        "times",
+    ),
+    promise(
         "alltoallv: xgvmi against ksm, up to 16 KiB",
         "alltoallv scheme=xgvmi size=1K size=2K size=4K size=8K size=16K min:times_faster_than_ksm",
         AtLeast(1.3),

@@ -9,7 +9,7 @@ use super::report::Document;
 use super::scheme::Scheme;
 use super::software::{MeasuredCost, SoftwareCost};
 use super::sweep;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use bench_report::parse_size;
 use clap::{Args, ValueEnum};
 use std::fs;
@@ -54,6 +54,9 @@ pub struct ModelArgs {
     /// requests that it posts [default: UCX's own estimates alone].
     #[arg(long, value_name = "SERVICE.json")]
     software: Option<PathBuf>,
+    /// With --limits, also show an earlier SP whose own code took this many times as long.
+    #[arg(long, requires = "software", value_name = "X")]
+    software_earlier: Option<f64>,
     /// Factor by which the SP's cores are slower than those of the measurement. A DPU's cores are slower than a
     /// server's.
     #[arg(long, default_value_t = 1.0, value_name = "X")]
@@ -182,7 +185,10 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     );
     let mut document = Document::new(costs, &points, &variations);
     if args.limits {
-        document.limits = limits(&base, &table, base.assumptions.software)?;
+        let earlier = args.software_earlier;
+        let in_range = earlier.is_none_or(|factor| (0.0..=1000.0).contains(&factor));
+        ensure!(in_range, "--software-earlier is between 0 and 1000");
+        document.limits = limits(&base, &table, base.assumptions.software, earlier)?;
     }
     for (file, format) in args.output.iter().zip(formats) {
         write(file, format, &document)?;

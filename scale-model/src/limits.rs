@@ -42,7 +42,8 @@ pub struct Limit {
     pub size: u64,
 }
 
-/// The limits for UCX's estimates and, if given, for a measured cost.
+/// The limits for UCX's estimates and, if given, for a measured cost and for that of an earlier version, whose code took
+/// `earlier` times as long.
 ///
 /// # Errors
 /// When a number of `base` is out of range.
@@ -50,9 +51,11 @@ pub fn limits(
     base: &Config,
     table: &CostTable,
     measured: SoftwareCost,
+    earlier: Option<f64>,
 ) -> Result<Vec<Limit>, ConfigError> {
     let mut sources = vec![SoftwareCost::Ucx];
-    if measured != SoftwareCost::Ucx {
+    if let SoftwareCost::Measured(cost) = measured {
+        sources.extend(earlier.map(|factor| SoftwareCost::Earlier(cost.times(factor))));
         sources.push(measured);
     }
     let mut limits = Vec::new();
@@ -101,6 +104,29 @@ fn largest(base: &Config, table: &CostTable) -> Result<u64, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::software::MeasuredCost;
+
+    #[test]
+    fn slower_code_is_the_limit_for_longer_blocks() {
+        let table = CostTable::slides().expect("the committed file");
+        let base = Config {
+            ppn: 8,
+            ..Config::slides(4096, Scheme::Ksm)
+        };
+        let cost = MeasuredCost {
+            us_per_block: 0.1,
+            us_per_message: 0.2,
+        };
+        let size = |limits: &[Limit], software: &str| {
+            let mut found = limits.iter().filter(|limit| limit.software == software);
+            found.next().map(|limit| limit.size)
+        };
+        let measured = SoftwareCost::Measured(cost);
+        let all = limits(&base, &table, measured, Some(20.0)).expect("in range");
+        assert!(size(&all, "earlier version") > size(&all, "measured"));
+        let all = limits(&base, &table, measured, None).expect("in range");
+        assert_eq!(size(&all, "earlier version"), None);
+    }
 
     #[test]
     fn slower_cores_and_fewer_services_are_the_limit_for_longer_blocks() {

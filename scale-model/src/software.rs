@@ -23,6 +23,8 @@ pub enum SoftwareCost {
     /// The measured cost of this project's SP, and UCX's estimates for the requests that it posts. The SP combines the
     /// blocks of its ranks for another SP in one offer with one answer.
     Measured(MeasuredCost),
+    /// The same for an earlier version of this project's SP.
+    Earlier(MeasuredCost),
 }
 
 /// Measured cost of this project's code in an SP, without UCX.
@@ -87,6 +89,15 @@ impl MeasuredCost {
         }
         Ok(cost)
     }
+
+    /// The cost of code that takes `factor` times as long.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        Self {
+            us_per_block: self.us_per_block * factor,
+            us_per_message: self.us_per_message * factor,
+        }
+    }
 }
 
 impl SoftwareCost {
@@ -96,6 +107,7 @@ impl SoftwareCost {
         match self {
             Self::Ucx => "UCX's estimate",
             Self::Measured(_) => "measured",
+            Self::Earlier(_) => "earlier version",
         }
     }
 }
@@ -112,8 +124,9 @@ impl Config {
             read: ns(ucx.read_ns),
             completion: ns(ucx.completion_ns),
         };
-        let SoftwareCost::Measured(cost) = self.assumptions.software else {
-            return steps;
+        let cost = match self.assumptions.software {
+            SoftwareCost::Ucx => return steps,
+            SoftwareCost::Measured(cost) | SoftwareCost::Earlier(cost) => cost,
         };
         // The simulator sends two messages per block, so a block pays four halves of a message.
         let message = steps.send + steps.receive + cost.us_per_message * 1e3;

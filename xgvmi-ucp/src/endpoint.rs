@@ -3,7 +3,7 @@
 use super::error::check;
 use super::inbox::Sender;
 use super::request::Holds;
-use super::{ImportedMemory, RemoteKey, Request, Result, Waiter, Worker};
+use super::{Get, ImportedMemory, RemoteKey, Request, Result, Waiter, Worker};
 use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -159,7 +159,7 @@ impl Endpoint {
         into: &ImportedMemory,
         address: u64,
         length: usize,
-    ) -> Result<Request> {
+    ) -> Result<Get> {
         let endpoint = from.endpoint();
         endpoint.check_alive()?;
         let param = ucp_request_param_t {
@@ -184,11 +184,7 @@ impl Endpoint {
                 &raw const param,
             )
         };
-        let holds = Holds::Transfer {
-            into: into.clone(),
-            from: from.clone(),
-        };
-        Ok(Request::new(worker, answer, holds))
+        Ok(Get::new(answer, into, from))
     }
 
     /// Starts to close the connection like [`Endpoint::close`], without waiting: outstanding

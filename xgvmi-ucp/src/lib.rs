@@ -40,6 +40,6 @@ pub use exported_key::ExportedKey;
 pub use exporter::{ExportedRange, Exporter};
 pub use inbox::{Header, InboxBudget, InboxLimits, Message, Sender};
 pub use memory::{ExportedMemh, ImportedMemory, MappedBuffer, MappedRange};
-pub use request::Request;
+pub use request::{Get, Request};
 pub use rkey::{PackedRkey, RemoteKey};
 pub use worker::{Waiter, Worker};

@@ -1,21 +1,40 @@
-//! An outstanding operation and the objects that it uses.
+//! Outstanding operations and the objects that they use.
 
 use super::{Endpoint, ImportedMemory, RemoteKey, Result, UcpError, Waiter, Worker};
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 use ucx_sys::{
-    UCS_INPROGRESS, UCS_OK, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
+    UCS_INPROGRESS, UCS_OK, Ucp, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
 };
 
-/// An operation that UCP has accepted.
+/// A message, or the end of a connection, that UCP has accepted.
 ///
 /// It owns the objects that the operation uses. If it is dropped before completion, it leaks them,
 /// because UCX or the device may still use them.
 #[derive(Debug)]
 pub struct Request {
     worker: Worker,
-    state: Cell<State>,
+    progress: Progress,
     holds: Holds,
+}
+
+/// A get that UCP has accepted. It is separate from [`Request`] because it is smaller: there is one for each block.
+///
+/// It owns the objects that the operation uses. If it is dropped before completion, it leaks them,
+/// because UCX or the device may still use them.
+#[derive(Debug)]
+pub struct Get {
+    progress: Progress,
+    /// Dropped only after completion.
+    holds: ManuallyDrop<Transfer>,
+}
+
+/// The objects that a get uses.
+#[derive(Debug)]
+struct Transfer {
+    _into: ImportedMemory,
+    from: RemoteKey,
 }
 
 /// The objects in use until completion.
@@ -33,11 +52,11 @@ pub(super) enum Holds {
         to: Endpoint,
         data: Vec<u8>,
     },
-    Transfer {
-        into: ImportedMemory,
-        from: RemoteKey,
-    },
 }
+
+/// The state of an operation.
+#[derive(Debug)]
+struct Progress(Cell<State>);
 
 #[derive(Debug, Clone, Copy)]
 enum State {
@@ -52,8 +71,69 @@ impl Holds {
         match self {
             Self::Nothing => "ucp_ep_close_nbx",
             Self::Message { .. } | Self::SentAs { .. } => "ucp_am_send_nbx",
-            Self::Transfer { .. } => "ucp_get_nbx",
         }
+    }
+}
+
+impl Progress {
+    #[inline]
+    fn new(answer: ucs_status_ptr_t) -> Self {
+        Self(Cell::new(if ucs_ptr_is_ptr(answer) {
+            State::InFlight(answer)
+        } else {
+            State::Done(ucs_ptr_status(answer))
+        }))
+    }
+
+    /// The final status, if the operation was complete at its start or at the last poll.
+    #[inline]
+    fn known(&self) -> Option<ucs_status_t> {
+        match self.0.get() {
+            State::Done(status) => Some(status),
+            State::InFlight(_) => None,
+        }
+    }
+
+    /// The final status, if the operation is complete. UCX's request is free then.
+    #[inline]
+    fn poll(&self, ucp: &Ucp) -> Option<ucs_status_t> {
+        let request = match self.0.get() {
+            State::Done(status) => return Some(status),
+            State::InFlight(request) => request,
+        };
+        // SAFETY: the request came from UCP, and is free only in the state `Done`.
+        let status = unsafe { ucp.ucp_request_check_status(request) };
+        if status == UCS_INPROGRESS {
+            return None;
+        }
+        self.0.set(State::Done(status));
+        // SAFETY: as above; the state is `Done` now, so nothing uses the request again.
+        unsafe { ucp.ucp_request_free(request) };
+        Some(status)
+    }
+
+    /// Gives up an operation in flight.
+    #[cold]
+    fn abandon(&self, ucp: &Ucp) {
+        if let State::InFlight(request) = self.0.replace(State::Done(UCS_INPROGRESS)) {
+            // SAFETY: the request came from UCP and is freed once: the state changes with it. UCP itself puts off the
+            // release of one that is still in flight.
+            unsafe { ucp.ucp_request_free(request) };
+        }
+    }
+}
+
+/// Whether an operation with this status is complete.
+#[inline]
+fn is_complete(ucp: &Ucp, call: &'static str, status: Option<ucs_status_t>) -> Result<bool> {
+    #[cold]
+    fn failed(ucp: &Ucp, call: &'static str, status: ucs_status_t) -> UcpError {
+        UcpError::call(ucp, call, "in flight", status)
+    }
+    match status {
+        None => Ok(false),
+        Some(UCS_OK) => Ok(true),
+        Some(status) => Err(failed(ucp, call, status)),
     }
 }
 
@@ -61,14 +141,9 @@ impl Request {
     /// Wraps the result of an `_nbx` call on an endpoint of `worker`.
     #[inline]
     pub(super) fn new(worker: &Worker, answer: ucs_status_ptr_t, holds: Holds) -> Self {
-        let state = if ucs_ptr_is_ptr(answer) {
-            State::InFlight(answer)
-        } else {
-            State::Done(ucs_ptr_status(answer))
-        };
         Self {
             worker: worker.clone(),
-            state: Cell::new(state),
+            progress: Progress::new(answer),
             holds,
         }
     }
@@ -87,68 +162,89 @@ impl Request {
     ///
     /// # Errors
     /// The operation's own error.
-    #[inline]
     pub fn test(&self) -> Result<bool> {
-        self.answer(self.poll())
+        let ucp = self.worker.ucp();
+        is_complete(ucp, self.holds.call(), self.progress.poll(ucp))
     }
 
     /// Whether the operation was complete when it was started, or at the last test. This function makes no call of UCX.
     ///
     /// # Errors
     /// The operation's own error.
-    #[inline]
     pub fn was_complete(&self) -> Result<bool> {
-        match self.state.get() {
-            State::Done(status) => self.answer(Some(status)),
-            State::InFlight(_) => Ok(false),
-        }
-    }
-
-    #[inline]
-    fn answer(&self, status: Option<ucs_status_t>) -> Result<bool> {
-        match status {
-            None => Ok(false),
-            Some(UCS_OK) => Ok(true),
-            Some(status) => Err(self.failed(status)),
-        }
-    }
-
-    #[cold]
-    fn failed(&self, status: ucs_status_t) -> UcpError {
-        UcpError::call(self.worker.ucp(), self.holds.call(), "in flight", status)
-    }
-
-    /// The final status, if the operation is complete. UCX's request is free then.
-    #[inline]
-    fn poll(&self) -> Option<ucs_status_t> {
-        let request = match self.state.get() {
-            State::Done(status) => return Some(status),
-            State::InFlight(request) => request,
-        };
-        let ucp = self.worker.ucp();
-        // SAFETY: the request came from UCP, and is free only in the state `Done`.
-        let status = unsafe { ucp.ucp_request_check_status(request) };
-        if status == UCS_INPROGRESS {
-            return None;
-        }
-        self.state.set(State::Done(status));
-        // SAFETY: as above; the state is `Done` now, so nothing uses the request again.
-        unsafe { ucp.ucp_request_free(request) };
-        Some(status)
+        is_complete(self.worker.ucp(), self.holds.call(), self.progress.known())
     }
 }
 
 impl Drop for Request {
+    fn drop(&mut self) {
+        let ucp = self.worker.ucp();
+        if self.progress.poll(ucp).is_none() {
+            std::mem::forget(std::mem::replace(&mut self.holds, Holds::Nothing));
+            self.progress.abandon(ucp);
+        }
+    }
+}
+
+impl Get {
+    const CALL: &'static str = "ucp_get_nbx";
+
+    /// Wraps the result of `ucp_get_nbx` with a key.
+    #[inline]
+    pub(super) fn new(answer: ucs_status_ptr_t, into: &ImportedMemory, from: &RemoteKey) -> Self {
+        Self {
+            progress: Progress::new(answer),
+            holds: ManuallyDrop::new(Transfer {
+                _into: into.clone(),
+                from: from.clone(),
+            }),
+        }
+    }
+
+    #[inline]
+    fn ucp(&self) -> &'static Ucp {
+        self.holds.from.endpoint().worker().ucp()
+    }
+
+    /// As [`Request::wait`].
+    ///
+    /// # Errors
+    /// As [`Request::wait`].
+    pub fn wait(self, waiter: &Waiter, limit: Duration) -> Result<()> {
+        let worker = self.holds.from.endpoint().worker().clone();
+        waiter.until(&worker, limit, Self::CALL, || {
+            Ok(self.test()?.then_some(()))
+        })
+    }
+
+    /// As [`Request::test`].
+    ///
+    /// # Errors
+    /// As [`Request::test`].
+    #[inline]
+    pub fn test(&self) -> Result<bool> {
+        let ucp = self.ucp();
+        is_complete(ucp, Self::CALL, self.progress.poll(ucp))
+    }
+
+    /// As [`Request::was_complete`].
+    ///
+    /// # Errors
+    /// As [`Request::was_complete`].
+    #[inline]
+    pub fn was_complete(&self) -> Result<bool> {
+        is_complete(self.ucp(), Self::CALL, self.progress.known())
+    }
+}
+
+impl Drop for Get {
     #[inline]
     fn drop(&mut self) {
-        if self.poll().is_some() {
-            return;
+        let ucp = self.ucp();
+        if self.progress.poll(ucp).is_none() {
+            return self.progress.abandon(ucp);
         }
-        std::mem::forget(std::mem::replace(&mut self.holds, Holds::Nothing));
-        if let State::InFlight(request) = self.state.get() {
-            // SAFETY: the request came from UCP and is freed once; UCP itself puts off the release of one that is
-            // still in flight.
-            unsafe { self.worker.ucp().ucp_request_free(request) };
-        }
+        // SAFETY: the objects are dropped once, here, and nothing uses them afterwards; the operation is complete.
+        unsafe { ManuallyDrop::drop(&mut self.holds) };
     }
 }

@@ -81,10 +81,12 @@ impl RemoteKey {
         })
     }
 
+    #[inline]
     pub(super) fn handle(&self) -> ucp_rkey_h {
         self.inner.handle
     }
 
+    #[inline]
     pub(super) fn endpoint(&self) -> &Endpoint {
         &self.inner.endpoint
     }

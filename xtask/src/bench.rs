@@ -36,7 +36,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   links      the demo's transfer over InfiniBand and Ethernet ports in turn: target/bench/links.json (no options)
   model      predict an offloaded alltoallv on 2 to 16,384 nodes: target/bench/model.json, .svg
   offload    instructions of a rank and of a service process per offloaded alltoallv, by owner and by order of the
-             pool's keys: target/bench/offload.json (no options)
+             pool's keys: target/bench/offload.json; -- --before DIR COMMIT compares with an earlier version
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
@@ -125,6 +125,9 @@ fn model(options: &[String]) -> Result<ExitCode> {
     let committed = workspace::root().join("docs/results/service.json");
     let measured = Some(output("service.json")).filter(|file| file.exists());
     command.arg("--software").arg(measured.unwrap_or(committed));
+    if let Some(factor) = offload::earlier(&output("offload.json")) {
+        command.args(["--software-earlier", &format!("{factor:.3}")]);
+    }
     for output in [&file, &file.with_extension("svg")] {
         command.arg("--output").arg(output);
     }

@@ -409,8 +409,13 @@ const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.
 
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks.
-const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 3] =
-    [(64, 1, 1000.0), (256, 1, 1000.0), (256, 4, 1000.0)];
+const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
+    (16, 1, 800.0),
+    (64, 1, 600.0),
+    (64, 4, 700.0),
+    (256, 1, 550.0),
+    (256, 4, 550.0),
+];
 
 /// Checks the counts of an export and its release in strict mode against stock UCX.
 fn hot_path(env: &Env) -> Result<Vec<Case>> {

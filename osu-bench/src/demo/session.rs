@@ -106,8 +106,8 @@ impl<'a> Session<'a> {
             .with_context(|| format!("no connection to {peer}"))
     }
 
-    /// Waits for an operation.
-    pub(super) fn finish(&self, request: xgvmi_ucp::Request) -> Result<()> {
+    /// Waits for a get.
+    pub(super) fn finish(&self, request: xgvmi_ucp::Get) -> Result<()> {
         Ok(request.wait(self.waiter, STEP_LIMIT)?)
     }
 

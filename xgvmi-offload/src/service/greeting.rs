@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(super) struct Greetings<T: Transport> {
     /// Outstanding reads, with the index of the SP.
-    reads: Vec<(u32, T::Operation)>,
+    reads: Vec<(u32, T::Read)>,
     /// SPs whose greeting has been read.
     read: BTreeSet<u32>,
     /// Offers that arrived before the endpoints of the SPs existed.
@@ -95,7 +95,7 @@ impl<T: Transport> Greetings<T> {
         let before = self.reads.len();
         let mut at = 0;
         while let Some((index, read)) = self.reads.get(at) {
-            let ended = transport.has_ended(read).map_err(|error| {
+            let ended = transport.has_read(read).map_err(|error| {
                 failed(format!("reading the greeting of service {index}: {error}"))
             })?;
             if ended {
@@ -116,7 +116,7 @@ impl<T: Transport> Greetings<T> {
     /// Cancels outstanding reads; returns false while UCX still uses an object.
     pub(super) fn shut(&mut self, transport: &T) -> bool {
         self.reads
-            .retain(|(_, read)| matches!(transport.has_ended(read), Ok(false)));
+            .retain(|(_, read)| matches!(transport.has_read(read), Ok(false)));
         self.reads.is_empty()
     }
 }

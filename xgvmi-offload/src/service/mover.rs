@@ -41,7 +41,7 @@ pub(super) struct Mover<T: Transport> {
     limits: Limits,
     me: u32,
     /// Outstanding reads.
-    reads: Vec<(T::Operation, Transfer)>,
+    reads: Vec<(T::Read, Transfer)>,
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
@@ -356,10 +356,10 @@ impl<T: Transport> Mover<T> {
 
     /// Cancels outstanding operations; returns false while the transport still uses an object.
     pub(super) fn shut(&mut self, transport: &T) -> bool {
-        let under_way =
-            |operation: &T::Operation| matches!(transport.has_ended(operation), Ok(false));
-        self.reads.retain(|(read, _)| under_way(read));
-        self.sends.retain(under_way);
+        self.reads
+            .retain(|(read, _)| matches!(transport.has_read(read), Ok(false)));
+        self.sends
+            .retain(|message| matches!(transport.has_ended(message), Ok(false)));
         self.reads.is_empty() && self.sends.is_empty()
     }
 
@@ -368,7 +368,7 @@ impl<T: Transport> Mover<T> {
         let mut done = false;
         let mut index = 0;
         while let Some((read, transfer)) = self.reads.get(index) {
-            let ended = transport.has_ended(read);
+            let ended = transport.has_read(read);
             if ended.map_err(|error| unread(transfer, &error))? {
                 let (_, transfer) = self.reads.swap_remove(index);
                 self.transferred(transport, &transfer)?;
@@ -429,8 +429,8 @@ impl<T: Transport> Mover<T> {
 
     /// A read has been started.
     #[inline]
-    fn started(&mut self, transport: &T, read: T::Operation, transfer: &Transfer) -> Result<()> {
-        let ended = transport.ended_at_once(&read);
+    fn started(&mut self, transport: &T, read: T::Read, transfer: &Transfer) -> Result<()> {
+        let ended = transport.read_at_once(&read);
         if ended.map_err(|error| unread(transfer, &error))? {
             drop(read);
             self.transferred(transport, transfer)

@@ -87,6 +87,7 @@ impl Transport for StandIn {
     type Key = u64;
     type Packed = Packed;
     type Operation = ();
+    type Read = ();
 
     fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
         self.messages.set(self.messages.get() + 1);
@@ -151,6 +152,10 @@ impl Transport for StandIn {
     }
 
     fn has_ended(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn has_read(&self, (): &()) -> Result<bool> {
         Ok(true)
     }
 }

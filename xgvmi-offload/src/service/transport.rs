@@ -10,7 +10,7 @@ use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
 use std::os::fd::RawFd;
 use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request};
+use xgvmi_ucp::{Context, Endpoint, Get, InboxLimits, Message, PackedRkey, RemoteKey, Request};
 
 /// The operations of the data path. None of them blocks.
 pub(super) trait Transport {
@@ -22,8 +22,10 @@ pub(super) trait Transport {
     type Key: Debug;
     /// A packed key to an imported buffer.
     type Packed: AsRef<[u8]> + Default + Debug;
-    /// An outstanding operation.
+    /// A message on its way.
     type Operation: Debug;
+    /// A read that has been started.
+    type Read: Debug;
 
     /// Sends a message with the token that its receiver expects.
     fn send(
@@ -63,17 +65,25 @@ pub(super) trait Transport {
         into: &Self::Memory,
         to: u64,
         length: usize,
-    ) -> Result<Self::Operation>;
+    ) -> Result<Self::Read>;
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
     fn aliases(&self) -> Option<(u64, u64)>;
 
-    /// Whether an operation has ended.
-    fn has_ended(&self, operation: &Self::Operation) -> Result<bool>;
+    /// Whether a message has been sent.
+    fn has_ended(&self, message: &Self::Operation) -> Result<bool>;
 
-    /// Whether an operation ended when it was started. This is cheaper than [`Transport::has_ended`].
-    fn ended_at_once(&self, operation: &Self::Operation) -> Result<bool> {
-        self.has_ended(operation)
+    /// Whether a message was sent at once. This is cheaper than [`Transport::has_ended`].
+    fn ended_at_once(&self, message: &Self::Operation) -> Result<bool> {
+        self.has_ended(message)
+    }
+
+    /// Whether a read is complete.
+    fn has_read(&self, read: &Self::Read) -> Result<bool>;
+
+    /// Whether a read was complete at once. This is cheaper than [`Transport::has_read`].
+    fn read_at_once(&self, read: &Self::Read) -> Result<bool> {
+        self.has_read(read)
     }
 }
 
@@ -246,6 +256,7 @@ impl Transport for Ucx {
     type Key = RemoteKey;
     type Packed = Packed;
     type Operation = Request;
+    type Read = Get;
 
     fn send(&self, to: &Endpoint, kind: Kind, token: Token, data: Vec<u8>) -> Result<Request> {
         Ok(to.send_as(kind as u16, token.0, data)?)
@@ -288,7 +299,7 @@ impl Transport for Ucx {
         into: &Imported,
         to: u64,
         length: usize,
-    ) -> Result<Request> {
+    ) -> Result<Get> {
         // The destination is inside the buffer, see check_blocks.
         let to = into.address.wrapping_add(to);
         Ok(Endpoint::get(key, address, &into.memory, to, length)?)
@@ -299,11 +310,19 @@ impl Transport for Ucx {
         Some((stats.alias_hits, stats.alias_misses))
     }
 
-    fn has_ended(&self, operation: &Request) -> Result<bool> {
-        Ok(operation.test()?)
+    fn has_ended(&self, message: &Request) -> Result<bool> {
+        Ok(message.test()?)
     }
 
-    fn ended_at_once(&self, operation: &Request) -> Result<bool> {
-        Ok(operation.was_complete()?)
+    fn ended_at_once(&self, message: &Request) -> Result<bool> {
+        Ok(message.was_complete()?)
+    }
+
+    fn has_read(&self, read: &Get) -> Result<bool> {
+        Ok(read.test()?)
+    }
+
+    fn read_at_once(&self, read: &Get) -> Result<bool> {
+        Ok(read.was_complete()?)
     }
 }

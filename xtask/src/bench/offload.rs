@@ -1,6 +1,11 @@
 //! `cargo xtask bench offload`: instructions of a rank and of a service process per offloaded alltoallv with temporary
 //! buffers, by owner of the code, and writes `target/bench/offload.json`.
 //!
+//! Further jobs have 2 x 4 ranks and two service processes per node, as `cargo xtask bench alltoallv`. Their rows are
+//! compared with those of an earlier version of the service process. Such a version is measured once, with
+//! `--before DIR COMMIT`; later reports repeat its rows. DIR is the `target/release` of that version, with the example
+//! `rank_cost` of this one.
+//!
 //! `step-count` single-steps the counted process over the emulated device, so the load of the machine does not count. The
 //! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
 //! a few percent of all instructions.
@@ -25,6 +30,10 @@ const CALLS: u32 = 8;
 /// Ranks of the job, half of them on each node.
 const RANKS: u32 = 4;
 const NODES: u32 = 2;
+/// The ranks and the service processes per node of the jobs that are compared with an earlier version.
+const COMPARED: (u32, u32) = (8, 2);
+/// The report of a former run, for the rows of the earlier version.
+const COMMITTED: &str = "docs/results/offload.json";
 /// Single-stepping slows the counted calls some thousand times.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time limit for the start of a service process, of a job, and of the counter.
@@ -63,12 +72,15 @@ pub(super) const XGVMI: Scheme = Scheme {
     order: None,
 };
 
+/// The keys of stock UCX: the service process needs nothing of the library.
+const STOCK: Scheme = Scheme {
+    name: "stock",
+    program: "stock",
+    order: None,
+};
+
 const SCHEMES: [Scheme; 3] = [
-    Scheme {
-        name: "stock",
-        program: "stock",
-        order: None,
-    },
+    STOCK,
     Scheme {
         name: "xgvmi+fifo",
         order: Some("fifo"),
@@ -100,38 +112,39 @@ pub(super) struct Job {
     pub(super) ranks: u32,
     pub(super) block: u32,
     pub(super) calls: u32,
+    /// Service processes per node.
+    pub(super) services: u32,
+    /// Directory of `xgvmi-sp` and `examples/rank_cost` of an earlier version.
+    pub(super) programs: Option<PathBuf>,
 }
 
 /// Counts, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench offload takes no options, not '{option}'");
-    }
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let before = match options.as_slice() {
+        [] => None,
+        ["--before", programs, commit] => Some((PathBuf::from(programs), *commit)),
+        other => bail!(
+            "bench offload takes --before DIR COMMIT, not '{}'",
+            other.join(" ")
+        ),
+    };
+    let former = former(file);
+    // A version that is measured once leaves the other rows as they are.
+    let kept = before
+        .as_ref()
+        .and_then(|_| former["rows"].as_array())
+        .cloned();
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
     build()?;
     let env = setup::ensure()?;
-    let mut rows = Vec::new();
-    for block in SIZES {
-        for process in [Process::Service, Process::Rank] {
-            let mut stock = None;
-            for scheme in SCHEMES {
-                let (ranks, calls) = (RANKS, CALLS);
-                let job = Job {
-                    scheme,
-                    ranks,
-                    block,
-                    calls,
-                };
-                let sums = job.count(&env, process)?;
-                rows.extend(rows_of(&job, process, &sums, &mut stock));
-                eprint!(".");
-            }
-        }
-    }
-    eprintln!();
+    let rows = match kept {
+        Some(rows) => rows,
+        None => by_scheme(&env)?,
+    };
     for row in &rows {
         let text = |name: &str| row[name].as_str().unwrap_or_default();
         println!(
@@ -143,11 +156,107 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
             row["instructions"]
         );
     }
-    let report = json!({ "calls": CALLS, "ranks": RANKS, "nodes": NODES, "rows": rows });
+    let now = compared(&env, None)?;
+    let before = match before {
+        Some((programs, commit)) => {
+            json!({ "commit": commit, "rows": compared(&env, Some(programs))? })
+        }
+        None => former["before"].clone(),
+    };
+    for (name, rows) in [("now", &now), ("before", &before["rows"])] {
+        println!("2 x 4 ranks, {name}: {rows}");
+    }
+    let report = json!({
+        "calls": CALLS, "ranks": RANKS, "nodes": NODES, "rows": rows,
+        "compared_ranks": COMPARED.0, "compared_services_per_node": COMPARED.1, "compared": with_ratios(now, &before),
+        "before": before,
+    });
     fs::write(file, format!("{report:#}\n"))
         .with_context(|| format!("cannot write {}", file.display()))?;
     println!("\nwritten: {}", file.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Rows of all schemes, sizes and processes.
+fn by_scheme(env: &Env) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    for block in SIZES {
+        for process in [Process::Service, Process::Rank] {
+            let mut stock = None;
+            for scheme in SCHEMES {
+                let job = Job {
+                    scheme,
+                    ranks: RANKS,
+                    block,
+                    calls: CALLS,
+                    services: 1,
+                    programs: None,
+                };
+                let sums = job.count(env, process)?;
+                rows.extend(rows_of(&job, process, &sums, &mut stock));
+                eprint!(".");
+            }
+        }
+    }
+    eprintln!();
+    Ok(rows)
+}
+
+/// Rows of a service process in the jobs that are compared, with the programs of an earlier version or of this one.
+fn compared(env: &Env, programs: Option<PathBuf>) -> Result<Value> {
+    let mut rows = Vec::new();
+    for block in SIZES {
+        let job = Job {
+            scheme: STOCK,
+            ranks: COMPARED.0,
+            block,
+            calls: CALLS,
+            services: COMPARED.1,
+            programs: programs.clone(),
+        };
+        let sums = job.count(env, Process::Service)?;
+        rows.extend(rows_of(&job, Process::Service, &sums, &mut None));
+        eprint!(".");
+    }
+    eprintln!();
+    Ok(rows.into())
+}
+
+/// Adds to each row its instructions divided by those of the same row before.
+fn with_ratios(mut rows: Value, before: &Value) -> Value {
+    let before = before["rows"].as_array().cloned().unwrap_or_default();
+    for row in rows.as_array_mut().into_iter().flatten() {
+        let same = |other: &&Value| ["size", "owner"].iter().all(|key| other[*key] == row[*key]);
+        let peer = before
+            .iter()
+            .find(same)
+            .and_then(|row| row["instructions"].as_f64());
+        let ratio = row["instructions"].as_f64().zip(peer);
+        row["of_before"] =
+            json!(ratio.map(|(now, before)| (1000.0 * now / before).round() / 1000.0));
+    }
+    rows
+}
+
+/// Instructions of the earlier version's own code over those of this version, for a block of the shortest size; `None`
+/// if the report and the committed one do not compare them.
+pub(super) fn earlier(file: &Path) -> Option<f64> {
+    let report = former(file);
+    let mut rows = report["compared"].as_array()?.iter();
+    let row = rows.find(|row| row["size"] == SIZES[0] && row["owner"] == "service")?;
+    row["of_before"].as_f64().map(|ratio| 1.0 / ratio)
+}
+
+/// The last report, or else the committed one, if it has rows of an earlier version; or else the committed one.
+fn former(file: &Path) -> Value {
+    let committed = workspace::root().join(COMMITTED);
+    // Of two such reports the last one counts.
+    [committed.as_path(), file]
+        .into_iter()
+        .filter_map(|file| fs::read_to_string(file).ok())
+        .filter_map(|text| serde_json::from_str::<Value>(&text).ok())
+        .max_by_key(|report| report["before"].is_object())
+        .unwrap_or_default()
 }
 
 /// Rows per call: each owner, and all of them but the emulator with the ratio to the first scheme.
@@ -218,9 +327,9 @@ impl Job {
         fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
         let steps = place.join("steps.json");
         let (mut services, mut ports) = (Vec::new(), Vec::new());
-        for node in 0..NODES {
+        for service in 0..NODES * self.services {
             let port = free_port()?;
-            services.push(self.service(env, place, node, port)?);
+            services.push(self.service(env, place, service / self.services, port)?);
             ports.push(port);
         }
         let meet = format!("127.0.0.1:{}", free_port()?);
@@ -235,10 +344,12 @@ impl Job {
                     command.args(counter(&steps)).arg("--");
                 }
             }
-            command.arg(built("examples/rank_cost"));
+            command.arg(self.program("examples/rank_cost"));
             command.args([rank, self.ranks].map(|number| number.to_string()));
             command.args([&meet, &format!("n{node}")]);
-            command.arg(format!("127.0.0.1:{}", ports[node as usize]));
+            // The ranks of a node take its service processes in turn.
+            let service = node * self.services + rank % self.services;
+            command.arg(format!("127.0.0.1:{}", ports[service as usize]));
             command.arg(self.scheme.program);
             command.args([self.block, self.calls].map(|number| number.to_string()));
             if process == Process::Service {
@@ -255,6 +366,13 @@ impl Job {
         }
         let text = fs::read_to_string(&steps).context("step-count wrote no report")?;
         sums(&text)
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        match &self.programs {
+            Some(place) => place.join(name),
+            None => built(name),
+        }
     }
 
     fn on(&self, env: &Env, place: &Path, function: &str) -> Command {
@@ -274,7 +392,7 @@ impl Job {
 
     fn service(&self, env: &Env, place: &Path, node: u32, port: u16) -> Result<Running> {
         let mut command = self.on(env, place, &format!("node{node}.dpu"));
-        command.arg(built("xgvmi-sp"));
+        command.arg(self.program("xgvmi-sp"));
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.args(["--silence-limit-s", "300"]);
         let service = Running::spawn(&mut command)?;

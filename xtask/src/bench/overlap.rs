@@ -76,6 +76,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 /// Instructions per call by section and owner, at rank 0 of a job of two ranks on two nodes, in scheme xgvmi.
 fn count() -> Result<Vec<Value>> {
     let job = Job {
+        services: 1,
+        programs: None,
         scheme: offload::XGVMI,
         ranks: RANKS,
         block: BLOCK,

@@ -136,6 +136,7 @@ impl Transport for Mail {
     type Key = u64;
     type Packed = Vec<u8>;
     type Operation = ();
+    type Read = ();
 
     fn send(&self, to: &Arc<Mailbox>, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
         to.put(kind, token.0.to_vec(), data);
@@ -187,6 +188,10 @@ impl Transport for Mail {
     }
 
     fn has_ended(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn has_read(&self, (): &()) -> Result<bool> {
         Ok(true)
     }
 }

@@ -54,6 +54,9 @@ const OWNERS: [(&str, &str); 12] = [
 /// Objects whose instructions count for their caller. A sample has no caller: it belongs to `other`.
 const THROUGH: [&str; 4] = ["/libc.so", "ld-linux", "libgcc_s", "libpthread"];
 
+/// Entry for our system calls per block. A poll that finds no work makes one, a yield or a wait.
+const OUR_CALLS: &str = "our system calls";
+
 /// The rows of all jobs.
 pub(super) fn rows() -> Result<Vec<Value>> {
     build()?;
@@ -101,6 +104,7 @@ pub(super) fn rows() -> Result<Vec<Value>> {
             "scheme": SCHEME,
             "counted_by": (!counted.is_empty()).then_some("step-count"),
             "instructions_per_block": count("ours"),
+            "system_calls_per_block": count(OUR_CALLS),
             "instructions_of": {
                 "ucx": count("ucx"), "driver": count("driver"), "device": count("device"), "other": count("other"),
             },
@@ -442,6 +446,10 @@ fn parse_steps(text: &str, blocks: f64) -> Result<BTreeMap<String, f64>> {
             for (owner, counts) in section["owners"].as_object().context("no owners")? {
                 let count = counts["instructions"].as_f64().context("no instructions")?;
                 *sums.entry(owner.clone()).or_default() += count / blocks;
+                if owner == "ours" {
+                    let calls = counts["system_calls"].as_f64().context("no system calls")?;
+                    *sums.entry(OUR_CALLS.to_owned()).or_default() += calls / blocks;
+                }
             }
         }
     }
@@ -501,10 +509,11 @@ mod tests {
 
     #[test]
     fn steps_are_per_block() {
-        let round = |count: u64| json!({"sections": [{"label": 1, "owners": {"ours": {"instructions": count}, "ucx": {"instructions": 8}}}]});
+        let round = |count: u64| json!({"sections": [{"label": 1, "owners": {"ours": {"instructions": count, "system_calls": 4}, "ucx": {"instructions": 8}}}]});
         let text = json!({"rounds": [round(100), round(60)]}).to_string();
         let counts = parse_steps(&text, 16.0).unwrap();
         assert!((counts["ours"] - 10.0).abs() < 1e-9 && (counts["ucx"] - 1.0).abs() < 1e-9);
+        assert!((counts[OUR_CALLS] - 0.5).abs() < 1e-9);
         assert!(parse_steps(r#"{"rounds":[]}"#, 1.0).is_err());
     }
 

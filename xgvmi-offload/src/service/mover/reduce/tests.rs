@@ -70,15 +70,10 @@ impl Transport for Machine {
     type Memory = Area;
     type Key = ();
     type Packed = Vec<u8>;
-    type Operation = Option<Rc<Read>>;
+    type Operation = ();
+    type Read = Rc<Read>;
 
-    fn send(
-        &self,
-        to: &Place,
-        kind: Kind,
-        token: Token,
-        data: Vec<u8>,
-    ) -> Result<Option<Rc<Read>>> {
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
         match to {
             Place::Rank(rank) => {
                 let fin = HostFin::parse(&data).expect("an answer");
@@ -86,7 +81,7 @@ impl Transport for Machine {
             }
             Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
         }
-        Ok(None)
+        Ok(())
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Area> {
@@ -129,14 +124,7 @@ impl Transport for Machine {
         Ok(())
     }
 
-    fn read(
-        &self,
-        (): &(),
-        from: u64,
-        into: &Area,
-        to: u64,
-        length: usize,
-    ) -> Result<Option<Rc<Read>>> {
+    fn read(&self, (): &(), from: u64, into: &Area, to: u64, length: usize) -> Result<Rc<Read>> {
         let read = Rc::new(Read {
             from,
             to: into.address + to,
@@ -144,15 +132,19 @@ impl Transport for Machine {
             is_over: Cell::new(false),
         });
         self.reads.borrow_mut().push(Rc::clone(&read));
-        Ok(Some(read))
+        Ok(read)
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
         None
     }
 
-    fn has_ended(&self, operation: &Option<Rc<Read>>) -> Result<bool> {
-        Ok(operation.as_ref().is_none_or(|read| read.is_over.get()))
+    fn has_ended(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn has_read(&self, read: &Rc<Read>) -> Result<bool> {
+        Ok(read.is_over.get())
     }
 }
 
