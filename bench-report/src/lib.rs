@@ -1,5 +1,5 @@
-//! Common parts of all benchmark reports: sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`])
-//! and plots ([`svg`]). The crate does not measure.
+//! Common parts of all benchmark reports: sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]),
+//! plots ([`svg`]) and programs on an emulated cluster ([`cluster`]). The crate does not measure.
 //!
 //! ```
 //! use bench_report::{Samples, format_size, parse_size};
@@ -10,6 +10,7 @@
 //! assert_eq!(parse_size("16K").map(format_size).as_deref(), Ok("16 KiB"));
 //! ```
 
+pub mod cluster;
 pub mod counters;
 mod samples;
 mod size;

@@ -1,6 +1,6 @@
 //! The NBD servers that others have, beside ours, with the same fio jobs; and the bytes that a volume takes.
 
-use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, Way, World};
+use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, World};
 use anyhow::{Context, Result, ensure};
 use dev_process::process::{self, Running};
 use serde_json::{Value, json};
@@ -173,14 +173,7 @@ impl Place<'_> {
 pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
     let mut rows: Vec<Value> = Vec::new();
     for backend in Backend::ALL {
-        let dir = world.dir.join("peers");
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-        let place = Place {
-            world,
-            dir,
-            way: Way::Host,
-        };
+        let place = Place::on_host(world, "peers")?;
         let peer = place.peer(backend)?;
         let uri = peer.server.uri.as_str();
         // Reads find data everywhere.
@@ -232,14 +225,7 @@ fn compared(row: &Value, rows: &[Value]) -> Value {
 
 /// Stored bytes of half compressible data, ours and those of the reference's format.
 fn stored(world: &World<'_>) -> Result<Value> {
-    let dir = world.dir.join("stored");
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    let place = Place {
-        world,
-        dir,
-        way: Way::Host,
-    };
+    let place = Place::on_host(world, "stored")?;
     place.create(SIZE_MIB, 4096)?;
     {
         let server = place.export(&FILES)?;

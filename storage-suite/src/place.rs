@@ -63,7 +63,19 @@ impl Server {
     }
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// A new directory with this name, for work on the host.
+    pub(super) fn on_host(world: &'a World<'a>, name: &str) -> Result<Self> {
+        let dir = world.dir.join(name);
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        Ok(Self {
+            world,
+            dir,
+            way: Way::Host,
+        })
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

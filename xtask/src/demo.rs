@@ -4,6 +4,7 @@
 
 pub(crate) mod links;
 mod naaice;
+mod orchestrated;
 mod storage;
 mod ucc;
 

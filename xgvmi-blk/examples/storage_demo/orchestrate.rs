@@ -5,14 +5,12 @@ use crate::client::{Batch, Done, Span};
 use crate::pattern::Kind;
 use crate::report::{Bytes, Processor, Report, Row, Times};
 use anyhow::{Context as _, Result, bail, ensure};
-use bench_report::counters::Counters;
-use bench_report::{Samples, parse_size};
+use bench_report::Samples;
+use bench_report::cluster::{Cluster, Running, free_port, parse_sizes};
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
@@ -36,10 +34,7 @@ pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announc
 
 /// What `cargo xtask demo storage` passes.
 struct Options {
-    /// Command that starts a program in a function of the cluster; `{function}` stands for its name.
-    launch: Vec<String>,
-    /// Command that prints the device's counters.
-    counters: Vec<String>,
+    cluster: Cluster,
     /// The program `xgvmi-blk`.
     program: PathBuf,
     /// Stock UCX's `libucp.so.0`.
@@ -59,41 +54,22 @@ impl Options {
         let mut words = words.iter();
         let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
         Ok(Self {
-            launch: serde_json::from_str(next("launch")?).context("launch")?,
-            counters: serde_json::from_str(next("counters")?).context("counters")?,
+            cluster: Cluster::parse(next("launch")?, next("counters")?)?,
             program: next("program")?.into(),
             ucx: next("libucp")?.clone(),
             disk: next("disk")?.into(),
             memory: next("memory")?.into(),
             output: next("output")?.into(),
             profile: next("profile")?.clone(),
-            sizes: next("sizes")?
-                .split(',')
-                .map(parse_size)
-                .collect::<std::result::Result<_, _>>()
-                .map_err(anyhow::Error::msg)?,
+            sizes: parse_sizes(next("sizes")?)?,
             iterations: next("iterations")?.parse().context("iterations")?,
             bytes: next("MiB")?.parse::<u64>().context("MiB")? * MIB,
         })
     }
 
     /// A program in a function of the cluster.
-    fn command(&self, function: &str, program: &Path) -> Result<Command> {
-        let mut command = command(&self.launch, function)?;
-        command.arg(program);
-        Ok(command)
-    }
-
-    fn counters(&self) -> Result<Counters> {
-        let output = command(&self.counters, "")?
-            .output()
-            .context("the device's counters")?;
-        ensure!(
-            output.status.success(),
-            "the device's counters: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(Counters::parse(&output.stdout)?)
+    fn command(&self, function: &str, program: &Path) -> Command {
+        self.cluster.command(&[], function, program)
     }
 
     /// Creates the targets of a volume.
@@ -112,28 +88,28 @@ impl Options {
     }
 
     fn target(&self, index: usize, file: &Path, port: u16) -> Result<Running> {
-        let mut command = self.command(PLACES[index], &self.program)?;
+        let mut command = self.command(PLACES[index], &self.program);
         command.arg("target").arg(file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        Running::start(&mut command, " serves ")
+        Running::saying(&mut command, " serves ")
     }
 
     /// A service on node0.dpu, and where its status is.
     fn service(&self, targets: &[String], port: u16) -> Result<(Running, PathBuf)> {
         let status = self.memory.join(format!("status-{port}"));
-        let mut command = self.command("node0.dpu", &self.program)?;
+        let mut command = self.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
         command.args(["--target-timeout", TARGET_TIMEOUT_MS]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(&status);
-        Ok((Running::start(&mut command, " serves ")?, status))
+        Ok((Running::saying(&mut command, " serves ")?, status))
     }
 
     /// A client on node0.host.
     fn client(&self, words: &[String]) -> Result<Running> {
-        let mut command = self.command("node0.host", &std::env::current_exe()?)?;
+        let mut command = self.command("node0.host", &std::env::current_exe()?);
         command.arg("client").args(words);
-        Running::start(&mut command, "connected to ")
+        Running::saying(&mut command, "connected to ")
     }
 
     fn status(&self, socket: &Path) -> Result<Value> {
@@ -157,88 +133,16 @@ impl Options {
     }
 }
 
-fn command(words: &[String], function: &str) -> Result<Command> {
-    let mut words = words
-        .iter()
-        .map(|word| word.replace("{function}", function));
-    let mut command = Command::new(words.next().context("an empty command")?);
-    command.args(words);
-    Ok(command)
+/// Carries out a batch, of which no request fails.
+fn carry_out(client: &mut Running, batch: &Batch) -> Result<Done> {
+    client.send(batch)?;
+    answer(client)
 }
 
-/// A child with pipes. It is killed when dropped.
-struct Running {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Running {
-    fn start(command: &mut Command, first: &str) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-        let stdout = child.stdout.take().context("a pipe was requested")?;
-        let mut running = Self {
-            stdin: child.stdin.take(),
-            child,
-            stdout: BufReader::new(stdout),
-        };
-        let line = running.line()?;
-        ensure!(line.contains(first), "it says: {line}");
-        Ok(running)
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let read = self.stdout.read_line(&mut line)?;
-        ensure!(read > 0, "it has ended: {}", self.child.wait()?);
-        Ok(line)
-    }
-
-    fn send(&mut self, batch: &Batch) -> Result<()> {
-        let stdin = self.stdin.as_mut().context("a pipe was requested")?;
-        writeln!(stdin, "{}", serde_json::to_string(batch)?)?;
-        Ok(stdin.flush()?)
-    }
-
-    fn answer(&mut self) -> Result<Done> {
-        let line = self.line()?;
-        let done: Done =
-            serde_json::from_str(&line).with_context(|| format!("the client says: {line}"))?;
-        ensure!(done.failed == 0, "a request has failed: {}", done.reason);
-        Ok(done)
-    }
-
-    fn batch(&mut self, batch: &Batch) -> Result<Done> {
-        self.send(batch)?;
-        self.answer()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// A free port below those that the system gives to outgoing connections: no other process gets it while the one that
-/// has it is away. Each call returns another one.
-fn free_port() -> Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Concurrent runs start at different places.
-    let first = 10_000 + u16::try_from(std::process::id() % 8_000)?;
-    for _ in 0..2_000 {
-        let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port of 2000 from {first} on is free")
+fn answer(client: &mut Running) -> Result<Done> {
+    let done: Done = client.answer()?;
+    ensure!(done.failed == 0, "a request has failed: {}", done.reason);
+    Ok(done)
 }
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
@@ -275,7 +179,7 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
         kind: Kind::Mixed,
     };
     let mut pass = |client: &mut Running, batch: &Batch| -> Result<u64> {
-        let done = client.batch(batch)?;
+        let done = carry_out(client, batch)?;
         report.count(&done);
         Ok(done.processor_ns)
     };
@@ -294,7 +198,7 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
         volume["written_bytes"].as_u64() >= Some(options.bytes * 3 / 2)
     })?;
     drop(targets.remove(0));
-    client.answer()?;
+    answer(&mut client)?;
     pass(&mut client, &Batch::Read(span(2)))?;
     let lost = options.status(&status)?["volume"]["targets"][0].clone();
     let rebuilt = number(&lost["missing_blocks"])?;
@@ -363,17 +267,17 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
         for (scheme, client) in SCHEMES.iter().zip(&mut clients) {
             // The first transfer with announced keys counts like all others.
             if *scheme != "announced" {
-                report.count(&client.batch(&fresh(size, WARM_UP))?);
+                report.count(&carry_out(client, &fresh(size, WARM_UP))?);
             }
-            let before = options.counters()?;
-            report.count(&client.batch(&fresh(size, WARM_UP))?);
-            let since = options.counters()?.since(&before)?;
+            let before = options.cluster.counters()?;
+            report.count(&carry_out(client, &fresh(size, WARM_UP))?);
+            let since = options.cluster.counters()?.since(&before)?;
             commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
         }
         for round in 0..options.iterations.div_ceil(TURN) as usize {
             for turn in 0..SCHEMES.len() {
                 let at = (round + turn) % SCHEMES.len();
-                let done = clients[at].batch(&fresh(size, TURN))?;
+                let done = carry_out(&mut clients[at], &fresh(size, TURN))?;
                 report.count(&done);
                 times[at].add(&done)?;
             }

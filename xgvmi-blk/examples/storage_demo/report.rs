@@ -4,6 +4,7 @@ use crate::client::Done;
 use crate::orchestrate::{SCHEMES, percentile};
 use crate::plot::{self, Curve};
 use anyhow::{Context as _, Result};
+use bench_report::cluster::write_report;
 use bench_report::counters::CommandsPerIteration;
 use bench_report::format_size;
 use serde::Serialize;
@@ -154,17 +155,7 @@ impl Report {
             xgvmi: self.crossover("xgvmi"),
             announced: self.crossover("announced"),
         };
-        std::fs::create_dir_all(directory)?;
-        let json = serde_json::to_string_pretty(self)? + "\n";
-        for (name, text) in [
-            ("report.json", json),
-            ("report.md", self.markdown()),
-            ("report.svg", self.plot()?),
-        ] {
-            let path = directory.join(name);
-            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-        }
-        Ok(())
+        write_report(directory, self, (&self.markdown(), &self.plot()?))
     }
 
     pub(crate) fn markdown(&self) -> String {

@@ -29,7 +29,8 @@ pub use crate::frames::SECRET_CONTEXT;
 /// Longest transfer of zeros, or of the states of bytes, per request.
 const RANGE_MAX: u64 = 1 << 30;
 
-/// A volume behind a service. Any thread may use it; clones share the connection.
+/// A volume behind a service, as a [`Disk`]. Any thread may use it; clones share the connection. States are those of 1,024
+/// runs at most.
 #[derive(Debug, Clone)]
 pub struct Volume {
     inner: Arc<Inner>,
@@ -98,18 +99,6 @@ impl Volume {
         Ok(welcome.geometry)
     }
 
-    /// Size of the volume.
-    #[must_use]
-    pub fn geometry(&self) -> Geometry {
-        self.inner.geometry
-    }
-
-    /// Identifier of the volume.
-    #[must_use]
-    pub fn id(&self) -> Id {
-        self.inner.id
-    }
-
     /// Longest transfer of one request in bytes.
     #[must_use]
     pub fn transfer_max(&self) -> u32 {
@@ -138,80 +127,6 @@ impl Volume {
         let pipe = Arc::clone(&self.inner.pipe());
         // SAFETY: the caller's promise.
         unsafe { Ticket::start(&self.inner, pipe, io) }.map(Some)
-    }
-
-    /// Reads `bytes` from `offset`.
-    ///
-    /// # Errors
-    /// The range is outside the volume or no multiple of 512 bytes, or its data cannot be read.
-    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.inner.geometry.check(offset, bytes.len() as u64)?;
-        let (memory, length) = (bytes.as_mut_ptr(), bytes.len());
-        let part = |at: usize, length: usize| Io::Read {
-            offset: offset + at as u64,
-            memory: memory.wrapping_add(at),
-            length,
-        };
-        // SAFETY: the slice is borrowed exclusively until the call returns, when no request is under way.
-        let done = unsafe { self.in_parts(length, part) };
-        // The compiler did not see that the adapter has written the bytes.
-        std::hint::black_box(bytes);
-        done
-    }
-
-    /// Writes `bytes` at `offset`.
-    ///
-    /// # Errors
-    /// The range is outside the volume or no multiple of 512 bytes, or fewer than two targets take the data.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.inner.geometry.check(offset, bytes.len() as u64)?;
-        let (memory, length) = (std::hint::black_box(bytes).as_ptr(), bytes.len());
-        let part = |at: usize, length: usize| Io::Write {
-            offset: offset + at as u64,
-            memory: memory.wrapping_add(at),
-            length,
-        };
-        // SAFETY: the slice is borrowed until the call returns, when no request is under way.
-        unsafe { self.in_parts(length, part) }
-    }
-
-    /// Makes all writes durable that were acknowledged before.
-    ///
-    /// # Errors
-    /// Fewer than two targets could do it.
-    pub fn flush(&self) -> Result<()> {
-        self.call(Call::Flush).map(drop)
-    }
-
-    /// Gives the space of whole blocks back. They are zero afterwards. The rest of the range does not change.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub fn trim(&self, offset: u64, length: u64) -> Result<()> {
-        self.ranges(offset, length, |range| Call::Trim { range })
-    }
-
-    /// Writes zeros. Whole blocks take no space unless `allocate` is set.
-    ///
-    /// # Errors
-    /// As [`Volume::write`].
-    pub fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {
-        self.ranges(offset, length, |range| Call::Zero { range, allocate })
-    }
-
-    /// The states of the bytes from `offset` on, up to `length` bytes in at most `limit` runs, and at most 1,024.
-    ///
-    /// # Errors
-    /// The range is outside the volume.
-    pub fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
-        self.inner.geometry.check(offset, length)?;
-        let range = Range {
-            offset,
-            // Cannot be cut: at most 1 GiB.
-            length: u32::try_from(length.min(RANGE_MAX)).unwrap_or(u32::MAX),
-        };
-        let limit = u32::try_from(limit.min(EXTENTS_MAX)).unwrap_or(1);
-        self.call(Call::Extents { range, limit })
     }
 
     /// Transfers a range in parts, several at once.
@@ -292,35 +207,61 @@ fn random() -> Result<u64> {
 
 impl Disk for Volume {
     fn id(&self) -> Id {
-        self.id()
+        self.inner.id
     }
 
     fn geometry(&self) -> Geometry {
-        self.geometry()
+        self.inner.geometry
     }
 
     fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.read(offset, bytes)
+        self.inner.geometry.check(offset, bytes.len() as u64)?;
+        let (memory, length) = (bytes.as_mut_ptr(), bytes.len());
+        let part = |at: usize, length: usize| Io::Read {
+            offset: offset + at as u64,
+            memory: memory.wrapping_add(at),
+            length,
+        };
+        // SAFETY: the slice is borrowed exclusively until the call returns, when no request is under way.
+        let done = unsafe { self.in_parts(length, part) };
+        // The compiler did not see that the adapter has written the bytes.
+        std::hint::black_box(bytes);
+        done
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.write(offset, bytes)
+        self.inner.geometry.check(offset, bytes.len() as u64)?;
+        let (memory, length) = (std::hint::black_box(bytes).as_ptr(), bytes.len());
+        let part = |at: usize, length: usize| Io::Write {
+            offset: offset + at as u64,
+            memory: memory.wrapping_add(at),
+            length,
+        };
+        // SAFETY: the slice is borrowed until the call returns, when no request is under way.
+        unsafe { self.in_parts(length, part) }
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {
-        self.write_zeroes(offset, length, allocate)
+        self.ranges(offset, length, |range| Call::Zero { range, allocate })
     }
 
     fn trim(&self, offset: u64, length: u64) -> Result<()> {
-        self.trim(offset, length)
+        self.ranges(offset, length, |range| Call::Trim { range })
     }
 
     fn flush(&self) -> Result<()> {
-        self.flush()
+        self.call(Call::Flush).map(drop)
     }
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
-        self.extents(offset, length, limit)
+        self.inner.geometry.check(offset, length)?;
+        let range = Range {
+            offset,
+            // Cannot be cut: at most 1 GiB.
+            length: u32::try_from(length.min(RANGE_MAX)).unwrap_or(u32::MAX),
+        };
+        let limit = u32::try_from(limit.min(EXTENTS_MAX)).unwrap_or(1);
+        self.call(Call::Extents { range, limit })
     }
 
     fn status(&self) -> VolumeStatus {

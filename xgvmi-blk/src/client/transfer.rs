@@ -71,14 +71,7 @@ impl Ticket {
     /// # Safety
     /// As for [`super::Volume::submit`].
     pub(super) unsafe fn start(inner: &Arc<Inner>, pipe: Arc<Pipe>, io: Io) -> Result<Self> {
-        let mut ticket = Self {
-            inner: Arc::clone(inner),
-            pipe,
-            number: None,
-            held: None,
-            slot: None,
-            copy_to: None,
-        };
+        let mut ticket = Self::new(inner, pipe);
         // SAFETY: the caller's promise.
         let call = unsafe { ticket.prepare(io) }?;
         ticket.send(call)?;
@@ -87,16 +80,20 @@ impl Ticket {
 
     /// A request without memory. Sends it.
     pub(super) fn plain(inner: &Arc<Inner>, pipe: Arc<Pipe>, call: Call) -> Result<Self> {
-        let mut ticket = Self {
+        let mut ticket = Self::new(inner, pipe);
+        ticket.send(call)?;
+        Ok(ticket)
+    }
+
+    fn new(inner: &Arc<Inner>, pipe: Arc<Pipe>) -> Self {
+        Self {
             inner: Arc::clone(inner),
             pipe,
             number: None,
             held: None,
             slot: None,
             copy_to: None,
-        };
-        ticket.send(call)?;
-        Ok(ticket)
+        }
     }
 
     /// # Safety

@@ -2,13 +2,12 @@
 
 use crate::client::{Batch, Done};
 use crate::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail};
+use bench_report::Samples;
+use bench_report::cluster::{Cluster, Running, free_port, parse_sizes};
 use bench_report::counters::Counters;
-use bench_report::{Samples, parse_size};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use xgvmi_naa::Status;
 
@@ -25,15 +24,14 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 /// Sizes at which the overlap is measured.
 const OVERLAP: std::ops::RangeInclusive<usize> = 64 << 10..=16 << 20;
 
+/// Word in the first line of a server.
+const LISTENS: &str = "listen";
 /// Address of node1.dpu.
 const ACCELERATOR: &str = "127.66.2.3";
 
 /// What `cargo xtask demo naaice` passes.
 struct Options {
-    /// Command that starts a program in a function of the cluster; `{function}` stands for its name.
-    launch: Vec<String>,
-    /// Command that prints the device's counters.
-    counters: Vec<String>,
+    cluster: Cluster,
     service: PathBuf,
     kernels: PathBuf,
     /// A software accelerator on libnaaice.
@@ -58,8 +56,7 @@ impl Options {
         let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
         let path = PathBuf::from;
         Ok(Self {
-            launch: serde_json::from_str(&next("launch")?).context("launch")?,
-            counters: serde_json::from_str(&next("counters")?).context("counters")?,
+            cluster: Cluster::parse(&next("launch")?, &next("counters")?)?,
             service: path(next("service")?),
             kernels: path(next("kernels")?),
             server: path(next("server")?),
@@ -67,11 +64,7 @@ impl Options {
             output: path(next("output")?),
             place: tempfile::tempdir().context("a temporary directory")?,
             profile: next("profile")?,
-            sizes: next("sizes")?
-                .split(',')
-                .map(parse_size)
-                .collect::<std::result::Result<_, _>>()
-                .map_err(anyhow::Error::msg)?,
+            sizes: parse_sizes(&next("sizes")?)?,
             iterations: next("iterations")?.parse().context("iterations")?,
             cores: cores()?,
             original: words.next().map(path),
@@ -79,41 +72,27 @@ impl Options {
     }
 
     /// A program in a function of the cluster, on its side's core.
-    fn command(&self, function: &str, program: &Path) -> Result<Command> {
-        let mut launch = self.launch.clone();
-        if let Some([host, accelerator]) = &self.cores {
-            let core = if function.ends_with(".host") {
+    fn command(&self, function: &str, program: &Path) -> Command {
+        let core = self.cores.as_ref().map(|[host, accelerator]| {
+            if function.ends_with(".host") {
                 host
             } else {
                 accelerator
-            };
-            launch.splice(0..0, ["taskset", "-c", core.as_str()].map(str::to_owned));
-        }
-        let mut command = command(&launch, function)?;
-        command.arg(program);
-        Ok(command)
-    }
-
-    fn counters(&self) -> Result<Counters> {
-        let output = command(&self.counters, "")?
-            .output()
-            .context("the device's counters")?;
-        ensure!(
-            output.status.success(),
-            "the device's counters: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(Counters::parse(&output.stdout)?)
+            }
+        });
+        let bound = core.map(|core| ["taskset", "-c", core]);
+        let before = bound.as_ref().map_or(&[][..], |words| words);
+        self.cluster.command(before, function, program)
     }
 
     /// A service on node0.dpu; it is ended when dropped.
     fn service(&self, port: u16) -> Result<Running> {
-        let mut command = self.command("node0.dpu", &self.service)?;
+        let mut command = self.command("node0.dpu", &self.service);
         command.arg("--kernels").arg(&self.kernels);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(["--sessions", "2", "--session-mib", "256"]);
-        Running::listening(&mut command)
+        Running::saying(&mut command, LISTENS)
     }
 
     fn status_socket(&self) -> PathBuf {
@@ -127,7 +106,8 @@ impl Options {
 
     /// An accelerator on node1.dpu that listens for RDMA connections.
     fn accelerator(&self, program: &Path, arguments: &[&str]) -> Result<Running> {
-        Running::listening(self.command("node1.dpu", program)?.args(arguments))
+        let mut command = self.command("node1.dpu", program);
+        Running::saying(command.args(arguments), LISTENS)
     }
 
     /// Iterations of a batch: a turn's share.
@@ -138,80 +118,13 @@ impl Options {
 
     /// The original's server.
     fn original_server(&self, built: &Path) -> Result<Running> {
-        Running::start(&mut self.command("node1.dpu", &built.join("naaice_server"))?)
+        Running::start(&mut self.command("node1.dpu", &built.join("naaice_server")))
     }
 }
 
-fn command(words: &[String], function: &str) -> Result<Command> {
-    let mut words = words
-        .iter()
-        .map(|word| word.replace("{function}", function));
-    let mut command = Command::new(words.next().context("an empty command")?);
-    command.args(words);
-    Ok(command)
-}
-
-/// A child with pipes. It is killed when dropped.
-struct Running {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-}
-
-impl Running {
-    fn start(command: &mut Command) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot run {}", command.get_program().display()))?;
-        let stdout = child.stdout.take().context("a pipe was requested")?;
-        Ok(Self {
-            stdin: child.stdin.take(),
-            child,
-            stdout: BufReader::new(stdout),
-        })
-    }
-
-    /// Starts a server, and waits until it says that it listens.
-    fn listening(command: &mut Command) -> Result<Self> {
-        let mut running = Self::start(command)?;
-        let line = running
-            .line()
-            .with_context(|| command.get_program().display().to_string())?;
-        ensure!(
-            line.contains("listen"),
-            "instead of listening, the server says: {line}"
-        );
-        Ok(running)
-    }
-
-    fn line(&mut self) -> Result<String> {
-        let mut line = String::new();
-        let read = self.stdout.read_line(&mut line)?;
-        ensure!(read > 0, "it has ended: {}", self.child.wait()?);
-        Ok(line)
-    }
-
-    fn batch(&mut self, batch: Batch) -> Result<Done> {
-        let stdin = self.stdin.as_mut().context("a pipe was requested")?;
-        writeln!(stdin, "{}", serde_json::to_string(&batch)?)?;
-        stdin.flush()?;
-        let line = self.line()?;
-        serde_json::from_str(&line).with_context(|| format!("the client says: {line}"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+fn carry_out(client: &mut Running, batch: Batch) -> Result<Done> {
+    client.send(&batch)?;
+    client.answer()
 }
 
 /// First and last core of this process, as `taskset` names them.
@@ -254,8 +167,8 @@ impl Measured {
     /// A turn of one shots. The device's counters count this way only, because the others wait.
     fn shots(&mut self, options: &Options, size: usize) -> Result<()> {
         let count = options.count(size);
-        let (before, service) = (options.counters()?, options.service_status()?);
-        let done = self.client.batch(Batch::OneShots { size, count })?;
+        let (before, service) = (options.cluster.counters()?, options.service_status()?);
+        let done = carry_out(&mut self.client, Batch::OneShots { size, count })?;
         self.counters.add(&settled(options, &before)?);
         self.service.add(&service, &options.service_status()?);
         self.shots.add(done);
@@ -264,8 +177,8 @@ impl Measured {
 
     fn calls(&mut self, options: &Options, size: usize) -> Result<()> {
         let count = options.count(size);
-        let before = options.counters()?;
-        let done = self.client.batch(Batch::Calls { size, count })?;
+        let before = options.cluster.counters()?;
+        let done = carry_out(&mut self.client, Batch::Calls { size, count })?;
         settled(options, &before)?;
         self.calls.add(done);
         Ok(())
@@ -307,7 +220,7 @@ fn parts(shots: &Done, service: &ServiceTime) -> Option<Parts> {
 fn settled(options: &Options, before: &Counters) -> Result<Counters> {
     let began = Instant::now();
     loop {
-        let since = options.counters()?.since(before)?;
+        let since = options.cluster.counters()?.since(before)?;
         let count = since.per_iteration(1);
         if count.create_alias <= count.destroy_alias || began.elapsed() > SETTLE_LIMIT {
             return Ok(since);
@@ -343,12 +256,12 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     };
     let mut all = Vec::new();
     for (way, spec) in ways {
-        let mut command = options.command("node0.host", &me)?;
+        let mut command = options.command("node0.host", &me);
         command.args(["client", way.name()]).env("NAA_SPEC", &spec);
         command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
         all.push(Measured::start(way, command)?);
     }
-    let mut command = options.command("node0.host", &options.by_hand)?;
+    let mut command = options.command("node0.host", &options.by_hand);
     command.args(["call", ACCELERATOR, &ports[1]]);
     // Next to the way that it is compared with.
     all.insert(1, Measured::start(Way::Loop, command)?);
@@ -385,8 +298,8 @@ fn measure(
                 count: warm_up,
             },
         };
-        let before = options.counters()?;
-        let done = measured.client.batch(batch).context(way.name())?;
+        let before = options.cluster.counters()?;
+        let done = carry_out(&mut measured.client, batch).context(way.name())?;
         if way == Way::Ksm {
             settled(options, &before)?;
         }
@@ -414,7 +327,7 @@ fn measure(
     }
     for measured in all.iter_mut().filter(|measured| measured.way != Way::Loop) {
         let count = options.count(size) * TURNS;
-        let done = measured.client.batch(Batch::Overlap { size, count })?;
+        let done = carry_out(&mut measured.client, Batch::Overlap { size, count })?;
         report.count(&done);
         let times = median(&done.call_ns)
             .zip(median(&done.compute_ns))

@@ -2,6 +2,7 @@
 
 use crate::client::Done;
 use anyhow::{Context as _, Result};
+use bench_report::cluster::write_report;
 use bench_report::counters::CommandsPerIteration;
 use bench_report::format_size;
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
@@ -248,17 +249,7 @@ impl Report {
                 "original: XGVMI_NAAICE_BUILT does not name the built programs of the NAAICE communication library",
             );
         }
-        std::fs::create_dir_all(directory)?;
-        let json = serde_json::to_string_pretty(self)? + "\n";
-        for (name, text) in [
-            ("report.json", json),
-            ("report.md", self.markdown()),
-            ("report.svg", self.plot()?),
-        ] {
-            let path = directory.join(name);
-            std::fs::write(&path, text).with_context(|| path.display().to_string())?;
-        }
-        Ok(())
+        write_report(directory, self, (&self.markdown(), &self.plot()?))
     }
 
     pub(crate) fn markdown(&self) -> String {

@@ -1,10 +1,11 @@
 //! `cargo xtask demo naaice`: a remote call on fresh buffers, by the way in which the accelerator reaches them. This
 //! file builds; `naaice_demo`, an example of xgvmi-naa, runs.
 
+use super::orchestrated::{self, Nodes, PROFILE, build};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const HELP: &str = "\
@@ -27,11 +28,8 @@ the table shows the share of a call that takes no additional time.
 
 Writes target/demo-naaice/report.json, report.md, report.svg.";
 
-/// The emulator's cost profile: the slides' times of the commands.
-const PROFILE: &str = "bluefield3";
 /// Directory of the original's built programs.
 const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs the demo with the arguments after `cargo xtask demo naaice`.
@@ -56,74 +54,23 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     let env = setup::ensure()?;
-    let mut build = Command::new("cargo");
-    build.current_dir(workspace::root()).args([
-        "build",
-        "--release",
-        "--lib",
-        "--bins",
-        "--examples",
-    ]);
-    for package in ["bf-emu", "bf-emu-preload", "naaice", "xgvmi-naa"] {
-        build.args(["-p", package]);
-    }
-    process::stdout(&mut build, BUILD_LIMIT)?;
-    let release = workspace::target_dir().join("release");
+    let release = build(&["naaice", "xgvmi-naa"])?;
     let output = workspace::target_dir().join("demo-naaice");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
     let programs = Programs::compile(&env, &release)?;
-    let states = super::States::make(&release.join("bf-emu"))?;
-    let words = |words: &[&str]| -> Result<String> {
-        let emulator = release.join("bf-emu").display().to_string();
-        let state = states.parent.join("naaice").display().to_string();
-        let mut all = vec![emulator.as_str()];
-        all.extend(words.iter().map(|word| {
-            if *word == "STATE" {
-                state.as_str()
-            } else {
-                word
-            }
-        }));
-        Ok(serde_json::to_string(&all)?)
-    };
-    let launch = [
-        "run",
-        "--nodes",
-        "2",
-        "--profile",
-        PROFILE,
-        "--state",
-        "STATE",
-        "--as",
-        "{function}",
-        "--",
-    ];
+    let nodes = Nodes::new(&release, "naaice")?;
     let mut command = Command::new(release.join("examples/naaice_demo"));
-    command.arg("orchestrate").arg(words(&launch)?);
-    command.arg(words(&["stats", "--json", "--state", "STATE"])?);
     command
+        .arg("orchestrate")
+        .args(nodes.commands()?)
         .arg(release.join("xgvmi-naa"))
         .args([&programs.kernels, &programs.server, &programs.by_hand])
-        .arg(&output);
-    command.args([PROFILE, &sizes, &iterations]);
-    command
+        .arg(&output)
+        .args([PROFILE, &sizes, &iterations])
         .args(std::env::var_os(ORIGINAL))
         .envs(env.for_verbs());
-    let mut demo = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = demo.wait(LIMIT)?;
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped",
-            LIMIT.as_secs()
-        );
-    }
-    println!("written: {}", output.join("report.json").display());
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    orchestrated::run(&mut command, LIMIT, &output.join("report.json"))
 }
 
 /// C programs of the demo, with the kernels of the tests.

@@ -1,9 +1,10 @@
 //! `cargo xtask demo storage`: a volume on three targets, through a DPU. This file builds; `storage_demo`, an example of
 //! xgvmi-blk, runs.
 
+use super::orchestrated::{self, Nodes, PROFILE, build};
 use crate::{process, setup, workspace};
 use anyhow::{Result, bail};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 const HELP: &str = "\
@@ -25,9 +26,6 @@ Then single transfers on fresh memory, by the way in which the DPU reaches it:
 
 Writes target/demo-storage/report.json, report.md, report.svg.";
 
-/// The emulator's cost profile: the slides' times of the commands.
-const PROFILE: &str = "bluefield3";
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs the demo with the arguments after `cargo xtask demo storage`.
@@ -56,77 +54,27 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     let env = setup::ensure()?;
-    let mut build = Command::new("cargo");
-    build.current_dir(workspace::root()).args([
-        "build",
-        "--release",
-        "--lib",
-        "--bins",
-        "--examples",
-    ]);
-    for package in ["bf-emu", "bf-emu-preload", "xgvmi-blk"] {
-        build.args(["-p", package]);
-    }
-    process::stdout(&mut build, BUILD_LIMIT)?;
-    let release = workspace::target_dir().join("release");
+    let release = build(&["xgvmi-blk"])?;
     let output = workspace::target_dir().join("demo-storage");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
-    let states = super::States::make(&release.join("bf-emu"))?;
-    let words = |words: &[&str]| -> Result<String> {
-        let emulator = release.join("bf-emu").display().to_string();
-        let state = states.parent.join("storage").display().to_string();
-        let mut all = vec![emulator.as_str()];
-        all.extend(words.iter().map(|word| {
-            if *word == "STATE" {
-                state.as_str()
-            } else {
-                word
-            }
-        }));
-        Ok(serde_json::to_string(&all)?)
-    };
-    let launch = [
-        "run",
-        "--nodes",
-        "2",
-        "--profile",
-        PROFILE,
-        "--state",
-        "STATE",
-        "--as",
-        "{function}",
-        "--",
-    ];
-    let mut command = Command::new(release.join("examples/storage_demo"));
-    process::without_ucx_settings(&mut command);
-    command.arg("orchestrate").arg(words(&launch)?);
-    command.arg(words(&["stats", "--json", "--state", "STATE"])?);
-    let (disk, memory) = (output.join("targets"), states.parent.join("targets"));
+    let nodes = Nodes::new(&release, "storage")?;
+    let (disk, memory) = (output.join("targets"), nodes.states.parent.join("targets"));
     for directory in [&disk, &memory] {
         std::fs::create_dir_all(directory)?;
     }
+    let mut command = Command::new(release.join("examples/storage_demo"));
+    process::without_ucx_settings(&mut command);
     command
+        .arg("orchestrate")
+        .args(nodes.commands()?)
         .arg(release.join("xgvmi-blk"))
         .arg(env.ucx_lib_dir.join("libucp.so.0"))
-        .args([&disk, &memory]);
-    command
-        .arg(&output)
+        .args([&disk, &memory, &output])
         .args([PROFILE, &sizes, &iterations, &mib])
         .envs(env.for_ucx());
-    let mut demo = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = demo.wait(LIMIT)?;
+    let done = orchestrated::run(&mut command, LIMIT, &output.join("report.json"));
     // The data is not part of the result. It may be absent.
     let _ = std::fs::remove_dir_all(&disk);
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped",
-            LIMIT.as_secs()
-        );
-    }
-    if !status.success() {
-        return Ok(ExitCode::FAILURE);
-    }
-    println!("written: {}", output.join("report.json").display());
-    Ok(ExitCode::SUCCESS)
+    done
 }

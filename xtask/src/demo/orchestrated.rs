@@ -1,0 +1,83 @@
+//! What the demos of storage and of accelerators share: the build, two emulated nodes, and the program that orchestrates.
+
+use super::States;
+use crate::{process, workspace};
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// The emulator's cost profile: the slides' times of the commands.
+pub(super) const PROFILE: &str = "bluefield3";
+const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+
+/// Builds the emulator and these packages with their examples. Returns the directory of the programs.
+pub(super) fn build(packages: &[&str]) -> Result<PathBuf> {
+    let mut build = Command::new("cargo");
+    build.current_dir(workspace::root()).args([
+        "build",
+        "--release",
+        "--lib",
+        "--bins",
+        "--examples",
+    ]);
+    for package in ["bf-emu", "bf-emu-preload"].iter().chain(packages) {
+        build.args(["-p", package]);
+    }
+    process::stdout(&mut build, BUILD_LIMIT)?;
+    Ok(workspace::target_dir().join("release"))
+}
+
+/// Two emulated nodes. Dropping them removes their state.
+pub(super) struct Nodes {
+    pub(super) states: States,
+    emulator: PathBuf,
+    state: PathBuf,
+}
+
+impl Nodes {
+    pub(super) fn new(release: &Path, name: &str) -> Result<Self> {
+        let emulator = release.join("bf-emu");
+        let states = States::make(&emulator)?;
+        Ok(Self {
+            state: states.parent.join(name),
+            states,
+            emulator,
+        })
+    }
+
+    /// Arguments of the orchestrating program, as JSON: the command that starts a program in `{function}`, and the one
+    /// that prints the device's counters.
+    pub(super) fn commands(&self) -> Result<[String; 2]> {
+        let (emulator, state) = (
+            self.emulator.display().to_string(),
+            self.state.display().to_string(),
+        );
+        let (emulator, state) = (emulator.as_str(), state.as_str());
+        let run = [emulator, "run", "--nodes", "2", "--profile", PROFILE];
+        let function = ["--state", state, "--as", "{function}", "--"];
+        let launch = [&run[..], &function].concat();
+        let counters = [emulator, "stats", "--json", "--state", state];
+        Ok([
+            serde_json::to_string(&launch)?,
+            serde_json::to_string(&counters)?,
+        ])
+    }
+}
+
+/// Runs the orchestrating program, which prints its own errors and writes `report`.
+pub(super) fn run(command: &mut Command, limit: Duration, report: &Path) -> Result<ExitCode> {
+    let mut demo = process::Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = demo.wait(limit)?;
+    if timed_out {
+        bail!(
+            "the demo did not end within {} s and was stopped",
+            limit.as_secs()
+        );
+    }
+    if !status.success() {
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("written: {}", report.display());
+    Ok(ExitCode::SUCCESS)
+}
