@@ -81,17 +81,36 @@ impl Drop for StatusSocket {
 /// Requests the status of the daemon at `path`.
 ///
 /// # Errors
-/// Errors of the system, with the path.
+/// Errors of the system, with the path; [`DaemonError::Options`] if the daemon has ended without an answer, or does
+/// not answer in time.
 pub fn ask(path: &Path) -> Result<String> {
     let io = |error| DaemonError::io(format!("asking the daemon at {}", path.display()), error);
-    let stream = UnixStream::connect(path).map_err(io)?;
+    read(UnixStream::connect(path).map_err(io)?, path)
+}
+
+/// Reads the answer of the daemon at `path`.
+fn read(stream: UnixStream, path: &Path) -> Result<String> {
+    let io = |error| DaemonError::io(format!("asking the daemon at {}", path.display()), error);
     stream.set_read_timeout(Some(ANSWER_LIMIT)).map_err(io)?;
     let mut text = String::new();
-    stream
-        .take(STATUS_MAX)
-        .read_to_string(&mut text)
-        .map_err(io)?;
-    Ok(text)
+    let no_answer = |what: &str| {
+        DaemonError::Options(format!(
+            "the daemon at {} {what}; look into its log and ask again",
+            path.display()
+        ))
+    };
+    match stream.take(STATUS_MAX).read_to_string(&mut text) {
+        Ok(0) => Err(no_answer("has closed the connection without a status")),
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+            Err(no_answer("has ended before its answer"))
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(no_answer(&format!(
+            "did not answer within {} s",
+            ANSWER_LIMIT.as_secs()
+        ))),
+        Err(error) => Err(io(error)),
+    }
 }
 
 /// Default socket path of the daemon `name`: in `$RUNTIME_DIRECTORY`, else in `$XDG_RUNTIME_DIR`.
@@ -106,6 +125,26 @@ pub fn default_path(name: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_without_an_answer_is_an_error() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("status.sock");
+        // A client that waits when the daemon ends, and one that gets nothing.
+        for (text, expect) in [(None, "has ended before"), (Some(""), "without a status")] {
+            let socket = StatusSocket::bind(&path).expect("bound");
+            let stream = UnixStream::connect(&path).expect("connected");
+            if let Some(text) = text {
+                socket.answer(|| text.to_owned());
+            }
+            drop(socket);
+            let error = read(stream, &path).unwrap_err().to_string();
+            assert!(
+                error.contains(expect) && error.contains("status.sock"),
+                "{error}"
+            );
+        }
+    }
 
     #[test]
     fn a_client_gets_the_text_and_a_left_file_is_replaced() {

@@ -33,6 +33,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 /// Time for connections to end after a signal.
 const END_LIMIT: Duration = Duration::from_secs(5);
+/// Interval at which the end of the service looks for the end of its threads.
+const END_INTERVAL: Duration = Duration::from_millis(20);
 
 /// State that all threads share.
 #[derive(Debug)]
@@ -261,17 +263,38 @@ impl Service {
         }
     }
 
-    /// Waits for the threads, and destroys all aliases.
+    /// Answers status requests of the next moment.
+    fn answer_status(&self, moment: Duration) -> anyhow::Result<()> {
+        let mut fds = Vec::new();
+        fds.extend(self.status.as_ref().map(|s| pollfd(s.fd(), libc::POLLIN)));
+        poll(&mut fds, Some(moment)).context("poll")?;
+        if let Some(status) = &self.status {
+            status.answer(|| self.shared.status());
+        }
+        Ok(())
+    }
+
+    /// Waits for the threads, and destroys all aliases. The service answers status requests until the end: a client
+    /// that waits when the socket is closed would get an error and no status.
     fn end(self, listening: Option<std::thread::JoinHandle<()>>) -> anyhow::Result<()> {
         self.shared.ending.store(true, Ordering::Release);
+        let listens = || {
+            listening
+                .as_ref()
+                .is_some_and(|thread| !thread.is_finished())
+        };
+        while listens() {
+            self.answer_status(END_INTERVAL)?;
+        }
         if let Some(listening) = listening {
             // A panic of the thread has been reported by its hook.
             let _ = listening.join();
         }
         let began = Instant::now();
         while self.shared.links.load(Ordering::Acquire) > 0 && began.elapsed() < END_LIMIT {
-            poll(&mut [], Some(Duration::from_millis(20))).context("poll")?;
+            self.answer_status(END_INTERVAL)?;
         }
+        self.answer_status(Duration::ZERO)?;
         anyhow::ensure!(self.shared.hooks.close(), "aliases remain on the device");
         Ok(())
     }

@@ -12,7 +12,9 @@ use bf_emu::{commands, memory, process};
 use crate::call::{answer, device, enabled, guarded, set_errno};
 use crate::install;
 use crate::next::next_or;
-use crate::watch::{forget, is_connections, is_owner, is_watched, watch, watch_connections};
+use crate::watch::{
+    forget, forget_connections, is_connections, is_owner, is_watched, watch, watch_connections,
+};
 use libc::{size_t, ssize_t};
 
 /// `RDMA_VERBS_IOCTL`, the only request of uverbs devices (rdma/rdma_user_ioctl_cmds.h).
@@ -50,7 +52,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, length: size_t) -> ssize_t {
     // Any other file costs one look at a set.
-    if is_connections(fd) {
+    if is_connections(fd) && is_still_connections(fd) {
         // SAFETY: the caller's own arguments.
         return unsafe { command(fd, bytes, length) };
     }
@@ -65,6 +67,18 @@ unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, length: size_
         return unsafe { command(fd, bytes, length) };
     }
     written
+}
+
+/// True if a file that is recorded as one of the connection manager is one. A program may close it by
+/// a system call of its own or by `close_range`, and another file may get its number.
+fn is_still_connections(fd: c_int) -> bool {
+    let is = guarded(true, || {
+        device().is_some_and(|device| device.is_rdma_cm(fd))
+    });
+    if !is {
+        forget_connections(fd);
+    }
+    is
 }
 
 /// True if a failed write went to a file of the connection manager that this process has inherited

@@ -60,6 +60,13 @@ fn place_of(set: &'static Set, fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((set.get(fd / 64)?, 1 << (fd % 64)))
 }
 
+/// Removes the record that `fd` is a file of the connection manager.
+pub(crate) fn forget_connections(fd: c_int) {
+    if let Some((word, bit)) = place_of(&CONNECTIONS, fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+}
+
 /// Removes the record of `fd`, which is about to be closed.
 pub(crate) fn forget(fd: c_int) {
     for set in [&WATCHED, &CONNECTIONS] {

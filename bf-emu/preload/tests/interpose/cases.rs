@@ -60,6 +60,7 @@ pub(crate) const ALL: &[Case] = &[
     ),
     case("a_vfork_child_closes_nothing", a_vfork_child_closes_nothing),
     case("other_files_are_left_alone", other_files_are_left_alone),
+    case("a_number_that_is_used_again", a_number_that_is_used_again),
     case("no_netlink_socket_for_rdma", no_netlink_socket_for_rdma),
     case("handlers_are_chained", handlers_are_chained),
     case("masks_are_reported_as_asked", masks_are_reported_as_asked),
@@ -487,6 +488,27 @@ fn other_files_are_left_alone() -> Result<(), String> {
     expect("class", Path::new("/sys/class").is_dir(), true)?;
     drop(device);
     Ok(())
+}
+
+/// A file of the connection manager is replaced without the C library: writes to its number go to the new file.
+fn a_number_that_is_used_again() -> Result<(), String> {
+    let manager = c"/dev/infiniband/rdma_cm";
+    // SAFETY: the path is a C string.
+    let fd = call(unsafe { libc::open(manager.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) });
+    let fd = ok("open", fd)?;
+    let mut ends = [0; 2];
+    // SAFETY: the array has space for both ends.
+    ok("pipe", call(unsafe { libc::pipe(ends.as_mut_ptr()) }))?;
+    // SAFETY: three numbers; the descriptors are open.
+    let replaced = unsafe { libc::syscall(libc::SYS_dup3, ends[1], fd, libc::O_CLOEXEC) };
+    expect("dup3", replaced, i64::from(fd))?;
+    // SAFETY: the byte is readable.
+    let written = unsafe { libc::write(fd, b"x".as_ptr().cast(), 1) };
+    expect("a write to the pipe", written, 1)?;
+    let mut byte = 0u8;
+    // SAFETY: the byte belongs to this frame.
+    let read = unsafe { libc::read(ends[0], (&raw mut byte).cast(), 1) };
+    expect("a read from the pipe", (read, byte), (1, b'x'))
 }
 
 fn no_netlink_socket_for_rdma() -> Result<(), String> {
