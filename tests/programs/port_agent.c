@@ -137,7 +137,7 @@ static void do_qp(char **word)
 	answer("ok qpn=%u", qps[s]->qp_num);
 }
 
-/* connect SLOT QPN LID GID TIMEOUT RETRIES: to RTS, by the LID, or by the GID's interface if the LID is 0. */
+/* connect SLOT QPN LID GID TIMEOUT RETRIES [RNR_RETRIES]: to RTS, by the LID, or by the GID's interface if the LID is 0. */
 static void do_connect(char **word)
 {
 	unsigned s = slot(word[1]);
@@ -157,7 +157,7 @@ static void do_connect(char **word)
 		return fail("RTR");
 	attr = (struct ibv_qp_attr){
 		.qp_state = IBV_QPS_RTS, .timeout = (uint8_t)number(word[5]), .retry_cnt = (uint8_t)number(word[6]),
-		.rnr_retry = 7, .max_rd_atomic = 16,
+		.rnr_retry = word[7] ? (uint8_t)number(word[7]) : 7, .max_rd_atomic = 16,
 	};
 	errno = ibv_modify_qp(qps[s], &attr,
 			      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
@@ -207,7 +207,7 @@ static void do_get(char **word)
 }
 
 /* write SLOT COUNT ADDR RKEY: COUNT writes of the memory's first eight bytes, with one doorbell.
- * send SLOT COUNT: COUNT messages of the same bytes. datagram SLOT LID QPN: one datagram. */
+ * immediate SLOT COUNT ADDR RKEY: such writes with immediate. send SLOT COUNT: COUNT messages of the same bytes. datagram SLOT LID QPN: one datagram. */
 static void do_post(char **word, enum ibv_wr_opcode opcode, int datagram)
 {
 	unsigned s = slot(word[1]), n = datagram ? 1 : (unsigned)number(word[2]);
@@ -223,7 +223,7 @@ static void do_post(char **word, enum ibv_wr_opcode opcode, int datagram)
 			.next = i + 1 < n ? &wr[i + 1] : NULL, .sg_list = &sge, .num_sge = 1, .opcode = opcode,
 			.send_flags = IBV_SEND_SIGNALED,
 		};
-		if (opcode == IBV_WR_RDMA_WRITE) {
+		if (opcode != IBV_WR_SEND) {
 			wr[i].wr.rdma.remote_addr = number(word[3]);
 			wr[i].wr.rdma.rkey = (uint32_t)number(word[4]);
 		}
@@ -480,6 +480,7 @@ static void obey(char **word)
 	else if (!strcmp(verb, "put")) do_put(word);
 	else if (!strcmp(verb, "get")) do_get(word);
 	else if (!strcmp(verb, "write")) do_post(word, IBV_WR_RDMA_WRITE, 0);
+	else if (!strcmp(verb, "immediate")) do_post(word, IBV_WR_RDMA_WRITE_WITH_IMM, 0);
 	else if (!strcmp(verb, "send")) do_post(word, IBV_WR_SEND, 0);
 	else if (!strcmp(verb, "datagram")) do_post(word, IBV_WR_SEND, 1);
 	else if (!strcmp(verb, "receive")) do_receive(word);

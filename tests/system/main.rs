@@ -33,6 +33,7 @@ mod posted;
 mod privileged;
 mod probe;
 mod refusals;
+mod rnr;
 mod roce;
 mod rules;
 mod seen;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     cases.extend(contexts::cases());
     cases.extend(connections::cases());
     cases.extend(multicast::cases());
+    cases.extend(rnr::cases());
     cases.extend(moderation::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());

@@ -109,6 +109,11 @@ impl Party {
         })
     }
 
+    /// Address and key of its memory.
+    pub(crate) fn target(&self) -> (u64, u64) {
+        (self.addr, self.rkey.into())
+    }
+
     /// Creates a queue pair on a port. Returns its number.
     pub(crate) fn qp(&mut self, slot: u32, service: &str, port: u8) -> Result<u32> {
         let answer = self.tell(&format!("qp {slot} {service} {port}"))?;

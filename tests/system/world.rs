@@ -229,6 +229,14 @@ impl<'a> Testbed<'a> {
         Ok(refusals[reason].as_u64().unwrap_or(0))
     }
 
+    /// A counter of the first port of a function.
+    pub(crate) fn port_counter(&self, function: &str, name: &str) -> Result<u64> {
+        let stats = self.stats()?;
+        let entry = functions(&stats).find(|entry| entry["name"] == function);
+        let count = entry.and_then(|entry| entry["ports"][0]["counters"][name].as_u64());
+        count.with_context(|| format!("bf-emu stats --json has no {name} of {function}: {stats}"))
+    }
+
     /// A counter of the whole device, summed over all functions: "traps", "doorbells", "cq_arms".
     pub(crate) fn total(&self, name: &str) -> Result<u64> {
         let stats = self.stats()?;

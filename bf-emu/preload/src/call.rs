@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use bf_emu::process;
 use bf_emu::sys::{self, Errno};
+use bf_emu::view::hw_counters::Asked;
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
 use bf_emu::view::state;
 
@@ -59,9 +60,19 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
     if !Paths::candidate(path) {
         return Place::Elsewhere;
     }
-    guarded(Place::Elsewhere, || match view_paths() {
-        Some(paths) => paths.place(path, buffer),
-        None => Place::Elsewhere,
+    guarded(Place::Elsewhere, || {
+        let Some(paths) = view_paths() else {
+            return Place::Elsewhere;
+        };
+        let place = paths.place(path, buffer);
+        if let Place::Tree(path) = &place
+            && let Some(asked) = Asked::of(path.to_bytes())
+            && let Some(device) = device()
+        {
+            // Without the count the file has an older one.
+            let _ = asked.refresh(device.fabric(), device.functions(), path.to_bytes());
+        }
+        place
     })
 }
 

@@ -17,7 +17,7 @@ use super::peer::{Poster, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry};
 use super::scatter::Scattered;
 use crate::fabric::Locked;
-use crate::fabric::counters::{Refusal, Work};
+use crate::fabric::counters::{PortCounter, Refusal, Work};
 use crate::fabric::numbers::{key_of, slot_of};
 
 /// Longest message, as the port advertises it.
@@ -124,11 +124,17 @@ pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     identity.map_or(0, |identity| identity.lid(poster.qp.port()))
 }
 
+/// The next receive entry of a queue pair. A message that finds none is counted.
 pub(super) fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
-    receive::next(locked, peer.function, (peer.qpn, &peer.qp)).map_err(|none| match none {
-        NoEntry::NotReady => Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)),
-        NoEntry::Broken(_) => NO_ANSWER,
-    })
+    match receive::next(locked, peer.function, (peer.qpn, &peer.qp)) {
+        Ok(entry) => Ok(entry),
+        Err(NoEntry::NotReady) => {
+            let counters = locked.fabric().counters(peer.function);
+            counters.count_port(peer.qp.port(), PortCounter::OutOfBuffer);
+            Err(Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)))
+        }
+        Err(NoEntry::Broken(_)) => Err(NO_ANSWER),
+    }
 }
 
 /// Takes a receive entry and completes it.

@@ -14,7 +14,7 @@ use super::peer::Poster;
 use super::work::WORK_BYTES_MAX;
 use crate::bits::low16;
 use crate::fabric::Locked;
-use crate::fabric::counters::Refusal;
+use crate::fabric::counters::{PortCounter, Refusal};
 use crate::fabric::journal::Take;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, Ring};
@@ -72,6 +72,10 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     if let Err(Fault::NotYet(reason)) = result
         && !give_up(locked, &poster, reason)
     {
+        if let Reason::NotReady(_) = reason {
+            let counters = locked.fabric().counters(function);
+            counters.count_port(poster.qp.port(), PortCounter::RnrNakRetryErr);
+        }
         return Step::Wait;
     }
     advance(locked, &poster, ctrl.wqebbs());

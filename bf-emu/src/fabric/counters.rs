@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::model::names::countable;
+use crate::model::topology::PORTS_MAX;
 
 countable! {
     /// Device commands: DEVX commands, and verbs that a kernel turns into commands.
@@ -89,6 +90,17 @@ countable! {
     }
 }
 
+countable! {
+    /// Counters of a port, with the names that the mlx5 driver gives them in
+    /// `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`.
+    pub enum PortCounter {
+        /// Requests of this side that a receiver was not ready for and that are tried again.
+        RnrNakRetryErr = "rnr_nak_retry_err",
+        /// Messages to this side that found no receive entry.
+        OutOfBuffer = "out_of_buffer",
+    }
+}
+
 /// The counters of one function, in shared memory. Initially all zeroes.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -96,6 +108,7 @@ pub struct Counters {
     pub(crate) commands: [AtomicU64; Command::ALL.len()],
     pub(crate) works: [AtomicU64; Work::ALL.len()],
     pub(crate) refusals: [AtomicU64; Refusal::ALL.len()],
+    pub(crate) ports: [[AtomicU64; PortCounter::ALL.len()]; PORTS_MAX],
     pub(crate) traps: AtomicU64,
     pub(crate) doorbells: AtomicU64,
     pub(crate) arms: AtomicU64,
@@ -124,6 +137,26 @@ impl Counters {
     /// Counts a refusal.
     pub fn refuse(&self, refusal: Refusal) {
         add(&self.refusals[refusal as usize], 1);
+    }
+
+    /// Counts an event of a port.
+    pub fn count_port(&self, port: u8, counter: PortCounter) {
+        if let Some(counters) = self.port(port) {
+            add(&counters[counter as usize], 1);
+        }
+    }
+
+    /// The count of a port's events; 0 for a port that does not exist.
+    #[must_use]
+    pub fn of_port(&self, port: u8, counter: PortCounter) -> u64 {
+        let counters = self.port(port);
+        counters.map_or(0, |counters| {
+            counters[counter as usize].load(Ordering::Relaxed)
+        })
+    }
+
+    fn port(&self, port: u8) -> Option<&[AtomicU64; PortCounter::ALL.len()]> {
+        self.ports.get(usize::from(port).checked_sub(1)?)
     }
 
     /// Counts a store that trapped.

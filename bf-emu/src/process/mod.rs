@@ -352,7 +352,7 @@ impl Process {
     }
 
     /// Indices of the functions visible to this process, in the order of its devices.
-    pub(crate) fn functions(&self) -> &[usize] {
+    pub fn functions(&self) -> &[usize] {
         &self.functions
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use crate::engine;
-use crate::fabric::counters::{Command, Refusal, Work};
+use crate::fabric::counters::{Command, PortCounter, Refusal, Work};
 use crate::fabric::{Fabric, FabricError, Place};
 use crate::model::address::Link;
 
@@ -78,6 +78,8 @@ pub struct PortStats {
     pub lid: u16,
     /// Its state: "ACTIVE", "DOWN" or "INIT".
     pub state: &'static str,
+    /// Its counters, with the names of `hw_counters`.
+    pub counters: Counts,
 }
 
 /// Counters and objects of the device.
@@ -224,6 +226,12 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
             })
             .names()
             .0,
+        counters: Counts(
+            PortCounter::ALL
+                .iter()
+                .map(|counter| (counter.name(), counters.of_port(port, *counter)))
+                .collect(),
+        ),
     });
     let ports = ports.collect();
     FunctionStats {
@@ -290,6 +298,9 @@ impl fmt::Display for Stats {
             line(f, "work", &function.wqes)?;
             line(f, "refused", &function.refusals)?;
             line(f, "objects", &function.objects)?;
+            for (port, number) in function.ports.iter().zip(1..) {
+                line(f, &format!("port {number}"), &port.counters)?;
+            }
             writeln!(
                 f,
                 "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes",

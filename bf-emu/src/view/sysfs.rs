@@ -11,7 +11,9 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use super::hw_counters::HW_COUNTERS;
 use crate::fabric::PortState;
+use crate::fabric::counters::PortCounter;
 use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, PKEY_DEFAULT, SM_LID};
 use crate::model::address::{GidEntry, GidType, Link, gid_text, infiniband_gid, roce_entry};
 use crate::model::topology::{FunctionSpec, NDEV_DEFAULT, PortSpec, guid_text};
@@ -312,6 +314,12 @@ impl Tree {
             self.file(&format!("{dir}/{name}"), value);
         }
         self.gids(dir, port);
+        // The counters are written before each read: see `view::hw_counters`.
+        let counters = format!("{dir}/{HW_COUNTERS}");
+        self.dir(&counters);
+        for counter in PortCounter::ALL {
+            self.file(&format!("{counters}/{}", counter.name()), 0);
+        }
         let pkeys = format!("{dir}/pkeys");
         self.dir(&pkeys);
         for index in 0..port.link.pkey_table_len() {
