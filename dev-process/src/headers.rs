@@ -13,6 +13,50 @@ use std::time::Duration;
 /// C expressions and their values.
 pub type Values = BTreeMap<String, i128>;
 
+/// A number of a binding as the value of an expression.
+///
+/// # Panics
+/// If the number has more than 127 bits.
+pub fn answer(value: impl TryInto<i128>) -> i128 {
+    value
+        .try_into()
+        .unwrap_or_else(|_| panic!("a number of at most 127 bits"))
+}
+
+/// Adds size, alignment and offsets of structures to [`Values`]: `"struct ibv_pd" ibv_pd { context, handle }`. A
+/// trailing `_` of a field is not part of its C name.
+#[macro_export]
+macro_rules! c_layout {
+    ($to:ident: $($c:literal $type:ident { $($($field:ident).+),* $(,)? })*) => {$(
+        $to.insert(
+            format!("sizeof({})", $c),
+            $crate::headers::answer(::std::mem::size_of::<$type>()),
+        );
+        $to.insert(
+            format!("_Alignof({})", $c),
+            $crate::headers::answer(::std::mem::align_of::<$type>()),
+        );
+        $($to.insert(
+            format!(
+                "offsetof({}, {})",
+                $c,
+                concat!($(".", stringify!($field)),+)
+                    .trim_start_matches('.')
+                    .trim_end_matches('_'),
+            ),
+            $crate::headers::answer(::std::mem::offset_of!($type, $($field).+)),
+        );)*
+    )*};
+}
+
+/// Adds constants to [`Values`].
+#[macro_export]
+macro_rules! c_values {
+    ($to:ident: $($name:ident),* $(,)?) => {$(
+        $to.insert(stringify!($name).to_owned(), $crate::headers::answer($name));
+    )*};
+}
+
 /// Time limit of the C compiler and of the program that it makes.
 const LIMIT: Duration = Duration::from_secs(60);
 

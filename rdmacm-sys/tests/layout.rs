@@ -6,30 +6,9 @@
 )]
 
 use dev_process::headers::{Headers, Values};
-use std::mem::{align_of, offset_of, size_of};
+use dev_process::{c_layout as layout, c_values as values};
 
 use rdmacm_sys::*;
-
-fn answer(value: impl TryInto<i128>) -> i128 {
-    value
-        .try_into()
-        .unwrap_or_else(|_| panic!("a number of at most 64 bits"))
-}
-
-macro_rules! layout {
-    ($to:ident: $($c:literal $type:ident { $($($field:ident).+),* $(,)? })*) => {$(
-        $to.insert(format!("sizeof({})", $c), answer(size_of::<$type>()));
-        $to.insert(format!("_Alignof({})", $c), answer(align_of::<$type>()));
-        $($to.insert(
-            format!("offsetof({}, {})", $c, concat!($(".", stringify!($field)),+).trim_start_matches('.').trim_end_matches('_')),
-            answer(offset_of!($type, $($field).+)),
-        );)*
-    )*};
-}
-
-macro_rules! values {
-    ($to:ident: $($name:ident),* $(,)?) => {$($to.insert(stringify!($name).to_owned(), answer($name));)*};
-}
 
 fn expected() -> Values {
     let mut to = Values::new();

@@ -144,8 +144,8 @@ pub(super) fn safe_core(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// Crates whose unsafe functions are callbacks of a foreign interface (UCC's components, fio's engines). The contract is
-/// that of the interface's header, which their module documentation names.
+/// Crates whose unsafe functions are callbacks of a foreign interface (UCC's components, fio's engines). Their contract is
+/// that of the interface's header.
 const FOREIGN_CONTRACTS: [&str; 2] = ["ucc-tl/", "xgvmi-blk/"];
 
 /// Each unsafe function states its preconditions under `# Safety`. Methods of an unsafe trait have those of the trait.

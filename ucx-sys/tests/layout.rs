@@ -1,22 +1,18 @@
-//! The committed bindings against the installed headers: a C probe, compiled now, prints what the compiler makes of
-//! `ucp.h`, and each number must be ours. Headers are found through `XGVMI_UCX_INCLUDE`, else in the set-up's cache.
+//! Compares the committed bindings with the installed headers: the test compiles a C probe, which prints the compiler's
+//! values for `ucp.h`. Each value must equal the bindings' value. The headers are those of `XGVMI_UCX_INCLUDE`, otherwise
+//! those of the set-up's cache.
 #![expect(
     clippy::print_stdout,
     reason = "a skipped test says so on standard output"
 )]
 
-use dev_process::headers::{Headers, Values};
+use dev_process::c_values as values;
+use dev_process::headers::{Headers, Values, answer};
 use std::env;
 use std::fs;
 use std::mem::{align_of, offset_of, size_of};
 use std::path::PathBuf;
 use ucx_sys::*;
-
-fn answer(value: impl TryInto<i128>) -> i128 {
-    value
-        .try_into()
-        .unwrap_or_else(|_| panic!("a number of at most 64 bits"))
-}
 
 macro_rules! layout {
     ($to:ident: $($type:ident { $($field:ident),* $(,)? })*) => {$(
@@ -27,10 +23,6 @@ macro_rules! layout {
             answer(offset_of!($type, $field)),
         );)*
     )*};
-}
-
-macro_rules! values {
-    ($to:ident: $($name:ident),* $(,)?) => {$($to.insert(stringify!($name).to_owned(), answer($name));)*};
 }
 
 fn expected() -> Values {

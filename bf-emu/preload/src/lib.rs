@@ -2,8 +2,8 @@
 //! a kernel with mlx5 devices. It contains no device logic. Calls that concern the device go to
 //! `bf_emu`. All other calls go to the definition that this library hides.
 //!
-//! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. So is a
-//! privileged (setuid) process, because its environment is not trusted.
+//! A process without `BFEMU_STATE` and `BFEMU_AS` in its environment is unaffected. A privileged
+//! (setuid) process is unaffected too, because its environment is not trusted.
 //!
 //! `bf-emu run` sets the environment and loads the library:
 //!
