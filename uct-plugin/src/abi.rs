@@ -153,6 +153,10 @@ pub(crate) struct MemhHead {
 /// a memory handle: without and with `HAVE_IBV_DM` from 1.19 on, and with it in 1.18, which had one
 /// field more. [`crate::chunks`] determines the offset in the running process.
 pub(crate) const MRS_PLACES: [usize; 3] = [96, 104, 88];
+/// `atomic_rkey` of a memory handle, in bytes before `mrs` in every version and build.
+pub(crate) const ATOMIC_RKEY_BEFORE_MRS: usize = 16;
+/// `exported_lkey` of a memory handle, in bytes before `mrs`.
+pub(crate) const EXPORTED_LKEY_BEFORE_MRS: usize = 8;
 
 /// Head of `uct_ib_mlx5_devx_ksm_data_t` (`src/uct/ib/mlx5/ib_mlx5.h:271`), the type of the first
 /// registration of memory that was registered in chunks. After it follow `mr_num` pointers to
@@ -167,6 +171,8 @@ pub(crate) struct KsmData {
 
 /// Bits of [`MemhHead::flags`] (`src/uct/ib/base/ib_md.h:58`).
 pub(crate) mod memh_flags {
+    /// `UCT_IB_MEM_ACCESS_REMOTE_ATOMIC`: registered for atomics of others.
+    pub(crate) const ATOMIC: u32 = 1 << 1;
     /// `UCT_IB_MEM_MULTITHREADED`: registered in chunks, `lkey` belongs to a key over all of them.
     pub(crate) const MULTITHREADED: u32 = 1 << 2;
     /// `UCT_IB_MEM_IMPORTED`: created by `mem_attach`.

@@ -16,7 +16,7 @@ use crate::memh::IMPORTS;
 use crate::original::Object;
 use crate::registrations::{Exported, REGISTRATIONS, Registration};
 use crate::release::Back;
-use crate::{allocator, check, log, panic, serve};
+use crate::{allocator, check, log, panic, rkey, serve};
 
 /// The data that an importer needs, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,12 @@ pub(crate) unsafe fn pack(
         // SAFETY: by the contract of this function.
         return unsafe { pack_imported(object, md, memh, flags, buffer) };
     }
-    if !is_exported || can_fail_later {
+    if can_fail_later {
         return None;
+    }
+    if !is_exported {
+        // SAFETY: by the contract of this function.
+        return unsafe { pack_remote(object, md, memh, buffer) };
     }
     // SAFETY: by the contract of this function.
     unsafe { export(object, md, memh, buffer) }
@@ -111,10 +115,36 @@ unsafe fn pack_imported(
         unsafe { key.write(form, buffer) };
         return Some(UcsStatus::OK);
     }
-    // The upper half is the key for atomics. An imported key has none.
-    let rkey = u64::from(INVALID_MKEY) << 32 | u64::from(lkey.raw());
+    // An imported key has none for atomics.
+    let rkey = rkey::packed(lkey.raw(), INVALID_MKEY);
     // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
     unsafe { buffer.cast::<u64>().write_unaligned(rkey) };
+    Some(UcsStatus::OK)
+}
+
+/// Packs the remote key of memory that has a key of the pool. `None` if UCX's own operation must do
+/// it.
+///
+/// # Safety
+/// `memh` must be a live memory handle that `md` of the object registered, and `buffer` for a
+/// remote key.
+#[inline(never)]
+unsafe fn pack_remote(
+    object: &'static Object,
+    md: MdHandle,
+    memh: MemHandle,
+    buffer: *mut c_void,
+) -> Option<UcsStatus> {
+    // SAFETY: by the contract of this function.
+    if !unsafe { rkey::may_serve(memh) } {
+        return None;
+    }
+    // SAFETY: by the contract of this function.
+    let served = unsafe { serve::get(object, md) }?;
+    // SAFETY: as above.
+    let packed = unsafe { rkey::pack(served, memh) }?;
+    // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
+    unsafe { buffer.cast::<u64>().write_unaligned(packed) };
     Some(UcsStatus::OK)
 }
 

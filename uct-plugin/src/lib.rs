@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `md_query` | inspect a memory domain, serve it from then on |
 //! | `mem_reg` | UCX registers; record address and length |
-//! | `mkey_pack` | export: a key of the pool; import: the alias's rkey; otherwise UCX's function |
+//! | `mkey_pack` | export: a key of the pool; import: the alias's rkey; exported memory: its rkey without a key for atomics; otherwise UCX's function |
 //! | `mem_attach` | pooled key: an alias from the map; otherwise UCX's function |
 //! | `mem_dereg` | invalidate the pool's key or unpin the alias; then UCX's function |
 //! | `md_close` | close pool and map; then UCX's function |
@@ -58,6 +58,7 @@ mod original;
 mod panic;
 mod registrations;
 mod release;
+mod rkey;
 mod serve;
 mod ucp;
 mod ucs_config;

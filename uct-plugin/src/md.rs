@@ -14,7 +14,7 @@ use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
 use crate::original::Object;
-use crate::{chunks, config, log};
+use crate::{chunks, config, log, rkey};
 
 /// A served memory domain. An export and its release read the first cache line only.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(crate) struct Md {
     object: &'static Object,
     facts: MdFacts,
     chunks: chunks::Place,
+    keys: rkey::Place,
     device: OnceLock<Option<Arc<Mlx5Device>>>,
     /// Held while the pool is opened.
     opening: Mutex<()>,
@@ -53,6 +54,7 @@ impl Md {
             facts,
             owner,
             chunks: chunks::Place::default(),
+            keys: rkey::Place::default(),
             device: OnceLock::new(),
             host: OnceLock::new(),
             opening: Mutex::new(()),
@@ -96,6 +98,11 @@ impl Md {
     /// Offset of the chunks in memory handles.
     pub(crate) fn chunks(&self) -> &chunks::Place {
         &self.chunks
+    }
+
+    /// Offset of UCX's keys in memory handles.
+    pub(crate) fn keys(&self) -> &rkey::Place {
+        &self.keys
     }
 
     /// The pool, opened at the first call. `None` if the device is not suitable.

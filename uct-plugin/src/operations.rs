@@ -11,7 +11,7 @@ use crate::abi::{
 use crate::module::Module;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
-use crate::{allocator, entry_point, export, import, log, memh, release, serve};
+use crate::{allocator, entry_point, export, import, log, memh, release, rkey, serve};
 
 /// The copy of UCX that the memory domain belongs to.
 ///
@@ -57,6 +57,8 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     if !unsafe { MkeyPackParams::is_export(params) }
         // SAFETY: UCX passes a live memory handle, which starts with these fields.
         && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
+        // SAFETY: as above.
+        && !unsafe { rkey::may_serve(memh) }
         // SAFETY: UCX passes an open memory domain.
         && let Some(mkey_pack) = unsafe { original::mkey_pack_of_first_table(md) }
     {

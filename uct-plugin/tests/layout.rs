@@ -16,8 +16,9 @@ use std::mem::{offset_of, size_of};
 use std::path::{Path, PathBuf};
 
 use abi::{
-    Completion, KsmData, MRS_PLACES, MdHead, MdOpsEntry, MemAttachParams, MemDeregParams, MemhHead,
-    MkeyPackParams, UcsStatus, md_attr, memh_flags, slot,
+    ATOMIC_RKEY_BEFORE_MRS, Completion, EXPORTED_LKEY_BEFORE_MRS, KsmData, MRS_PLACES, MdHead,
+    MdOpsEntry, MemAttachParams, MemDeregParams, MemhHead, MkeyPackParams, UcsStatus, md_attr,
+    memh_flags, slot,
 };
 
 /// C expressions with the library's values of them.
@@ -69,6 +70,7 @@ fn internal() -> Expected {
             "UCT_MD_MEM_DEREG_FLAG_INVALIDATE",
             MemDeregParams::FLAG_INVALIDATE.into(),
         ),
+        ("UCT_IB_MEM_ACCESS_REMOTE_ATOMIC", memh_flags::ATOMIC.into()),
         ("UCT_IB_MEM_MULTITHREADED", memh_flags::MULTITHREADED.into()),
         ("UCT_IB_MEM_IMPORTED", memh_flags::IMPORTED.into()),
         ("UCT_IB_MEM_FLAG_GVA", memh_flags::GVA.into()),
@@ -188,6 +190,14 @@ fn chunks() -> Expected {
     let one_of: &'static str = places.join(" || ").leak();
     vec![
         (one_of, 1),
+        (
+            "offsetof(uct_ib_mlx5_devx_mem_t, mrs) - offsetof(uct_ib_mlx5_devx_mem_t, atomic_rkey)",
+            ATOMIC_RKEY_BEFORE_MRS as u64,
+        ),
+        (
+            "offsetof(uct_ib_mlx5_devx_mem_t, mrs) - offsetof(uct_ib_mlx5_devx_mem_t, exported_lkey)",
+            EXPORTED_LKEY_BEFORE_MRS as u64,
+        ),
         ("offsetof(uct_ib_mlx5_devx_mem_t, super)", 0),
         ("offsetof(uct_ib_mlx5_devx_mr_t, ksm_data)", 0),
         (

@@ -89,7 +89,7 @@ impl Agent {
             loaded: null_mut(),
             libucp,
         };
-        agent.context(0)?;
+        agent.context(0, false)?;
         Ok(agent)
     }
 
@@ -128,6 +128,10 @@ impl Agent {
                 let id = seed_of(number(words)?)?;
                 self.pack_rkey(id)
             }
+            "add" => {
+                let id = seed_of(number(words)?)?;
+                self.add(id, number(words)?)
+            }
             "unmap" => {
                 let id = seed_of(number(words)?)?;
                 self.unmap(id)
@@ -146,7 +150,11 @@ impl Agent {
             "pid" => Ok(std::process::id().to_string()),
             "context" => {
                 let id = size(words)?;
-                self.context(id)
+                self.context(id, false)
+            }
+            "atomic" => {
+                let id = size(words)?;
+                self.context(id, true)
             }
             "copy" => {
                 let file = PathBuf::from(words.next().ok_or("no file")?);
@@ -224,13 +232,16 @@ impl Agent {
         Ok(String::new())
     }
 
-    /// Selects the context with this number and creates it if necessary.
-    fn context(&mut self, id: usize) -> Answer {
+    /// Selects the context with this number and creates it if necessary, for atomics or not.
+    fn context(&mut self, id: usize, atomics: bool) -> Answer {
         self.current = id;
         if self.contexts.contains_key(&id) {
             return Ok(String::new());
         }
-        let context = Context::open(self.ucp, false)?;
+        let context = match atomics {
+            false => Context::open(self.ucp, false)?,
+            true => Context::open_for_atomics(self.ucp)?,
+        };
         self.contexts.insert(id, context);
         Ok(String::new())
     }
@@ -287,6 +298,17 @@ impl Agent {
     fn pack_rkey(&self, id: u32) -> Answer {
         let memory = self.named(id)?;
         self.open_context()?.pack_rkey(memory.memh, |_rkey| ())?;
+        Ok(String::new())
+    }
+
+    /// Adds to words of the agent's own memory, by the adapter, and compares them.
+    fn add(&mut self, id: u32, times: u64) -> Answer {
+        let (memh, address) = {
+            let memory = self.named(id)?;
+            memory.pages.as_ref().ok_or("not own memory")?;
+            (memory.memh, memory.address)
+        };
+        self.loopback()?.add(memh, address.cast(), times)?;
         Ok(String::new())
     }
 

@@ -2,18 +2,21 @@
 
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ucx_sys::{
-    UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
-    UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_PEER, UCP_FEATURE_EXPORTED_MEMH,
-    UCP_FEATURE_RMA, UCP_MEM_MAP_PARAM_FIELD_ADDRESS, UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER,
-    UCP_MEM_MAP_PARAM_FIELD_LENGTH, UCP_MEMH_PACK_FLAG_EXPORT, UCP_MEMH_PACK_PARAM_FIELD_FLAGS,
+    UCP_ATOMIC_OP_ADD, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE,
+    UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER,
+    UCP_FEATURE_AMO64, UCP_FEATURE_EXPORTED_MEMH, UCP_FEATURE_RMA, UCP_MEM_MAP_PARAM_FIELD_ADDRESS,
+    UCP_MEM_MAP_PARAM_FIELD_EXPORTED_MEMH_BUFFER, UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+    UCP_MEMH_PACK_FLAG_EXPORT, UCP_MEMH_PACK_PARAM_FIELD_FLAGS, UCP_OP_ATTR_FIELD_DATATYPE,
     UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-    UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_MT_WORKERS_SHARED, UCP_WORKER_ATTR_FIELD_ADDRESS,
-    UCS_INPROGRESS, UCS_MEMORY_TYPE_HOST, UCS_OK, Ucp, ucp_context_h, ucp_ep_h, ucp_ep_params_t,
-    ucp_mem_h, ucp_mem_map_params_t, ucp_memh_buffer_release_params_t, ucp_memh_pack_params_t,
-    ucp_params_t, ucp_request_param_t, ucp_rkey_h, ucp_worker_attr_t, ucp_worker_h,
-    ucp_worker_params_t, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_t,
+    UCP_OP_ATTR_FIELD_REPLY_BUFFER, UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_MT_WORKERS_SHARED,
+    UCP_WORKER_ATTR_FIELD_ADDRESS, UCS_INPROGRESS, UCS_MEMORY_TYPE_HOST, UCS_OK, Ucp,
+    ucp_context_h, ucp_dt_make_contig, ucp_ep_h, ucp_ep_params_t, ucp_err_handling_mode_t,
+    ucp_feature, ucp_mem_h, ucp_mem_map_params_t, ucp_memh_buffer_release_params_t,
+    ucp_memh_pack_params_t, ucp_params_t, ucp_request_param_t, ucp_rkey_h, ucp_worker_attr_t,
+    ucp_worker_h, ucp_worker_params_t, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_t,
 };
 
 use crate::memory::Pages;
@@ -26,6 +29,8 @@ const API: (u32, u32) = (1, 18);
 pub(crate) struct Context {
     ucp: &'static Ucp,
     handle: ucp_context_h,
+    /// UCX has no protocol for atomics on a connection with error handling.
+    err_mode: ucp_err_handling_mode_t,
 }
 
 // SAFETY: contexts that are used by several threads are opened as shared.
@@ -43,10 +48,25 @@ pub(crate) struct Loopback {
 impl Context {
     /// Opens a context, `shared` if several threads with their own workers use it.
     pub(crate) fn open(ucp: &'static Ucp, shared: bool) -> Result<Self, String> {
+        Self::with(ucp, shared, UCP_FEATURE_RMA | UCP_FEATURE_EXPORTED_MEMH)
+    }
+
+    /// Opens a context whose memory is also registered for atomics.
+    pub(crate) fn open_for_atomics(ucp: &'static Ucp) -> Result<Self, String> {
+        let features = UCP_FEATURE_RMA | UCP_FEATURE_AMO64 | UCP_FEATURE_EXPORTED_MEMH;
+        let context = Self::with(ucp, false, features)?;
+        let err_mode = UCP_ERR_HANDLING_MODE_NONE;
+        Ok(Self {
+            err_mode,
+            ..context
+        })
+    }
+
+    fn with(ucp: &'static Ucp, shared: bool, features: ucp_feature) -> Result<Self, String> {
         let fields = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
         let params = ucp_params_t {
             field_mask: fields.into(),
-            features: (UCP_FEATURE_RMA | UCP_FEATURE_EXPORTED_MEMH).into(),
+            features: features.into(),
             mt_workers_shared: shared.into(),
             ..Default::default()
         };
@@ -55,7 +75,12 @@ impl Context {
         let status = unsafe {
             ucp.ucp_init_version(API.0, API.1, &raw const params, null(), &raw mut handle)
         };
-        let context = Self { ucp, handle };
+        let err_mode = UCP_ERR_HANDLING_MODE_PEER;
+        let context = Self {
+            ucp,
+            handle,
+            err_mode,
+        };
         context.check("ucp_init", status)?;
         Ok(context)
     }
@@ -164,7 +189,7 @@ impl Context {
         let params = ucp_ep_params_t {
             field_mask: fields.into(),
             address,
-            err_mode: UCP_ERR_HANDLING_MODE_PEER,
+            err_mode: self.err_mode,
             ..Default::default()
         };
         let mut endpoint = null_mut();
@@ -253,6 +278,54 @@ impl Loopback {
         unsafe { ucp.ucp_rkey_destroy(rkey) };
         self.context.unmap(source)?;
         got
+    }
+
+    /// Lets the adapter add different numbers to words of this process's memory, at its begin and
+    /// at increasing offsets, and checks each word and each earlier value.
+    pub(crate) fn add(&self, memh: ucp_mem_h, words: *mut u64, times: u64) -> Result<(), String> {
+        let rkey = self.own_rkey(memh)?;
+        let mut all = Ok(());
+        for number in 0..times {
+            let at = usize::try_from(number * number).map_err(|error| error.to_string())?;
+            // SAFETY: the caller's memory has this word, and nothing else accesses it.
+            let word = unsafe { AtomicU64::from_ptr(words.add(at)) };
+            let (before, operand) = (word.load(Ordering::SeqCst), number << 33 | 1);
+            let mut fetched = 0_u64;
+            let params = ucp_request_param_t {
+                op_attr_mask: UCP_OP_ATTR_FIELD_DATATYPE | UCP_OP_ATTR_FIELD_REPLY_BUFFER,
+                datatype: ucp_dt_make_contig(8),
+                reply_buffer: (&raw mut fetched).cast(),
+                ..Default::default()
+            };
+            // SAFETY: operand and result live until the request is complete.
+            let request = unsafe {
+                self.context.ucp.ucp_atomic_op_nbx(
+                    self.endpoint,
+                    UCP_ATOMIC_OP_ADD,
+                    (&raw const operand).cast(),
+                    1,
+                    word.as_ptr().addr() as u64,
+                    rkey,
+                    &raw const params,
+                )
+            };
+            let added = self.wait("ucp_atomic_op_nbx", request);
+            let after = word.load(Ordering::SeqCst);
+            all = added.and(
+                match (fetched == before, after == before.wrapping_add(operand)) {
+                    (true, true) => Ok(()),
+                    _ => Err(format!(
+                        "word {at}: {before:#x}, fetched {fetched:#x}, now {after:#x}"
+                    )),
+                },
+            );
+            if all.is_err() {
+                break;
+            }
+        }
+        // SAFETY: no operation uses it any more.
+        unsafe { self.context.ucp.ucp_rkey_destroy(rkey) };
+        all
     }
 
     /// An rkey of this process's own memory, for the connection to itself.

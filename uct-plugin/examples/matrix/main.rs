@@ -3,6 +3,7 @@
 //! moves the host's bytes and checks every one of them.
 
 mod agent;
+mod atomics;
 mod cases;
 mod context;
 mod counters;
@@ -116,7 +117,12 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Vec<Row> {
     let mut rows = Vec::new();
     for ucx in &arguments.versions {
-        for case in CASES.iter().chain(defects::CASES).chain(older::CASES) {
+        for case in CASES
+            .iter()
+            .chain(atomics::CASES)
+            .chain(defects::CASES)
+            .chain(older::CASES)
+        {
             for &entry_point in case.entry_points {
                 let name = format!("{} {} {}", ucx.version, entry_point.name(), case.name);
                 if !arguments.wants(&name) || !fits(case, entry_point, ucx, arguments) {

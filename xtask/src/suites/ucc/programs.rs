@@ -272,12 +272,12 @@ pub(super) struct Stock {
 const KEY_PER_BUFFER: [u64; 6] = [2, 2, 2, 2, 0, 0];
 /// A pool: source and destination are bound and invalidated.
 const POOL: [u64; 6] = [0, 0, 0, 0, 2, 2];
-/// `ucc_mem_map` packs remote keys with 64-bit atomics, for which UCX creates another key per buffer.
+/// `ucc_mem_map` packs remote keys with 64-bit atomics, for which stock UCX creates another key per buffer.
 const POOL_AND_ATOMIC_KEYS: [u64; 6] = [2, 2, 0, 0, 2, 2];
-/// Avoids these keys: the programs use no atomics on the memory.
+/// Makes stock UCX create none.
 const NO_ATOMIC_KEYS: &[(&str, &str)] = &[("UCX_IB_INDIRECT_ATOMIC", "n")];
-/// Avoids the same keys, and D24 for blocks that UCX would copy with the CPU.
-const SMALL: &[(&str, &str)] = &[("UCX_IB_INDIRECT_ATOMIC", "n"), ("UCX_ZCOPY_THRESH", "0")];
+/// Avoids D24 for blocks that UCX would copy with the CPU.
+const SMALL: &[(&str, &str)] = &[("UCX_ZCOPY_THRESH", "0")];
 
 const fn stock(
     mode: &'static str,
@@ -302,11 +302,11 @@ pub(super) const STOCK: &[Stock] = &[
     stock("sliding", 64, "xgvmi", &[], POOL),
     stock("alltoall", 16384, "stock", &[], POOL_AND_ATOMIC_KEYS),
     stock("alltoall", 16384, "stock", NO_ATOMIC_KEYS, POOL),
-    stock("alltoall", 16384, "xgvmi", NO_ATOMIC_KEYS, POOL),
+    stock("alltoall", 16384, "xgvmi", &[], POOL),
     stock("alltoall", 512, "xgvmi", SMALL, POOL),
     stock("alltoallv", 65536, "ksm", NO_ATOMIC_KEYS, KEY_PER_BUFFER),
     stock("alltoallv", 65536, "stock", NO_ATOMIC_KEYS, POOL),
-    stock("alltoallv", 65536, "xgvmi", NO_ATOMIC_KEYS, POOL),
+    stock("alltoallv", 65536, "xgvmi", &[], POOL),
 ];
 
 impl Stock {
@@ -373,6 +373,8 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
             .into_iter()
             .map(variable),
         );
+        // By default UCX decides this by the processor. With relaxed ordering, UCX's other key stays.
+        variables.push(variable(("UCX_IB_PCI_RELAXED_ORDERING", "n")));
         if stock.scheme == "ksm" {
             variables.push(variable(("UCX_IB_XGVMI_UMR_ENABLE", "n")));
         }
