@@ -135,8 +135,8 @@ unsafe fn pack_remote(
     memh: MemHandle,
     buffer: *mut c_void,
 ) -> Option<UcsStatus> {
-    // SAFETY: by the contract of this function.
-    if !unsafe { rkey::may_serve(memh) } {
+    // SAFETY: every memory handle starts with these fields.
+    if !rkey::may_serve(unsafe { (*memh.cast::<MemhHead>()).flags }) {
         return None;
     }
     // SAFETY: by the contract of this function.
@@ -204,6 +204,9 @@ unsafe fn first(
     });
     match registration.decide(drawn.map_or(Exported::Natively, Exported::FromPool)) {
         Ok(()) => {
+            if drawn.is_some() {
+                rkey::exported();
+            }
             std::mem::forget(surplus);
             drawn
         }

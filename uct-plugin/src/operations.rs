@@ -53,12 +53,12 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
 ) -> UcsStatus {
     // An ordinary rkey is the hot case. The library does not serve it and passes it on after a few
     // loads.
+    // SAFETY: UCX passes a live memory handle, which starts with these fields.
+    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
     // SAFETY: UCX passes parameters.
     if !unsafe { MkeyPackParams::is_export(params) }
-        // SAFETY: UCX passes a live memory handle, which starts with these fields.
-        && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
-        // SAFETY: as above.
-        && !unsafe { rkey::may_serve(memh) }
+        && flags & memh_flags::IMPORTED == 0
+        && !rkey::may_serve(flags)
         // SAFETY: UCX passes an open memory domain.
         && let Some(mkey_pack) = unsafe { original::mkey_pack_of_first_table(md) }
     {

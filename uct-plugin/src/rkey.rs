@@ -24,32 +24,36 @@ use crate::abi::{
     MemhHead, memh_flags,
 };
 use crate::check::{MdFacts, read_word};
+use crate::hot::HOT;
 use crate::md::Md;
-use crate::registrations::{Exported, REGISTRATIONS, Registration};
+use crate::registrations::{Exported, REGISTRATIONS};
 
-/// True if [`pack`] may serve a remote key of the memory.
-///
-/// # Safety
-/// `memh` must be a live memory handle.
-#[inline]
-pub(crate) unsafe fn may_serve(memh: MemHandle) -> bool {
-    // SAFETY: every memory handle starts with these fields.
-    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
+/// True if [`pack`] may serve a remote key of memory with these flags. In a process that exports
+/// nothing, this is all that the library adds to such a key.
+#[inline(always)]
+pub(crate) fn may_serve(flags: u32) -> bool {
     flags & (memh_flags::ATOMIC | memh_flags::MULTITHREADED) == memh_flags::ATOMIC
-        && REGISTRATIONS.find(memh).is_some_and(is_from_pool)
+        && HOT.has_exported.load(Ordering::Relaxed)
 }
 
-fn is_from_pool(registration: &Registration) -> bool {
-    matches!(registration.exported(), Exported::FromPool(_))
+/// Remembers that this process exports memory with keys of a pool.
+pub(crate) fn exported() {
+    // Only the first export writes the line, which every call reads.
+    if !HOT.has_exported.load(Ordering::Relaxed) {
+        HOT.has_exported.store(true, Ordering::Relaxed);
+    }
 }
 
-/// The remote key of memory for which [`may_serve`] is true, as UCX packs it
+/// The remote key of memory for which [`may_serve`] is true, if it has a key of the pool, as UCX packs it
 /// (`uct_ib_md_pack_rkey`, `src/uct/ib/base/ib_md.h`). `None` if UCX's own operation must pack it.
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
 pub(crate) unsafe fn pack(served: &Md, memh: MemHandle) -> Option<u64> {
     let registration = REGISTRATIONS.find(memh)?;
+    if !matches!(registration.exported(), Exported::FromPool(_)) {
+        return None;
+    }
     // SAFETY: every memory handle starts with these fields.
     let head = unsafe { memh.cast::<MemhHead>().read() };
     let wanted = Wanted {

@@ -605,8 +605,9 @@ fn weight(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
 /// Instructions that the library adds to ordinary operations, at UCP's interface.
 fn overhead(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
     const CALLS: u32 = 8;
-    // Percent.
-    const OVERHEAD_MAX: u64 = 2;
+    // Of the library. UCX's own instructions depend on the processor: with relaxed ordering of PCI, which UCX chooses by
+    // it, UCX registers memory twice.
+    const ADDED_MAX: [(&str, u64); 2] = [("ucp_mem_map", 200), ("ucp_rkey_pack", 32)];
     let mut peer = Peer::start(launch, ucx, Side::Host, entry_point, &[])?;
     let answer = peer.ask(&format!("steps {CALLS}"))?;
     peer.log()?;
@@ -620,10 +621,10 @@ fn overhead(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
             .figures
             .add("rkey_pack_added_instructions", *pack_added);
     }
-    for (what, [added, rest]) in ["ucp_mem_map", "ucp_rkey_pack"].iter().zip(pairs) {
-        // Zero would mean that the library is missing, and UCX itself needs more than a thousand.
-        let is_counted = *added > 0 && *rest > 1000;
-        if !is_counted || 100 * added > OVERHEAD_MAX * rest {
+    for ((what, added_max), [added, rest]) in ADDED_MAX.iter().zip(pairs) {
+        // Zero would mean that the library is missing, and UCX itself needs hundreds.
+        let is_counted = *added > 0 && *rest > 300;
+        if !is_counted || added > added_max {
             return Err(format!(
                 "{what}: {rest} instructions, and {added} of the library"
             ));
