@@ -196,7 +196,7 @@ const CRATES: &[Crate] = &[
             ("options", &["key_file", "config"]),
             (
                 "UCX in this process",
-                &["original", "check", "chunks", "ucp"],
+                &["original", "check", "chunks", "rkey", "ucp"],
             ),
             (
                 "records",

@@ -139,10 +139,15 @@ unsafe fn pack_remote(
     if !rkey::may_serve(unsafe { (*memh.cast::<MemhHead>()).flags }) {
         return None;
     }
+    let registration = REGISTRATIONS.find(memh)?;
+    let Exported::FromPool(_) = registration.exported() else {
+        return None;
+    };
     // SAFETY: by the contract of this function.
     let served = unsafe { serve::get(object, md) }?;
-    // SAFETY: as above.
-    let packed = unsafe { rkey::pack(served, memh) }?;
+    let memory = (registration.address(), registration.length());
+    // SAFETY: as above; the registration is that of the handle.
+    let packed = unsafe { served.keys().pack(served.facts(), memh, memory) }?;
     // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
     unsafe { buffer.cast::<u64>().write_unaligned(packed) };
     Some(UcsStatus::OK)

@@ -25,8 +25,6 @@ use crate::abi::{
 };
 use crate::check::{MdFacts, read_word};
 use crate::hot::HOT;
-use crate::md::Md;
-use crate::registrations::{Exported, REGISTRATIONS};
 
 /// True if [`pack`] may serve a remote key of memory with these flags. In a process that exports
 /// nothing, this is all that the library adds to such a key.
@@ -42,29 +40,6 @@ pub(crate) fn exported() {
     if !HOT.has_exported.load(Ordering::Relaxed) {
         HOT.has_exported.store(true, Ordering::Relaxed);
     }
-}
-
-/// The remote key of memory for which [`may_serve`] is true, if it has a key of the pool, as UCX packs it
-/// (`uct_ib_md_pack_rkey`, `src/uct/ib/base/ib_md.h`). `None` if UCX's own operation must pack it.
-///
-/// # Safety
-/// `memh` must be a live memory handle of `served`.
-pub(crate) unsafe fn pack(served: &Md, memh: MemHandle) -> Option<u64> {
-    let registration = REGISTRATIONS.find(memh)?;
-    if !matches!(registration.exported(), Exported::FromPool(_)) {
-        return None;
-    }
-    // SAFETY: every memory handle starts with these fields.
-    let head = unsafe { memh.cast::<MemhHead>().read() };
-    let wanted = Wanted {
-        memh: memh.addr(),
-        address: registration.address(),
-        length: registration.length(),
-        head,
-    };
-    // SAFETY: by the contract of this function.
-    let atomic = unsafe { served.keys().atomic_rkey(served.facts(), &wanted) }?;
-    (atomic == INVALID_MKEY).then(|| packed(head.rkey, INVALID_MKEY))
 }
 
 /// The packed form: the key for atomics is the upper half.
@@ -92,6 +67,32 @@ struct Wanted {
 }
 
 impl Place {
+    /// The remote key of memory that has a key of the pool and for which [`may_serve`] is true, as
+    /// UCX packs it (`uct_ib_md_pack_rkey`, `src/uct/ib/base/ib_md.h`). `None` if UCX's own operation
+    /// must pack it.
+    ///
+    /// # Safety
+    /// `memh` must be a live memory handle of the domain of this place, with these facts, registered
+    /// with this address and length.
+    pub(crate) unsafe fn pack(
+        &self,
+        facts: &MdFacts,
+        memh: MemHandle,
+        (address, length): (usize, usize),
+    ) -> Option<u64> {
+        // SAFETY: every memory handle starts with these fields.
+        let head = unsafe { memh.cast::<MemhHead>().read() };
+        let wanted = Wanted {
+            memh: memh.addr(),
+            address,
+            length,
+            head,
+        };
+        // SAFETY: by the contract of this function.
+        let atomic = unsafe { self.atomic_rkey(facts, &wanted) }?;
+        (atomic == INVALID_MKEY).then(|| packed(head.rkey, INVALID_MKEY))
+    }
+
     /// The key for atomics of a memory handle. `None` if its place is not found.
     ///
     /// # Safety

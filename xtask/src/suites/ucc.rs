@@ -146,6 +146,10 @@ const TESTS: &[(&str, Test)] = &[
     ),
     ("ucc_test_mpi with a malformed file", faults::malformed_file),
     (
+        "ucc_test_mpi with a UCC of 1.4 and of 1.10",
+        faults::unknown_ucc,
+    ),
+    (
         "ucc_test_mpi without services, on failure to connect",
         faults::no_fallback,
     ),

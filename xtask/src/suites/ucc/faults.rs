@@ -1,14 +1,16 @@
 //! Services that cannot serve and options that cannot be right: one clear line on rank 0, and UCC's other components carry
 //! out every collective.
 
-use super::job::{Backend, Launcher, Services, Site, Variable, variable};
-use super::{FALLING_BACK, LIMIT, none_failed, succeed, traced};
+use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
+use super::{COMPILE, FALLING_BACK, LIMIT, none_failed, succeed, traced};
 use crate::process::{self, Running};
+use crate::setup::tree::UccTree;
 use crate::suites::pair::{Testbed, free_port};
 use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 /// Time limit for a script that opens a port.
@@ -197,6 +199,72 @@ pub(super) fn options_in_files(site: &Site<'_>) -> Result<()> {
     );
     ensure!(services.completed()? > 0, "{output}");
     Ok(())
+}
+
+/// A `libucc.so.1` that says that it is version 1.MINOR.0. Everything else comes from the library that it needs.
+const VERSION_STUB: &str = "\
+void ucc_get_version(unsigned *major, unsigned *minor, unsigned *release)
+{
+	*major = 1;
+	*minor = MINOR;
+	*release = 0;
+}
+";
+
+/// A UCC whose structures the component does not know, older or newer: one line per process, and the component is not used.
+pub(super) fn unknown_ucc(site: &Site<'_>) -> Result<()> {
+    for minor in [4, 10] {
+        let services = site.services("stock", &[])?;
+        let path = stage_of_version(site, minor)?;
+        let program = site.test_program(FALLING_BACK);
+        let vary = |_| vec![variable(("LD_LIBRARY_PATH", &path))];
+        let output = succeed(&mut site.traced(&services, Launcher::OpenMpi, &program, vary))?;
+        none_failed(&output)?;
+        let [offloaded, left] = traced(&output);
+        ensure!(
+            offloaded == 0 && left > 0,
+            "1.{minor}: {offloaded} were offloaded, {left} were not:\n{output}"
+        );
+        let lines = output.lines().filter(|line| line.contains("TL_XGVMI"));
+        let lines: Vec<&str> = lines.collect();
+        let expect =
+            format!("UCC 1.{minor}.0 is not used: the component does not know this version");
+        let ranks = usize::try_from(RANKS)?;
+        ensure!(
+            lines.len() == ranks && lines.iter().all(|line| line.contains(&expect)),
+            "not {ranks} lines with '{expect}' but {lines:#?} of\n{output}"
+        );
+    }
+    Ok(())
+}
+
+/// A library path where UCC is version 1.`minor` and has the stage's components.
+fn stage_of_version(site: &Site<'_>, minor: u32) -> Result<String> {
+    let dir = site.world.dir.join(format!("ucc-1.{minor}"));
+    let _ = fs::remove_dir_all(&dir);
+    let real = dir.join("real");
+    fs::create_dir_all(&real).with_context(|| format!("cannot create {}", real.display()))?;
+    let (stub, needed) = (dir.join("stub.c"), real.join("libucc.so.1"));
+    fs::write(&stub, VERSION_STUB)?;
+    // A library without a name: the stub then needs it by its path, and not by the stub's own name.
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(&needed);
+    process::stdout(&mut cc, COMPILE)?;
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", &format!("-DMINOR={minor}")])
+        .args(["-Wl,-soname,libucc.so.1", "-Wl,--no-as-needed", "-o"])
+        .arg(dir.join("libucc.so.1"))
+        .args([&stub, &needed]);
+    process::stdout(&mut cc, COMPILE)?;
+    fs::remove_file(&needed)?;
+    symlink(site.stage.join("libucc.so.1"), &needed)?;
+    symlink(site.stage.join("ucc"), real.join("ucc"))?;
+    Ok(format!(
+        "{}:{}",
+        dir.display(),
+        UccTree::library_path(&site.stage)
+    ))
 }
 
 fn services_at(port: u16) -> Variable {
