@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result};
 use std::collections::VecDeque;
-use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::{Mutex, PoisonError};
@@ -23,7 +22,7 @@ const KEPT_MAX: usize = 256;
 /// The next port of this process, and the reservations of the last ones.
 static CHOSEN: Mutex<(Option<u16>, VecDeque<UnixListener>)> = Mutex::new((None, VecDeque::new()));
 
-/// A TCP port without a listener on 127.0.0.1, for a server that starts later. No two calls return the same port as long as the
+/// A TCP port without a listener at any address, for a server that starts later. No two calls return the same port as long as the
 /// calling processes live, with up to 256 ports per process.
 ///
 /// Any thread may call it.
@@ -61,8 +60,8 @@ fn first_of(process: u32) -> u16 {
 fn reserve(port: u16) -> Option<UnixListener> {
     let name = SocketAddr::from_abstract_name(format!("xgvmi-port-{port}")).ok()?;
     let reservation = UnixListener::bind_addr(&name).ok()?;
-    TcpListener::bind(("127.0.0.1", port)).ok()?;
-    Some(reservation)
+    // Without a bind as a trial: a process that another thread forks at that moment would hold the port until its `execve`.
+    (!listens(port)).then_some(reservation)
 }
 
 /// Whether a socket listens on `port`, at any address. Reads the kernel's tables and does not connect: many test servers
@@ -85,6 +84,7 @@ pub fn listens(port: u16) -> bool {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::net::TcpListener;
 
     #[test]
     fn no_port_is_returned_twice() {
