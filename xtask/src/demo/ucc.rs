@@ -9,7 +9,7 @@ use crate::process;
 use crate::setup::{mpi, tree};
 use crate::suites::World;
 use crate::suites::pair::Testbed;
-use crate::suites::ucc::job::{Backend, Launcher, RANKS, Site, variable};
+use crate::suites::ucc::job::{Backend, Launcher, RANKS, STRICT_ORDER, Site, variable};
 use crate::suites::ucc::programs;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -232,7 +232,8 @@ fn one_way(
         let mut words = vec![path.as_str(), "--backend", "mpi", "--barrier", "sleep"];
         words.extend(["-c", "-u", "0", "--temp-buffers", "mmap"]);
         words.extend(shape);
-        runner.run(&words, trace, &[("OSU_MPI_LIBRARY", &library)])
+        let variables = [("OSU_MPI_LIBRARY", library.as_str()), STRICT_ORDER];
+        runner.run(&words, trace, &variables)
     };
     // UCC's trace costs time, so a short job proves who executes the collectives.
     if let Some(component) = way.traced {

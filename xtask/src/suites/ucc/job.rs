@@ -21,6 +21,9 @@ const OPEN_MPI_LIMIT_S: &str = "360";
 const RANKS_PER_NODE: &str = "2";
 /// Ranks of a job.
 pub(crate) const RANKS: u64 = 4;
+/// UCX uses relaxed ordering of PCI by default on some processors, and then creates more keys. This setting makes the counts
+/// independent of the processor.
+pub(crate) const STRICT_ORDER: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
 
 /// The tree, the component, and the emulated cluster's programs.
 pub(crate) struct Site<'a> {

@@ -1,7 +1,9 @@
 //! This project's own test programs on stock UCC: persistent collectives, services that fail under a program that goes
 //! on, and the collectives that UCC itself offloads.
 
-use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, device, variable};
+use super::job::{
+    Backend, Launcher, RANKS, STRICT_ORDER, Services, Site, Variable, device, variable,
+};
 use super::{LIMIT, succeed};
 use crate::process::{self, Running};
 use crate::setup::mpi;
@@ -373,8 +375,8 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
             .into_iter()
             .map(variable),
         );
-        // By default UCX decides this by the processor. With relaxed ordering, UCX's other key stays.
-        variables.push(variable(("UCX_IB_PCI_RELAXED_ORDERING", "n")));
+        // With relaxed ordering, UCX's other key stays.
+        variables.push(variable(STRICT_ORDER));
         if stock.scheme == "ksm" {
             variables.push(variable(("UCX_IB_XGVMI_UMR_ENABLE", "n")));
         }
