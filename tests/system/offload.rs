@@ -237,6 +237,17 @@ impl Process {
         Ok((status.code(), said))
     }
 
+    /// Waits for its end as a rank that succeeds. Returns the number of verified bytes.
+    fn succeed(&mut self) -> Result<u64> {
+        let (code, said) = self.end(LIMIT, &[" bytes verified"])?;
+        ensure!(
+            code == Some(0),
+            "exit code {code:?}: `{}`\n{said}",
+            self.shown
+        );
+        verified_bytes(&said)
+    }
+
     pub(crate) fn has_ended(&mut self) -> bool {
         self.group.has_ended()
     }
@@ -249,17 +260,17 @@ impl Process {
     }
 }
 
-/// All ranks succeed. Returns the number of verified bytes.
-pub(crate) fn succeed(ranks: Vec<Process>) -> Result<u64> {
+/// All ranks succeed. Returns the number of verified bytes. An error contains the output of every rank: one that waits for
+/// another does not know why that one has failed.
+pub(crate) fn succeed(mut ranks: Vec<Process>) -> Result<u64> {
     let mut verified = 0;
-    for mut rank in ranks {
-        let (code, said) = rank.end(LIMIT, &[" bytes verified"])?;
-        ensure!(
-            code == Some(0),
-            "exit code {code:?}: `{}`\n{said}",
-            rank.shown
-        );
-        verified += verified_bytes(&said)?;
+    for at in 0..ranks.len() {
+        verified += ranks[at].succeed().with_context(|| {
+            let said = ranks.iter().enumerate();
+            let said =
+                said.map(|(rank, process)| format!("rank {rank} says: {}\n", process.said()));
+            said.collect::<String>()
+        })?;
     }
     Ok(verified)
 }
