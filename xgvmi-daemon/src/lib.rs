@@ -37,6 +37,7 @@ mod ready;
 mod secret;
 mod signal;
 pub mod status;
+mod text;
 mod workers;
 
 pub use background::Background;
@@ -55,4 +56,5 @@ pub use random::random;
 pub use ready::notify;
 pub use secret::Secret;
 pub use signal::{Asked, Signals};
+pub use text::printable;
 pub use workers::supervise;

@@ -9,8 +9,8 @@ use super::scheme::Scheme;
 use super::token::Token;
 use super::wire::{Export, ExportRef, get_export, put_export};
 use serde::{Deserialize, Serialize};
-use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
@@ -31,6 +31,9 @@ pub(super) const ADDRESS_MAX: usize = 64 << 10;
 
 /// The longest announcement: a pool of 65,536 keys takes half a megabyte.
 pub(super) const ANNOUNCEMENT_MAX: usize = 16 << 20;
+
+/// The longest `host:port` of an SP. A host name has at most 253 bytes.
+const TCP_ADDRESS_MAX: usize = 512;
 
 /// The longest failure reason that a frame carries.
 const REASON_MAX: usize = 2048;
@@ -188,7 +191,7 @@ impl Frame {
                 let mut reader = Reader::new("KEYS", body);
                 let keys = Keys {
                     token: Token(reader.raw()?),
-                    address: limited(&mut reader, ADDRESS_MAX)?,
+                    address: worker_address(&mut reader)?,
                     announcement: limited(&mut reader, ANNOUNCEMENT_MAX)?,
                     greeting: get_export(&mut reader)?
                         .map(ExportRef::to_export)
@@ -231,7 +234,7 @@ impl Frame {
                 reader.end()?;
                 // The reason appears in logs and on terminals.
                 let reason = String::from_utf8_lossy(&reason);
-                Self::Abort(reason.replace(|c: char| c.is_control(), " "))
+                Self::Abort(printable(&reason, REASON_MAX))
             }
             11 => {
                 let mut reader = Reader::new("MORE", body);
@@ -292,13 +295,27 @@ fn put_address(writer: &mut Writer, service: &ServiceAddress) {
 
 fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
     let unique = reader.u64()?;
-    // A host name has at most 253 bytes.
-    let tcp = limited(reader, 512)?;
+    let tcp = String::from_utf8(limited(reader, TCP_ADDRESS_MAX)?).ok();
+    let tcp = tcp.filter(|tcp| is_tcp_address(tcp));
     Ok(ServiceAddress {
         unique,
-        tcp: String::from_utf8(tcp).map_err(|_| reader.fault("without a readable address"))?,
-        worker: limited(reader, ADDRESS_MAX)?,
+        tcp: tcp.ok_or_else(|| reader.fault("without a readable address"))?,
+        worker: worker_address(reader)?,
     })
+}
+
+/// Whether a text can be `host:port`. It appears in logs, so it has no spaces or control characters.
+pub(super) fn is_tcp_address(text: &str) -> bool {
+    (1..=TCP_ADDRESS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Address of a UCP worker. UCX reads it without its length, so at least it is not empty.
+fn worker_address(reader: &mut Reader<'_>) -> Result<Vec<u8>, BadMessage> {
+    let address = limited(reader, ADDRESS_MAX)?;
+    if address.is_empty() {
+        return Err(reader.fault("without the address of a worker"));
+    }
+    Ok(address)
 }
 
 fn limited(reader: &mut Reader<'_>, max: usize) -> Result<Vec<u8>, BadMessage> {
@@ -413,6 +430,34 @@ mod tests {
             panic!("not an abort")
         };
         assert!(reason.len() <= REASON_MAX + 3 && !reason.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn an_address_in_a_table_forges_no_log() {
+        let table = |tcp: &str, worker: &[u8]| {
+            let service = ServiceAddress {
+                unique: 1,
+                tcp: tcp.to_owned(),
+                worker: worker.to_vec(),
+            };
+            let table = Table {
+                services: vec![service],
+                service_of: vec![0],
+            };
+            Frame::parse(&Frame::Table(table).to_bytes())
+        };
+        assert!(table("[fe80::1%tmfifo]:7700", b"w").is_ok());
+        for tcp in [
+            "",
+            "dpu0:1\nxgvmi-sp dpu0:7700: job 0: done",
+            "dpu0 :1",
+            "größe:1",
+        ] {
+            let error = table(tcp, b"w").unwrap_err().to_string();
+            assert!(error.contains("without a readable address"), "{error}");
+        }
+        let error = table("dpu0:7700", b"").unwrap_err().to_string();
+        assert!(error.contains("without the address of a worker"), "{error}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod buffer;
 use super::budget::{Budget, Exceeded, Share};
 use super::poll::{poll, pollfd};
 use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
+use super::text::printable;
 use buffer::Buffer;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
@@ -36,6 +37,9 @@ const VISIT_MAX: usize = 256 << 10;
 /// Bytes per read.
 const CHUNK: usize = 16 << 10;
 
+/// The longest reason of a refusal in bytes.
+const REASON_MAX: usize = STRANGER_FRAME_MAX / 2;
+
 /// Interval between attempts to reach a peer that does not listen yet.
 const RETRY: Duration = Duration::from_millis(20);
 
@@ -57,7 +61,7 @@ pub enum LinkError {
     /// The peer has closed the connection, and all its frames have been taken.
     #[error("the connection is closed")]
     Closed,
-    /// The peer refuses; the text is the peer's.
+    /// The peer refuses; the text is the peer's, in one line of printable characters.
     #[error("{0}")]
     Refused(String),
     /// The peer uses another protocol.
@@ -291,7 +295,7 @@ impl Link {
 
     /// Sends the reason for a refusal to the peer and closes the connection afterwards.
     pub fn refuse(&mut self, reason: &str) {
-        let end = reason.len().min(STRANGER_FRAME_MAX / 2);
+        let end = reason.len().min(REASON_MAX);
         // If the send fails, the peer sees a closed connection. The peer replaces a truncated character.
         let _ = self.put(Class::Refused, &reason.as_bytes()[..end]);
         self.close_when_sent();
@@ -491,9 +495,9 @@ impl Link {
     fn hear(&mut self, class: Class, body: Vec<u8>) -> Result<Option<Vec<u8>>, LinkError> {
         let malformed = LinkError::Malformed;
         if class == Class::Refused {
-            return Err(LinkError::Refused(
-                String::from_utf8_lossy(&body).into_owned(),
-            ));
+            // Anybody on the way can write this frame before the secret is proved, and the reason appears in logs.
+            let reason = String::from_utf8_lossy(&body);
+            return Err(LinkError::Refused(printable(&reason, REASON_MAX)));
         }
         let word = || {
             <[u8; WORD]>::try_from(&body[..])

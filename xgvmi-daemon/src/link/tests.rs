@@ -247,3 +247,36 @@ fn nobody_there_is_an_error_within_the_limit() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     assert!(reach("no port", RETRY).is_err());
 }
+
+#[test]
+fn a_reason_of_a_stranger_forges_no_log() {
+    let (mut left, right) = sockets();
+    let mut right =
+        Link::calling(right, PROTOCOL, Some(&secret("0123456789abcdef"))).expect("a link");
+    // Anybody who takes the call can refuse it before the secret is proved.
+    let reason = [
+        b"no\nservice: all is well \x1b[2J".as_slice(),
+        &[b'x'; 1 << 20],
+    ]
+    .concat();
+    let length = u32::try_from(1 + reason.len()).expect("short");
+    let head = [
+        b"test".as_slice(),
+        &3_u32.to_le_bytes(),
+        &length.to_le_bytes(),
+    ]
+    .concat();
+    let class = [Class::Refused as u8];
+    let sent = std::thread::spawn(move || {
+        left.write_all(&[&head[..], &class, &reason].concat())
+            .map(|()| left)
+    });
+    let told = right.wait(LIMIT).expect_err("refused").to_string();
+    // A close before would have discarded what was not read.
+    sent.join().expect("no panic").expect("sent");
+    assert_eq!(told.len(), REASON_MAX);
+    assert!(
+        told.starts_with("no service: all is well  [2Jxx"),
+        "{told:?}"
+    );
+}

@@ -1,5 +1,6 @@
 //! Options of an SP: flags override a file, the file overrides defaults.
 
+use crate::control::is_tcp_address;
 use crate::error::Result;
 use crate::scheme::Scheme;
 use crate::secret;
@@ -263,6 +264,12 @@ impl ServiceArgs {
         port_of(&options.listen)?;
         if let Some(advertise) = &options.advertise {
             port_of(advertise)?;
+            if !is_tcp_address(advertise) {
+                return Err(DaemonError::Options(format!(
+                    "advertise is {advertise:?}; it must be ASCII without spaces: use the host's IP address"
+                ))
+                .into());
+            }
         }
         Ok(options)
     }
@@ -331,6 +338,10 @@ mod tests {
         check(&["--direct-min", "255"], "direct-min is 255");
         check(&["--workers", "0"], "workers is 0");
         check(&["--listen", "nowhere"], "'nowhere' is no ADDR:PORT");
+        check(
+            &["--advertise", "dpu 0:7700"],
+            "advertise is \"dpu 0:7700\"",
+        );
         check(&["--spin-us", "1000001"], "spin-us");
         check(&["--silence-limit-s", "0"], "silence-limit-s is 0");
         check(&["--secret-file", "/nowhere"], "/nowhere");
