@@ -16,17 +16,19 @@
 use super::error::{DaemonError, Result};
 use super::random::random;
 use std::fmt;
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use xgvmi_pool::SecretError;
 
 /// Length of a nonce and of a proof in bytes.
 pub(crate) const WORD: usize = 32;
 
 /// Length of a frame's seal in bytes.
 pub(crate) const SEAL: usize = 16;
+
+/// The longest file with a secret: a secret with white space around it.
+const FILE_MAX: u64 = 2 * xgvmi_pool::Secret::BYTES_MAX as u64;
 
 /// A random number that is used once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,24 +94,44 @@ impl Secret {
     /// derives another key from the same file.
     ///
     /// # Errors
-    /// The file is unreadable, other users can access it (mode bits `o`), or it has fewer than 16 or more than 4,096
-    /// bytes.
+    /// The file is unreadable or no regular file, other users can access it (mode bits `o`), or it has fewer than 16 or
+    /// more than 4,096 bytes. A symbolic link is followed, and its target is checked.
     pub fn read(path: &Path, context: &str) -> Result<Self> {
         let refused =
             |what: String| DaemonError::Options(format!("the secret in {} {what}", path.display()));
-        let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        let unread = |error: io::Error| {
+            let path = path.display();
+            DaemonError::Options(format!("cannot read the secret in {path}: {error}"))
+        };
+        // A daemon also reads it while it serves: a FIFO must not stop it, and a device must not fill its memory.
+        let file = File::options()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+            .map_err(unread)?;
+        // The checks are of the file that is read, whatever takes its place meanwhile.
+        let metadata = file.metadata().map_err(unread)?;
+        if !metadata.is_file() {
+            return Err(refused("is no regular file".to_owned()));
+        }
+        let mode = metadata.permissions().mode();
         if mode & 0o007 != 0 {
             return Err(refused(format!(
                 "is open to everybody (mode {:03o}): chmod o= it",
                 mode & 0o777
             )));
         }
-        let secret = xgvmi_pool::Secret::from_file(path).map_err(|error| match error {
-            SecretError::File { .. } => DaemonError::Options(error.to_string()),
-            _ => refused(format!(
+        let none = |error: &dyn fmt::Display| {
+            refused(format!(
                 "is none: {error} (`openssl rand -hex 32` makes a good one)"
-            )),
-        })?;
+            ))
+        };
+        if metadata.len() > FILE_MAX {
+            return Err(none(&format_args!("a file of {} bytes", metadata.len())));
+        }
+        let mut text = Vec::new();
+        file.take(FILE_MAX).read_to_end(&mut text).map_err(unread)?;
+        let secret = xgvmi_pool::Secret::from_text(&text).map_err(|error| none(&error))?;
         Ok(Self(secret.derive_key(context)))
     }
 
@@ -309,6 +331,34 @@ mod tests {
     }
 
     #[test]
+    fn only_a_regular_file_of_few_is_a_secret() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| place.path().join(name);
+        let refused = |name: &str, expect: &str| {
+            let error = Secret::read(&path(name), "tests").unwrap_err().to_string();
+            assert!(error.contains(expect) && error.contains(name), "{error}");
+        };
+        let fifo = std::ffi::CString::new(path("fifo").to_str().expect("UTF-8")).expect("no zero");
+        // SAFETY: a path that ends with a zero.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        refused("fifo", "is no regular file");
+        std::os::unix::fs::symlink("/dev/zero", path("zeros")).expect("a link");
+        refused("zeros", "is no regular file");
+        refused("absent", "cannot read the secret");
+        // The mode of a link's target counts.
+        std::fs::write(path("open"), "0123456789abcdef").expect("written");
+        let mode = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path("open"), mode).expect("ours");
+        };
+        std::os::unix::fs::symlink(path("open"), path("link")).expect("a link");
+        mode(0o604);
+        refused("link", "is open to everybody (mode 604)");
+        mode(0o640);
+        assert_eq!(Secret::read(&path("link"), "tests").expect("read"), one());
+    }
+
+    #[test]
     fn a_secret_is_long_and_is_kept() {
         let check = |text: &str, expect: &str| {
             let error = secret(text).expect_err("refused").to_string();
@@ -325,6 +375,7 @@ mod tests {
             .expect_err("refused")
             .to_string();
         assert!(error.contains("mode 644"), "{error}");
+        check(&"x".repeat(9000), "a file of 9000 bytes");
         let shown = format!("{:?}", secret("0123456789abcdef"));
         assert_eq!(shown, "Ok(Secret(..))");
     }

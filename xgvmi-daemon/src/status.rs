@@ -1,10 +1,11 @@
 //! The status of a daemon on a local socket. Each connection receives one text, then the end of the stream.
 
 use super::error::{DaemonError, Result};
+use std::cell::LazyCell;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,10 +27,10 @@ pub struct StatusSocket {
 }
 
 impl StatusSocket {
-    /// Listens at `path`. Only the owner and the group can connect. The file of an ended daemon is replaced.
+    /// Listens at `path`. Only the owner and the group can connect. The socket of an ended daemon is replaced.
     ///
     /// # Errors
-    /// Errors of the system; [`DaemonError::Options`] if another daemon listens there.
+    /// Errors of the system; [`DaemonError::Options`] if another daemon listens there, or if the file is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
         let io = |error| DaemonError::io(format!("the status socket {}", path.display()), error);
         if UnixStream::connect(path).is_ok() {
@@ -38,9 +39,16 @@ impl StatusSocket {
                 path.display()
             )));
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
+        match fs::symlink_metadata(path) {
+            Ok(found) if found.file_type().is_socket() => fs::remove_file(path).map_err(io)?,
+            Ok(_) => {
+                return Err(DaemonError::Options(format!(
+                    "the status socket {} exists and is no socket: remove it, or give --status-socket FILE",
+                    path.display()
+                )));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io(error)),
         }
         let listener = UnixListener::bind(path).map_err(io)?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(io)?;
@@ -57,15 +65,17 @@ impl StatusSocket {
         self.listener.as_raw_fd()
     }
 
-    /// Answers the waiting clients. It never blocks: a client receives a truncated text if its socket buffer is full.
-    pub fn answer(&self, text: impl Fn() -> String) {
+    /// Answers some waiting clients with one text. It never blocks: a client receives a truncated text if its socket
+    /// buffer is full.
+    pub fn answer(&self, text: impl FnOnce() -> String) {
+        let text = LazyCell::new(text);
         for _ in 0..VISIT_MAX {
             let Ok((mut client, _)) = self.listener.accept() else {
                 return;
             };
             if client.set_nonblocking(true).is_ok() {
                 // The client may have disconnected.
-                let _ = client.write_all(text().as_bytes());
+                let _ = client.write_all(text.as_bytes());
             }
         }
     }
@@ -147,10 +157,54 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("precious");
+        fs::write(&path, "data").expect("written");
+        let error = StatusSocket::bind(&path).unwrap_err().to_string();
+        assert!(
+            error.contains("precious exists and is no socket"),
+            "{error}"
+        );
+        assert_eq!(fs::read(&path).expect("still there"), b"data");
+    }
+
+    #[test]
+    fn clients_that_never_read_hold_nobody_up() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("status.sock");
+        let socket = StatusSocket::bind(&path).expect("bound");
+        let text = "x".repeat(1 << 20);
+        let mut texts = 0;
+        let mut clients = Vec::new();
+        for _ in 0..250 {
+            for _ in 0..VISIT_MAX {
+                clients.push(UnixStream::connect(&path).expect("connected"));
+            }
+            socket.answer(|| {
+                texts += 1;
+                text.clone()
+            });
+            if clients.len() < 100 {
+                continue;
+            }
+            for mut client in clients.drain(..) {
+                let mut answer = Vec::new();
+                client.read_to_end(&mut answer).expect("closed");
+                assert!(!answer.is_empty() && answer.iter().all(|byte| *byte == b'x'));
+            }
+        }
+        // One text for all clients of a visit, and none without a client.
+        socket.answer(|| unreachable!("nobody waits"));
+        assert_eq!((texts, clients.len()), (250, 0));
+    }
+
+    #[test]
     fn a_client_gets_the_text_and_a_left_file_is_replaced() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("status.sock");
-        fs::write(&path, "left").expect("written");
+        // The file of a daemon that was killed.
+        drop(UnixListener::bind(&path).expect("bound"));
         let socket = StatusSocket::bind(&path).expect("bound");
         let client = {
             let path = path.clone();

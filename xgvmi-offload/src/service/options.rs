@@ -263,16 +263,22 @@ impl ServiceArgs {
         within("jobs", options.jobs.unwrap_or(1), 1..=u64::MAX)?;
         port_of(&options.listen)?;
         if let Some(advertise) = &options.advertise {
-            port_of(advertise)?;
-            if !is_tcp_address(advertise) {
-                return Err(DaemonError::Options(format!(
-                    "advertise is {advertise:?}; it must be ASCII without spaces: use the host's IP address"
-                ))
-                .into());
-            }
+            check_advertise(advertise)?;
         }
         Ok(options)
     }
+}
+
+/// Checks an address that other SPs and ranks receive.
+fn check_advertise(address: &str) -> Result<()> {
+    port_of(address)?;
+    if is_tcp_address(address) {
+        return Ok(());
+    }
+    Err(DaemonError::Options(format!(
+        "advertise is {address:?}; it must be ASCII without spaces: use the host's IP address"
+    ))
+    .into())
 }
 
 #[cfg(test)]
