@@ -60,6 +60,7 @@ const CRATES: &[Crate] = &[
                     "budget",
                     "codec",
                     "histogram",
+                    "text",
                     "log",
                     "memory",
                     "poll",
