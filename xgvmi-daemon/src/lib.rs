@@ -41,8 +41,8 @@ mod text;
 mod workers;
 
 pub use background::Background;
-pub use budget::Budget;
-pub use dialer::{Dialed, Dialer};
+pub use budget::{Budget, Payer};
+pub use dialer::{Dialed, Dialer, Group};
 pub use error::{DaemonError, Result};
 pub use histogram::Histogram;
 pub use link::{FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach};

@@ -393,6 +393,9 @@ impl Hello {
             rkey: reader.blob()?.to_vec(),
             address: reader.u64()?,
         };
+        if greeting.rkey.len() > PACKED_MAX {
+            return Err(reader.fault("too long in a packed key"));
+        }
         reader.end()?;
         Ok(Self {
             from,
@@ -494,6 +497,9 @@ impl<'a> DpuRts<'a> {
                 blocks: get_blocks(&mut reader)?,
                 rkey: reader.blob()?,
             };
+            if part.blocks.len() == 0 {
+                return Err(reader.fault("without blocks of one of its sources"));
+            }
             if part.rkey.len() > PACKED_MAX {
                 return Err(reader.fault("too long in a packed key"));
             }

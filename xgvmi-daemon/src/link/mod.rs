@@ -9,7 +9,7 @@
 
 mod buffer;
 
-use super::budget::{Budget, Exceeded, Share};
+use super::budget::{Budget, Exceeded, Payer, Share};
 use super::poll::{poll, pollfd};
 use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
@@ -264,6 +264,13 @@ impl Link {
     /// Accepts frames of up to `bytes` from now on. Call this after the peer has identified itself.
     pub fn set_frame_max(&mut self, bytes: usize) {
         self.frame_max = bytes.min(FRAME_MAX);
+    }
+
+    /// Names the payer of this connection's buffers. A connection that this side has opened has no limit before.
+    pub fn charge(&mut self, budget: &Budget, payer: Payer) {
+        self.share
+            .get_or_insert_with(|| budget.share())
+            .charge(payer);
     }
 
     /// The secret that both ends have proved.

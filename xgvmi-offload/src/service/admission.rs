@@ -28,7 +28,7 @@ impl<F: Fabric> Sp<F> {
         if let Err((kind, reason)) = self.check_hello(&hello) {
             return self.refuse(id, kind, &reason);
         }
-        self.connections.known(id);
+        self.connections.is_of(id, hello.job);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.link.set_frame_max(FRAME_MAX);
             connection.name = format!(
@@ -79,7 +79,8 @@ impl<F: Fabric> Sp<F> {
             return Err(("job_failed", reason));
         }
         match self.jobs.get(&hello.job) {
-            None if self.draining.is_some() => Err((
+            // A job whose UCX is being opened has begun.
+            None if self.draining.is_some() && !self.opening.contains(&hello.job) => Err((
                 "draining",
                 "this service ends when its jobs are done: use another one".to_owned(),
             )),
@@ -323,7 +324,7 @@ impl<F: Fabric> Sp<F> {
             Ok(token) => token,
             Err(error) => return self.refuse(id, "io", &format!("no random number: {error}")),
         };
-        self.connections.known(id);
+        self.connections.is_of(id, peer.job);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("service {} ({})", peer.index, connection.name);
             connection.role = Role::Service {
@@ -406,7 +407,7 @@ impl<F: Fabric> Sp<F> {
             let key = self.next_dial;
             self.next_dial += 1;
             self.dialing.insert(key, (id, index));
-            self.dialer.dial(key, &service.tcp, DIAL_LIMIT);
+            self.dialer.dial(id.0, key, &service.tcp, DIAL_LIMIT);
         }
         Ok(())
     }
@@ -442,7 +443,7 @@ impl<F: Fabric> Sp<F> {
                 let role = Role::Service { job: id, index };
                 let connection =
                     self.connections
-                        .add(link, name.clone(), role, None, &self.poller)?;
+                        .add_dialed(link, name.clone(), role, id, &self.poller)?;
                 Ok((connection, token))
             });
             match added {

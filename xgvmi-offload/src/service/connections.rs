@@ -6,13 +6,20 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
-use xgvmi_daemon::{Budget, Link, Poller, Secret};
+use xgvmi_daemon::{Budget, FRAME_MAX, Link, Payer, Poller, STRANGER_FRAME_MAX, Secret};
 
 /// Maximum number of connections: the ranks and SPs of all jobs, and some unidentified peers.
 pub(super) const CONNECTIONS_MAX: usize = 1 << 14;
 
-/// Maximum number of frames of one connection between two timer checks. A peer that sends more floods its connection.
-pub(super) const FRAMES_MAX: u32 = 4096;
+/// Maximum number of frames of one connection between two timer checks. A peer that sends more floods its connection. Ranks
+/// send a handful in all, and SPs a few beats per minute.
+pub(super) const FRAMES_MAX: u32 = 128;
+
+/// Share of the memory for frames that the connections of one address, or of one job, may use.
+const PAYERS: usize = 4;
+
+/// What a frame takes beside its body.
+const FRAME_OVERHEAD: usize = 64 << 10;
 
 /// Keys of the poller below this one do not belong to connections.
 pub(super) const KEY_FIRST: u64 = 16;
@@ -97,7 +104,11 @@ impl Connections {
         Self {
             all: HashMap::new(),
             next: 0,
-            budget: Budget::new(buffer_bytes_max),
+            // The longest frame always fits.
+            budget: Budget::with_payers(
+                buffer_bytes_max,
+                (buffer_bytes_max / PAYERS).max(FRAME_MAX + FRAME_OVERHEAD),
+            ),
             callers: HashMap::new(),
             callers_per_address,
         }
@@ -113,6 +124,7 @@ impl Connections {
     ) -> io::Result<Result<ConnectionId, (&'static str, String)>> {
         let mut link = Link::called(stream, FRAMES, secrets, &self.budget)?;
         let ip = address.ip();
+        link.charge(&self.budget, Payer::Address(ip));
         let callers = self.callers.get(&ip).copied().unwrap_or(0);
         let refusal = if self.all.len() >= CONNECTIONS_MAX {
             Some((
@@ -140,8 +152,27 @@ impl Connections {
             .map(Ok)
     }
 
-    /// Adds a connection that this SP has opened.
-    pub(super) fn add(
+    /// Adds a connection that this SP has opened to another SP of a job. The other end may be anything: the address is a
+    /// rank's.
+    pub(super) fn add_dialed(
+        &mut self,
+        mut link: Link,
+        name: String,
+        role: Role,
+        job: JobId,
+        poller: &Poller,
+    ) -> io::Result<ConnectionId> {
+        if self.all.len() >= CONNECTIONS_MAX {
+            return Err(io::Error::other(format!(
+                "{CONNECTIONS_MAX} connections are the most of a service"
+            )));
+        }
+        link.set_frame_max(STRANGER_FRAME_MAX);
+        link.charge(&self.budget, Payer::Group(job.0));
+        self.add(link, name, role, None, poller)
+    }
+
+    fn add(
         &mut self,
         link: Link,
         name: String,
@@ -191,6 +222,14 @@ impl Connections {
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Connection> {
         self.known(id);
         self.all.remove(&id)
+    }
+
+    /// The peer has named its job, which pays for its frames from now on.
+    pub(super) fn is_of(&mut self, id: ConnectionId, job: JobId) {
+        self.known(id);
+        if let Some(connection) = self.all.get_mut(&id) {
+            connection.link.charge(&self.budget, Payer::Group(job.0));
+        }
     }
 
     /// The peer is identified or leaves. It no longer counts as an unidentified peer.

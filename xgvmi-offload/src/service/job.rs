@@ -22,6 +22,9 @@ const SHUT_LIMIT: Duration = Duration::from_secs(2);
 const PROGRESS_MAX: u32 = 256;
 const MESSAGES_MAX: u32 = 256;
 
+/// Maximum number of SPs of a job: an SP has a TCP connection and an endpoint to each of the others.
+const SERVICES_MAX: usize = 1 << 13;
+
 /// A job. The fields drop in this order: operations before the objects that they use, connections before their worker,
 /// the worker before its context.
 #[derive(Debug)]
@@ -419,6 +422,22 @@ fn check_table(table: &Table, size: u32, unique: u64) -> Result<u32> {
         )));
     }
     let count = table.services.len();
+    if count > SERVICES_MAX {
+        return Err(failed(format!(
+            "a table of {count} services; the most of a job is {SERVICES_MAX}"
+        )));
+    }
+    let mut named = vec![false; count];
+    for of in &table.service_of {
+        if let Some(named) = named.get_mut(*of as usize) {
+            *named = true;
+        }
+    }
+    if let Some(idle) = named.iter().position(|named| !named) {
+        return Err(failed(format!(
+            "the table has service {idle}, and no rank of it"
+        )));
+    }
     if table.service_of.iter().any(|of| *of as usize >= count) {
         return Err(failed("the table names an SP that is not in it"));
     }

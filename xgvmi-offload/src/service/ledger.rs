@@ -254,6 +254,10 @@ impl Ledger {
         let local = self
             .local(rank)
             .ok_or_else(|| wrong("it is not this service's"))?;
+        // Memory follows the number of blocks.
+        if sends.len().max(receives.len()) > self.service_of.len() {
+            return Err(wrong("it has more blocks than the job has ranks"));
+        }
         let slots =
             Slots::new(receives).ok_or_else(|| wrong("it expects two blocks from one rank"))?;
         full("calls", self.participants, PARTICIPANTS_MAX)?;

@@ -113,12 +113,14 @@ impl<F: Fabric> Sp<F> {
             self.connections.leave(*connection, &self.poller);
         }
         self.counters.past.add(entry.job.moved());
-        self.close(entry.job);
+        self.close(id, entry.job);
         self.counters.jobs_failed += 1;
     }
 
     /// Releases a job in another thread.
-    fn close(&mut self, job: Job<F>) {
+    fn close(&mut self, id: JobId, job: Job<F>) {
+        self.dialer.cancel(id.0);
+        self.dialing.retain(|_, (of, _)| *of != id);
         if job.strangers() > 0 {
             *self.counters.refusals.entry(STRANGER).or_default() += job.strangers();
         }
@@ -149,7 +151,7 @@ impl<F: Fabric> Sp<F> {
             let moved = entry.job.moved();
             let (calls, blocks, copies) = (moved.calls, moved.blocks, moved.copies);
             self.counters.past.add(moved);
-            self.close(entry.job);
+            self.close(id, entry.job);
             self.counters.jobs_done += 1;
             self.log(
                 LogLevel::Info,

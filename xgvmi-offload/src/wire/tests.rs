@@ -137,3 +137,35 @@ fn identifiers_name_their_kinds() {
     }
     assert_eq!(Kind::from_id(Kind::COUNT), None);
 }
+
+#[test]
+fn keys_that_ucx_never_packs_are_refused() {
+    let hello = |bytes: usize| {
+        let greeting = Greeting {
+            rkey: vec![1; bytes],
+            address: 1,
+        };
+        let hello = Hello {
+            from: From::Service(1),
+            greeting: Some(greeting),
+        };
+        Hello::parse(&hello.to_bytes())
+    };
+    assert!(hello(PACKED_MAX).is_ok());
+    let error = hello(PACKED_MAX + 1).unwrap_err().to_string();
+    assert!(error.contains("too long in a packed key"), "{error}");
+    // A key without blocks would cost memory, and an offer has no limit of its own for such parts.
+    let part = [
+        &[0; 16][..],
+        &0_u64.to_le_bytes(),
+        &1_u64.to_le_bytes(),
+        b"k",
+    ]
+    .concat();
+    let rts = [&[0; 24][..], &1_u64.to_le_bytes(), &part, &[0; 8]].concat();
+    let error = DpuRts::parse(&rts).unwrap_err().to_string();
+    assert!(
+        error.contains("without blocks of one of its sources"),
+        "{error}"
+    );
+}

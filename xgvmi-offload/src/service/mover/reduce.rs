@@ -39,6 +39,10 @@ impl<T: Transport> Mover<T> {
         };
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
+        // Memory follows the number of members. Members that occur twice, or do not exist, are refused with their blocks.
+        if message.members.len() > self.from_ranks.len() {
+            return Err(wrong("it has more members than the job has ranks"));
+        }
         let mut members = message.members.iter();
         let place = members.position(|member| *member == rank);
         let place = place.ok_or_else(|| wrong("it is not a member"))?;

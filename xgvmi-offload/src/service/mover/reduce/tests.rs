@@ -408,7 +408,11 @@ fn what_no_rank_sends_fails_the_job() {
         &|message| message.members = vec![0, 7],
         "a rank that is not there",
     );
-    refused(&|message| message.members = vec![0, 1, 1], "two blocks");
+    refused(&|message| message.members = vec![0, 0], "two blocks");
+    refused(
+        &|message| message.members = vec![0, 1, 1],
+        "more members than the job has ranks",
+    );
     refused(&|message| message.short.push(1), "another number of bytes");
     refused(
         &|message| message.length = 1 << 20,
