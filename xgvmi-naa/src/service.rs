@@ -112,7 +112,7 @@ impl Service {
             options.sessions_max,
             options.session_bytes_max,
         );
-        let listener = TcpListener::bind(&options.listen)
+        let listener = xgvmi_daemon::listen(&options.listen)
             .with_context(|| format!("cannot listen on {}", options.listen))?;
         listener
             .set_nonblocking(true)

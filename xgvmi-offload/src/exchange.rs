@@ -35,7 +35,7 @@ impl TcpExchange {
     pub fn meet(address: &str, rank: u32, size: u32, limit: Duration) -> io::Result<Self> {
         let end = Instant::now() + limit;
         let streams = if rank == 0 {
-            gather(&TcpListener::bind(address)?, size, end)?
+            gather(&xgvmi_daemon::listen(address)?, size, end)?
         } else {
             vec![join(address, rank, size, end)?]
         };

@@ -7,7 +7,6 @@ use super::options::ServiceArgs;
 use super::status::{ServiceProcessStatus, Status};
 use crate::service::{Service, ServiceOptions};
 use anyhow::{Context as _, Result};
-use std::net::TcpListener;
 use std::sync::Arc;
 use xgvmi_daemon::Secret;
 
@@ -21,7 +20,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
     let limit = args.drain_limit()?;
     let secrets = read_secrets(&args)?;
     let listener =
-        TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
+        xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr().context("the address")?;
     // Before any other thread: they inherit the blocked signals.
     let name = format!("service-{}", address.port());

@@ -7,7 +7,6 @@ use super::status::{Status, TargetProcessStatus};
 use crate::remote::TargetServer;
 use crate::store::Store;
 use anyhow::{Context as _, Result};
-use std::net::TcpListener;
 use std::sync::Arc;
 use xgvmi_daemon::Secret;
 
@@ -22,7 +21,7 @@ pub fn target(args: TargetArgs) -> Result<()> {
     let store = Store::open_file(&file, args.capacity.map(u64::from))?;
     let listen = args.listen();
     let listener =
-        TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
+        xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr().context("the address")?;
     let daemon = Daemon::new(
         &format!("target-{}", address.port()),

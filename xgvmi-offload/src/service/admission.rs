@@ -28,7 +28,7 @@ impl<F: Fabric> Sp<F> {
         if let Err((kind, reason)) = self.check_hello(&hello) {
             return self.refuse(id, kind, &reason);
         }
-        self.connections.is_of(id, hello.job);
+        self.caller_joined(id, hello.job);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.link.set_frame_max(FRAME_MAX);
             connection.name = format!(
@@ -324,7 +324,7 @@ impl<F: Fabric> Sp<F> {
             Ok(token) => token,
             Err(error) => return self.refuse(id, "io", &format!("no random number: {error}")),
         };
-        self.connections.is_of(id, peer.job);
+        self.caller_joined(id, peer.job);
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("service {} ({})", peer.index, connection.name);
             connection.role = Role::Service {

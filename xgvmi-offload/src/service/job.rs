@@ -61,6 +61,8 @@ struct Shared<F: Fabric> {
     me: u32,
     mover: Mover<F>,
     table: Table,
+    /// Peers whose hello may be missing. Each look at them continues at the last one.
+    awaited: Vec<(bool, u32)>,
 }
 
 impl<F: Fabric> Job<F> {
@@ -186,7 +188,15 @@ impl<F: Fabric> Job<F> {
         for (index, token) in &self.from_services {
             mover.expect_service(*index, *token);
         }
-        self.shared = Some(Shared { me, mover, table });
+        let ours = self.ranks.keys().map(|rank| (false, *rank));
+        let others = (0..).take(table.services.len()).filter(|i| *i != me);
+        let awaited = ours.chain(others.map(|index| (true, index))).collect();
+        self.shared = Some(Shared {
+            me,
+            mover,
+            table,
+            awaited,
+        });
         for index in self.to_services.keys().copied().collect::<Vec<_>>() {
             self.greet_service(index)?;
         }
@@ -242,15 +252,17 @@ impl<F: Fabric> Job<F> {
     }
 
     /// Whether all required ranks and SPs have sent their UCP hello and all greetings have been read.
-    pub(super) fn is_connected(&self) -> bool {
-        let Some((me, table)) = self.table() else {
+    pub(super) fn is_connected(&mut self) -> bool {
+        let Some(Shared { table, awaited, .. }) = &mut self.shared else {
             return false;
         };
-        let ours = table.ranks_of(me).map(|rank| (false, rank));
-        let others = (0..).take(table.services.len()).filter(|i| *i != me);
-        ours.chain(others.map(|index| (true, index)))
-            .all(|peer| self.greeted.contains(&peer))
-            && self.greetings.are_read(table.services.len())
+        while let Some(peer) = awaited.last() {
+            if !self.greeted.contains(peer) {
+                return false;
+            }
+            awaited.pop();
+        }
+        self.greetings.are_read(table.services.len())
     }
 
     /// Sends a UCP hello to the ranks of this SP. The first completion then finds its connection open.

@@ -36,12 +36,12 @@ pub use status::Status;
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};
+use super::job_id::JobId;
 use super::secret;
 use connections::{ConnectionId, Connections};
 use counters::Counters;
 use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::TcpListener;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
@@ -74,8 +74,12 @@ const CAUSE_LIMIT: Duration = Duration::from_millis(300);
 /// Interval between timer checks. It bounds the cost of many connections.
 const TIMERS_LOOK: Duration = Duration::from_millis(100);
 
-/// Maximum number of callers between two timer checks while a job is served. Others wait in the listener's queue.
+/// Maximum number of callers between two timer checks while a job is served. Others wait in the listener's queue. A caller
+/// that has become a member of a job does not count: all ranks of a job connect at once, and a stranger cannot be one.
 const ACCEPTS_MAX: u32 = 32;
+
+/// After a pause because of [`ACCEPTS_MAX`] callers, the thread accepts again when no more than these are unidentified.
+const ACCEPTS_AGAIN: u32 = ACCEPTS_MAX / 2;
 
 /// After this many refusals the thread accepts nobody until the next timer check, with or without a job. A refused caller
 /// costs up to a quarter of a millisecond, so a flood takes about two percent of the thread's time.
@@ -124,7 +128,7 @@ impl<F: Fabric> Sp<F> {
     fn new(options: ServiceOptions, library: F::Library) -> Result<Self> {
         let signals = Signals::new().map_err(|error| OffloadError::io("signalfd", error))?;
         let listen = || format!("listening on {}", options.listen);
-        let listener = TcpListener::bind(&options.listen)
+        let listener = xgvmi_daemon::listen(&options.listen)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OffloadError::io(listen(), error))?;
         let bound = listener
@@ -196,6 +200,7 @@ impl<F: Fabric> Sp<F> {
             listener,
             accept_after: None,
             accepts: 0,
+            awaits_callers: false,
             signals,
             dialer,
             dialing: BTreeMap::new(),
@@ -475,9 +480,11 @@ impl<F: Fabric> Sp<F> {
         }
         let is_served = |entry: &Entry<F>| entry.is_ready;
         loop {
-            if self.refusals_logged >= REFUSALS_MAX
-                || self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served)
-            {
+            if self.refusals_logged >= REFUSALS_MAX {
+                return self.pause_accepting();
+            }
+            if self.accepts >= ACCEPTS_MAX && self.jobs.values().any(is_served) {
+                self.awaits_callers = true;
                 return self.pause_accepting();
             }
             let (stream, address) = match self.listener.accept() {
@@ -510,6 +517,25 @@ impl<F: Fabric> Sp<F> {
     fn pause_accepting(&mut self) {
         self.accept_after = Some(Instant::now() + TIMERS_LOOK);
         let _ = self.poller.remove(self.listener.as_raw_fd());
+    }
+
+    /// Accepts callers again after a pause.
+    fn resume_accepting(&mut self) {
+        self.accept_after = None;
+        self.awaits_callers = false;
+        let added = self.poller.add(self.listener.as_raw_fd(), LISTENER, false);
+        if let Err(error) = added {
+            self.log(LogLevel::Error, format_args!("no more callers: {error}"));
+        }
+    }
+
+    /// A caller is a member of a job now.
+    fn caller_joined(&mut self, id: ConnectionId, job: JobId) {
+        self.connections.is_of(id, job);
+        self.accepts = self.accepts.saturating_sub(1);
+        if self.awaits_callers && self.accepts <= ACCEPTS_AGAIN {
+            self.resume_accepting();
+        }
     }
 
     /// Ends all jobs and waits briefly until the last frames are sent.

@@ -48,8 +48,10 @@ pub(super) struct Sp<F: Fabric> {
     pub(super) listener: TcpListener,
     /// Set when no descriptor was left for a caller, or when there were too many callers: time of the next accept.
     pub(super) accept_after: Option<Instant>,
-    /// Callers since the last timer check.
+    /// Callers since the last timer check that have not become members of a job.
     pub(super) accepts: u32,
+    /// The pause ends when enough of these callers have become members of a job.
+    pub(super) awaits_callers: bool,
     pub(super) signals: Signals,
     pub(super) dialer: Dialer,
     /// SPs with a connection attempt in progress, by the dialer's keys.

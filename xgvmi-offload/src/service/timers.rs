@@ -4,7 +4,6 @@ use super::connections::Role;
 use super::state::{REFUSALS_LOGGED, Sp};
 use super::transport::Fabric;
 use crate::control::Frame;
-use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::LogLevel;
 
@@ -25,11 +24,7 @@ impl<F: Fabric> Sp<F> {
         self.timers_looked = now;
         self.accepts = 0;
         if self.accept_after.is_some_and(|after| now >= after) {
-            self.accept_after = None;
-            let added = self.poller.add(self.listener.as_raw_fd(), LISTENER, false);
-            if let Err(error) = added {
-                self.log(LogLevel::Error, format_args!("no more callers: {error}"));
-            }
+            self.resume_accepting();
         }
         if self.refusals_logged > REFUSALS_LOGGED {
             let more = self.refusals_logged - REFUSALS_LOGGED;
