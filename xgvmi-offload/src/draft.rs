@@ -5,6 +5,9 @@ use crate::wire::{Collective, PART_BYTES, Record};
 /// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
 const KEY_BYTES: usize = 64;
 
+/// Capacity for the bytes of short blocks that an empty draft keeps.
+const SHORT_KEPT: usize = 1 << 10;
+
 /// Size of an offer's head: collective, SP, number, and count of the parts.
 const RTS_HEAD: usize = 32;
 
@@ -97,6 +100,13 @@ impl RtsDraft {
     /// Number of bytes of short blocks.
     pub(super) fn short_bytes(&self) -> usize {
         self.short.len()
+    }
+
+    /// The draft is empty: releases the memory of many short blocks.
+    pub(super) fn trim(&mut self) {
+        if self.short.capacity() > SHORT_KEPT {
+            self.short = Vec::new();
+        }
     }
 
     /// The sources of the parts, and the message. The draft is empty then.

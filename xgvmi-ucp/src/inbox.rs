@@ -111,12 +111,15 @@ impl InboxBudget {
         self.used.load(Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    /// Counts `bytes` as used. False if they do not fit; nothing is counted then.
+    #[must_use]
+    pub fn take(&self, bytes: usize) -> bool {
         let fits = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= self.max);
         self.used.fetch_update(Relaxed, Relaxed, fits).is_ok()
     }
 
-    fn give(&self, bytes: usize) {
+    /// Returns bytes of an earlier [`InboxBudget::take`].
+    pub fn give(&self, bytes: usize) {
         self.used.fetch_sub(bytes, Relaxed);
     }
 }

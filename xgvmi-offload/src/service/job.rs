@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use xgvmi_ucp::{InboxLimits, Message};
+use xgvmi_ucp::{InboxBudget, InboxLimits, Message};
 
 /// Maximum time for the operations of a failed job to end. UCX ends them itself after their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
@@ -32,6 +32,8 @@ pub(super) struct Job<F: Fabric> {
     pub(super) size: u32,
     pub(super) scheme: Scheme,
     limits: Limits,
+    /// The bytes of all jobs' waiting messages.
+    budget: InboxBudget,
     greetings: Greetings<F>,
     ranks: BTreeMap<u32, Peer<F::Peer>>,
     services: Vec<F::Peer>,
@@ -73,11 +75,13 @@ impl<F: Fabric> Job<F> {
         limits: Limits,
         inbox: InboxLimits,
     ) -> Result<Self> {
+        let budget = inbox.budget.clone();
         let (transport, worker) = F::open(library, hello.scheme, inbox)?;
         Ok(Self {
             size: hello.size,
             scheme: hello.scheme,
             limits,
+            budget,
             greetings: Greetings::new(),
             ranks: BTreeMap::new(),
             services: Vec::new(),
@@ -184,7 +188,7 @@ impl<F: Fabric> Job<F> {
             from_ranks,
             services,
         };
-        let mut mover = Mover::new(peers, self.limits);
+        let mut mover = Mover::new(peers, self.limits, self.budget.clone());
         for (index, token) in &self.from_services {
             mover.expect_service(*index, *token);
         }

@@ -34,10 +34,17 @@ const PARTICIPANTS_MAX: usize = 1 << 16;
 /// call.
 const PARKED_MAX: usize = 1 << 22;
 
+/// Maximum number of blocks that become ready to be read before earlier ones are read; one offer or one rank may exceed it.
+/// A ready block takes several times the memory of a block in its message or of a parked one.
+const READY_MAX: usize = OFFER_BLOCKS;
+
 /// Maximum number of finished offers whose vectors are kept for reuse, and of blocks in each. The allocations of longer
 /// offers are cheap per block.
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
+
+/// Capacity that the empty queue of ready blocks keeps, in blocks.
+const READY_KEPT: usize = 2 * READY_MAX;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
@@ -78,8 +85,18 @@ pub(super) struct Ledger {
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
-    /// Blocks that the device may read now. Send credits and the length of an offer bound their number.
+    /// Blocks that the device may read now.
     ready: VecDeque<Transfer>,
+    /// Ranks that have arrived while many blocks were ready.
+    newcomers: VecDeque<Newcomer>,
+}
+
+/// A rank that has arrived, and its parked blocks that are not ready yet.
+#[derive(Debug)]
+struct Newcomer {
+    call: CallId,
+    local: usize,
+    waiting: Vec<BlockRef>,
 }
 
 /// A collective that at least one rank has entered.
@@ -178,6 +195,7 @@ impl Ledger {
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
+            newcomers: VecDeque::new(),
         }
     }
 
@@ -210,7 +228,8 @@ impl Ledger {
                 let call = offer.call as usize;
                 self.states[call].incoming -= 1;
                 self.forget_if_over(call);
-                if self.spare.len() < SPARES_MAX && offer.parked.capacity() <= SPARE_BLOCKS {
+                let kept = offer.parked.capacity().max(offer.sources.capacity());
+                if self.spare.len() < SPARES_MAX && kept <= SPARE_BLOCKS {
                     offer.sources.clear();
                     offer.parked.clear();
                     self.spare.push((offer.sources, offer.parked));
@@ -288,23 +307,75 @@ impl Ledger {
             state.is_held = true;
             self.held.push(call);
         }
-        if let Seat::Absent(waiting) = seat {
-            self.parked -= waiting.len();
-            for at in waiting {
-                self.meet_parked(call, local, at)?;
+        if let Seat::Absent(waiting) = seat
+            && !waiting.is_empty()
+        {
+            if self.has_room(|| waiting.len()) {
+                self.meet_all(call, local, waiting)?;
+            } else {
+                self.newcomers.push_back(Newcomer {
+                    call,
+                    local,
+                    waiting,
+                });
             }
         }
         self.check_complete(call, local, rank);
         Ok((call, local))
     }
 
+    /// Whether this number of blocks may become ready now.
+    pub(super) fn has_room(&self, blocks: impl FnOnce() -> usize) -> bool {
+        let ready = self.ready.len();
+        self.newcomers.is_empty() && (ready == 0 || ready.saturating_add(blocks()) <= READY_MAX)
+    }
+
+    /// No block is ready: takes parked blocks of a rank that has arrived. Returns false if there are none.
+    pub(super) fn meet_newcomer(&mut self) -> Result<bool, Wrong> {
+        // An offer of many blocks must not leave its memory here.
+        if self.ready.capacity() > READY_KEPT {
+            self.ready.shrink_to(READY_KEPT);
+        }
+        let Some(newcomer) = self.newcomers.front_mut() else {
+            return Ok(false);
+        };
+        let (call, local) = (newcomer.call, newcomer.local);
+        let later = newcomer.waiting.len().saturating_sub(READY_MAX);
+        let now = newcomer.waiting.split_off(later);
+        if later == 0 {
+            self.newcomers.pop_front();
+        }
+        self.meet_all(call, local, now)?;
+        self.check_complete(call, local, self.rank_of[local]);
+        Ok(true)
+    }
+
+    /// These blocks were parked, and their destination has arrived.
+    fn meet_all(
+        &mut self,
+        call: CallId,
+        local: usize,
+        waiting: Vec<BlockRef>,
+    ) -> Result<(), Wrong> {
+        self.parked -= waiting.len();
+        for at in waiting {
+            self.meet_parked(call, local, at)?;
+        }
+        Ok(())
+    }
+
     /// A block was parked, and its destination has arrived.
     fn meet_parked(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
         let state = &mut self.states[call];
-        let Seat::Present(participant) = &mut state.seats[local] else {
-            unreachable!("the caller has just seated the rank")
-        };
         let offer = &self.offers[at.offer as usize];
+        let Seat::Present(participant) = &mut state.seats[local] else {
+            // The rank has got all its blocks, so this one must have come before.
+            return Err(Wrong::Service {
+                service: offer.key.0,
+                offer: offer.key.1,
+                what: "the block was there already",
+            });
+        };
         let block = offer.parked[at.block as usize];
         let destination = self.rank_of[local];
         let meeting = Meeting {
@@ -731,6 +802,8 @@ impl Ledger {
             self.last = None;
             self.held.retain(|held| *held != call);
             if self.spare_calls.len() < SPARE_CALLS {
+                let mut state = state;
+                state.queue.trim();
                 self.spare_calls.push(state);
             }
         }

@@ -14,6 +14,7 @@ mod hearing;
 mod imported;
 mod incoming;
 mod job;
+mod late;
 mod ledger;
 mod mover;
 mod options;

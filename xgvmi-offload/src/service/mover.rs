@@ -4,6 +4,7 @@ mod reduce;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Short, Transfer};
 use super::counters::{Moved, Queues};
+use super::late::Late;
 use super::ledger::Ledger;
 use super::sharing::{Done, Sharing, Step};
 use super::transport::Transport;
@@ -16,6 +17,11 @@ use crate::wire::{
 };
 use std::rc::Rc;
 use std::time::Instant;
+use xgvmi_ucp::InboxBudget;
+
+/// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
+const SOURCES_KEPT: usize = 256;
+const CALLS_KEPT: usize = 4;
 
 /// Limits of an SP's concurrent work, and the minimum length of a block for a device read.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +55,7 @@ pub(super) struct Mover<T: Transport> {
     /// Blocks that several ranks of this SP get from one rank of another SP.
     sharing: Sharing<T::Key>,
     /// Buffers of this SP's ranks in each call.
-    entered: Vec<Vec<Option<Entered<T>>>>,
+    entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
@@ -60,6 +66,8 @@ pub(super) struct Mover<T: Transport> {
     /// Expected token of each SP's messages; `None` before it is connected.
     from_services: Vec<Option<Token>>,
     ledger: Ledger,
+    /// Offers that wait for earlier reads.
+    late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
     moved: Moved,
@@ -80,6 +88,13 @@ pub(super) struct Peers<P> {
     pub(super) services: Vec<Option<Destination<P>>>,
 }
 
+/// Buffers of the local ranks in a call, by local number.
+#[derive(Debug)]
+struct Seats<T: Transport> {
+    all: Vec<Option<Entered<T>>>,
+    taken: usize,
+}
+
 /// Buffers of a local rank in a call.
 #[derive(Debug)]
 struct Entered<T: Transport> {
@@ -97,6 +112,19 @@ enum Receive<T: Transport> {
     Shared(Rc<T::Memory>),
     /// Memory of this SP for the segments of an allreduce.
     Staged(Rc<Staged<T>>),
+}
+
+impl<T: Transport> Seats<T> {
+    fn new() -> Self {
+        Self {
+            all: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    fn get(&self, local: usize) -> Option<&Entered<T>> {
+        self.all.get(local)?.as_ref()
+    }
 }
 
 impl<T: Transport> Entered<T> {
@@ -127,7 +155,8 @@ impl<T: Transport> Receive<T> {
 }
 
 impl<T: Transport> Mover<T> {
-    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits) -> Self {
+    /// `budget` counts the waiting messages of all jobs.
+    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits, budget: InboxBudget) -> Self {
         Self {
             limits,
             me: peers.me,
@@ -141,6 +170,7 @@ impl<T: Transport> Mover<T> {
             services: peers.services,
             from_ranks: peers.from_ranks,
             ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
+            late: Late::new(budget),
             sharing: Sharing::new(),
             parts: Vec::new(),
             moved: Moved::default(),
@@ -182,7 +212,11 @@ impl<T: Transport> Mover<T> {
                         rts.from, part.source
                     )));
                 }
-                self.offered(transport, &rts)?;
+                if self.has_room(&rts) {
+                    self.offered(transport, &rts)?;
+                } else {
+                    self.late.push(data.to_vec())?;
+                }
                 self.parts = emptied(rts.parts);
                 Ok(())
             }
@@ -278,14 +312,34 @@ impl<T: Transport> Mover<T> {
             .arrive(collective, rank, blocks, short, buffers)
             .map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
-            self.entered.resize_with(call + 1, Vec::new);
+            self.entered.resize_with(call + 1, Seats::new);
         }
         let seats = &mut self.entered[call];
-        if seats.len() < self.ranks.len() {
-            seats.resize_with(self.ranks.len(), || None);
+        if seats.all.len() < self.ranks.len() {
+            seats.all.resize_with(self.ranks.len(), || None);
         }
-        seats[local] = Some(entered);
+        seats.all[local] = Some(entered);
+        seats.taken += 1;
         Ok(())
+    }
+
+    /// Whether the blocks of an offer may become ready now. Otherwise the offer waits.
+    fn has_room(&self, rts: &DpuRts<'_>) -> bool {
+        let blocks = || rts.parts.iter().map(|part| part.blocks.len()).sum();
+        self.late.is_empty() && self.ledger.has_room(blocks)
+    }
+
+    /// Handles the oldest offer that waits; false if there is none.
+    fn take_late(&mut self, transport: &T) -> Result<bool> {
+        let Some(message) = self.late.pop() else {
+            return Ok(false);
+        };
+        let parts = emptied(std::mem::take(&mut self.parts));
+        let rts = DpuRts::parse_into(&message, parts)
+            .map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
+        self.offered(transport, &rts)?;
+        self.parts = emptied(rts.parts);
+        Ok(true)
     }
 
     /// Handles an offer of blocks for local ranks.
@@ -346,6 +400,11 @@ impl<T: Transport> Mover<T> {
             }
             while self.reads.len() < self.limits.receives && self.start_read(transport)? {
                 again = true;
+            }
+            if self.ledger.transfers() == 0 {
+                let met = self.ledger.meet_newcomer();
+                again |=
+                    met.map_err(|wrong| failed(wrong.to_string()))? || self.take_late(transport)?;
             }
             if !again {
                 return Ok(acted);
@@ -474,19 +533,10 @@ impl<T: Transport> Mover<T> {
     }
 
     /// The receive buffer of a transfer's destination.
-    fn receive_of<'a>(
-        entered: &'a [Vec<Option<Entered<T>>>],
-        transfer: &Transfer,
-    ) -> Result<&'a T::Memory> {
+    fn receive_of<'a>(entered: &'a [Seats<T>], transfer: &Transfer) -> Result<&'a T::Memory> {
         entered
             .get(transfer.call as usize)
-            .and_then(|seats| {
-                seats
-                    .get(transfer.local as usize)?
-                    .as_ref()?
-                    .receive
-                    .as_ref()
-            })
+            .and_then(|seats| seats.get(transfer.local as usize)?.receive.as_ref())
             .map(Receive::memory)
             .ok_or_else(|| lost(transfer, "its destination"))
     }
@@ -502,7 +552,7 @@ impl<T: Transport> Mover<T> {
                 local,
                 short,
             } => {
-                let entered = self.seat(call, local)?.take();
+                let entered = self.leave(call, local);
                 let entered =
                     entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
                 let receive = match entered.receive {
@@ -539,14 +589,19 @@ impl<T: Transport> Mover<T> {
         let parts = emptied(std::mem::take(&mut self.parts));
         let rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("this SP", &bad))?;
-        self.offered(transport, &rts)?;
+        if self.has_room(&rts) {
+            self.offered(transport, &rts)?;
+            self.parts = emptied(rts.parts);
+            return Ok(());
+        }
         self.parts = emptied(rts.parts);
-        Ok(())
+        self.late.push(message)
     }
 
     fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {
         if let Some(keys) = self.keys.get_mut(offer) {
             keys.clear();
+            keys.shrink_to(SOURCES_KEPT);
         }
         let fin = DpuFin {
             from: self.me,
@@ -590,17 +645,22 @@ impl<T: Transport> Mover<T> {
         self.keep(transport, sent)
     }
 
-    fn seat(&mut self, call: CallId, local: usize) -> Result<&mut Option<Entered<T>>> {
-        let seats = self.entered.get_mut(call);
-        seats
-            .and_then(|seats| seats.get_mut(local))
-            .ok_or_else(|| failed("a rank that has not entered its call"))
+    /// A rank leaves a call; returns its buffers.
+    fn leave(&mut self, call: CallId, local: usize) -> Option<Entered<T>> {
+        let seats = self.entered.get_mut(call)?;
+        let entered = seats.all.get_mut(local)?.take()?;
+        seats.taken -= 1;
+        if seats.taken == 0 && call >= CALLS_KEPT {
+            seats.all = Vec::new();
+        }
+        Some(entered)
     }
 }
 
 /// The vector without its parts, for parts of another message. The standard library keeps the memory.
 fn emptied<'b>(mut parts: Vec<RtsPart<'_>>) -> Vec<RtsPart<'b>> {
     parts.clear();
+    parts.shrink_to(SOURCES_KEPT);
     let none = |part: RtsPart<'_>| unreachable!("{part:?} in an empty vector");
     parts.into_iter().map(none).collect()
 }

@@ -9,6 +9,9 @@ use std::collections::VecDeque;
 pub(super) const OFFER_BLOCKS: usize = 1 << 12;
 const OFFER_SHORT_BYTES: usize = 64 << 10;
 
+/// Capacity for full offers that an empty outbox keeps.
+const FULL_KEPT: usize = 16;
+
 /// Blocks of one call that wait for a credit or for aggregation.
 #[derive(Debug)]
 pub(super) struct Queue {
@@ -34,6 +37,16 @@ impl Queue {
             outboxes: (0..services).map(|_| Outbox::default()).collect(),
             order: VecDeque::new(),
             in_flight: 0,
+        }
+    }
+
+    /// The queue is empty: releases the memory of bursts.
+    pub(super) fn trim(&mut self) {
+        for outbox in &mut self.outboxes {
+            if outbox.full.capacity() > FULL_KEPT {
+                outbox.full = VecDeque::new();
+            }
+            outbox.draft.trim();
         }
     }
 

@@ -7,6 +7,7 @@ use crate::service::vectors::Reducing;
 use crate::token::Token;
 use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
+use xgvmi_ucp::InboxBudget;
 
 const DIRECT_MIN: u64 = 512;
 
@@ -313,7 +314,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         receives: 3,
         direct_min: DIRECT_MIN,
     };
-    let mut mover = Mover::new(peers, limits);
+    let mut mover = Mover::new(peers, limits, InboxBudget::new(1 << 20));
     for from in 0..services {
         mover.expect_service(from, token(100 + from));
     }
