@@ -87,6 +87,8 @@ pub(super) struct Ledger {
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
     ready: VecDeque<Transfer>,
+    /// [`READY_MAX`]; tests use fewer.
+    ready_max: usize,
     /// Ranks that have arrived while many blocks were ready.
     newcomers: VecDeque<Newcomer>,
 }
@@ -195,6 +197,7 @@ impl Ledger {
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
+            ready_max: READY_MAX,
             newcomers: VecDeque::new(),
         }
     }
@@ -327,7 +330,8 @@ impl Ledger {
     /// Whether this number of blocks may become ready now.
     pub(super) fn has_room(&self, blocks: impl FnOnce() -> usize) -> bool {
         let ready = self.ready.len();
-        self.newcomers.is_empty() && (ready == 0 || ready.saturating_add(blocks()) <= READY_MAX)
+        self.newcomers.is_empty()
+            && (ready == 0 || ready.saturating_add(blocks()) <= self.ready_max)
     }
 
     /// No block is ready: takes parked blocks of a rank that has arrived. Returns false if there are none.
@@ -340,7 +344,7 @@ impl Ledger {
             return Ok(false);
         };
         let (call, local) = (newcomer.call, newcomer.local);
-        let later = newcomer.waiting.len().saturating_sub(READY_MAX);
+        let later = newcomer.waiting.len().saturating_sub(self.ready_max);
         let now = newcomer.waiting.split_off(later);
         if later == 0 {
             self.newcomers.pop_front();

@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn every_block_of_a_job_is_moved() {
-        for (ranks, services_per_node) in [(4, 1), (16, 4), (64, 4)] {
+        for (ranks, services_per_node) in [(4, 1), (16, 4), (64, 4), (256, 1)] {
             let plan = Plan {
                 ranks,
                 services_per_node,
