@@ -16,6 +16,8 @@
 //! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
+mod newcomers;
+
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
@@ -23,6 +25,7 @@ use super::sharing::same;
 use super::slots::Slots;
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective, Record, RtsPart};
+use newcomers::Newcomer;
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -42,9 +45,6 @@ const READY_MAX: usize = OFFER_BLOCKS;
 /// offers are cheap per block.
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
-
-/// Capacity that the empty queue of ready blocks keeps, in blocks.
-const READY_KEPT: usize = 2 * READY_MAX;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
@@ -91,14 +91,6 @@ pub(super) struct Ledger {
     ready_max: usize,
     /// Ranks that have arrived while many blocks were ready.
     newcomers: VecDeque<Newcomer>,
-}
-
-/// A rank that has arrived, and its parked blocks that are not ready yet.
-#[derive(Debug)]
-struct Newcomer {
-    call: CallId,
-    local: usize,
-    waiting: Vec<BlockRef>,
 }
 
 /// A collective that at least one rank has entered.
@@ -325,47 +317,6 @@ impl Ledger {
         }
         self.check_complete(call, local, rank);
         Ok((call, local))
-    }
-
-    /// Whether this number of blocks may become ready now.
-    pub(super) fn has_room(&self, blocks: impl FnOnce() -> usize) -> bool {
-        let ready = self.ready.len();
-        self.newcomers.is_empty()
-            && (ready == 0 || ready.saturating_add(blocks()) <= self.ready_max)
-    }
-
-    /// No block is ready: takes parked blocks of a rank that has arrived. Returns false if there are none.
-    pub(super) fn meet_newcomer(&mut self) -> Result<bool, Wrong> {
-        // An offer of many blocks must not leave its memory here.
-        if self.ready.capacity() > READY_KEPT {
-            self.ready.shrink_to(READY_KEPT);
-        }
-        let Some(newcomer) = self.newcomers.front_mut() else {
-            return Ok(false);
-        };
-        let (call, local) = (newcomer.call, newcomer.local);
-        let later = newcomer.waiting.len().saturating_sub(self.ready_max);
-        let now = newcomer.waiting.split_off(later);
-        if later == 0 {
-            self.newcomers.pop_front();
-        }
-        self.meet_all(call, local, now)?;
-        self.check_complete(call, local, self.rank_of[local]);
-        Ok(true)
-    }
-
-    /// These blocks were parked, and their destination has arrived.
-    fn meet_all(
-        &mut self,
-        call: CallId,
-        local: usize,
-        waiting: Vec<BlockRef>,
-    ) -> Result<(), Wrong> {
-        self.parked -= waiting.len();
-        for at in waiting {
-            self.meet_parked(call, local, at)?;
-        }
-        Ok(())
     }
 
     /// A block was parked, and its destination has arrived.

@@ -1,0 +1,57 @@
+//! Ranks that arrive while many blocks are ready to be read. Their parked blocks stay parked until these are read.
+
+use super::{BlockRef, CallId, Ledger, READY_MAX, Wrong};
+
+/// Capacity that the empty queue of ready blocks keeps, in blocks.
+const READY_KEPT: usize = 2 * READY_MAX;
+
+/// A rank that has arrived, and its parked blocks that are not ready yet.
+#[derive(Debug)]
+pub(super) struct Newcomer {
+    pub(super) call: CallId,
+    pub(super) local: usize,
+    pub(super) waiting: Vec<BlockRef>,
+}
+
+impl Ledger {
+    /// Whether this number of blocks may become ready now.
+    pub(in crate::service) fn has_room(&self, blocks: impl FnOnce() -> usize) -> bool {
+        let ready = self.ready.len();
+        self.newcomers.is_empty()
+            && (ready == 0 || ready.saturating_add(blocks()) <= self.ready_max)
+    }
+
+    /// No block is ready: takes parked blocks of a rank that has arrived. Returns false if there are none.
+    pub(in crate::service) fn meet_newcomer(&mut self) -> Result<bool, Wrong> {
+        // An offer of many blocks must not leave its memory here.
+        if self.ready.capacity() > READY_KEPT {
+            self.ready.shrink_to(READY_KEPT);
+        }
+        let Some(newcomer) = self.newcomers.front_mut() else {
+            return Ok(false);
+        };
+        let (call, local) = (newcomer.call, newcomer.local);
+        let later = newcomer.waiting.len().saturating_sub(self.ready_max);
+        let now = newcomer.waiting.split_off(later);
+        if later == 0 {
+            self.newcomers.pop_front();
+        }
+        self.meet_all(call, local, now)?;
+        self.check_complete(call, local, self.rank_of[local]);
+        Ok(true)
+    }
+
+    /// These blocks were parked, and their destination has arrived.
+    pub(super) fn meet_all(
+        &mut self,
+        call: CallId,
+        local: usize,
+        waiting: Vec<BlockRef>,
+    ) -> Result<(), Wrong> {
+        self.parked -= waiting.len();
+        for at in waiting {
+            self.meet_parked(call, local, at)?;
+        }
+        Ok(())
+    }
+}
