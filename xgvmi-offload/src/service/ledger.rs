@@ -25,7 +25,6 @@ use super::sharing::same;
 use super::slots::Slots;
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective, Record, RtsPart};
-use newcomers::Newcomer;
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -91,6 +90,14 @@ pub(super) struct Ledger {
     ready_max: usize,
     /// Ranks that have arrived while many blocks were ready.
     newcomers: VecDeque<Newcomer>,
+}
+
+/// A rank that has arrived, and its parked blocks that are not ready yet.
+#[derive(Debug)]
+struct Newcomer {
+    call: CallId,
+    local: usize,
+    waiting: Vec<BlockRef>,
 }
 
 /// A collective that at least one rank has entered.

@@ -5,14 +5,6 @@ use super::{BlockRef, CallId, Ledger, READY_MAX, Wrong};
 /// Capacity that the empty queue of ready blocks keeps, in blocks.
 const READY_KEPT: usize = 2 * READY_MAX;
 
-/// A rank that has arrived, and its parked blocks that are not ready yet.
-#[derive(Debug)]
-pub(super) struct Newcomer {
-    pub(super) call: CallId,
-    pub(super) local: usize,
-    pub(super) waiting: Vec<BlockRef>,
-}
-
 impl Ledger {
     /// Whether this number of blocks may become ready now.
     pub(in crate::service) fn has_room(&self, blocks: impl FnOnce() -> usize) -> bool {
