@@ -30,6 +30,8 @@
 //! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.
 
 #[cfg(target_arch = "x86_64")]
+mod counter;
+#[cfg(target_arch = "x86_64")]
 mod decode;
 mod owners;
 mod report;
@@ -65,8 +67,8 @@ fn main() -> Result<ExitCode> {
 #[cfg(target_arch = "x86_64")]
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (report, code) = match arguments.attach {
-        Some(pid) => (tracee::attach(pid, &arguments.rules)?, ExitCode::SUCCESS),
-        None => tracee::trace(&arguments.program, &arguments.rules)?,
+        Some(pid) => (counter::attach(pid, &arguments.rules)?, ExitCode::SUCCESS),
+        None => counter::trace(&arguments.program, &arguments.rules)?,
     };
     let text = serde_json::to_string(&report)?;
     std::fs::write(&arguments.output, text)

@@ -1,34 +1,13 @@
-//! Runs the program under `ptrace`: at full speed up to a mark, and in single steps after it.
+//! The traced program: requests of `ptrace`, the request to end, and the processors that both use.
 
-use crate::MARK;
-use crate::decode::{BYTES_MAX, Step};
-use crate::owners::{Kind, Map, Owner, Rules};
-use crate::report::{Line, Report, Round, Sums};
-use anyhow::{Context, Result, bail, ensure};
-use iced_x86::InstructionInfoFactory;
+use anyhow::{Context, Result, ensure};
 use libc::{c_int, c_void, pid_t, user_regs_struct};
-use std::collections::HashMap;
-use std::io::{self, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::io;
 use std::ptr::null_mut;
-
-/// Allocation functions of the C library.
-const ALLOCATORS: [&std::ffi::CStr; 6] = [
-    c"malloc",
-    c"calloc",
-    c"realloc",
-    c"posix_memalign",
-    c"aligned_alloc",
-    c"memalign",
-];
-
-/// Label of the section of a running process.
-const ATTACHED: u64 = 1;
 
 /// How the program continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pace {
+pub(crate) enum Pace {
     /// Until the next system call.
     Full,
     /// For one instruction.
@@ -36,49 +15,12 @@ enum Pace {
 }
 
 /// The stopped program, or the stopped first thread of a running process.
-struct Tracee {
-    pid: pid_t,
-}
-
-/// Runs the program to its end. Returns the counts and the program's exit code.
-pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode)> {
-    let [program, arguments @ ..] = words else {
-        bail!("no program");
-    };
-    let mut command = Command::new(program);
-    command.args(arguments);
-    // SAFETY: the closure makes one system call and touches no memory of the parent's threads.
-    unsafe { command.pre_exec(|| request(libc::PTRACE_TRACEME, 0, null_mut()).map(drop)) };
-    let child = command
-        .spawn()
-        .with_context(|| format!("cannot run {program}"))?;
-    let tracee = Tracee {
-        pid: pid_t::try_from(child.id())?,
-    };
-    tracee.wait()?;
-    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
-    let options = std::ptr::without_provenance_mut(usize::try_from(options)?);
-    request(libc::PTRACE_SETOPTIONS, tracee.pid, options)?;
-    Counter::new(rules)?.run(&tracee)
-}
-
-/// Counts the first thread of a running process as one section, until this process receives SIGINT or SIGTERM. The
-/// process then continues as before.
-pub(crate) fn attach(pid: pid_t, rules: &Rules) -> Result<Report> {
-    end::prepare()?;
-    let tracee = Tracee { pid };
-    let options = std::ptr::without_provenance_mut(usize::try_from(libc::PTRACE_O_TRACESYSGOOD)?);
-    request(libc::PTRACE_SEIZE, pid, options).with_context(|| format!("attaching to {pid}"))?;
-    request(libc::PTRACE_INTERRUPT, pid, null_mut())?;
-    tracee.wait()?;
-    writeln!(io::stdout(), "attached")?;
-    let report = Counter::new(rules)?.run_until_end(&tracee)?;
-    request(libc::PTRACE_DETACH, pid, null_mut()).context("detaching")?;
-    Ok(report)
+pub(crate) struct Tracee {
+    pub(crate) pid: pid_t,
 }
 
 /// The end of the count of a running process, requested by a signal.
-mod end {
+pub(crate) mod end {
     use anyhow::{Result, ensure};
     use std::io;
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +35,7 @@ mod end {
     }
 
     /// Handles SIGINT and SIGTERM. They interrupt system calls.
-    pub(super) fn prepare() -> Result<()> {
+    pub(crate) fn prepare() -> Result<()> {
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGALRM] {
             // SAFETY: the structure consists of integers and a pointer; zero is a valid value.
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -105,14 +47,14 @@ mod end {
         Ok(())
     }
 
-    pub(super) fn is_requested() -> bool {
+    pub(crate) fn is_requested() -> bool {
         REQUESTED.load(Ordering::Relaxed)
     }
 }
 
 impl Tracee {
     /// Waits until the program stops; returns its status.
-    fn wait(&self) -> Result<c_int> {
+    pub(crate) fn wait(&self) -> Result<c_int> {
         loop {
             let mut status = 0;
             // SAFETY: the status variable is writable.
@@ -131,7 +73,7 @@ impl Tracee {
         }
     }
 
-    fn go(&self, pace: Pace, signal: c_int) -> Result<c_int> {
+    pub(crate) fn go(&self, pace: Pace, signal: c_int) -> Result<c_int> {
         let how = match pace {
             Pace::Full => libc::PTRACE_SYSCALL,
             Pace::Step => libc::PTRACE_SINGLESTEP,
@@ -141,7 +83,7 @@ impl Tracee {
         self.wait()
     }
 
-    fn registers(&self) -> Result<user_regs_struct> {
+    pub(crate) fn registers(&self) -> Result<user_regs_struct> {
         // SAFETY: the structure consists of integers; zero is a valid value.
         let mut registers: user_regs_struct = unsafe { std::mem::zeroed() };
         request(
@@ -153,7 +95,7 @@ impl Tracee {
     }
 
     /// Reads memory of the program into `bytes`; returns the number of bytes read.
-    fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
+    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> usize {
         let local = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
@@ -172,7 +114,7 @@ impl Tracee {
     }
 }
 
-fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> {
+pub(crate) fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> {
     // SAFETY: each caller passes data of the type that its request requires.
     let result = unsafe { libc::ptrace(what, pid, null_mut::<c_void>(), data) };
     match result {
@@ -183,12 +125,12 @@ fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> 
 
 /// The CPUs that this process may use, and the one that it shares with the program during a round: between two CPUs,
 /// each step would wake the other one up.
-struct Cpus {
+pub(crate) struct Cpus {
     all: libc::cpu_set_t,
 }
 
 impl Cpus {
-    fn read() -> Result<Self> {
+    pub(crate) fn read() -> Result<Self> {
         // SAFETY: the set consists of integers; zero is a valid value.
         let mut all: libc::cpu_set_t = unsafe { std::mem::zeroed() };
         // SAFETY: the set is writable and of this size.
@@ -202,7 +144,7 @@ impl Cpus {
     }
 
     /// Binds this process and the program to the CPU of this process.
-    fn share(&self, pid: pid_t) -> Result<()> {
+    pub(crate) fn share(&self, pid: pid_t) -> Result<()> {
         // SAFETY: the call has no arguments.
         let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).context("sched_getcpu")?;
         // SAFETY: the set consists of integers; zero is a valid value.
@@ -214,7 +156,7 @@ impl Cpus {
     }
 
     /// Lets this process and the program use all CPUs again.
-    fn release(&self, pid: pid_t) -> Result<()> {
+    pub(crate) fn release(&self, pid: pid_t) -> Result<()> {
         Self::set(pid, &self.all)
     }
 
@@ -230,232 +172,4 @@ impl Cpus {
         }
         Ok(())
     }
-}
-
-/// Counts the steps of one program.
-struct Counter<'a> {
-    rules: &'a Rules,
-    cpus: Cpus,
-    map: Map,
-    allocators: Vec<u64>,
-    steps: HashMap<u64, Step>,
-    factory: InstructionInfoFactory,
-    sums: Sums,
-    rounds: Vec<Round>,
-    /// Owner that the code of `--through` objects is counted for.
-    owner: Owner,
-    /// Address of the previous instruction.
-    last: u64,
-    /// Execution count of each instruction of the owner given by `--addresses`.
-    addresses: HashMap<u64, u64>,
-    /// Access count of each cache line of that owner, and whether another owner accesses it as well.
-    lines: HashMap<u64, (u64, bool)>,
-}
-
-impl<'a> Counter<'a> {
-    fn new(rules: &'a Rules) -> Result<Self> {
-        Ok(Self {
-            rules,
-            cpus: Cpus::read()?,
-            map: Map::default(),
-            allocators: Vec::new(),
-            steps: HashMap::new(),
-            factory: InstructionInfoFactory::new(),
-            sums: Sums::default(),
-            rounds: Vec::new(),
-            owner: Owner(0),
-            last: 0,
-            addresses: HashMap::new(),
-            lines: HashMap::new(),
-        })
-    }
-
-    fn run(mut self, tracee: &Tracee) -> Result<(Report, ExitCode)> {
-        let (mut pace, mut signal) = (Pace::Full, 0);
-        loop {
-            let status = tracee.go(pace, signal)?;
-            signal = 0;
-            if libc::WIFEXITED(status) {
-                ensure!(self.sums.is_empty(), "the program ended between two marks");
-                let code = u8::try_from(libc::WEXITSTATUS(status))?;
-                return Ok((self.report(), code.into()));
-            }
-            if libc::WIFSIGNALED(status) {
-                bail!("the program died of signal {}", libc::WTERMSIG(status));
-            }
-            let stop = libc::WSTOPSIG(status);
-            let is_call = stop == libc::SIGTRAP | 0x80;
-            if stop != libc::SIGTRAP && !is_call {
-                // A signal for the program itself. Between marks a fault is counted.
-                if pace == Pace::Step
-                    && stop == libc::SIGSEGV
-                    && let Some(counts) = self.sums.counts(self.owner)
-                {
-                    counts.faults += 1;
-                }
-                signal = stop;
-                continue;
-            }
-            if pace == Pace::Full && !is_call {
-                // A stop of ptrace itself, for example at exec.
-                continue;
-            }
-            let registers = tracee.registers()?;
-            let label = match pace {
-                Pace::Full => at_mark(&registers),
-                Pace::Step => self.step(tracee, &registers)?,
-            };
-            match label {
-                None => {}
-                Some(0) => {
-                    // The mark that ended the round is reported again at its entry.
-                    if pace == Pace::Step {
-                        self.end_round();
-                        self.cpus.release(tracee.pid)?;
-                    }
-                    pace = Pace::Full;
-                }
-                Some(label) => {
-                    if self.sums.is_empty() {
-                        self.begin_round(tracee)?;
-                        // Continue from the mark's entry to its exit. Counting starts there.
-                        tracee.go(Pace::Full, 0)?;
-                    }
-                    self.sums.begin(label);
-                    pace = Pace::Step;
-                }
-            }
-        }
-    }
-
-    /// Counts all steps of a stopped process until the end is requested.
-    fn run_until_end(mut self, tracee: &Tracee) -> Result<Report> {
-        self.begin_round(tracee)?;
-        self.sums.begin(ATTACHED);
-        let mut signal = 0;
-        loop {
-            let status = tracee.go(Pace::Step, signal)?;
-            signal = 0;
-            ensure!(
-                libc::WIFSTOPPED(status),
-                "the process ended while it was counted"
-            );
-            let stop = libc::WSTOPSIG(status);
-            // With an event it is a stop of ptrace itself, such as the interrupt at the end.
-            let has_event = status >> 16 != 0;
-            if has_event || stop == libc::SIGTRAP {
-                if !has_event {
-                    self.step(tracee, &tracee.registers()?)?;
-                }
-                if end::is_requested() {
-                    break;
-                }
-                continue;
-            }
-            if stop == libc::SIGSEGV
-                && let Some(counts) = self.sums.counts(self.owner)
-            {
-                counts.faults += 1;
-            }
-            signal = stop;
-        }
-        self.end_round();
-        self.cpus.release(tracee.pid)?;
-        Ok(self.report())
-    }
-
-    fn report(self) -> Report {
-        let addresses = self.addresses.iter();
-        let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
-        let lines = self.lines.iter();
-        let lines = lines.map(|(at, (count, is_shared))| {
-            let name = self.map.name(*at);
-            let count = *count;
-            let is_shared = *is_shared;
-            (name, Line { count, is_shared })
-        });
-        Report {
-            addresses: addresses.collect(),
-            lines: lines.collect(),
-            rounds: self.rounds,
-        }
-    }
-
-    fn begin_round(&mut self, tracee: &Tracee) -> Result<()> {
-        let maps = |pid: &str| {
-            let path = format!("/proc/{pid}/maps");
-            std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
-        };
-        self.map = Map::parse(&maps(&tracee.pid.to_string())?, self.rules);
-        if self.allocators.is_empty() {
-            // This program and the traced program use the same C library at different addresses.
-            const LIBRARY: &str = "/libc.so.6";
-            let own = Map::parse(&maps("self")?, self.rules).base(LIBRARY);
-            if let (Some(own), Some(theirs)) = (own, self.map.base(LIBRARY)) {
-                let there = |name: &&std::ffi::CStr| {
-                    // SAFETY: the name ends with a zero byte.
-                    let here = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-                    (!here.is_null()).then(|| here.addr() as u64 - own + theirs)
-                };
-                self.allocators = ALLOCATORS.iter().filter_map(there).collect();
-            }
-        }
-        self.owner = Owner(0);
-        self.cpus.share(tracee.pid)
-    }
-
-    fn end_round(&mut self) {
-        let sums = std::mem::take(&mut self.sums);
-        self.rounds.push(sums.finish(self.rules.names()));
-    }
-
-    /// Counts the next instruction. Returns the label if it is a mark.
-    fn step(&mut self, tracee: &Tracee, registers: &user_regs_struct) -> Result<Option<u64>> {
-        let at = registers.rip;
-        let step = match self.steps.entry(at) {
-            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                let mut bytes = [0; BYTES_MAX];
-                let read = tracee.read(at, &mut bytes);
-                ensure!(read > 0, "no instruction at {at:#x}");
-                place.insert(Step::decode(&bytes[..read], at, &mut self.factory))
-            }
-        };
-        if step.is_system_call && registers.rax == MARK {
-            return Ok(Some(registers.rdi));
-        }
-        if let Some(Kind::Of(owner)) = self.map.kind(at) {
-            self.owner = owner;
-        }
-        let is_again = step.repeats && self.last == at;
-        self.last = at;
-        for line in step.lines(registers) {
-            if self.map.kind(line << 6) != Some(Kind::Stack) {
-                self.sums.touch(self.owner, line);
-                if self.rules.wants_addresses(self.owner) {
-                    self.lines.entry(line << 6).or_default().0 += 1;
-                } else if let Some((_count, is_shared)) = self.lines.get_mut(&(line << 6)) {
-                    *is_shared = true;
-                }
-            }
-        }
-        if self.rules.wants_addresses(self.owner) {
-            *self.addresses.entry(at).or_default() += u64::from(!is_again);
-        }
-        let allocates = self.allocators.contains(&at);
-        let is_system_call = step.is_system_call;
-        if let Some(counts) = self.sums.counts(self.owner) {
-            counts.instructions += u64::from(!is_again);
-            counts.allocations += u64::from(allocates);
-            counts.system_calls += u64::from(is_system_call);
-        }
-        Ok(None)
-    }
-}
-
-/// The label, if the program is at the entry of a mark.
-fn at_mark(registers: &user_regs_struct) -> Option<u64> {
-    // At the entry of a system call the kernel has stored ENOSYS in the result register.
-    let enosys = i64::from(-libc::ENOSYS).cast_unsigned();
-    (registers.orig_rax == MARK && registers.rax == enosys).then_some(registers.rdi)
 }
