@@ -1,6 +1,8 @@
-//! Runs the program at full speed up to a mark, and counts it in single steps after it.
+//! Runs the program at full speed up to a mark, and counts it after it: in single steps, or in blocks.
 
 use crate::MARK;
+use crate::blocks::{Stop, Walker};
+use crate::code::Code;
 use crate::decode::{BYTES_MAX, Step};
 use crate::owners::{Kind, Map, Owner, Rules};
 use crate::report::{Line, Report, Round, Sums};
@@ -27,8 +29,18 @@ const ALLOCATORS: [&std::ffi::CStr; 6] = [
 /// Label of the section of a running process.
 const ATTACHED: u64 = 1;
 
+/// How a program is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum By {
+    /// One instruction at a time, with the cache lines that it accesses.
+    #[default]
+    Steps,
+    /// One block at a time.
+    Blocks,
+}
+
 /// Runs the program to its end. Returns the counts and the program's exit code.
-pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode)> {
+pub(crate) fn trace(words: &[String], rules: &Rules, by: By) -> Result<(Report, ExitCode)> {
     let [program, arguments @ ..] = words else {
         bail!("no program");
     };
@@ -46,36 +58,65 @@ pub(crate) fn trace(words: &[String], rules: &Rules) -> Result<(Report, ExitCode
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_EXITKILL;
     let options = std::ptr::without_provenance_mut(usize::try_from(options)?);
     request(libc::PTRACE_SETOPTIONS, tracee.pid, options)?;
-    Counter::new(rules)?.run(&tracee)
+    Counter::new(rules, by)?.run(&tracee)
 }
 
 /// Counts the first thread of a running process as one section, until this process receives SIGINT or SIGTERM. The
 /// process then continues as before.
-pub(crate) fn attach(pid: pid_t, rules: &Rules) -> Result<Report> {
+pub(crate) fn attach(pid: pid_t, rules: &Rules, by: By) -> Result<Report> {
     end::prepare()?;
     let tracee = Tracee { pid };
-    let options = std::ptr::without_provenance_mut(usize::try_from(libc::PTRACE_O_TRACESYSGOOD)?);
+    let options = match by {
+        By::Steps => libc::PTRACE_O_TRACESYSGOOD,
+        // A new thread meets the breakpoints as well.
+        By::Blocks => libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE,
+    };
+    let options = std::ptr::without_provenance_mut(usize::try_from(options)?);
     request(libc::PTRACE_SEIZE, pid, options).with_context(|| format!("attaching to {pid}"))?;
     request(libc::PTRACE_INTERRUPT, pid, null_mut())?;
     tracee.wait()?;
     writeln!(io::stdout(), "attached")?;
-    let report = Counter::new(rules)?.run_until_end(&tracee)?;
-    request(libc::PTRACE_DETACH, pid, null_mut()).context("detaching")?;
+    let report = match by {
+        By::Steps => Counter::new(rules, by)?.run_until_end(&tracee)?,
+        By::Blocks => Counter::new(rules, by)?.walk_until_end(&tracee)?,
+    };
+    let_go(&tracee).context("detaching")?;
     Ok(report)
 }
 
+/// Detaches from a stopped process. A step that the end has interrupted must report itself before: without a tracer the report
+/// would end the process.
+fn let_go(tracee: &Tracee) -> Result<()> {
+    let mut signal = 0;
+    tracee.resume(libc::PTRACE_CONT, 0)?;
+    request(libc::PTRACE_INTERRUPT, tracee.pid, null_mut())?;
+    loop {
+        let status = tracee.wait()?;
+        ensure!(libc::WIFSTOPPED(status), "the process ended");
+        match (libc::WSTOPSIG(status), status >> 16) {
+            (_, libc::PTRACE_EVENT_STOP) => return tracee.resume(libc::PTRACE_DETACH, signal),
+            (libc::SIGTRAP, _) => {}
+            (sent, _) => signal = sent,
+        }
+        tracee.resume(libc::PTRACE_CONT, 0)?;
+    }
+}
+
 /// Counts the steps of one program.
-struct Counter<'a> {
+pub(crate) struct Counter<'a> {
     rules: &'a Rules,
+    by: By,
     cpus: Cpus,
-    map: Map,
-    allocators: Vec<u64>,
+    pub(crate) map: Map,
+    pub(crate) allocators: Vec<u64>,
+    /// Blocks of earlier rounds.
+    code: Option<Code>,
     steps: HashMap<u64, Step>,
     factory: InstructionInfoFactory,
-    sums: Sums,
+    pub(crate) sums: Sums,
     rounds: Vec<Round>,
     /// Owner that the code of `--through` objects is counted for.
-    owner: Owner,
+    pub(crate) owner: Owner,
     /// Address of the previous instruction.
     last: u64,
     /// Execution count of each instruction of the owner given by `--addresses`.
@@ -85,8 +126,10 @@ struct Counter<'a> {
 }
 
 impl<'a> Counter<'a> {
-    fn new(rules: &'a Rules) -> Result<Self> {
+    fn new(rules: &'a Rules, by: By) -> Result<Self> {
         Ok(Self {
+            by,
+            code: None,
             rules,
             cpus: Cpus::read()?,
             map: Map::default(),
@@ -154,7 +197,18 @@ impl<'a> Counter<'a> {
                         tracee.go(Pace::Full, 0)?;
                     }
                     self.sums.begin(label);
-                    pace = Pace::Step;
+                    match self.by {
+                        By::Steps if pace == Pace::Full => {
+                            self.step(tracee, &tracee.registers()?)?;
+                            pace = Pace::Step;
+                        }
+                        By::Steps => {}
+                        By::Blocks => {
+                            self.walk_round(tracee)?;
+                            self.end_round();
+                            self.cpus.release(tracee.pid)?;
+                        }
+                    }
                 }
             }
         }
@@ -191,6 +245,38 @@ impl<'a> Counter<'a> {
             }
             signal = stop;
         }
+        self.end_round();
+        self.cpus.release(tracee.pid)?;
+        Ok(self.report())
+    }
+
+    /// Counts the blocks up to the mark that ends the round, before which the program stops.
+    fn walk_round(&mut self, tracee: &Tracee) -> Result<()> {
+        let mut walker = Walker::start(tracee, self.code.take(), false)?;
+        loop {
+            match self.walk(&mut walker)? {
+                Stop::Mark(0) => break,
+                Stop::Mark(label) => {
+                    self.sums.begin(label);
+                    walker.skip_mark();
+                }
+                Stop::End => bail!("the count ends within a round"),
+            }
+        }
+        self.code = Some(walker.end()?);
+        Ok(())
+    }
+
+    /// Counts all blocks of a stopped process until the end is requested.
+    fn walk_until_end(mut self, tracee: &Tracee) -> Result<Report> {
+        self.begin_round(tracee)?;
+        self.sums.begin(ATTACHED);
+        let mut walker = Walker::start(tracee, None, true)?;
+        self.finish_call(&mut walker)?;
+        while let Stop::Mark(_) = self.walk(&mut walker)? {
+            walker.skip_mark();
+        }
+        walker.end()?;
         self.end_round();
         self.cpus.release(tracee.pid)?;
         Ok(self.report())
@@ -238,7 +324,8 @@ impl<'a> Counter<'a> {
 
     fn end_round(&mut self) {
         let sums = std::mem::take(&mut self.sums);
-        self.rounds.push(sums.finish(self.rules.names()));
+        let has_lines = self.by == By::Steps;
+        self.rounds.push(sums.finish(self.rules.names(), has_lines));
     }
 
     /// Counts the next instruction. Returns the label if it is a mark.

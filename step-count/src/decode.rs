@@ -46,7 +46,7 @@ impl Step {
 }
 
 /// Value of a register in an address expression.
-fn value(register: Register, registers: &user_regs_struct) -> Option<u64> {
+pub(crate) fn value(register: Register, registers: &user_regs_struct) -> Option<u64> {
     let full = match register.full_register() {
         Register::RAX => registers.rax,
         Register::RBX => registers.rbx,

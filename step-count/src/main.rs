@@ -2,7 +2,7 @@
 //! the loaded object that is responsible for them.
 //!
 //! ```text
-//! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME]
+//! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME | --blocks]
 //!     -- PROGRAM ARGUMENTS...
 //! step-count --output FILE [...] --attach PID
 //! ```
@@ -23,6 +23,10 @@
 //! standard output until this program receives SIGINT or SIGTERM, as one section with label 1. The process then
 //! continues at full speed. Its other threads run uncounted.
 //!
+//! `--blocks` counts whole blocks of instructions between jumps. It is several times faster, gives the same counts of
+//! instructions, allocations and system calls, and no cache lines. The program may not start a process while it is counted,
+//! nor may the counted thread start a thread between marks.
+//!
 //! `--addresses NAME` adds the execution count of each instruction of one owner, and the access count of each of its
 //! cache lines, to find hot spots.
 //!
@@ -30,11 +34,19 @@
 //! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.
 
 #[cfg(target_arch = "x86_64")]
+mod blocks;
+#[cfg(target_arch = "x86_64")]
+mod branch;
+#[cfg(target_arch = "x86_64")]
+mod code;
+#[cfg(target_arch = "x86_64")]
 mod counter;
 #[cfg(target_arch = "x86_64")]
 mod decode;
 mod owners;
 mod report;
+#[cfg(target_arch = "x86_64")]
+mod threads;
 #[cfg(target_arch = "x86_64")]
 mod tracee;
 
@@ -47,7 +59,7 @@ use std::process::ExitCode;
 pub const MARK: u64 = 0x5847_564d;
 
 const USAGE: &str = "usage: step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... \
-    [--addresses NAME] (-- PROGRAM ARGUMENTS... | --attach PID)";
+    [--addresses NAME | --blocks] (-- PROGRAM ARGUMENTS... | --attach PID)";
 
 /// The command line.
 #[derive(Debug, Default)]
@@ -57,6 +69,8 @@ struct Arguments {
     program: Vec<String>,
     /// A running process instead of a program.
     attach: Option<i32>,
+    /// Count blocks instead of single instructions.
+    blocks: bool,
 }
 
 fn main() -> Result<ExitCode> {
@@ -66,9 +80,16 @@ fn main() -> Result<ExitCode> {
 
 #[cfg(target_arch = "x86_64")]
 fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let by = match arguments.blocks {
+        true => counter::By::Blocks,
+        false => counter::By::Steps,
+    };
     let (report, code) = match arguments.attach {
-        Some(pid) => (counter::attach(pid, &arguments.rules)?, ExitCode::SUCCESS),
-        None => counter::trace(&arguments.program, &arguments.rules)?,
+        Some(pid) => (
+            counter::attach(pid, &arguments.rules, by)?,
+            ExitCode::SUCCESS,
+        ),
+        None => counter::trace(&arguments.program, &arguments.rules, by)?,
     };
     let text = serde_json::to_string(&report)?;
     std::fs::write(&arguments.output, text)
@@ -88,6 +109,10 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments> {
         if word == "--" {
             arguments.program = words.by_ref().collect();
             break;
+        }
+        if word == "--blocks" {
+            arguments.blocks = true;
+            continue;
         }
         let value = words
             .next()
@@ -113,6 +138,9 @@ fn parse(words: impl Iterator<Item = String>) -> Result<Arguments> {
     if !is_one || arguments.output.as_os_str().is_empty() {
         bail!(USAGE);
     }
+    if arguments.blocks && arguments.rules.has_addresses() {
+        bail!("--addresses needs single steps, not --blocks");
+    }
     Ok(arguments)
 }
 
@@ -135,6 +163,7 @@ mod tests {
         check_refused("--output", "needs a value");
         check_refused("--owner a", "not NAME=PATTERN");
         check_refused("--what f -- true", "unknown option --what");
+        check_refused("--output f --blocks --addresses a -- true", "single steps");
         check_refused("--output f --attach 0", "no PID");
         check_refused("--output f --attach 1 -- true", "usage");
     }

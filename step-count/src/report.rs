@@ -31,7 +31,7 @@ pub(crate) struct Line {
 #[derive(Debug, Serialize)]
 pub(crate) struct Round {
     pub(crate) sections: Vec<Section>,
-    /// Cache lines of data that the owners accessed in the whole round, without the stack.
+    /// Cache lines of data that the owners accessed in the whole round, without the stack. Empty if blocks were counted.
     pub(crate) lines: BTreeMap<String, Lines>,
 }
 
@@ -90,8 +90,8 @@ impl Sums {
         *self.lines.entry(line).or_default() |= 1 << owner.0;
     }
 
-    /// Returns the round, with the owners' names.
-    pub(crate) fn finish(self, names: &[String]) -> Round {
+    /// Returns the round, with the owners' names. Without `has_lines` the accessed lines are not known.
+    pub(crate) fn finish(self, names: &[String], has_lines: bool) -> Round {
         let named = |number: usize| names[number].clone();
         let sections = self.sections.into_iter().map(|(label, counts)| {
             let owners = counts.into_iter().take(names.len()).enumerate();
@@ -110,7 +110,7 @@ impl Sums {
                 lines.own += u64::from(*owners == bit);
             }
         }
-        let lines = lines.into_iter().enumerate();
+        let lines = lines.into_iter().enumerate().filter(|_| has_lines);
         Round {
             sections: sections.collect(),
             lines: lines
@@ -136,7 +136,7 @@ mod tests {
         for (owner, line) in [(first, 5), (first, 5), (first, 6), (second, 6), (second, 7)] {
             sums.touch(owner, line);
         }
-        let round = sums.finish(&["a".to_owned(), "b".to_owned()]);
+        let round = sums.finish(&["a".to_owned(), "b".to_owned()], true);
         assert_eq!(round.sections[0].owners["a"].instructions, 2);
         assert_eq!(round.sections[1].owners["b"].faults, 1);
         let lines = |name: &str| (round.lines[name].all, round.lines[name].own);

@@ -1,9 +1,13 @@
 //! The traced program: requests of `ptrace`, the request to end, and the processors that both use.
 
 use anyhow::{Context, Result, ensure};
-use libc::{c_int, c_void, pid_t, user_regs_struct};
+use libc::{c_int, c_uint, c_void, pid_t, user_regs_struct};
 use std::io;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Time between two looks at a thread that shall stop.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// How the program continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -15,6 +19,7 @@ pub(crate) enum Pace {
 }
 
 /// The stopped program, or the stopped first thread of a running process.
+#[derive(Debug)]
 pub(crate) struct Tracee {
     pub(crate) pid: pid_t,
 }
@@ -56,20 +61,35 @@ impl Tracee {
     /// Waits until the program stops; returns its status.
     pub(crate) fn wait(&self) -> Result<c_int> {
         loop {
-            let mut status = 0;
-            // SAFETY: the status variable is writable.
-            let waited = unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) };
-            if waited == self.pid {
+            if let Some((_, status)) = wait_for(self.pid)? {
                 return Ok(status);
             }
-            let error = io::Error::last_os_error();
-            ensure!(
-                error.kind() == io::ErrorKind::Interrupted,
-                "waitpid: {error}"
-            );
             if end::is_requested() {
                 request(libc::PTRACE_INTERRUPT, self.pid, null_mut())?;
             }
+        }
+    }
+
+    /// Waits for a stop within a time; `None` if there is none.
+    pub(crate) fn wait_at_most(&self, limit: Duration) -> Result<Option<c_int>> {
+        let limit = Instant::now() + limit;
+        loop {
+            let mut status = 0;
+            let how = libc::__WALL | libc::WNOHANG;
+            // SAFETY: the status variable is writable.
+            let waited = unsafe { libc::waitpid(self.pid, &raw mut status, how) };
+            if waited == self.pid {
+                return Ok(Some(status));
+            }
+            let error = io::Error::last_os_error();
+            ensure!(
+                waited == 0 || error.kind() == io::ErrorKind::Interrupted,
+                "waitpid: {error}"
+            );
+            if Instant::now() > limit {
+                return Ok(None);
+            }
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -78,8 +98,7 @@ impl Tracee {
             Pace::Full => libc::PTRACE_SYSCALL,
             Pace::Step => libc::PTRACE_SINGLESTEP,
         };
-        let signal = std::ptr::without_provenance_mut(usize::try_from(signal)?);
-        request(how, self.pid, signal)?;
+        self.resume(how, signal)?;
         self.wait()
     }
 
@@ -92,6 +111,33 @@ impl Tracee {
             (&raw mut registers).cast::<c_void>(),
         )?;
         Ok(registers)
+    }
+
+    pub(crate) fn set_registers(&self, registers: &user_regs_struct) -> Result<()> {
+        let registers = std::ptr::from_ref(registers).cast_mut();
+        Ok(request(
+            libc::PTRACE_SETREGS,
+            self.pid,
+            registers.cast::<c_void>(),
+        )?)
+    }
+
+    /// Continues with a request such as `PTRACE_CONT`, and delivers a signal unless it is 0.
+    pub(crate) fn resume(&self, how: c_uint, signal: c_int) -> Result<()> {
+        let signal = std::ptr::without_provenance_mut(usize::try_from(signal)?);
+        Ok(request(how, self.pid, signal)?)
+    }
+
+    /// The code that says why a signal was sent.
+    pub(crate) fn signal_code(&self) -> Result<c_int> {
+        // SAFETY: the structure consists of integers; zero is a valid value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        request(
+            libc::PTRACE_GETSIGINFO,
+            self.pid,
+            (&raw mut info).cast::<c_void>(),
+        )?;
+        Ok(info.si_code)
     }
 
     /// Reads memory of the program into `bytes`; returns the number of bytes read.
@@ -112,6 +158,23 @@ impl Tracee {
         };
         usize::try_from(read).unwrap_or_default()
     }
+}
+
+/// Waits until a thread stops or ends, any traced thread for -1. Returns it and its status; `None` if a signal interrupts the
+/// wait.
+pub(crate) fn wait_for(pid: pid_t) -> Result<Option<(pid_t, c_int)>> {
+    let mut status = 0;
+    // SAFETY: the status variable is writable.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) };
+    if waited > 0 {
+        return Ok(Some((waited, status)));
+    }
+    let error = io::Error::last_os_error();
+    ensure!(
+        error.kind() == io::ErrorKind::Interrupted,
+        "waitpid: {error}"
+    );
+    Ok(None)
 }
 
 pub(crate) fn request(what: libc::c_uint, pid: pid_t, data: *mut c_void) -> io::Result<()> {
