@@ -517,8 +517,9 @@ fn service(report: &Value, query: &Query) -> Result<String> {
     let whole = |title, path| Column::new(title, path, Form::Fixed(0));
     let count = |title, path| Column::new(title, path, Form::Count);
     let time = |title, path| Column::new(title, path, Form::Fixed(2));
-    table::of_rows(
-        &query.rows(report, "rows")?,
+    let rows = query.rows(report, "rows")?;
+    let mut text = table::of_rows(
+        &rows,
         &[
             count("ranks", "/ranks"),
             count("services per node", "/services_per_node"),
@@ -536,7 +537,20 @@ fn service(report: &Value, query: &Query) -> Result<String> {
             count("bytes per rank", "/bytes_per_rank"),
             count("connect (ms)", "/connect_ms"),
         ],
-    )
+    )?;
+    // Rows without numbers have a reason.
+    for row in rows {
+        if let Some(reason) = row["not_measured"].as_str() {
+            write!(
+                text,
+                "\n\nNot measured: {}, {} ranks, {} services per node: {reason}",
+                row["transport"].as_str().unwrap_or_default(),
+                row["ranks"],
+                row["services_per_node"],
+            )?;
+        }
+    }
+    Ok(text)
 }
 
 /// What the service processes hold after the first jobs of the soak and after all of them.
@@ -695,6 +709,20 @@ mod tests {
             "| service process | 2 nodes | 8 nodes |",
         );
         check("model-limits", &report, lines);
+    }
+
+    #[test]
+    fn a_row_of_the_service_without_numbers_has_its_reason_below() {
+        let row = json!({
+            "ranks": 64, "services_per_node": 1, "block_bytes": 4096, "transport": "ucx", "instructions_per_block": null,
+            "instructions_of": {"ucx": null, "driver": null, "device": null}, "bytes_per_rank": null, "connect_ms": null,
+            "us_per_block": {"ours": null, "ucx": null, "driver": null, "device": null, "kernel": null},
+            "not_measured": "no time was left",
+        });
+        let report = json!({"rows": [row]});
+        check("service", &report, "| 64 | 1 | 4 KiB | ucx | - |");
+        let reason = "\n\nNot measured: ucx, 64 ranks, 1 services per node: no time was left";
+        check("service", &report, reason);
     }
 
     #[test]
