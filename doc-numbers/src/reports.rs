@@ -100,7 +100,7 @@ pub const REPORTS: [Report; 22] = [
     report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
     report("offload", &["bench", "offload"], "bench/offload.json", 900),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
-    report("service", &["bench", "service"], "bench/service.json", 400),
+    report("service", &["bench", "service"], "bench/service.json", 1200),
     Report {
         plot: Some("bench/storage.svg"),
         ..report("storage", &["bench", "storage"], "bench/storage.json", 700)

@@ -2,12 +2,13 @@
 //! connections, for a tool that measures the service processes.
 //!
 //! ```text
-//! light_ranks NODE SIZE MEET SERVICES SCHEME BLOCK_BYTES WARM_UP ROUNDS GATE
+//! light_ranks NODE SIZE MEET SERVICES SCHEME BLOCK_BYTES WARM_UP GATE
 //! ```
 //!
 //! There are two nodes, 0 and 1, with half of the ranks each. The buffers stay registered. After the rounds of the warm-up the
-//! program prints `warm` and waits for the file GATE. After the other rounds it prints `done` and ends when the file
-//! GATE.end is there. Every byte of the last round is verified.
+//! program prints `warm` and waits for the file GATE.1, which contains a number of rounds. After these rounds it prints `done 1`
+//! and waits for GATE.2, and so on. It ends when the file GATE.end is there. Every byte of the last round before each `done` is
+//! verified.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use xgvmi_ucp::buffer::Buffer;
 
 /// Time between two looks at the ranks' connections. The services need the cores.
 const LOOK: Duration = Duration::from_micros(200);
-/// Single-stepping slows a service process down some thousand times.
+/// A tool that counts instructions slows a service process down some thousand times.
 const LIMIT_S: u64 = 1200;
 
 /// A client on its way to the main thread.
@@ -41,23 +42,11 @@ struct Rank {
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [
-        node,
-        size,
-        meet,
-        services,
-        scheme,
-        block,
-        warm_up,
-        rounds,
-        gate,
-    ] = words.as_slice()
-    else {
-        bail!("usage: light_ranks NODE SIZE MEET SERVICES SCHEME BLOCK_BYTES WARM_UP ROUNDS GATE");
+    let [node, size, meet, services, scheme, block, warm_up, gate] = words.as_slice() else {
+        bail!("usage: light_ranks NODE SIZE MEET SERVICES SCHEME BLOCK_BYTES WARM_UP GATE");
     };
     let (node, size): (u32, u32) = (node.parse()?, size.parse()?);
-    let (block, warm_up, rounds): (usize, u32, u32) =
-        (block.parse()?, warm_up.parse()?, rounds.parse()?);
+    let (block, warm_up): (usize, u32) = (block.parse()?, warm_up.parse()?);
     ensure!(node < 2 && size >= 2 && size % 2 == 0, "two equal nodes");
     let scheme = [Scheme::Ksm, Scheme::Stock, Scheme::Xgvmi]
         .into_iter()
@@ -85,15 +74,17 @@ fn main() -> Result<()> {
         call(&mut ranks, size as usize, block)?;
     }
     say("warm");
-    wait_for(Path::new(gate))?;
-    for _ in 0..rounds {
-        call(&mut ranks, size as usize, block)?;
+    let mut sample = 1;
+    while let Some(rounds) = wait_for(gate, sample)? {
+        for _ in 0..rounds {
+            call(&mut ranks, size as usize, block)?;
+        }
+        for rank in &ranks {
+            verify(rank, block)?;
+        }
+        say(&format!("done {sample}"));
+        sample += 1;
     }
-    for rank in &ranks {
-        verify(rank, block)?;
-    }
-    say("done");
-    wait_for(&PathBuf::from(format!("{gate}.end")))?;
     for mut rank in ranks {
         if let Some((send, receive)) = rank.registered.take() {
             rank.client.release(send)?;
@@ -207,13 +198,19 @@ fn pattern(from: u32, to: u32) -> u8 {
     (from * 7 + to * 31).to_le_bytes()[0] | 1
 }
 
-fn wait_for(file: &Path) -> Result<()> {
+/// Waits for the file of a sample. Returns its number of rounds; `None` if the program shall end.
+fn wait_for(gate: &str, sample: u32) -> Result<Option<u32>> {
+    let file = PathBuf::from(format!("{gate}.{sample}"));
     let end = Instant::now() + Duration::from_secs(LIMIT_S);
-    while !file.exists() {
+    while !Path::new(&format!("{gate}.end")).exists() {
+        if file.exists() {
+            let text = std::fs::read_to_string(&file).context("the number of rounds")?;
+            return Ok(Some(text.trim().parse().context("the number of rounds")?));
+        }
         ensure!(Instant::now() < end, "{} does not come", file.display());
         thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
+    Ok(None)
 }
 
 #[expect(clippy::print_stdout, reason = "a program's answer")]

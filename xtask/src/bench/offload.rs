@@ -6,7 +6,7 @@
 //! `--before DIR COMMIT`; later reports repeat its rows. DIR is the `target/release` of that version, with the example
 //! `rank_cost` of this one.
 //!
-//! `step-count` single-steps the counted process over the emulated device, so the load of the machine does not count. The
+//! `step-count --blocks` counts the process over the emulated device, so the load of the machine does not count. The
 //! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
 //! a few percent of all instructions.
 
@@ -34,7 +34,7 @@ const NODES: u32 = 2;
 const COMPARED: (u32, u32) = (8, 2);
 /// The report of a former run, for the rows of the earlier version.
 const COMMITTED: &str = "docs/results/offload.json";
-/// Single-stepping slows the counted calls some thousand times.
+/// The count slows the calls some hundred times.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Time limit for the start of a service process, of a job, and of the counter.
 const UP: Duration = Duration::from_secs(60);
@@ -402,7 +402,7 @@ impl Job {
     }
 }
 
-/// Single-steps the service `pid` while the ranks do the counted calls.
+/// Counts the service `pid` while the ranks do the counted calls.
 fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) -> Result<()> {
     let mut wait = |file: &str, limit| {
         let there = || place.join(file).exists() || ranks.iter_mut().any(|r| r.group.has_ended());
@@ -433,7 +433,12 @@ fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) ->
 
 /// The words of a command line of `step-count` before the program or the process.
 fn counter(steps: &Path) -> impl Iterator<Item = std::ffi::OsString> {
-    let words = [built("step-count").into(), "--output".into(), steps.into()];
+    let words = [
+        built("step-count").into(),
+        "--blocks".into(),
+        "--output".into(),
+        steps.into(),
+    ];
     let owners = OWNERS.iter().flat_map(|owner| ["--owner", *owner]);
     let through = THROUGH.iter().flat_map(|through| ["--through", *through]);
     words

@@ -1,7 +1,7 @@
 //! `cargo xtask bench overlap`: a rank's own work in an offloaded call, in instructions, and the overlap that it leaves at
 //! 32 nodes with 32 ranks each; and the time in which UCC loads the component. Writes `target/bench/overlap.json`.
 //!
-//! `step-count` single-steps the start and the completion of calls over the emulated device. The times of registrations and
+//! `step-count` counts the start and the completion of calls over the emulated device. The times of registrations and
 //! of the pool's binds come from the slides' table, and the time of a whole call from the scale model, in which each service
 //! process has a core of its own.
 

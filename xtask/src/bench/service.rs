@@ -8,7 +8,7 @@ mod ucx;
 
 use super::pool::instructions;
 use crate::{process, workspace};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -30,30 +30,115 @@ const BUILD_LIMIT: Duration = Duration::from_secs(900);
 /// The report of a former run, for the rows that are not measured.
 const COMMITTED: &str = "docs/results/service.json";
 
+const HELP: &str = "\
+Usage: cargo xtask bench service [-- OPTIONS]
+
+  --transport ucx|stand-in   measure only these rows
+  --rows RxS,...             measure only the rows of R ranks in all and S service processes per node, such as 16x1,64x4
+  --count blocks|steps       with UCX, count whole blocks of instructions (default), or single instructions, which takes some
+                             ten times as long and gives the same counts
+
+All other rows are those of the last report, or else of the committed one. A row that could not be measured is in the report
+with the reason.";
+
+/// The options of this benchmark.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Options {
+    transport: Option<String>,
+    /// Ranks and services per node; all rows if empty.
+    rows: Vec<(u32, u32)>,
+    method: ucx::Method,
+}
+
+impl Options {
+    /// `None` for a help request.
+    fn parse(words: &[String]) -> Result<Option<Self>> {
+        let mut options = Self::default();
+        let mut words = words.iter().map(String::as_str);
+        while let Some(word) = words.next() {
+            if ["-h", "--help"].contains(&word) {
+                return Ok(None);
+            }
+            let value = words.next().unwrap_or_default();
+            match (word, value) {
+                ("--transport", "ucx" | "stand-in") => options.transport = Some(value.to_owned()),
+                ("--count", "blocks") => options.method = ucx::Method::Blocks,
+                ("--count", "steps") => options.method = ucx::Method::Steps,
+                ("--rows", list) => {
+                    for name in list.split(',') {
+                        options.rows.push(named(name)?);
+                    }
+                }
+                _ => bail!(
+                    "'{word} {value}' is not understood; try: cargo xtask bench service -- --help"
+                ),
+            }
+        }
+        options.check()?;
+        Ok(Some(options))
+    }
+
+    fn check(&self) -> Result<()> {
+        for row in &self.rows {
+            ensure!(
+                ["ucx", "stand-in"]
+                    .iter()
+                    .any(|transport| self.of(transport).contains(row)),
+                "no row {}x{} of this transport; ranks are {RANKS:?} ({:?} with UCX), services {SERVICES:?}",
+                row.0,
+                row.1,
+                ucx::RANKS
+            );
+        }
+        Ok(())
+    }
+
+    /// The rows of a transport that are measured.
+    fn of(&self, transport: &str) -> Vec<(u32, u32)> {
+        if self
+            .transport
+            .as_deref()
+            .is_some_and(|only| only != transport)
+        {
+            return Vec::new();
+        }
+        let ranks: &[u32] = match transport {
+            "ucx" => &ucx::RANKS,
+            _ => &RANKS,
+        };
+        let all = ranks
+            .iter()
+            .flat_map(|ranks| SERVICES.map(|of| (*ranks, of)));
+        all.filter(|row| self.rows.is_empty() || self.rows.contains(row))
+            .collect()
+    }
+}
+
+/// A row by its name.
+fn named(name: &str) -> Result<(u32, u32)> {
+    let numbers = name
+        .split_once('x')
+        .and_then(|(ranks, services)| Some((ranks.parse().ok()?, services.parse().ok()?)));
+    numbers.with_context(|| format!("'{name}' is no row; a row is RANKSxSERVICES, such as 16x1"))
+}
+
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let only = match options.as_slice() {
-        [] => None,
-        ["--transport", only @ ("ucx" | "stand-in")] => Some(*only),
-        other => bail!(
-            "bench service takes --transport ucx|stand-in, not '{}'",
-            other.join(" ")
-        ),
+    let Some(options) = Options::parse(options)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
     };
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     let mut rows = Vec::new();
-    if only != Some("ucx") {
-        rows.extend(stand_in()?);
+    let (stand_ins, of_ucx) = (options.of("stand-in"), options.of("ucx"));
+    if !stand_ins.is_empty() {
+        rows.extend(stand_in(&stand_ins)?);
     }
-    if only != Some("stand-in") {
-        rows.extend(ucx::rows()?);
+    if !of_ucx.is_empty() {
+        rows.extend(ucx::rows(&of_ucx, options.method)?);
     }
-    if let Some(only) = only {
-        rows.extend(former(file, only)?);
-        rows.sort_by_key(|row| row["transport"] == "ucx");
-    }
+    let rows = with_former(rows, || former(file))?;
     // A report of an earlier run must not count for a run that fails.
     let _ = fs::remove_file(file);
     let cost = doc_numbers::service::cost(&rows)?;
@@ -63,8 +148,35 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The rows of the other transport: of the last run, or else the committed ones.
-fn former(file: &Path, only: &str) -> Result<Vec<Value>> {
+/// Names of a row: its transport, ranks and services.
+fn key(row: &Value) -> (bool, Option<u64>, Option<u64>) {
+    (
+        row["transport"] == "ucx",
+        row["ranks"].as_u64(),
+        row["services_per_node"].as_u64(),
+    )
+}
+
+/// All rows in order: the measured ones, and the others of a former run, if there are others.
+fn with_former(
+    mut rows: Vec<Value>,
+    former: impl FnOnce() -> Result<Vec<Value>>,
+) -> Result<Vec<Value>> {
+    if rows.len() < SERVICES.len() * (RANKS.len() + ucx::RANKS.len()) {
+        let measured: Vec<_> = rows.iter().map(key).collect();
+        let others = former()?;
+        rows.extend(
+            others
+                .into_iter()
+                .filter(|row| !measured.contains(&key(row))),
+        );
+    }
+    rows.sort_by_key(key);
+    Ok(rows)
+}
+
+/// The rows of the last run, or else the committed ones.
+fn former(file: &Path) -> Result<Vec<Value>> {
     let committed = workspace::root().join(COMMITTED);
     let text = fs::read_to_string(file).or_else(|_| fs::read_to_string(&committed));
     let text = text.with_context(|| format!("no {} and no {COMMITTED}", file.display()))?;
@@ -72,12 +184,11 @@ fn former(file: &Path, only: &str) -> Result<Vec<Value>> {
     let rows = report["rows"]
         .as_array_mut()
         .context("a report without rows")?;
-    rows.retain(|row| row["transport"] != only);
     Ok(std::mem::take(rows))
 }
 
 /// The rows without UCX.
-fn stand_in() -> Result<Vec<Value>> {
+fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
     let can_count = instructions::can_count()?;
     if !can_count {
         println!("instructions not counted: valgrind is not installed (apt-get install valgrind)");
@@ -85,8 +196,7 @@ fn stand_in() -> Result<Vec<Value>> {
     build()?;
     println!("ranks  services  instructions  us/block  bytes/rank  connect");
     let mut rows = Vec::new();
-    let jobs = RANKS.map(|ranks| SERVICES.map(|services| (ranks, services)));
-    for (ranks, services) in jobs.into_iter().flatten() {
+    for (ranks, services) in jobs.iter().copied() {
         let counted = if can_count {
             Some(per_block(ranks, services)?)
         } else {
@@ -190,4 +300,56 @@ fn program(ranks: u32, services: u32, rounds: u32) -> Command {
 
 fn measured() -> Command {
     Command::new(workspace::target_dir().join("release/examples/service_cost"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rows_are_chosen() {
+        let rows = |text: &str| {
+            let options = Options::parse(&words(text)).unwrap().unwrap();
+            [options.of("stand-in").len(), options.of("ucx").len()]
+        };
+        assert_eq!(rows(""), [10, 6]);
+        assert_eq!(rows("--transport ucx"), [0, 6]);
+        assert_eq!(rows("--rows 16x1,64x4"), [2, 2]);
+        assert_eq!(rows("--rows 1024x4 --count steps"), [1, 0]);
+        assert_eq!(Options::parse(&words("--help")).unwrap(), None);
+    }
+
+    #[test]
+    fn unknown_rows_and_options_are_refused() {
+        for (text, expect) in [
+            ("--rows 16", "is no row"),
+            ("--rows 17x1", "no row 17x1"),
+            ("--transport ucx --rows 256x1", "no row 256x1"),
+            ("--transport tcp", "'--transport tcp'"),
+            ("--fast", "'--fast '"),
+        ] {
+            let error = Options::parse(&words(text)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_measured_remain() {
+        let row = |transport: &str, ranks: u32, mark: &str| json!({"transport": transport, "ranks": ranks, "services_per_node": 1, "mark": mark});
+        let former = vec![
+            row("stand-in", 4, "old"),
+            row("ucx", 4, "old"),
+            row("ucx", 16, "old"),
+        ];
+        let rows = with_former(vec![row("ucx", 4, "new")], || Ok(former)).unwrap();
+        let marks: Vec<_> = rows
+            .iter()
+            .map(|row| row["mark"].as_str().unwrap())
+            .collect();
+        assert_eq!(marks, ["old", "new", "old"]);
+    }
 }
