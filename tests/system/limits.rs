@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::harness::Case;
 use crate::world::{Testbed, World};
 use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
 
 const FUNCTION: &str = "node0.host";
 /// The kernel's error, and libmlx5's error for a refused device command.
@@ -67,6 +68,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let limit = |row: &'static Limit| Case::new(row.name, move |world: &World| full(world, row));
     let mut cases: Vec<Case> = LIMITS.iter().map(limit).collect();
     cases.push(Case::new("limit_memory_of_eight_functions", memory));
+    cases.push(Case::new("limit_queue_pair_numbers_rest", numbers_rest));
     cases
 }
 
@@ -86,6 +88,24 @@ fn full(world: &World, row: &Limit) -> Result<()> {
     );
     let counted = testbed.refusals(FUNCTION, "table_full")?;
     ensure!(counted == 1, "counted {counted} times");
+    Ok(())
+}
+
+/// A queue pair number that a process has left is not used again soon: packets of its former peers would meet the new queue
+/// pair.
+fn numbers_rest(world: &World) -> Result<()> {
+    const PROCESSES: usize = 20;
+    let testbed = Testbed::new(world)?;
+    let mut numbers = BTreeSet::new();
+    for _ in 0..PROCESSES {
+        let mut agent = Agent::start(&testbed, FUNCTION)?;
+        numbers.insert(agent.tell("qp 0")?.value::<u32>("qpn")?);
+        agent.end()?;
+    }
+    ensure!(
+        numbers.len() == PROCESSES,
+        "{PROCESSES} queue pairs one after the other have the numbers {numbers:x?}"
+    );
     Ok(())
 }
 

@@ -86,6 +86,17 @@ impl<T: Copy, const N: usize> Table<T, N> {
         self.fill(index, owner, value)
     }
 
+    /// Like [`Table::insert`], but gives a number again only after `rest` others of its table have become free, as long as
+    /// there are numbers that were never used.
+    pub fn insert_rested(&mut self, owner: Owner, value: T, rest: u32) -> Option<u32> {
+        let free = self.high.saturating_sub(self.live);
+        if free > rest || self.high as usize >= N {
+            return self.insert(owner, value);
+        }
+        self.high += 1;
+        self.fill(self.high - 1, owner, value)
+    }
+
     /// Like [`Table::insert`], but uses the lowest free number. Numbers are reused as early as
     /// possible.
     pub fn insert_lowest(&mut self, owner: Owner, value: T) -> Option<u32> {
@@ -302,6 +313,24 @@ mod tests {
         assert_eq!((table.live(), table.live_max()), (3, 3));
         assert_eq!(table.owned(0, 7), Some(&11));
         assert_eq!(table.owned(0, 8), None);
+    }
+
+    #[test]
+    fn a_number_rests_until_others_are_free() {
+        let mut table = empty::<6>();
+        let mut next = || {
+            let number = table.insert_rested(OWNER, 0, 2);
+            number.inspect(|&number| assert!(table.remove(number).is_some()))
+        };
+        let numbers: Vec<_> = (0..7).map(|_| next()).collect();
+        assert_eq!(numbers, [0, 1, 2, 0, 1, 2, 0].map(Some));
+        // A full table gives what is free.
+        for _ in 0..6 {
+            assert!(table.insert_rested(OWNER, 0, 2).is_some());
+        }
+        assert_eq!(table.insert_rested(OWNER, 0, 2), None);
+        table.remove(4);
+        assert_eq!(table.insert_rested(OWNER, 0, 2), Some(4));
     }
 
     #[test]

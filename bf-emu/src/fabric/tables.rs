@@ -9,7 +9,7 @@ use super::limits::{
 use super::objects::{Attached, Attachment, Channel, Cq, Group, Mkey, Pd, Qp, Srq, Umem};
 use super::rdma_cm::state::Manager;
 use super::rules::Rules;
-use super::table::Table;
+use super::table::{Owner, Table};
 
 /// The objects of one function.
 #[derive(Debug)]
@@ -37,6 +37,18 @@ pub struct Function {
     pub mkeys: Table<Mkey, MKEYS_MAX>,
     /// Translation lists of indirect mkeys.
     pub klms: Klms,
+}
+
+/// Number of other queue pair numbers that become free before one is used again. A packet names its destination by this
+/// number only. The peers of a dead process may send to it for seconds, until they have noticed. Hardware uses a number
+/// again after millions of others.
+const QPS_RESTING: u32 = 256;
+
+impl Function {
+    /// Inserts a queue pair and returns its slot; None if the table is full.
+    pub fn insert_qp(&mut self, owner: Owner, qp: Qp) -> Option<u32> {
+        self.qps.insert_rested(owner, qp, QPS_RESTING)
+    }
 }
 
 /// State common to all functions, protected by the lock.

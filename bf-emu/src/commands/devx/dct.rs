@@ -71,8 +71,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
     };
     check_scattered(function, cq, target.cs_res)?;
     let slot = function
-        .qps
-        .insert(owner, target)
+        .insert_qp(owner, target)
         .ok_or_else(|| full(call, Full::Qps))?;
     let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(slot + QPN_BASE));

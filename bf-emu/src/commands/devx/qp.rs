@@ -71,8 +71,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         polling::forget_rung(queue.dbrec);
     }
     let slot = function
-        .qps
-        .insert(owner, queue)
+        .insert_qp(owner, queue)
         .ok_or_else(|| full(call, Full::Qps))?;
     drop(locked);
     call.process.start_tick()?;

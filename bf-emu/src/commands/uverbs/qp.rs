@@ -128,7 +128,7 @@ pub(super) fn create(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if !named.exist(function, call.context.number) {
         return Err(Errno(libc::ENOENT));
     }
-    let slot = function.qps.insert(owner, qp);
+    let slot = function.insert_qp(owner, qp);
     drop(locked);
     let slot = slot.ok_or_else(|| call.full(Full::Qps))?;
     call.process.start_tick()?;
