@@ -17,6 +17,9 @@ use ucx_sys::{
     ucp_worker_params_t, ucs_status_t,
 };
 
+/// Maximum number of steps of [`Worker::progress_until_idle`].
+const PROGRESS_MAX: u32 = 256;
+
 /// A worker that one thread uses at a time. Clones share it. The last object that uses it destroys it.
 #[derive(Debug, Clone)]
 pub struct Worker {
@@ -142,6 +145,17 @@ impl Worker {
     pub fn progress(&self) -> bool {
         // SAFETY: the worker is alive and used by this thread alone.
         unsafe { self.ucp().ucp_worker_progress(self.handle()) != 0 }
+    }
+
+    /// Progresses communication until nothing happens, at most 256 times: a connection on which something always
+    /// happens does not keep the caller from its time limits. [`Worker::arm`] tells whether there is more to do.
+    #[inline]
+    pub fn progress_until_idle(&self) {
+        for _ in 0..PROGRESS_MAX {
+            if !self.progress() {
+                break;
+            }
+        }
     }
 
     /// Takes the oldest message that `wanted` accepts.
@@ -322,7 +336,7 @@ impl Waiter {
     ) -> Result<T> {
         let start = Instant::now();
         loop {
-            while worker.progress() {}
+            worker.progress_until_idle();
             if let Some(value) = ready()? {
                 return Ok(value);
             }

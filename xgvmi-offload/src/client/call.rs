@@ -219,7 +219,7 @@ impl Client {
 
     /// Makes progress, and completes the calls whose completion has arrived.
     pub(super) fn progress(&mut self) -> Result<()> {
-        while self.worker.progress() {}
+        self.worker.progress_until_idle();
         loop {
             let message = match self.worker.take(|_| true) {
                 Ok(Some(message)) => message,

@@ -424,7 +424,7 @@ fn make_ready(
     let end = Instant::now() + options.connect_limit;
     let (mut ready, mut greeted, mut sent) = (false, false, false);
     while !(ready && greeted && sent) {
-        while admitted.worker.progress() {}
+        admitted.worker.progress_until_idle();
         greeted |= admitted
             .worker
             .take(|m| m.id == Kind::Hello as u16 && m.header.starts_with(&admitted.token.0))?

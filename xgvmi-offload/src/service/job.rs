@@ -351,7 +351,11 @@ impl<F: Fabric> Job<F> {
         }
         let end = Instant::now() + SHUT_LIMIT;
         while Instant::now() < end {
-            while self.worker.progress() {}
+            for _ in 0..PROGRESS_MAX {
+                if !self.worker.progress() {
+                    break;
+                }
+            }
             let moved = self.shared.as_mut();
             let is_over = moved.is_none_or(|shared| shared.mover.shut(&self.transport));
             if self.greetings.shut(&self.transport) && is_over {
