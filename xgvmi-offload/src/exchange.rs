@@ -21,6 +21,7 @@ pub struct TcpExchange {
     streams: Vec<TcpStream>,
     rank: u32,
     size: u32,
+    limit: Duration,
 }
 
 /// Maximum bytes of one rank, and of all ranks together.
@@ -55,7 +56,25 @@ impl TcpExchange {
             streams,
             rank,
             size,
+            limit,
         })
+    }
+
+    /// The error of the connection to `rank`.
+    fn error_of(&self, rank: u32, error: &io::Error) -> io::Error {
+        let what = match error.kind() {
+            // The system's name for the end of a socket's time limit.
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("has not answered within {} s", self.limit.as_secs())
+            }
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => {
+                "has closed its connection: it has ended or was killed".to_owned()
+            }
+            _ => error.to_string(),
+        };
+        io::Error::new(error.kind(), format!("rank {rank} {what}"))
     }
 }
 
@@ -63,21 +82,25 @@ impl Exchange for TcpExchange {
     fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>> {
         if self.rank == 0 {
             let mut all = vec![mine.to_vec()];
-            for stream in &mut self.streams {
-                all.push(read_blob(stream)?);
+            for (rank, mut stream) in (1..).zip(&self.streams) {
+                let blob = read_blob(&mut stream);
+                all.push(blob.map_err(|error| self.error_of(rank, &error))?);
             }
-            for stream in &mut self.streams {
+            for (rank, mut stream) in (1..).zip(&self.streams) {
                 for one in &all {
-                    write_blob(stream, one)?;
+                    write_blob(&mut stream, one).map_err(|error| self.error_of(rank, &error))?;
                 }
             }
             return Ok(all);
         }
-        let [stream] = &mut self.streams[..] else {
+        let [stream] = &self.streams[..] else {
             return Err("no connection to rank 0".into());
         };
-        write_blob(stream, mine)?;
-        (0..self.size).map(|_| Ok(read_blob(stream)?)).collect()
+        let mut stream = stream;
+        let of_rank_0 = |error: io::Error| self.error_of(0, &error);
+        write_blob(&mut stream, mine).map_err(of_rank_0)?;
+        let all = (0..self.size).map(|_| Ok(read_blob(&mut stream).map_err(of_rank_0)?));
+        all.collect()
     }
 }
 
@@ -252,6 +275,33 @@ mod tests {
         for error in errors {
             let error = error.to_string();
             assert!(error.contains("a rank 2 of 4 has come"), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_is_silent_or_gone_is_named() {
+        for (limit, is_there, expect) in [
+            (
+                Duration::from_millis(1),
+                true,
+                "rank 1 has not answered within 0 s",
+            ),
+            (
+                LIMIT,
+                false,
+                "rank 1 has closed its connection: it has ended or was killed",
+            ),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = listener.local_addr().expect("bound").to_string();
+            let end = Instant::now() + LIMIT;
+            let other = join(&address, 1, 2, end).expect("connected");
+            let other = is_there.then_some(other);
+            let streams = gather(&listener, 2, end).expect("gathered");
+            let mut exchange = TcpExchange::over(streams, 0, 2, limit).expect("met");
+            let error = exchange.allgather(&[]).unwrap_err();
+            assert_eq!(error.to_string(), expect);
+            drop(other);
         }
     }
 
