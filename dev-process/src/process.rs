@@ -179,6 +179,12 @@ impl Collected {
         self.text()
     }
 
+    /// Whether the text is the whole output: all writers have closed the pipe.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.reader.is_finished()
+    }
+
     /// Output so far.
     pub fn text(&self) -> String {
         let bytes = self

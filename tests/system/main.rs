@@ -15,6 +15,7 @@ mod contexts;
 mod cost;
 mod crash;
 mod deferred;
+mod evidence;
 mod faults;
 mod forms;
 mod harness;

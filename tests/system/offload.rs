@@ -2,6 +2,7 @@
 //! project's own programs. The ranks verify every byte. Failures must end in one clear error on all
 //! ranks and never in a hang.
 
+use crate::evidence;
 use crate::harness::Case;
 use crate::process::{self, Collected, Group};
 use crate::world::{LIMIT, Testbed, World, free_port};
@@ -14,10 +15,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// Time after which the state of all processes of a job is recorded for the report of a failure. It is shorter than the
+/// time limits of the ranks, because a rank that gives up takes the cause with it.
+const SLOW: Duration = Duration::from_secs(20);
+
+/// The same for a job that has lost a rank before it met the others. They wait for it until their limit, 30 s.
+const VERY_SLOW: Duration = Duration::from_secs(45);
+
 /// Time limit for survivors to detect a failure. With a free core they need a fraction of a second.
 const FAILURE_LIMIT: Duration = Duration::from_secs(40);
 
 const NODES: u32 = 2;
+
+/// Variable that names the directory of the SPs' status sockets.
+const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -103,6 +114,7 @@ impl<'a> Farm<'a> {
         let mut command = self.testbed.ucx_command(function, &path.to_string_lossy());
         command.env("UCX_TLS", "rc_x,self");
         command.env("UCX_NET_DEVICES", "mlx5_0:1");
+        command.env(RUNTIME_DIRECTORY, self.testbed.path());
         if self.scheme == "xgvmi" {
             let library: &Path = &self.world.built("libuct_ib_mlx5_xgvmi.so");
             command.env("LD_PRELOAD", library);
@@ -172,6 +184,45 @@ impl<'a> Farm<'a> {
             .collect()
     }
 
+    /// As [`succeed`]. The error of a job that takes long also contains the state of the SPs and of the device.
+    pub(crate) fn succeed(&self, ranks: Vec<Process>, limit: Duration) -> Result<u64> {
+        succeed_beside(ranks, limit, || self.state())
+    }
+
+    /// All ranks end, with or without an error. The error of a rank that does not end contains the state of all processes.
+    pub(crate) fn end(&self, mut ranks: Vec<Process>, limit: Duration) -> Result<()> {
+        let late = state_after(VERY_SLOW, &mut ranks, || self.state());
+        for rank in &mut ranks {
+            rank.end(limit, &[""]).with_context(|| late.clone())?;
+        }
+        Ok(())
+    }
+
+    /// What the SPs do, their status, and the counters of the device, as text.
+    fn state(&self) -> String {
+        let ask = |command: &mut Command| {
+            process::stdout(command, SLOW).unwrap_or_else(|error| format!("{error:#}\n"))
+        };
+        let mut text = evidence::of_machine();
+        for (node, services) in (0..).zip(&self.services) {
+            for service in services {
+                text.push_str(&format!(
+                    "a service of node {node} says: {}\n",
+                    service.said()
+                ));
+                text.push_str(&service.state());
+            }
+            for address in self.addresses(node).unwrap_or_default().split(',') {
+                let port = address.rsplit(':').next().unwrap_or_default();
+                let mut command = Command::new(self.world.built("xgvmi-sp"));
+                command.env(RUNTIME_DIRECTORY, self.testbed.path());
+                command.args(["status", "--json", "--port", port]);
+                text.push_str(&format!("status of {address}: {}", ask(&mut command)));
+            }
+        }
+        text + &ask(self.testbed.emulator_command("stats").arg("--json"))
+    }
+
     fn commands(&self, kind: &str) -> Result<u64> {
         let functions = ["node0.host", "node0.dpu", "node1.host", "node1.dpu"];
         let counts = functions.map(|function| self.testbed.commands(function, kind));
@@ -229,23 +280,27 @@ impl Process {
             bail!("it hangs: `{}`\n{}", self.shown, self.said());
         }
         // The pipe may deliver the last lines after the process has ended.
-        let mut said = self.said();
         process::wait_until(LIMIT, || {
-            said = self.said();
-            words.iter().any(|word| said.contains(word))
+            let is_complete = self.output.is_complete();
+            is_complete || words.iter().any(|word| self.said().contains(word))
         });
-        Ok((status.code(), said))
+        Ok((status.code(), self.said()))
     }
 
     /// Waits for its end as a rank that succeeds. Returns the number of verified bytes.
-    fn succeed(&mut self) -> Result<u64> {
-        let (code, said) = self.end(LIMIT, &[" bytes verified"])?;
+    fn succeed(&mut self, limit: Duration) -> Result<u64> {
+        let (code, said) = self.end(limit, &[" bytes verified"])?;
         ensure!(
             code == Some(0),
             "exit code {code:?}: `{}`\n{said}",
             self.shown
         );
         verified_bytes(&said)
+    }
+
+    /// What its threads do now, as text.
+    fn state(&self) -> String {
+        evidence::of_process(self.group.child.id())
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -262,17 +317,39 @@ impl Process {
 
 /// All ranks succeed. Returns the number of verified bytes. An error contains the output of every rank: one that waits for
 /// another does not know why that one has failed.
-pub(crate) fn succeed(mut ranks: Vec<Process>) -> Result<u64> {
+pub(crate) fn succeed(ranks: Vec<Process>) -> Result<u64> {
+    succeed_beside(ranks, LIMIT, String::new)
+}
+
+/// As [`succeed`]. `others` describes other processes of the job if it takes long.
+fn succeed_beside(
+    mut ranks: Vec<Process>,
+    limit: Duration,
+    others: impl Fn() -> String,
+) -> Result<u64> {
+    let late = state_after(SLOW, &mut ranks, others);
     let mut verified = 0;
     for at in 0..ranks.len() {
-        verified += ranks[at].succeed().with_context(|| {
+        verified += ranks[at].succeed(limit).with_context(|| {
             let said = ranks.iter().enumerate();
             let said =
                 said.map(|(rank, process)| format!("rank {rank} says: {}\n", process.said()));
-            said.collect::<String>()
+            said.collect::<String>() + &late
         })?;
     }
     Ok(verified)
+}
+
+/// Waits for the end of all ranks. Returns an empty text, or after `limit` the state of the ranks and of the others.
+fn state_after(limit: Duration, ranks: &mut [Process], others: impl Fn() -> String) -> String {
+    if process::wait_until(limit, || ranks.iter_mut().all(Process::has_ended)) {
+        return String::new();
+    }
+    let mut text = format!("after {} s:\n", limit.as_secs());
+    for (rank, process) in ranks.iter().enumerate() {
+        text.push_str(&format!("rank {rank}: {}", process.state()));
+    }
+    text + &others()
 }
 
 /// All ranks end with code 1 and an error that contains one of `expect`.

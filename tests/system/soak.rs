@@ -6,18 +6,30 @@ use crate::offload::{Farm, Process, succeed};
 use crate::process;
 use crate::world::{LIMIT, World};
 use anyhow::{Context, Result, ensure};
+use std::error::Error;
 use std::fs;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Number of jobs: a short form, unless the variable says another one (`cargo xtask test soak`: 1,000).
 const JOBS: u32 = 24;
 const JOBS_VARIABLE: &str = "XGVMI_SOAK_JOBS";
 
+/// Seed of the jobs and of the kills.
+const SEED: u64 = 0x9e37_79b9;
+const SEED_VARIABLE: &str = "XGVMI_SOAK_SEED";
+
 /// File for a report (`cargo xtask bench soak`).
 const REPORT_VARIABLE: &str = "XGVMI_SOAK_REPORT";
 
-/// One job in this many loses a rank. In the short form at least two do.
+/// One job in this many loses a rank, unless the variable says another number. In the short form at least two do.
 const KILLED: u64 = 20;
+const KILLED_VARIABLE: &str = "XGVMI_SOAK_KILLED";
+
+/// Time limit of a job, and of its ranks to connect if it loses none. While other programs keep the disk busy, a program
+/// that starts may wait for its own pages for a minute, and the others of its job wait for it.
+const PATIENCE: Duration = Duration::from_secs(300);
+const CONNECT_S: &str = "240";
 
 /// The resident memory of a service process without a job may grow by this in the last half of the jobs. A job takes tens
 /// of megabytes, which the process returns to the system when no job is left.
@@ -31,15 +43,26 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
+/// The value of a variable, or the default.
+fn from_variable<T: FromStr<Err: Error + Send + Sync + 'static>>(
+    name: &str,
+    default: T,
+) -> Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text}")),
+        Err(_) => Ok(default),
+    }
+}
+
 fn soak(world: &World) -> Result<()> {
-    let jobs = match std::env::var(JOBS_VARIABLE) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{JOBS_VARIABLE}={text}"))?,
-        Err(_) => JOBS,
-    };
-    let seed = 0x9e37_79b9;
-    println!("seed {seed}, {jobs} jobs");
+    let jobs = from_variable(JOBS_VARIABLE, JOBS)?;
+    let seed = from_variable(SEED_VARIABLE, SEED)?;
+    let one_in = from_variable(KILLED_VARIABLE, KILLED)?;
+    ensure!(
+        seed != 0 && one_in != 0,
+        "{SEED_VARIABLE} and {KILLED_VARIABLE} are at least 1"
+    );
+    println!("{SEED_VARIABLE}={seed}, {jobs} jobs, of which one in {one_in} loses a rank");
     let mut random = Random(seed);
     let farm = Farm::new(world, "xgvmi", 1)?;
     let mut killed = 0;
@@ -47,16 +70,23 @@ fn soak(world: &World) -> Result<()> {
     for job in 0..jobs {
         let per_node = 1 + u32::try_from(random.below(2))?;
         let block = ["600", "5000", "70000"][usize::try_from(random.below(3))?];
-        let options = ["--rounds", "3", "--warm-up", "0", "--block", block];
-        let mut ranks = farm.job(per_node, &options, |_, _| ())?;
         let due = [jobs / 4, jobs / 2].contains(&job);
-        if due || random.below(KILLED) == 0 {
+        let is_killed = due || random.below(one_in) == 0;
+        let mut options = vec!["--rounds", "3", "--warm-up", "0", "--block", block];
+        if !is_killed {
+            options.extend(["--connect-limit-s", CONNECT_S]);
+        }
+        let mut ranks = farm.job(per_node, &options, |_, _| ())?;
+        if is_killed {
             killed += 1;
             let victim = usize::try_from(random.below(ranks.len() as u64))?;
             kill(&mut random, &mut ranks[victim]);
-            end_all(ranks)?;
+            // The victim may have been ready before the kill.
+            let ended = farm.end(ranks, PATIENCE);
+            ended.with_context(|| format!("job {job}"))?;
         } else {
-            succeed(ranks).with_context(|| format!("job {job}"))?;
+            let succeeded = farm.succeed(ranks, PATIENCE);
+            succeeded.with_context(|| format!("job {job}"))?;
         }
         if job % (jobs / 12).max(1) == 0 {
             let kib: Vec<f64> = footprints(&farm)?.iter().map(|found| found.kib).collect();
@@ -112,14 +142,6 @@ fn kill(random: &mut Random, rank: &mut Process) {
     let pause = Duration::from_micros(random.below(600_000));
     process::wait_until(pause, || rank.has_ended());
     rank.group.kill();
-}
-
-/// All ranks end, with or without an error: the victim may have been ready before the kill.
-fn end_all(ranks: Vec<Process>) -> Result<()> {
-    for mut rank in ranks {
-        rank.end(LIMIT, &[""])?;
-    }
-    Ok(())
 }
 
 /// Waits until no object of any process is left in the device. UCX is closed in a thread of the service.
@@ -296,7 +318,7 @@ fn upgrade(world: &World) -> Result<()> {
         );
     }
     running[0].group.kill();
-    end_all(running)?;
+    farm.end(running, LIMIT)?;
     for mut service in old {
         let (code, said) = service.end(LIMIT, &["rank 0"])?;
         ensure!(code == Some(0), "exit code {code:?}:\n{said}");
