@@ -358,6 +358,14 @@ impl Blocks<'_> {
         }
     }
 
+    /// Number of bytes in the message.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Narrow(records) => size_of_val(records),
+            Self::Wide(records) => size_of_val(records),
+        }
+    }
+
     /// The blocks. Loops over many blocks match on the form instead, once.
     #[cfg(test)]
     pub(super) fn to_vec(self) -> Vec<Block> {

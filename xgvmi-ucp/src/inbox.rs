@@ -3,6 +3,9 @@
 //! A peer that sends faster than the program reads must not exhaust the memory of the process. The bytes of each
 //! sender, of each process and the number of messages are limited. The first 16 bytes of a message's header name its
 //! sender.
+//!
+//! A worker has a limit of its own, so that the peers of one worker cannot use the memory of all. Its first bytes do not
+//! count for the process: its short messages arrive whatever other workers do.
 
 use super::error::{Result, UcpError};
 use super::hash::Map;
@@ -19,6 +22,9 @@ const MESSAGES_MAX: usize = 1 << 16;
 const SPARES_MAX: usize = 16;
 const SPARE_BYTES: usize = 16 << 10;
 
+/// Waiting bytes of each worker that the budget does not count.
+const FREE: usize = 1 << 20;
+
 /// Name of a sender: the first bytes of its messages' headers. A shorter header continues with zeros.
 pub type Sender = [u8; 16];
 
@@ -27,7 +33,9 @@ pub type Sender = [u8; 16];
 pub struct InboxLimits {
     /// Maximum bytes of one sender.
     pub bytes_per_sender: usize,
-    /// Bytes of all workers that share this.
+    /// Maximum bytes of one worker.
+    pub bytes_per_worker: usize,
+    /// Bytes of all workers that share this, beyond 1 MiB of each.
     pub budget: InboxBudget,
 }
 
@@ -83,6 +91,8 @@ impl Deref for Header {
 pub(super) struct Waiting {
     limits: InboxLimits,
     queue: VecDeque<Message>,
+    /// Waiting bytes of all senders.
+    bytes: usize,
     /// Waiting bytes of each sender with messages, and of each expected sender.
     senders: Map<Sender, usize>,
     /// Empty buffers for the data of later messages.
@@ -125,10 +135,11 @@ impl InboxBudget {
 }
 
 impl Default for InboxLimits {
-    /// 64 MiB per sender, which exceeds the longest message of a job of 65,536 ranks, and 256 MiB per worker.
+    /// 64 MiB per sender, which exceeds the longest message of a job of 65,536 ranks, and 256 MiB per worker and for all.
     fn default() -> Self {
         Self {
             bytes_per_sender: 64 << 20,
+            bytes_per_worker: 256 << 20,
             budget: InboxBudget::new(256 << 20),
         }
     }
@@ -139,6 +150,7 @@ impl Waiting {
         Self {
             limits,
             queue: VecDeque::new(),
+            bytes: 0,
             senders: Map::default(),
             spares: Vec::new(),
             closed: false,
@@ -180,12 +192,21 @@ impl Waiting {
                 .get_or_insert(("bytes of one sender", of_sender, max));
             return false;
         }
-        if !self.limits.budget.take(bytes) {
-            let used = self.limits.budget.used().saturating_add(bytes);
+        let of_worker = self.bytes.saturating_add(bytes);
+        let max = self.limits.bytes_per_worker;
+        if of_worker > max {
+            self.over
+                .get_or_insert(("bytes of one worker", of_worker, max));
+            return false;
+        }
+        let counted = counted(of_worker) - counted(self.bytes);
+        if counted > 0 && !self.limits.budget.take(counted) {
+            let used = self.limits.budget.used().saturating_add(counted);
             let over = ("bytes", used, self.limits.budget.max);
             self.over.get_or_insert(over);
             return false;
         }
+        self.bytes = of_worker;
         match known {
             Some(used) => *used = of_sender,
             None => drop(self.senders.insert(sender, of_sender)),
@@ -230,7 +251,12 @@ impl Waiting {
         };
         if let Some(message) = &message {
             let bytes = message.header.len() + message.data.len();
-            self.limits.budget.give(bytes);
+            let after = self.bytes - bytes;
+            let free = counted(self.bytes) - counted(after);
+            if free > 0 {
+                self.limits.budget.give(free);
+            }
+            self.bytes = after;
             let sender = sender_of(&message.header);
             if let Some(used) = self.senders.get_mut(&sender) {
                 *used = used.saturating_sub(bytes);
@@ -245,9 +271,13 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let bytes = |message: &Message| message.header.len() + message.data.len();
-        self.limits.budget.give(self.queue.iter().map(bytes).sum());
+        self.limits.budget.give(counted(self.bytes));
     }
+}
+
+/// The part of a worker's bytes that the budget counts.
+fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(FREE)
 }
 
 fn sender_of(header: &[u8]) -> Sender {
@@ -261,9 +291,11 @@ fn sender_of(header: &[u8]) -> Sender {
 mod tests {
     use super::*;
 
+    /// Limits beyond the free bytes of a worker.
     fn waiting(bytes_per_sender: usize, budget: &InboxBudget) -> Waiting {
         Waiting::new(InboxLimits {
-            bytes_per_sender,
+            bytes_per_sender: FREE + bytes_per_sender,
+            bytes_per_worker: FREE + 250,
             budget: budget.clone(),
         })
     }
@@ -281,28 +313,41 @@ mod tests {
         fits
     }
 
+    fn error(waiting: &mut Waiting) -> String {
+        waiting.take(|_| true).unwrap_err().to_string()
+    }
+
     #[test]
     fn a_sender_has_its_limit_and_all_have_one() {
         let budget = InboxBudget::new(300);
         let mut first = waiting(150, &budget);
-        assert!(send(&mut first, 1, 100));
+        assert!(send(&mut first, 1, FREE + 100));
+        assert_eq!(budget.used(), 116);
         assert!(first.take(|_| true).expect("within").is_some());
         assert_eq!(budget.used(), 0);
-        assert!(send(&mut first, 1, 100));
+        assert!(send(&mut first, 1, FREE + 100));
         assert!(!send(&mut first, 1, 100));
-        let error = first.take(|_| true).unwrap_err().to_string();
         assert_eq!(
-            error,
-            "232 bytes of one sender wait in the inbox; the most is 150"
+            error(&mut first),
+            "1048808 bytes of one sender wait in the inbox; the most is 1048726"
         );
-        // Another worker of the same budget, until that is used up.
+        // Another sender of the same worker.
         let mut second = waiting(150, &budget);
-        assert!(send(&mut second, 2, 100) && !send(&mut second, 3, 100));
-        let error = second.take(|_| true).unwrap_err().to_string();
-        assert_eq!(error, "348 bytes wait in the inbox; the most is 300");
+        assert!(send(&mut second, 2, FREE + 50) && send(&mut second, 3, 100));
+        assert!(!send(&mut second, 4, 100));
+        assert_eq!(
+            error(&mut second),
+            "1048874 bytes of one worker wait in the inbox; the most is 1048826"
+        );
+        // Another worker of the same budget, until that is used up. Its short messages arrive.
+        let mut third = waiting(150, &budget);
+        assert!(send(&mut third, 2, FREE - 100) && !send(&mut third, 3, 100));
+        assert_eq!(
+            error(&mut third),
+            "330 bytes wait in the inbox; the most is 300"
+        );
         // The bytes of a worker that ends are free.
-        drop(first);
-        drop(second);
+        drop((first, second, third));
         assert_eq!(budget.used(), 0);
     }
 

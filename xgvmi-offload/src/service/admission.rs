@@ -133,6 +133,8 @@ impl<F: Fabric> Sp<F> {
             direct_min: self.options.direct_min,
         };
         let inbox = InboxLimits {
+            // The ranks of one job cannot stop those of another.
+            bytes_per_worker: self.options.buffer_bytes_max / 2,
             budget: self.inbox.clone(),
             ..InboxLimits::default()
         };
@@ -461,5 +463,29 @@ impl<F: Fabric> Sp<F> {
             .iter()
             .find(|(failed, _)| *failed == job)
             .map(|(_, reason)| reason.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheme::Scheme;
+    use crate::service::standin::connect::idle;
+
+    #[test]
+    fn a_job_whose_ucx_is_being_opened_has_begun() {
+        let mut sp = idle();
+        let hello = |job| Hello {
+            job: JobId(job),
+            rank: 1,
+            size: 2,
+            scheme: Scheme::Stock,
+            ucx_version: "stand-in".to_owned(),
+        };
+        sp.opening.insert(JobId(1));
+        sp.draining = Some(Instant::now() + DIAL_LIMIT);
+        assert_eq!(sp.check_hello(&hello(1)), Ok(()));
+        let (kind, _) = sp.check_hello(&hello(2)).expect_err("refused");
+        assert_eq!(kind, "draining");
     }
 }

@@ -25,6 +25,9 @@ const MESSAGES_MAX: u32 = 256;
 /// Maximum number of SPs of a job: an SP has a TCP connection and an endpoint to each of the others.
 const SERVICES_MAX: usize = 1 << 13;
 
+/// Number of endpoints that a job creates before the next job has its turn. Each takes UCX a fraction of a millisecond.
+const ENDPOINTS_AT_ONCE: usize = 4;
+
 /// A job. The fields drop in this order: operations before the objects that they use, connections before their worker,
 /// the worker before its context.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub(super) struct Job<F: Fabric> {
     to_services: BTreeMap<u32, Token>,
     /// Peers whose UCP hello has arrived.
     greeted: BTreeSet<(bool, u32)>,
+    /// The table and this SP's index in it, while the endpoints of its SPs are created.
+    joining: Option<(u32, Table)>,
     shared: Option<Shared<F>>,
     worker: F::Worker,
     transport: F,
@@ -88,6 +93,7 @@ impl<F: Fabric> Job<F> {
             from_services: BTreeMap::new(),
             to_services: BTreeMap::new(),
             greeted: BTreeSet::new(),
+            joining: None,
             shared: None,
             worker,
             transport,
@@ -134,7 +140,7 @@ impl<F: Fabric> Job<F> {
         self.ranks.contains_key(&rank)
     }
 
-    /// Stores the table and connects to all SPs in it; returns this SP's index.
+    /// Stores the table; returns this SP's index. [`Job::progress`] connects to all SPs in it.
     pub(super) fn set_table(&mut self, table: Table, unique: u64) -> Result<u32> {
         let me = check_table(&table, self.size, unique)?;
         if let Some(rank) = table
@@ -154,11 +160,32 @@ impl<F: Fabric> Job<F> {
                 "the table has rank {rank} at another SP than this one"
             )));
         }
-        for (index, service) in table.services.iter().enumerate() {
+        self.joining = Some((me, table));
+        Ok(me)
+    }
+
+    /// Connects to some SPs of the table, and begins the work of the job after the last one. Returns true if there were
+    /// any.
+    fn join(&mut self) -> Result<bool> {
+        let Some((_, table)) = &self.joining else {
+            return Ok(false);
+        };
+        let left = table.services.iter().enumerate().skip(self.services.len());
+        for (index, service) in left.take(ENDPOINTS_AT_ONCE) {
             let name = format!("service {index} ({})", service.tcp);
             let endpoint = self.worker.connect_for_gets(&service.worker, &name)?;
             self.services.push(endpoint);
         }
+        if self.services.len() == table.services.len()
+            && let Some((me, table)) = self.joining.take()
+        {
+            self.begin(me, table)?;
+        }
+        Ok(true)
+    }
+
+    /// The endpoints of all SPs exist.
+    fn begin(&mut self, me: u32, table: Table) -> Result<()> {
         let greeting = self.greetings.ours(&self.transport)?;
         self.greetings
             .offered(&self.transport, &self.services, me, greeting)?;
@@ -204,7 +231,7 @@ impl<F: Fabric> Job<F> {
         for index in self.to_services.keys().copied().collect::<Vec<_>>() {
             self.greet_service(index)?;
         }
-        Ok(me)
+        Ok(())
     }
 
     /// The messages of SP `index` will carry `token`.
@@ -250,9 +277,9 @@ impl<F: Fabric> Job<F> {
 
     /// The table and this SP's index in it; `None` before the table arrives.
     pub(super) fn table(&self) -> Option<(u32, &Table)> {
-        self.shared
-            .as_ref()
-            .map(|shared| (shared.me, &shared.table))
+        let joining = self.joining.as_ref().map(|(me, table)| (*me, table));
+        let shared = self.shared.as_ref();
+        shared.map(|shared| (shared.me, &shared.table)).or(joining)
     }
 
     /// Whether all required ranks and SPs have sent their UCP hello and all greetings have been read.
@@ -308,6 +335,7 @@ impl<F: Fabric> Job<F> {
             self.receive(&message)?;
             self.worker.reuse(message);
         }
+        busy |= self.join()?;
         busy |= self.greetings.reap(&self.transport)?;
         if let Some(shared) = &mut self.shared {
             // Operations end inside the worker's progress.
@@ -333,6 +361,13 @@ impl<F: Fabric> Job<F> {
         static NOTHING: LazyLock<Moved> = LazyLock::new(Moved::default);
         let shared = self.shared.as_ref();
         shared.map_or(&NOTHING, |shared| shared.mover.moved())
+    }
+
+    /// Bytes that messages of the job's ranks and SPs have made this SP keep, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.shared
+            .as_ref()
+            .map_or(0, |shared| shared.mover.bytes())
     }
 
     /// Queue lengths.
@@ -382,12 +417,12 @@ impl<F: Fabric> Job<F> {
                             return Err(failed(format!("service {index} says hello twice")));
                         }
                         if let Some(greeting) = greeting {
-                            self.greetings.offered(
-                                &self.transport,
-                                &self.services,
-                                index,
-                                greeting,
-                            )?;
+                            let services = match self.shared {
+                                Some(_) => &self.services[..],
+                                None => &[],
+                            };
+                            self.greetings
+                                .offered(&self.transport, services, index, greeting)?;
                         }
                     }
                 }

@@ -20,7 +20,7 @@ mod newcomers;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
-use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
+use super::outbox::{OFFER_BLOCKS, Outbox, Queue, sends_once};
 use super::sharing::same;
 use super::slots::Slots;
 use crate::draft::RtsHead;
@@ -48,6 +48,13 @@ const SPARE_BLOCKS: usize = 256;
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
 
+/// Bytes that a part of an offer, and a rank in a call, take beside their blocks: keys and handles of UCX.
+const PART_HELD: usize = 256;
+const RANK_HELD: usize = 512;
+
+/// Bytes of a local rank that has not entered a call, here and in the tables of the caller.
+const SEAT_HELD: usize = 128;
+
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
 
@@ -74,6 +81,10 @@ pub(super) struct Ledger {
     /// Sent offers. The lower half of an offer's number is its index, and the upper half counts all offers.
     outgoing: Slab<Outgoing>,
     offers_sent: u32,
+    /// Bytes of all calls, about: those that follow from messages of peers.
+    bytes: usize,
+    /// Bytes of a call without ranks.
+    call_bytes: usize,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
     /// The SPs that the arriving rank sends to.
@@ -113,6 +124,8 @@ struct Call {
     incoming: usize,
     queue: Queue,
     is_held: bool,
+    /// The part of [`Ledger::bytes`].
+    bytes: usize,
 }
 
 /// State of a local rank in a call.
@@ -173,6 +186,8 @@ impl Ledger {
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
+        let call_bytes =
+            size_of::<Call>() + rank_of.len() * SEAT_HELD + services * size_of::<Outbox>();
         Self {
             me,
             service_of,
@@ -189,6 +204,8 @@ impl Ledger {
             offers: Slab::new(),
             outgoing: Slab::new(),
             offers_sent: 0,
+            bytes: 0,
+            call_bytes,
             held: Vec::new(),
             targets: Vec::new(),
             spare: Vec::new(),
@@ -218,6 +235,11 @@ impl Ledger {
     /// answer.
     pub(super) fn lengths(&self) -> [usize; 3] {
         [self.states.len(), self.parked, self.outgoing.len()]
+    }
+
+    /// Bytes that messages of peers have made this SP keep, about. They are counted until the end of their call.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The next action; `None` until another event arrives.
@@ -297,6 +319,10 @@ impl Ledger {
             offers_left: targets,
             short: None,
         };
+        self.keep(
+            call,
+            RANK_HELD + sends.bytes() + receives.bytes() + short.len(),
+        );
         let state = &mut self.states[call];
         let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
         state.arrived += 1;
@@ -411,6 +437,8 @@ impl Ledger {
         };
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
+        let parked = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
+        self.keep(call, parts.len() * PART_HELD + parked + short.len());
         let Placing {
             mut incoming,
             complete,
@@ -624,12 +652,20 @@ impl Ledger {
                 incoming: 0,
                 queue: Queue::new(self.services),
                 is_held: false,
+                bytes: 0,
             },
         };
         let call = self.states.insert(state);
         self.calls.insert(collective, call);
         self.last = Some((collective, call));
+        self.keep(call, self.call_bytes);
         call
+    }
+
+    /// Counts bytes until the end of a call.
+    fn keep(&mut self, call: CallId, bytes: usize) {
+        self.states[call].bytes += bytes;
+        self.bytes += bytes;
     }
 
     /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs, and the number of the
@@ -759,7 +795,8 @@ impl Ledger {
             && queue.in_flight == 0
             && queue.order.is_empty()
         {
-            let state = self.states.remove(call);
+            let mut state = self.states.remove(call);
+            self.bytes -= std::mem::take(&mut state.bytes);
             self.calls.remove(&state.collective);
             self.last = None;
             self.held.retain(|held| *held != call);

@@ -44,6 +44,7 @@ use counters::Counters;
 use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsRawFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
 use transport::Fabric;
@@ -85,6 +86,16 @@ const ACCEPTS_AGAIN: u32 = ACCEPTS_MAX / 2;
 /// After this many refusals the thread accepts nobody until the next timer check, with or without a job. A refused caller
 /// costs up to a quarter of a millisecond, so a flood takes about two percent of the thread's time.
 const REFUSALS_MAX: u32 = 8;
+
+/// Runs a part of a job. A panic is a defect of this program: it ends the job and not the service.
+fn contained<T>(step: impl FnOnce() -> Result<T>) -> Result<T> {
+    // After an error the job is only closed.
+    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|_| {
+        Err(OffloadError::Failed(
+            "an internal error of the service; its log has the place: please report it".to_owned(),
+        ))
+    })
+}
 
 const SIGNALS: u64 = 0;
 const DIALER: u64 = 2;
@@ -302,7 +313,7 @@ impl<F: Fabric> Sp<F> {
             if entry.suspect.is_some() {
                 continue;
             }
-            match entry.job.progress() {
+            match contained(|| entry.job.progress()) {
                 Ok(happened) => busy |= happened,
                 Err(error) => {
                     entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
@@ -328,7 +339,28 @@ impl<F: Fabric> Sp<F> {
         for (id, reason) in failed {
             self.fail(id, &reason, None);
         }
+        if busy {
+            self.limit_memory();
+        }
         busy
+    }
+
+    /// Ends the job whose calls keep the most memory if all jobs together keep too much.
+    fn limit_memory(&mut self) {
+        let all: usize = self.jobs.values().map(|entry| entry.job.bytes()).sum();
+        let bytes_max = self.options.call_bytes_max;
+        if all <= bytes_max {
+            return;
+        }
+        let jobs = self.jobs.iter().map(|(id, entry)| (entry.job.bytes(), *id));
+        if let Some((most, id)) = jobs.max() {
+            let reason = format!(
+                "its calls keep {most} bytes at the service {}, and those of all jobs {all}; the most of all jobs is \
+                 {bytes_max}: let fewer calls be outstanding, or raise --calls-mib",
+                self.advertise
+            );
+            self.fail(id, &reason, None);
+        }
     }
 
     /// Sends data that jobs held back for aggregation; returns true if there was any.
@@ -338,7 +370,7 @@ impl<F: Fabric> Sp<F> {
             if entry.suspect.is_some() {
                 continue;
             }
-            match entry.job.settle() {
+            match contained(|| entry.job.settle()) {
                 Ok(happened) => busy |= happened,
                 Err(error) => {
                     entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));

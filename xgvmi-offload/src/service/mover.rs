@@ -249,6 +249,11 @@ impl<T: Transport> Mover<T> {
         &self.moved
     }
 
+    /// Bytes that messages of ranks and SPs have made this SP keep, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.ledger.bytes() + self.reducing.bytes()
+    }
+
     pub(super) fn queues(&self) -> Queues {
         let [calls, parked_blocks, offers] = self.ledger.lengths();
         Queues {

@@ -48,6 +48,8 @@ pub struct ServiceOptions {
     pub drain_limit: Duration,
     /// Maximum bytes that all TCP connections together may buffer.
     pub buffer_bytes_max: usize,
+    /// Maximum bytes that the outstanding calls of all jobs may keep. Beyond it the job with the most ends.
+    pub call_bytes_max: usize,
     /// Maximum number of unidentified connections per address.
     pub callers_per_address: usize,
     /// Socket of `xgvmi-sp status`.
@@ -121,6 +123,10 @@ pub struct ServiceArgs {
     /// of all jobs [default: 256].
     #[arg(long, value_name = "MIB")]
     pub buffer_mib: Option<usize>,
+    /// Maximum memory for the outstanding calls of all jobs: their blocks, short data and segments. Beyond it the job with
+    /// the most ends [default: 1024].
+    #[arg(long, value_name = "MIB")]
+    pub calls_mib: Option<usize>,
     /// Maximum number of unidentified connections from one address [default: 1024].
     #[arg(long, value_name = "N")]
     pub callers_per_address: Option<usize>,
@@ -233,6 +239,11 @@ impl ServiceArgs {
                 self.buffer_mib.or(file.buffer_mib).unwrap_or(256),
                 BUFFER_MIB_MIN..=1 << 20,
             )? << 20,
+            call_bytes_max: within(
+                "calls-mib",
+                self.calls_mib.or(file.calls_mib).unwrap_or(1024),
+                BUFFER_MIB_MIN..=1 << 20,
+            )? << 20,
             callers_per_address: within(
                 "callers-per-address",
                 self.callers_per_address
@@ -252,21 +263,27 @@ impl ServiceArgs {
             workers,
             log: self.log.or(file.log).unwrap_or_default(),
         };
-        if let Some(path) = &options.secret_file {
-            // Reports an unreadable secret before other resources are set up.
-            secret::read(path)?;
-        }
-        within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
-        within("receives", options.credits.receives, 1..=CREDITS_MAX)?;
-        let least = ImportedMemory::DEVICE_ACCESS_MIN as u64;
-        within("direct-min", options.direct_min, least..=DIRECT_MIN_MAX)?;
-        within("jobs", options.jobs.unwrap_or(1), 1..=u64::MAX)?;
-        port_of(&options.listen)?;
-        if let Some(advertise) = &options.advertise {
-            check_advertise(advertise)?;
-        }
+        check(&options)?;
         Ok(options)
     }
+}
+
+/// Checks the secret, the limits of work, and the addresses.
+fn check(options: &ServiceOptions) -> Result<()> {
+    if let Some(path) = &options.secret_file {
+        // Reports an unreadable secret before other resources are set up.
+        secret::read(path)?;
+    }
+    within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
+    within("receives", options.credits.receives, 1..=CREDITS_MAX)?;
+    let least = ImportedMemory::DEVICE_ACCESS_MIN as u64;
+    within("direct-min", options.direct_min, least..=DIRECT_MIN_MAX)?;
+    within("jobs", options.jobs.unwrap_or(1), 1..=u64::MAX)?;
+    port_of(&options.listen)?;
+    if let Some(advertise) = &options.advertise {
+        check_advertise(advertise)?;
+    }
+    Ok(())
 }
 
 /// Checks an address that other SPs and ranks receive.

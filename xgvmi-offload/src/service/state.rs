@@ -10,6 +10,7 @@ use crate::control::Frame;
 use crate::job_id::JobId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::status::StatusSocket;
 use xgvmi_daemon::{Background, Dialer, LogLevel, Poller, Secret, Signals};
@@ -129,7 +130,10 @@ impl<F: Fabric> Sp<F> {
         // The descriptor must not wake this thread any more.
         let _ = self.poller.remove(job.event_fd());
         let job = Moving::new(job);
-        self.closing.submit(move || job.shut());
+        // After a panic of the job its end may panic as well.
+        self.closing.submit(move || {
+            let _ = catch_unwind(AssertUnwindSafe(|| job.shut()));
+        });
     }
 
     /// Remembers why a job has failed, for ranks that connect later.

@@ -37,6 +37,8 @@ pub struct Status {
     /// Connections of unidentified peers.
     callers: usize,
     buffered_bytes: usize,
+    /// Bytes that the outstanding calls of all jobs keep, about.
+    call_bytes: usize,
     /// Processor time of the serving thread, and the part of it for connections of no job.
     processor_us: u64,
     callers_us: u64,
@@ -91,6 +93,7 @@ impl<F: Fabric> Sp<F> {
             connections,
             callers,
             buffered_bytes: self.connections.buffered() + self.inbox.used(),
+            call_bytes: self.jobs.values().map(|entry| entry.job.bytes()).sum(),
             processor_us: micros(xgvmi_daemon::thread_time()),
             callers_us: micros(self.counters.on_callers),
             jobs_done: self.counters.jobs_done,
@@ -157,6 +160,11 @@ impl Status {
             "xgvmi_sp_buffered_bytes",
             "Bytes of frames and UCP messages that wait.",
             self.buffered_bytes as u64,
+        );
+        m.gauge(
+            "xgvmi_sp_call_bytes",
+            "Bytes that outstanding calls keep.",
+            self.call_bytes as u64,
         );
         m.counter(
             "xgvmi_sp_processor_microseconds_total",
@@ -271,8 +279,8 @@ impl std::fmt::Display for Status {
         )?;
         writeln!(
             f,
-            "connections: {} ({} unknown), {} bytes wait",
-            self.connections, self.callers, self.buffered_bytes
+            "connections: {} ({} unknown), {} bytes wait; calls keep {} bytes",
+            self.connections, self.callers, self.buffered_bytes, self.call_bytes
         )?;
         writeln!(
             f,
@@ -342,6 +350,7 @@ mod tests {
             connections: 4,
             callers: 1,
             buffered_bytes: 0,
+            call_bytes: 4096,
             processor_us: 5_000_000,
             callers_us: 70_000,
             jobs_done: 1,
@@ -427,6 +436,7 @@ mod tests {
             ("xgvmi_sp_call_duration_seconds_bucket{le=\"+Inf\"}", 1.0),
             ("xgvmi_sp_call_duration_seconds_count", 1.0),
             ("xgvmi_sp_aliases", 3.0),
+            ("xgvmi_sp_call_bytes", 4096.0),
         ] {
             assert_eq!(samples.get(series), Some(&value), "{series}");
         }

@@ -27,6 +27,8 @@ pub(super) struct Reducing<T: Transport> {
     /// Free buffers by size.
     free: BTreeMap<usize, Vec<Staged<T>>>,
     staged_bytes: usize,
+    /// Bytes of the vectors of `lines`, about.
+    pub(super) vector_bytes: usize,
 }
 
 /// A buffer of this SP for segments.
@@ -61,6 +63,8 @@ pub(super) struct Vector<T: Transport> {
     /// Results of this rank's segments, by window.
     pub(super) results: Vec<(u32, Rc<Staged<T>>)>,
     pub(super) since: Instant,
+    /// Bytes that its message has made this SP keep, about.
+    pub(super) bytes: usize,
 }
 
 /// What a rank has of a step when the step is complete.
@@ -80,7 +84,13 @@ impl<T: Transport> Reducing<T> {
             count: 0,
             free: BTreeMap::new(),
             staged_bytes: 0,
+            vector_bytes: 0,
         }
+    }
+
+    /// Bytes that messages of ranks have made this SP keep, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.staged_bytes + self.vector_bytes
     }
 
     /// A buffer of `length` bytes or more.

@@ -23,6 +23,9 @@ use std::time::Instant;
 /// Number of windows of an allreduce that are under way at once: one moves while the other is reduced.
 const WINDOWS_AT_ONCE: u32 = 2;
 
+/// Bytes that an allreduce of a rank takes beside its members: its state, and handles of UCX.
+const VECTOR_HELD: usize = 1024;
+
 /// Maximum number of allreduces of this SP's ranks. A client's own limit is far below.
 const VECTORS_MAX: usize = 1 << 16;
 
@@ -65,6 +68,7 @@ impl<T: Transport> Mover<T> {
         if self.reducing.count >= VECTORS_MAX {
             return Err(wrong("it has too many allreduces under way"));
         }
+        let bytes = VECTOR_HELD + size_of_val(&message.members[..]) + message.short.len();
         let receive = message.receive_memory.as_ref();
         let receive = receive.map(|e| transport.import(e.view())).transpose()?;
         let send = message.send_memory.as_ref();
@@ -88,8 +92,10 @@ impl<T: Transport> Mover<T> {
             complete: 0,
             results: Vec::new(),
             since: Instant::now(),
+            bytes,
         };
         self.reducing.count += 1;
+        self.reducing.vector_bytes += bytes;
         let key = (local, collective.communicator);
         let line = self.reducing.lines.entry(key).or_default();
         line.push_back(vector);
@@ -213,6 +219,7 @@ impl<T: Transport> Mover<T> {
             self.keep_first(line, vector);
         } else {
             self.reducing.count -= 1;
+            self.reducing.vector_bytes -= vector.bytes;
             if self
                 .reducing
                 .lines

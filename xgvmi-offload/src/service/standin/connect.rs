@@ -34,6 +34,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Length of an exported handle and of a packed key; matches UCX 1.20 with one device.
 const KEY_BYTES: usize = 40;
 
+/// An exported handle whose import panics, in tests.
+#[cfg(test)]
+const PANICS: &[u8] = b"panics";
+
 /// Distance between the greeting memories of two ranks.
 const APART: u64 = 1 << 20;
 
@@ -144,6 +148,8 @@ impl Transport for Mail {
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<u64> {
+        #[cfg(test)]
+        assert_ne!(export.packed, PANICS, "a defect, made by a test");
         Ok(export.address)
     }
 
@@ -313,7 +319,7 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
     let ranks = (0..plan.ranks).map(|rank| {
         let (node, local) = (rank / per_node, rank % per_node);
         let service = &services[(node * count + local % count) as usize];
-        knock(mailboxes, service, rank, plan.ranks)
+        knock(mailboxes, service, JobId(1), rank, plan.ranks)
     });
     let mut ranks = ranks.collect::<Result<Vec<Rank>>>()?;
     let welcomes = ranks.iter_mut().map(|rank| match answer(&mut rank.link)? {
@@ -385,12 +391,12 @@ fn serve(mailboxes: &'static Mailboxes, told: &mpsc::Sender<Result<String>>) -> 
 }
 
 /// Connects a rank to its service and asks for admission.
-fn knock(mailboxes: &Mailboxes, service: &str, rank: u32, size: u32) -> Result<Rank> {
+fn knock(mailboxes: &Mailboxes, service: &str, job: JobId, rank: u32, size: u32) -> Result<Rank> {
     let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
     let (mailbox, address) = add(mailboxes, None);
     let mut link = Link::connect(service, LIMIT, FRAMES, None).map_err(lost)?;
     let hello = Frame::Hello(Hello {
-        job: JobId(1),
+        job,
         rank,
         size,
         scheme: Scheme::Stock,
@@ -439,6 +445,20 @@ fn lost(error: LinkError) -> OffloadError {
 fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
 }
+
+/// A service that does not run.
+#[cfg(test)]
+pub(in crate::service) fn idle() -> Sp<impl Fabric> {
+    let args = ServiceArgs {
+        listen: Some("127.0.0.1:0".to_owned()),
+        ..ServiceArgs::default()
+    };
+    let options = args.options().expect("valid");
+    Sp::<Mail>::new(options, Box::leak(Box::default())).expect("a service")
+}
+
+#[cfg(test)]
+mod hostile;
 
 #[cfg(test)]
 mod tests {
