@@ -119,6 +119,7 @@ const CRATES: &[Crate] = &[
                     "service::greeting",
                     "service::mover",
                     "service::job",
+                    "service::script",
                 ],
             ),
             (

@@ -1,8 +1,10 @@
-//! Parsers of peers' messages, for fuzz targets. Each accepts any bytes. It must neither panic nor reserve more memory
-//! than the input length justifies.
+//! Parsers of peers' messages, and a job at a service, for fuzz targets. Each accepts any bytes. It must neither panic nor
+//! reserve more memory than the input length justifies.
 
 use crate::control::Frame;
 use crate::wire::{Arrival, DpuFin, DpuRts, Hello, HostFin, HostReduce};
+
+pub use crate::service::script::job;
 
 /// A message that a peer may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,10 +209,30 @@ mod tests {
         bytes
     }
 
+    fn inputs() -> u64 {
+        let inputs = std::env::var(INPUTS_VARIABLE);
+        inputs.map_or(INPUTS, |text| text.parse().expect("a number of inputs"))
+    }
+
+    #[test]
+    fn no_messages_make_a_job_panic() {
+        let (mut seed, mut good) = (1, 0_u64);
+        for _ in 0..inputs() {
+            // Small numbers make messages that are valid.
+            let wild = below(&mut seed, 4) == 0;
+            let script: Vec<u8> = (0..below(&mut seed, 200))
+                .map(|_| next(&mut seed).to_le_bytes()[0])
+                .map(|byte| if wild { byte } else { byte % 100 })
+                .collect();
+            good += u64::from(job(&script));
+        }
+        eprintln!("{good} of {} scripts break nothing", inputs());
+        assert!(good > 0 && good < inputs(), "{good}");
+    }
+
     #[test]
     fn no_bytes_make_a_parser_panic() {
-        let inputs = std::env::var(INPUTS_VARIABLE);
-        let inputs = inputs.map_or(INPUTS, |text| text.parse().expect("a number of inputs"));
+        let inputs = inputs();
         let mut seed = 1;
         for message in Message::ALL {
             let sample = sample(message);

@@ -451,6 +451,19 @@ stat::average_exec_per_sec:     33333
             let has = |target: &Target| target.dir == "xgvmi-blk/fuzz" && target.name == name;
             assert!(all.iter().any(has), "{name}");
         }
+        for name in [
+            "frame",
+            "hello",
+            "host_arrive",
+            "host_reduce",
+            "host_fin",
+            "dpu_rts",
+            "dpu_fin",
+            "job",
+        ] {
+            let has = |target: &Target| target.dir == "xgvmi-offload/fuzz" && target.name == name;
+            assert!(all.iter().any(has), "{name}");
+        }
         for name in ["announcement", "inbox", "secret", "span"] {
             let has = |target: &Target| target.dir == "xgvmi-pool/fuzz" && target.name == name;
             assert!(all.iter().any(has), "{name}");

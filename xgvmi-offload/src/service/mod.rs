@@ -20,6 +20,7 @@ mod mover;
 mod options;
 mod outbox;
 mod preparing;
+pub(crate) mod script;
 mod sharing;
 mod slots;
 #[doc(hidden)]

@@ -254,6 +254,11 @@ impl<T: Transport> Mover<T> {
         self.ledger.bytes() + self.reducing.bytes()
     }
 
+    /// The part of them that belongs to calls.
+    pub(super) fn call_bytes(&self) -> usize {
+        self.ledger.bytes()
+    }
+
     pub(super) fn queues(&self) -> Queues {
         let [calls, parked_blocks, offers] = self.ledger.lengths();
         Queues {
