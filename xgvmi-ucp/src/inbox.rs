@@ -115,6 +115,12 @@ impl InboxBudget {
         }
     }
 
+    /// The limit.
+    #[must_use]
+    pub fn max(&self) -> usize {
+        self.max
+    }
+
     /// Bytes in use.
     #[must_use]
     pub fn used(&self) -> usize {

@@ -10,6 +10,9 @@ use xgvmi_ucp::InboxBudget;
 /// Capacity that the empty queue keeps.
 const KEPT: usize = 64;
 
+/// Share of the memory for waiting messages that the offers of one job may use. The rest is for other jobs.
+const JOBS: usize = 4;
+
 /// The waiting offers of a job, the oldest first.
 #[derive(Debug)]
 pub(super) struct Late {
@@ -37,7 +40,8 @@ impl Late {
     /// # Errors
     /// The memory for waiting messages is exhausted.
     pub(super) fn push(&mut self, message: Vec<u8>) -> Result<()> {
-        if !self.budget.take(message.len()) {
+        let of_job = self.bytes.saturating_add(message.len());
+        if of_job > self.budget.max() / JOBS || !self.budget.take(message.len()) {
             return Err(OffloadError::Failed(format!(
                 "offers of {} bytes wait for earlier reads, and one of {} bytes exceeds the memory for waiting messages: \
                  raise --buffer-mib",
@@ -74,7 +78,7 @@ mod tests {
 
     #[test]
     fn offers_leave_in_their_order_and_give_their_bytes_back() {
-        let budget = InboxBudget::new(100);
+        let budget = InboxBudget::new(400);
         let mut late = Late::new(budget.clone());
         for number in 0..3 {
             late.push(vec![number; 30]).expect("within the budget");
