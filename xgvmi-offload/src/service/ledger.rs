@@ -16,11 +16,12 @@
 //! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
+mod kept;
 mod newcomers;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
-use super::outbox::{OFFER_BLOCKS, Outbox, Queue, sends_once};
+use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
 use super::sharing::same;
 use super::slots::Slots;
 use crate::draft::RtsHead;
@@ -47,13 +48,6 @@ const SPARE_BLOCKS: usize = 256;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
-
-/// Bytes that a part of an offer, and a rank in a call, take beside their blocks: keys and handles of UCX.
-const PART_HELD: usize = 256;
-const RANK_HELD: usize = 512;
-
-/// Bytes of a local rank that has not entered a call, here and in the tables of the caller.
-const SEAT_HELD: usize = 128;
 
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
@@ -83,8 +77,6 @@ pub(super) struct Ledger {
     offers_sent: u32,
     /// Bytes of all calls, about: those that follow from messages of peers.
     bytes: usize,
-    /// Bytes of a call without ranks.
-    call_bytes: usize,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
     /// The SPs that the arriving rank sends to.
@@ -186,8 +178,6 @@ impl Ledger {
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
-        let call_bytes =
-            size_of::<Call>() + rank_of.len() * SEAT_HELD + services * size_of::<Outbox>();
         Self {
             me,
             service_of,
@@ -205,7 +195,6 @@ impl Ledger {
             outgoing: Slab::new(),
             offers_sent: 0,
             bytes: 0,
-            call_bytes,
             held: Vec::new(),
             targets: Vec::new(),
             spare: Vec::new(),
@@ -235,11 +224,6 @@ impl Ledger {
     /// answer.
     pub(super) fn lengths(&self) -> [usize; 3] {
         [self.states.len(), self.parked, self.outgoing.len()]
-    }
-
-    /// Bytes that messages of peers have made this SP keep, about. They are counted until the end of their call.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
     }
 
     /// The next action; `None` until another event arrives.
@@ -321,7 +305,7 @@ impl Ledger {
         };
         self.keep(
             call,
-            RANK_HELD + sends.bytes() + receives.bytes() + short.len(),
+            kept::RANK + sends.bytes() + receives.bytes() + short.len(),
         );
         let state = &mut self.states[call];
         let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
@@ -438,7 +422,7 @@ impl Ledger {
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
         let parked = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
-        self.keep(call, parts.len() * PART_HELD + parked + short.len());
+        self.keep(call, parts.len() * kept::PART + parked + short.len());
         let Placing {
             mut incoming,
             complete,
@@ -658,14 +642,8 @@ impl Ledger {
         let call = self.states.insert(state);
         self.calls.insert(collective, call);
         self.last = Some((collective, call));
-        self.keep(call, self.call_bytes);
+        self.keep(call, kept::of_call(self.rank_of.len(), self.services));
         call
-    }
-
-    /// Counts bytes until the end of a call.
-    fn keep(&mut self, call: CallId, bytes: usize) {
-        self.states[call].bytes += bytes;
-        self.bytes += bytes;
     }
 
     /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs, and the number of the
