@@ -87,19 +87,17 @@ pub(crate) fn attach(pid: pid_t, rules: &Rules, by: By) -> Result<Report> {
 /// Detaches from a stopped process. A step that the end has interrupted must report itself before: without a tracer the report
 /// would end the process.
 fn let_go(tracee: &Tracee) -> Result<()> {
-    let mut signal = 0;
-    tracee.resume(libc::PTRACE_CONT, 0)?;
-    request(libc::PTRACE_INTERRUPT, tracee.pid, null_mut())?;
-    loop {
+    if tracee.has_pending(libc::SIGTRAP)? {
+        tracee.resume(libc::PTRACE_CONT, 0)?;
         let status = tracee.wait()?;
         ensure!(libc::WIFSTOPPED(status), "the process ended");
-        match (libc::WSTOPSIG(status), status >> 16) {
-            (_, libc::PTRACE_EVENT_STOP) => return tracee.resume(libc::PTRACE_DETACH, signal),
-            (libc::SIGTRAP, _) => {}
-            (sent, _) => signal = sent,
-        }
-        tracee.resume(libc::PTRACE_CONT, 0)?;
+        ensure!(
+            libc::WSTOPSIG(status) == libc::SIGTRAP,
+            "signal {} instead of the report of the last step",
+            libc::WSTOPSIG(status)
+        );
     }
+    tracee.resume(libc::PTRACE_DETACH, 0)
 }
 
 /// Counts the steps of one program.

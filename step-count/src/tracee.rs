@@ -128,6 +128,16 @@ impl Tracee {
         Ok(request(how, self.pid, signal)?)
     }
 
+    /// Whether a signal waits for its delivery to the thread.
+    pub(crate) fn has_pending(&self, signal: c_int) -> Result<bool> {
+        let path = format!("/proc/{0}/task/{0}/status", self.pid);
+        let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+        let line = text.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+        let line = line.with_context(|| format!("{path} has no SigPnd"))?;
+        let pending = u64::from_str_radix(line.trim(), 16).with_context(|| path.clone())?;
+        Ok(pending >> (signal - 1) & 1 == 1)
+    }
+
     /// The code that says why a signal was sent.
     pub(crate) fn signal_code(&self) -> Result<c_int> {
         // SAFETY: the structure consists of integers; zero is a valid value.
