@@ -26,6 +26,7 @@ countable! {
         DestroyMkey = "destroy_mkey",
         AllowOtherVhcaAccess = "allow_other_vhca_access",
         CreateGeneralObject = "create_general_object",
+        CreateAliasOfFree = "create_alias_of_free",
         DestroyGeneralObject = "destroy_general_object",
         CreateCq = "create_cq",
         DestroyCq = "destroy_cq",
@@ -99,6 +100,7 @@ impl Event {
                 Self::Request(Request::Umr),
                 Self::Request(Request::UmrBind | Request::UmrInvalidate),
             )
+            | (Self::Call(Call::CreateGeneralObject), Self::Call(Call::CreateAliasOfFree))
             | (
                 Self::Call(Call::ModifyQp),
                 Self::Call(

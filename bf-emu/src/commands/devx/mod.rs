@@ -18,6 +18,7 @@ use mlx5_prm::vport;
 
 use mailbox::{BAD_OP, BAD_PARAM, BAD_RESOURCE, Output, get, get8, get16};
 pub(crate) use mailbox::{CommandError, Result};
+pub(in crate::commands) use xgvmi::is_alias_of_free;
 
 use crate::commands::call::{Call, Kind};
 use crate::fabric::counters::{Command, Refusal};

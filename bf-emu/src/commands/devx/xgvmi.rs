@@ -107,6 +107,21 @@ pub(super) fn create_object(
     Ok((Kind::Mkey.handle(slot), output.done()))
 }
 
+/// True if a command creates an alias of a key that is not bound: never, or not since its
+/// invalidation.
+pub(in crate::commands) fn is_alias_of_free(call: &Call<'_>, input: &[u8]) -> bool {
+    let target = slot_of_index(get(input, alias::OBJECT_ID)).ok();
+    let function = call.fabric().function_of_vhca(get16(input, alias::VHCA_ID));
+    let (true, Some(slot), Some(function)) =
+        (cmd::GENERAL_OBJECT_ALIAS.is_set(input), target, function)
+    else {
+        return false;
+    };
+    let locked = call.lock();
+    let key = locked.peek(function).mkeys.get(slot);
+    key.is_some_and(|key| key.free)
+}
+
 fn fill(output: &mut Output, slot: u32, vhca_id: u16, target: u32) {
     let index = |slot: u32| u64::from(crate::fabric::numbers::key_of(slot, 0) >> 8);
     output

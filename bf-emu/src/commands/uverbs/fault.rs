@@ -1,13 +1,14 @@
 //! The name of each call, for fault rules and for the trace.
 
 use mlx5_prm::cmd::{self, opcode, status};
+use mlx5_prm::xgvmi::alias;
 
 use super::abi::{self, device, devx, invoke, object, write};
 use super::devx as commands;
 use super::ioctl::{Fields, Ioctl};
 use crate::bits::{low16, low32};
 use crate::commands::call::{Call, Kind};
-use crate::commands::devx::CommandError;
+use crate::commands::devx::{CommandError, is_alias_of_free};
 use crate::fabric::counters::Refusal;
 use crate::fabric::objects::MkeyKind;
 use crate::fabric::rules;
@@ -20,7 +21,7 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
     if !call.fabric().has_faults() {
         return None;
     }
-    let name = name(call, ioctl)?;
+    let name = refined(call, ioctl, name(call, ioctl)?);
     let process = call.owner().ok()?.process;
     let mut locked = call.lock();
     let rules = &mut locked.common().faults;
@@ -140,6 +141,18 @@ fn name(call: &Call<'_>, ioctl: &Ioctl) -> Option<Name> {
         }
         _ => Name::Other,
     })
+}
+
+/// Tells an alias of a free key from other general objects. The trace has no need of it.
+fn refined(call: &Call<'_>, ioctl: &Ioctl, name: Name) -> Name {
+    let of_free = || {
+        let input = ioctl.input(devx::OBJ_CMD_IN, alias::IN_BYTES).ok()?;
+        is_alias_of_free(call, &input).then_some(Name::CreateAliasOfFree)
+    };
+    match name {
+        Name::CreateGeneralObject => of_free().unwrap_or(name),
+        name => name,
+    }
 }
 
 fn mailbox(ioctl: &Ioctl, attr: u16) -> Option<Vec<u8>> {
