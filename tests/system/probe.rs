@@ -3,7 +3,7 @@
 
 use crate::harness::Case;
 use crate::process;
-use crate::world::{LIMIT, Testbed, World, free_port, succeed_pair};
+use crate::world::{LIMIT, Testbed, World, free_port, run_pair};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
@@ -23,6 +23,11 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("probe_finds_the_limit_of_keys", limit_of_keys),
         Case::new("probe_names_the_proof_that_fails", failing_proof),
         Case::new("probe_continues_after_a_refusal", refused_part),
+        Case::new("probe_keeps_its_alias_as_the_library_does", one_alias),
+        Case::new(
+            "probe_names_the_failed_step_of_an_exchange",
+            failing_exchange,
+        ),
         Case::new("probe_names_a_peer_that_is_none", bad_peers),
         Case::new("probe_uses_the_gid_of_ucx", gid_of_ucx),
     ]
@@ -45,24 +50,8 @@ fn read(file: &Path) -> Result<Value> {
 /// Host and DPU in two processes, as on two machines.
 fn host_and_dpu(world: &World, link: &str) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let port = free_port()?;
-    let address = format!("127.0.0.1:{port}");
-    let file = testbed.path().join("probe.json");
-    let program = world.program("xgvmi");
-    let start = |function: &str| {
-        let mut command = testbed.command_with(&options(link), function, &program);
-        command.arg("probe");
-        command
-    };
-    succeed_pair(
-        start("node0.dpu").args(["--serve", &address]),
-        start("node0.host")
-            .args(["--peer", &address, "--sizes", "16K,1M", "--limit", "50"])
-            .arg("--json")
-            .arg(&file),
-        port,
-    )?;
-    let report = read(&file)?;
+    let (report, failed) = with_dpu(world, &testbed, link, ["", ""])?;
+    ensure!(failed.is_none(), "{failed:?}");
     has_fields(&report)?;
     ensure!(report["link"] == link, "{report:#}");
     ensure!(report["peer"]["link"] == link, "{report:#}");
@@ -84,7 +73,9 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
     }
     let peer = &report["peer"];
     ensure!(
-        peer["verified"] == true && peer["invalid_refused"] == true && peer["bytes"] == 65536,
+        exchanged(&report) == [true; 3]
+            && peer["alias_of_invalid_refusal"].is_null()
+            && peer["bytes"] == 65536,
         "{peer:#}"
     );
     ensure!(
@@ -103,6 +94,83 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
         ensure!(
             made == gone && made > 50,
             "{function}: {made} made, {gone} destroyed"
+        );
+    }
+    Ok(())
+}
+
+/// Probes with a DPU, each side under its fault rules. Returns the report, and the output if the probe ended with 1.
+fn with_dpu(
+    world: &World,
+    testbed: &Testbed,
+    link: &str,
+    [host, dpu]: [&str; 2],
+) -> Result<(Value, Option<String>)> {
+    let port = free_port()?;
+    let address = format!("127.0.0.1:{port}");
+    let file = testbed.path().join("probe.json");
+    let program = world.program("xgvmi");
+    let start = |function: &str, rules: &str| {
+        let mut command = testbed.command_with(&options(link), function, &program);
+        command.arg("probe").env("BFEMU_FAULTS", rules);
+        command
+    };
+    let mut serve = start("node0.dpu", dpu);
+    serve.args(["--serve", &address]);
+    let mut probe = start("node0.host", host);
+    probe
+        .args(["--peer", &address, "--sizes", "16K,1M", "--limit", "50"])
+        .arg("--json")
+        .arg(&file);
+    let (_, probed) = run_pair(&mut serve, &mut probe, port)?;
+    let report = read(&file).with_context(|| format!("{}\n{}", probed.verdict(), probed.output))?;
+    Ok((report, (!probed.ok()).then_some(probed.output)))
+}
+
+/// The verdicts of the exchange with the DPU, in the order of its steps.
+fn exchanged(report: &Value) -> [bool; 3] {
+    ["verified", "invalid_refused", "rebound"].map(|step| report["peer"][step] == true)
+}
+
+/// Firmware that refuses a new alias of an invalid key is good: the library keeps its alias over invalidations and
+/// binds, and so does the probe. The report names the refusal, which concerns announcements only.
+fn one_alias(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let rule = "any command create_alias_of_free status BAD_RES_STATE syndrome 0x51";
+    let (report, failed) = with_dpu(world, &testbed, "infiniband", ["", rule])?;
+    let refusal = report["peer"]["alias_of_invalid_refusal"].as_str();
+    ensure!(
+        failed.is_none()
+            && exchanged(&report) == [true; 3]
+            && refusal
+                .is_some_and(|text| text.contains("CREATE_GENERAL_OBJECT") && text.contains("0x51"))
+            && report["limits"]["aliases"]["created"] == 50
+            && report["failures"].as_array().is_some_and(Vec::is_empty),
+        "{report:#}"
+    );
+    ensure!(
+        testbed.refusals("node0.dpu", "injected")? == 1,
+        "only the probe of the invalid key creates an alias of a free key"
+    );
+    Ok(())
+}
+
+/// Each step of the exchange fails in turn, after the proofs have passed. The probe names it and ends with 1.
+fn failing_exchange(world: &World) -> Result<()> {
+    for (rule, verdicts) in [
+        ("any request umr_bind nth 6 shifted", [false, true, true]),
+        (
+            "any request umr_invalidate nth 5 ignored",
+            [true, false, true],
+        ),
+        ("any request umr_bind nth 7 shifted", [true, true, false]),
+    ] {
+        let testbed = Testbed::new(world)?;
+        let (report, failed) = with_dpu(world, &testbed, "infiniband", [rule, ""])?;
+        let failed = failed.with_context(|| format!("{rule}: {report:#}"))?;
+        ensure!(
+            exchanged(&report) == verdicts && failed.contains("NO"),
+            "{rule}: {report:#}"
         );
     }
     Ok(())

@@ -291,12 +291,31 @@ pub(crate) fn succeed_pair(
     port: u16,
 ) -> Result<(String, String)> {
     let lines = format!("{}\n{}", process::shown(server), process::shown(client));
+    let (server_done, client_done) = run_pair(server, client, port)?;
+    let both = format!(
+        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
+        server_done.verdict(),
+        server_done.output.trim_end(),
+        client_done.verdict(),
+        client_done.output.trim_end()
+    );
+    ensure!(client_done.ok() && server_done.ok(), "{both}");
+    Ok((server_done.output, client_done.output))
+}
+
+/// Runs a server and, as soon as it listens, its client. Returns how both ended.
+pub(crate) fn run_pair(
+    server: &mut Command,
+    client: &mut Command,
+    port: u16,
+) -> Result<(Done, Done)> {
+    let line = process::shown(server);
     let mut running = Running::spawn(server)?;
     let up = process::wait_until(LIMIT, || listens(port) || running.group.has_ended());
     if !up || running.group.has_ended() {
         let done = running.wait(Duration::ZERO)?;
         bail!(
-            "the server did not come up: {}\n{lines}\n{}",
+            "the server did not come up: {}\n{line}\n{}",
             done.verdict(),
             done.output.trim_end()
         );
@@ -308,16 +327,7 @@ pub(crate) fn succeed_pair(
     } else {
         Duration::from_secs(1)
     };
-    let server_done = running.wait(patience)?;
-    let both = format!(
-        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
-        server_done.verdict(),
-        server_done.output.trim_end(),
-        client_done.verdict(),
-        client_done.output.trim_end()
-    );
-    ensure!(client_done.ok() && server_done.ok(), "{both}");
-    Ok((server_done.output, client_done.output))
+    Ok((running.wait(patience)?, client_done))
 }
 
 fn expect_ok(line: &str, done: &Done) -> Result<()> {

@@ -176,14 +176,14 @@ fn examine(
     let proofs = proofs.inspect_err(|error| failed("proofs", true, error));
     let proofs = proofs.unwrap_or_default();
     let mkeys = limits::mkeys(&device, 1, arguments.limit);
+    // A device that fails the proof of the stock form refuses every bind.
+    let binds = proofs.first().is_some_and(report::Proof::holds);
     let aliases = dpu.as_deref_mut().and_then(|dpu| {
-        let aliases = dpu.limit(function, arguments.limit);
+        let aliases = dpu.limit(function, binds, arguments.limit);
         aliases
             .inspect_err(|error| failed("aliases", true, error))
             .ok()
     });
-    // A device that fails the proof of the stock form refuses every bind.
-    let binds = proofs.first().is_some_and(report::Proof::holds);
     let peer = dpu.as_deref_mut().filter(|_| binds).and_then(|dpu| {
         let peer = dpu.exchange(function);
         peer.inspect_err(|error| failed("exchange", true, error))
@@ -208,7 +208,7 @@ fn examine(
         }
     }
     Ok(Report {
-        schema: 1,
+        schema: report::SCHEMA,
         version: env!("CARGO_PKG_VERSION"),
         device: identity.device,
         firmware: identity.firmware,

@@ -14,7 +14,7 @@ use xgvmi_pool::{AccessKey, Gvmi, Mkey, OwnerUuid, RemoteKey, VirtAddr};
 use super::report::Found;
 
 /// Version of these messages.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 /// Maximum length of a line in bytes.
 const LINE_MAX: u64 = 4096;
 /// Maximum wait for the peer. The limit search takes longest: [`super::LIMIT_MAX`] creations of a millisecond each.
@@ -80,8 +80,12 @@ impl Exported {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Request {
-    /// Create an alias, read the memory through it, destroy the alias.
-    Read(Exported),
+    /// Create an alias and keep it for [`Request::Read`]. A connection keeps one alias.
+    Keep(Exported),
+    /// Read memory through the kept alias.
+    Read { address: u64, bytes: u32 },
+    /// Destroy the kept alias.
+    End,
     /// Create an alias and destroy it.
     Alias(Exported),
     /// Create aliases until the device refuses one, then destroy them.
@@ -92,13 +96,15 @@ pub(super) enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
+    /// Answer to [`Request::Keep`].
+    Kept { create_ns: u64 },
     /// Answer to [`Request::Read`]: BLAKE3 of the bytes, in hexadecimal; `None` if the read was refused.
     Read {
         digest: Option<String>,
-        create_ns: u64,
         read_ns: u64,
-        destroy_ns: u64,
     },
+    /// Answer to [`Request::End`].
+    Ended { destroy_ns: u64 },
     /// Answer to [`Request::Alias`].
     Alias { create_ns: u64, destroy_ns: u64 },
     /// Answer to [`Request::Limit`].
@@ -181,9 +187,9 @@ mod tests {
 
     #[test]
     fn keys_survive_the_wire() {
-        let text = serde_json::to_string(&Request::Read(exported())).expect("JSON");
+        let text = serde_json::to_string(&Request::Keep(exported())).expect("JSON");
         let again: Request = serde_json::from_str(&text).expect("our own");
-        let Request::Read(again) = again else {
+        let Request::Keep(again) = again else {
             panic!("{again:?}");
         };
         assert_eq!(again.key(), exported().key());
