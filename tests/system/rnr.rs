@@ -1,9 +1,11 @@
-//! Receivers that are not ready: what a write with immediate does without a receive, and the counters of
-//! ports in sysfs.
+//! Receivers that are not ready: what a write with immediate does without a receive, the retries
+//! that stock librdmacm sets, and the counters of ports in sysfs.
 
+use crate::agent::compile_with;
 use crate::harness::Case;
 use crate::ports::{Party, TOPOLOGY_ONE};
 use crate::process;
+use crate::talk::Talk;
 use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
@@ -23,6 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("rnr_write_with_immediate_waits", waits),
         Case::new("rnr_write_with_immediate_gives_up", gives_up),
+        Case::new("rnr_retries_of_librdmacm", librdmacm),
+        Case::new("rnr_retries_of_librdmacm_end", librdmacm_ends),
     ]
 }
 
@@ -113,5 +117,86 @@ fn gives_up(world: &World) -> Result<()> {
         let read: u64 = receiver.tell("drain")?.value("read")?;
         ensure!(read == 0, "the receiver has a completion");
     }
+    Ok(())
+}
+
+/// Address of the first port of [`FAR`].
+const FAR_ADDRESS: &str = "127.66.2.1";
+const PORT: u32 = 7471;
+
+/// A side of a connection through stock librdmacm: `programs/cm_retries.c`.
+struct Side(Talk);
+
+impl Side {
+    /// The client's side and the server's one. Each passes its number of retries to the other side.
+    fn pair(testbed: &Testbed<'_>, [client, server]: [u64; 2]) -> Result<[Self; 2]> {
+        let program = compile_with("cm_retries", &["-lrdmacm", "-libverbs"])?;
+        let start = |function| -> Result<Self> {
+            let mut command = testbed.command_with(TOPOLOGY_ONE, function, &program);
+            Ok(Self(Talk::start(&mut command)?))
+        };
+        let (mut active, mut passive) = (start(HOST)?, start(FAR)?);
+        passive.tell(&format!("listen {FAR_ADDRESS} {PORT}"))?;
+        // Each call returns after the other one.
+        passive.0.say(&format!("accept {server}"))?;
+        active.tell(&format!("connect {FAR_ADDRESS} {PORT} {client}"))?;
+        let accepted = passive.0.hear(LIMIT)?;
+        ensure!(accepted == "ok", "{accepted}");
+        Ok([active, passive])
+    }
+
+    fn tell(&mut self, line: &str) -> Result<String> {
+        let answer = self.0.ask(line, LIMIT)?;
+        ensure!(answer.starts_with("ok"), "'{line}' -> {answer}");
+        Ok(answer)
+    }
+}
+
+/// The connection manager sets no timer, so a receiver asks for 655 ms, and the sender tries as often as its peer said.
+/// Here the server waits for the client's receive, and the client does not wait for the server's.
+fn librdmacm(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let [mut client, mut server] = Side::pair(&testbed, [FOREVER, 0])?;
+    for (side, expect) in [
+        (&mut client, "ok timer=0 retries=0"),
+        (&mut server, "ok timer=0 retries=7"),
+    ] {
+        let found = side.tell("attributes")?;
+        ensure!(found == expect, "{found}, not {expect}");
+    }
+    let retried = || counter(&testbed, FAR, "rnr_nak_retry_err");
+    server.tell("send 77")?;
+    let counted = process::wait_until(RETRIES, || retried().is_ok_and(|count| count >= 2));
+    ensure!(counted, "{} retries", retried()?);
+    for side in [&mut client, &mut server] {
+        let read = side.tell("drain")?;
+        ensure!(read == "ok read=0", "{read}");
+    }
+    client.tell("receive")?;
+    let sent = server.tell("poll")?;
+    ensure!(sent.starts_with("ok read=1 status=0 kind=2"), "{sent}");
+    let arrived = client.tell("poll")?;
+    ensure!(arrived == "ok read=1 status=0 kind=1 value=77", "{arrived}");
+    client.tell("send 78")?;
+    let refused = client.tell("poll")?;
+    let expect = format!("ok read=1 status={RNR_EXCEEDED} kind=2");
+    ensure!(refused.starts_with(&expect), "{refused}");
+    let counted = counter(&testbed, HOST, "rnr_nak_retry_err")?;
+    ensure!(counted == 0, "{counted} retries of 0");
+    let read = server.tell("drain")?;
+    ensure!(read == "ok read=0", "{read}");
+    Ok(())
+}
+
+/// The client passes 1 to the server, which tries once more and gives up.
+fn librdmacm_ends(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let [_client, mut server] = Side::pair(&testbed, [1, FOREVER])?;
+    server.tell("send 77")?;
+    let refused = server.tell("poll")?;
+    let expect = format!("ok read=1 status={RNR_EXCEEDED} kind=2");
+    ensure!(refused.starts_with(&expect), "{refused}");
+    let counted = counter(&testbed, FAR, "rnr_nak_retry_err")?;
+    ensure!(counted == 1, "{counted} retries of 1");
     Ok(())
 }

@@ -62,6 +62,11 @@ impl Talk {
     /// Sends `line` and returns the answer.
     pub(crate) fn ask(&mut self, line: &str, limit: Duration) -> Result<String> {
         self.say(line)?;
+        self.hear(limit)
+    }
+
+    /// Returns the next answer.
+    pub(crate) fn hear(&mut self, limit: Duration) -> Result<String> {
         match self.answers.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
             Err(RecvTimeoutError::Disconnected) => bail!("{}", self.gone()),
