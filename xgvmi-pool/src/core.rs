@@ -275,7 +275,7 @@ impl<D: MkeyDevice> Core<D> {
             return Ok(id);
         }
         let result = match self.create(State::Leased) {
-            Err(full) if full.is_full() => match self.policy.on_full {
+            Err(full) if full.ends_with_a_release() => match self.policy.on_full {
                 OnFull::Fail => Err(full),
                 OnFull::Wait(limit) => self.wait(limit),
             },
@@ -304,14 +304,17 @@ impl<D: MkeyDevice> Core<D> {
                     break Ok(id);
                 }
                 Some(Wake::SlotVacated) => match self.create(State::Leased) {
-                    Err(full) if full.is_full() => at_front = true,
+                    Err(full) if full.ends_with_a_release() => at_front = true,
                     result => break result,
                 },
                 Some(Wake::Closed) => break Err(PoolError::Closed),
                 None => {
+                    let vacant_slots = lock(&self.vacant_slots);
+                    let refusal = vacant_slots.refusal.as_ref();
                     break Err(PoolError::WaitedTooLong {
                         mkeys_max: self.cap(),
                         limit,
+                        refusal: refusal.map(|refusal| refusal.error.clone()),
                     });
                 }
             }
@@ -398,6 +401,7 @@ impl<D: MkeyDevice> Core<D> {
         found.ok_or_else(|| match &vacant_slots.refusal {
             Some(refusal) => PoolError::DeviceFull {
                 mkeys: cap,
+                retry_in: refusal.retry_at.saturating_duration_since(Instant::now()),
                 source: refusal.error.clone(),
             },
             None => PoolError::Full { mkeys_max: cap },
@@ -422,7 +426,11 @@ impl<D: MkeyDevice> Core<D> {
         self.counters.cap_lowered.one();
         let source = error.clone();
         self.tell(|| PoolEvent::CapLowered { cap, error });
-        PoolError::DeviceFull { mkeys: cap, source }
+        PoolError::DeviceFull {
+            mkeys: cap,
+            retry_in: CAP_RETRY,
+            source,
+        }
     }
 
     /// Destroys a key of the state `Unsure` and vacates its slot.

@@ -25,7 +25,7 @@ pub enum DeviceError {
         errno: i32,
     },
     /// The adapter cannot hold another object of this kind (`CREATE_MKEY` status 0x8).
-    #[error("{call} exceeds the limits of the device: syndrome {syndrome:#x}")]
+    #[error("{call} exceeds the limits of the device: status 0x8, syndrome {syndrome:#x}")]
     LimitsExceeded {
         /// The command.
         call: &'static str,
@@ -114,20 +114,30 @@ pub enum PoolError {
         mkeys_max: u32,
     },
     /// All keys are in use, and the device recently refused another one.
-    #[error("the device refused another key, with {mkeys} keys of the pool in use: {source}")]
+    #[error(
+        "the device refused another key, with {mkeys} keys of the pool in use: {source}; the pool asks again in \
+         {retry_in:?} or later"
+    )]
     DeviceFull {
         /// Number of keys when the device refused.
         mkeys: u32,
+        /// Time in which the pool does not ask the device for another key, at most 10 seconds.
+        retry_in: Duration,
         /// The device's error.
         source: DeviceError,
     },
     /// All keys were in use, and none was released in time.
-    #[error("all {mkeys_max} keys of the pool are in use and none was released within {limit:?}")]
+    #[error(
+        "all {mkeys_max} keys of the pool are in use and none was released within {limit:?}{}",
+        also(refusal.as_ref())
+    )]
     WaitedTooLong {
         /// The cap in force.
         mkeys_max: u32,
         /// Time limit of the wait.
         limit: Duration,
+        /// The device's error, if a refusal of the device lowered the cap.
+        refusal: Option<DeviceError>,
     },
     /// The memory needs more KLM entries than a pooled key has.
     #[error("memory of {len} bytes needs {entries} KLM entries, a pooled key has {entries_max}")]
@@ -169,8 +179,22 @@ pub enum PoolError {
     Policy(#[from] PolicyError),
 }
 
+/// The part of a message that says why the cap is lower than the policy's.
+fn also(refusal: Option<&DeviceError>) -> String {
+    refusal.map_or_else(String::new, |error| {
+        format!("; the device refused another key: {error}")
+    })
+}
+
 impl PoolError {
-    /// True if the pool is full. The condition ends when a key is released.
+    /// True if the release of a key ends the condition. A pool without keys, to which the device
+    /// refused the first one, has none that could be released.
+    pub(crate) const fn ends_with_a_release(&self) -> bool {
+        self.is_full() && !matches!(self, Self::DeviceFull { mkeys: 0, .. })
+    }
+
+    /// True if the pool is full. The condition ends when a key is released, or when the device has
+    /// space for another one.
     #[must_use]
     pub const fn is_full(&self) -> bool {
         matches!(

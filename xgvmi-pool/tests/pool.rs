@@ -2,6 +2,7 @@
 //! failed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
 use xgvmi_pool::{
@@ -144,15 +145,42 @@ fn a_full_device_lowers_the_cap() {
     let pool = pool(&fabric, PoolPolicy::default());
     let exports: Vec<_> = (0..4).map(|number| pool.export(region(number))).collect();
     assert!(exports[..3].iter().all(Result::is_ok));
-    let refused = exports[3].as_ref().err().cloned();
-    assert!(
-        matches!(refused, Some(PoolError::DeviceFull { mkeys: 3, .. })),
-        "{refused:?}"
-    );
+    let refusal = |result: &Result<_, PoolError>| match result {
+        Err(PoolError::DeviceFull {
+            mkeys: 3,
+            retry_in,
+            source,
+        }) => (*retry_in, source.clone()),
+        other => panic!("{other:?}"),
+    };
+    let (whole, refused) = refusal(&exports[3]);
     assert_eq!((pool.stats().cap, pool.stats().cap_lowered), (3, 1));
     // The next export does not call the device, and still reports its refusal.
-    assert_eq!(pool.export(region(4)).err(), refused);
+    let (rest, again) = refusal(&pool.export(region(4)));
+    assert_eq!(again, refused);
+    assert!(
+        rest <= whole && whole == Duration::from_secs(10),
+        "{rest:?} of {whole:?}"
+    );
     assert_eq!(fabric.counts().create_mkey, 4);
+}
+
+/// The message of a pool without a key names the command, its status and syndrome, and the time of the next try.
+#[test]
+fn a_device_without_a_single_key_is_named() {
+    let fabric = SimFabric::new();
+    fabric.set_objects_max(0);
+    let pool = pool(&fabric, PoolPolicy::default());
+    for _ in 0..2 {
+        let error = pool.export(region(0)).expect_err("no key");
+        assert!(error.is_full(), "{error}");
+        let text = error.to_string();
+        for part in ["CREATE_MKEY", "status 0x8", "syndrome 0x", "asks again in"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("all 0 keys"), "{text}");
+    }
+    assert_eq!(fabric.counts().create_mkey, 1);
 }
 
 #[test]

@@ -65,11 +65,56 @@ fn who_has_waited_too_long_is_told_so() {
     let _export = pool.export(region()).expect("a key");
     let error = pool.export(region()).expect_err("nobody releases");
     assert!(
-        matches!(error, PoolError::WaitedTooLong { mkeys_max: 1, .. }),
+        matches!(
+            error,
+            PoolError::WaitedTooLong {
+                mkeys_max: 1,
+                refusal: None,
+                ..
+            }
+        ),
         "{error}"
     );
     assert!(error.is_full());
     assert_eq!(pool.latencies().wait.count, 1);
+}
+
+/// A refusal of the device that lowered the cap is in the message.
+#[test]
+fn who_waits_for_a_full_device_is_told_so() {
+    let fabric = SimFabric::new();
+    fabric.set_objects_max(1);
+    let pool = pool(&fabric, 2, Duration::from_millis(1));
+    let _export = pool.export(region()).expect("a key");
+    let error = pool.export(region()).expect_err("nobody releases");
+    assert!(
+        matches!(
+            &error,
+            PoolError::WaitedTooLong {
+                mkeys_max: 1,
+                refusal: Some(_),
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("CREATE_MKEY"), "{error}");
+}
+
+/// No release can end the wait for a key of a pool that has none, so nobody waits.
+#[test]
+fn nobody_waits_for_a_pool_without_keys() {
+    let fabric = SimFabric::new();
+    fabric.set_objects_max(0);
+    let pool = pool(&fabric, 1, Duration::MAX);
+    for _ in 0..2 {
+        let error = pool.export(region()).expect_err("no key");
+        assert!(
+            matches!(error, PoolError::DeviceFull { mkeys: 0, .. }),
+            "{error}"
+        );
+    }
+    assert_eq!(pool.stats().waits, 0);
 }
 
 #[test]
