@@ -226,7 +226,7 @@ const CRATES: &[Crate] = &[
         root: "xgvmi-blk/src",
         name: "xgvmi_blk",
         layers: &[
-            ("basics", &["geometry", "error", "pipe"]),
+            ("basics", &["geometry", "error", "pipe", "say"]),
             ("formats", &["block", "record", "sbc"]),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),

@@ -38,6 +38,7 @@ pub mod operate;
 mod pipe;
 pub mod record;
 pub mod remote;
+mod say;
 pub mod sbc;
 pub mod service;
 pub mod store;

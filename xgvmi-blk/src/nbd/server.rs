@@ -3,6 +3,7 @@
 use super::connection::{self, REQUESTS_MAX};
 use super::export::Export;
 use super::handshake;
+use crate::say::say;
 use std::collections::HashMap;
 use std::io;
 use std::net::Shutdown;
@@ -65,10 +66,10 @@ impl Server {
             {
                 let mut open = self.open();
                 if open.len() >= CONNECTIONS_MAX || self.drains.load(Ordering::SeqCst) {
-                    eprintln!(
-                        "xgvmi-blk: a client was refused: {} are connected",
+                    say(format_args!(
+                        "a client was refused: {} are connected",
                         open.len()
-                    );
+                    ));
                     continue;
                 }
                 open.insert(number, Arc::clone(&stream));
@@ -76,7 +77,7 @@ impl Server {
             let server = Arc::clone(self);
             let work = move || {
                 if let Err(error) = serve_stream(&stream, &server.export) {
-                    eprintln!("xgvmi-blk: a client is disconnected: {error}");
+                    say(format_args!("a client is disconnected: {error}"));
                 }
                 server.open().remove(&number);
             };
@@ -85,7 +86,7 @@ impl Server {
                 .spawn(work)
             {
                 self.open().remove(&number);
-                eprintln!("xgvmi-blk: a client was refused: {error}");
+                say(format_args!("a client was refused: {error}"));
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ use super::wire::{
 };
 use crate::error::BlkError;
 use crate::geometry::SECTOR;
+use crate::say::say;
 use std::io::{self, Read};
 
 /// Most extents of a reply to BLOCK_STATUS.
@@ -154,7 +155,7 @@ fn refusal(error: BlkError) -> Refusal {
     } else {
         errno::EIO
     };
-    eprintln!("xgvmi-blk: {error}");
+    say(&error);
     (code, error.to_string())
 }
 

@@ -1,6 +1,7 @@
 //! The main loop of a process that serves: signals, status, and the end of the thread that serves.
 
 use super::status::Status;
+use crate::say::say;
 use anyhow::{Context as _, Result};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ impl Daemon {
             (Some(path), _) => Some(StatusSocket::bind(path)?),
             // Nobody has asked for this path: another process may have it.
             (None, Some(path)) => StatusSocket::bind(&path)
-                .inspect_err(|error| eprintln!("xgvmi-blk: no status: {error}"))
+                .inspect_err(|error| say(format_args!("no status: {error}")))
                 .ok(),
             (None, None) => None,
         };

@@ -9,6 +9,7 @@ use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
 use crate::nbd::{Export, Server};
+use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result, bail};
@@ -59,7 +60,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
                     volume: volume.status(),
                 })
             },
-            || eprintln!("xgvmi-blk: SIGHUP: an export has nothing to read again"),
+            || say("SIGHUP: an export has nothing to read again"),
         )
         .with_context(|| format!("the socket {}", socket.display()))?;
     drop(unlink);
@@ -67,11 +68,11 @@ pub fn export(args: ExportArgs) -> Result<()> {
     if ended.drains() {
         server.drain();
         if !wait_until(limit, || server.connections() == 0) {
-            eprintln!(
-                "xgvmi-blk: {} clients still have requests after {} s",
+            say(format_args!(
+                "{} clients still have requests after {} s",
                 server.connections(),
                 limit.as_secs()
-            );
+            ));
         }
         drained = volume.flush();
     }

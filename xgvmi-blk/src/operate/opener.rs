@@ -6,6 +6,7 @@ use crate::error::BlkError;
 use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
+use crate::say::say;
 use crate::store::{Medium as _, NewTarget, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result};
@@ -75,7 +76,7 @@ impl Opener {
             if matches!(fault, BlkError::InUse { .. }) || found.len() < 2 {
                 return Err(fault);
             }
-            eprintln!("xgvmi-blk: {fault}; the volume is opened without it");
+            say(format_args!("{fault}; the volume is opened without it"));
         }
         Volume::open(found)
     }
@@ -122,7 +123,7 @@ impl Opener {
                     let taken = self.open(name).and_then(|target| volume.attach(target));
                     if let Ok(role) = taken {
                         complete = false;
-                        eprintln!("xgvmi-blk: {role} is used again: {name}");
+                        say(format_args!("{role} is used again: {name}"));
                     }
                     tell_once(&mut told, name, taken.map_err(Into::into));
                 }
@@ -180,7 +181,7 @@ fn tell_once<'a, T>(told: &mut HashMap<&'a str, String>, kind: &'a str, result: 
         Err(error) => {
             let error = format!("{error:#}");
             if told.get(kind) != Some(&error) {
-                eprintln!("xgvmi-blk: {kind}: {error}");
+                say(format_args!("{kind}: {error}"));
                 told.insert(kind, error);
             }
         }
@@ -209,7 +210,7 @@ pub fn rebuild(volume: &Volume) -> Result<()> {
             // Also marks a target as complete that lacks nothing.
             match volume.rebuild(role) {
                 Ok(0) if was_complete => {}
-                Ok(count) => eprintln!("xgvmi-blk: {role} is complete: it lacked {count} blocks"),
+                Ok(count) => say(format_args!("{role} is complete: it lacked {count} blocks")),
                 // The others are completed nevertheless.
                 Err(error) => result = result.and(Err(error)),
             }

@@ -5,6 +5,7 @@ use super::daemon::{Daemon, wait_until};
 use super::opener::Opener;
 use super::options::ServiceArgs;
 use super::status::{ServiceProcessStatus, Status};
+use crate::say::say;
 use crate::service::{Service, ServiceOptions};
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
@@ -60,7 +61,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
             },
             || match read_secrets(&args) {
                 Ok(secrets) => service.set_secrets(secrets),
-                Err(error) => eprintln!("xgvmi-blk: the secret stays as it was: {error:#}"),
+                Err(error) => say(format_args!("the secret stays as it was: {error:#}")),
             },
         )
         .with_context(|| listen.to_string())?;
@@ -69,11 +70,11 @@ pub fn service(args: ServiceArgs) -> Result<()> {
         service.drain();
         if !wait_until(limit, || service.under_way() == 0) {
             // Their initiators repeat them at the next service.
-            eprintln!(
-                "xgvmi-blk: {} requests have no answer after {} s",
+            say(format_args!(
+                "{} requests have no answer after {} s",
                 service.under_way(),
                 limit.as_secs()
-            );
+            ));
         }
         drained = volume.flush();
     }

@@ -5,6 +5,7 @@ use super::daemon::Daemon;
 use super::options::TargetArgs;
 use super::status::{Status, TargetProcessStatus};
 use crate::remote::TargetServer;
+use crate::say::say;
 use crate::store::Store;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub fn target(args: TargetArgs) -> Result<()> {
             },
             || match read_secrets(&args) {
                 Ok(secrets) => server.set_secrets(secrets),
-                Err(error) => eprintln!("xgvmi-blk: the secret stays as it was: {error:#}"),
+                Err(error) => say(format_args!("the secret stays as it was: {error:#}")),
             },
         )
         .with_context(|| listen.to_string())?;

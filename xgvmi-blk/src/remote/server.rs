@@ -5,6 +5,7 @@
 
 use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
 use crate::error::{BlkError, Result};
+use crate::say::say;
 use crate::store::{Held, Identity, Store, Target, Usage};
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -130,14 +131,16 @@ impl TargetServer {
             };
             if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                 self.open.fetch_sub(1, Ordering::Relaxed);
-                eprintln!("xgvmi-blk: a connection was refused: {CONNECTIONS_MAX} are open");
+                say(format_args!(
+                    "a connection was refused: {CONNECTIONS_MAX} are open"
+                ));
                 continue;
             }
             let thread = Arc::clone(self);
             let work = move || {
                 match thread.connection(stream, connection) {
                     Ok(()) | Err(LinkError::Closed) => {}
-                    Err(error) => eprintln!("xgvmi-blk: a connection is closed: {error}"),
+                    Err(error) => say(format_args!("a connection is closed: {error}")),
                 }
                 thread.open.fetch_sub(1, Ordering::Relaxed);
             };
@@ -146,7 +149,7 @@ impl TargetServer {
                 .spawn(work)
             {
                 self.open.fetch_sub(1, Ordering::Relaxed);
-                eprintln!("xgvmi-blk: a connection was refused: {error}");
+                say(format_args!("a connection was refused: {error}"));
             }
         }
         Ok(())

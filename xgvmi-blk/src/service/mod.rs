@@ -12,6 +12,7 @@ mod worker;
 
 pub use shared::REQUESTS_MAX;
 
+use crate::say::say;
 use crate::volume::Volume;
 use connection::Connections;
 use queue::Queue;
@@ -194,21 +195,23 @@ impl Service {
             let open = &self.shared.open;
             if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
                 open.fetch_sub(1, Ordering::Relaxed);
-                eprintln!("xgvmi-blk: an initiator was refused: {CONNECTIONS_MAX} are connected");
+                say(format_args!(
+                    "an initiator was refused: {CONNECTIONS_MAX} are connected"
+                ));
                 continue;
             }
             let shared = Arc::clone(&self.shared);
             let work = move || {
                 match session::serve(&shared, stream) {
                     Ok(()) | Err(LinkError::Closed) => {}
-                    Err(error) => eprintln!("xgvmi-blk: an initiator is disconnected: {error}"),
+                    Err(error) => say(format_args!("an initiator is disconnected: {error}")),
                 }
                 shared.open.fetch_sub(1, Ordering::Relaxed);
             };
             let thread = std::thread::Builder::new().name("initiator".to_owned());
             if let Err(error) = thread.spawn(work) {
                 open.fetch_sub(1, Ordering::Relaxed);
-                eprintln!("xgvmi-blk: an initiator was refused: {error}");
+                say(format_args!("an initiator was refused: {error}"));
             }
         }
     }

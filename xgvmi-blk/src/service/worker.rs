@@ -6,6 +6,7 @@ use super::shared::{Shared, add};
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
 use crate::geometry::SECTOR;
+use crate::say::say;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -111,7 +112,7 @@ impl Worker {
         match done {
             Ok(()) => Outcome::Done,
             Err(error) => {
-                eprintln!("xgvmi-blk: {error}");
+                say(&error);
                 if error.is_full() {
                     Outcome::Full(error.to_string())
                 } else {

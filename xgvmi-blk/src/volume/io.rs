@@ -6,6 +6,7 @@ use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
+use crate::say::say;
 use crate::store::{Begun, Step, Target};
 use std::panic::resume_unwind;
 use std::sync::{Arc, MutexGuard};
@@ -461,7 +462,7 @@ impl Volume {
             None => {}
             Some(error) if error.is_repairable() => {
                 add(&self.counters.corrupt_halves, 1);
-                eprintln!("xgvmi-blk: {role}: {error}");
+                say(format_args!("{role}: {error}"));
             }
             Some(error) => self.fail(target, error),
         }

@@ -5,6 +5,7 @@ use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Volume};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
+use crate::say::say;
 use crate::store::{Held, Identity, Seating, Target};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
@@ -118,7 +119,7 @@ impl Volume {
             {
                 match self.repair_block(block) {
                     // After a loss of power an entry may be there without its half block. The other blocks are served.
-                    Err(error @ BlkError::Lost { .. }) => eprintln!("xgvmi-blk: {error}"),
+                    Err(error @ BlkError::Lost { .. }) => say(&error),
                     other => other?,
                 }
             }

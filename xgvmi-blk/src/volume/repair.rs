@@ -6,6 +6,7 @@ use super::state::{BlockState, Volume};
 use crate::block;
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
+use crate::say::say;
 use crate::store::Target;
 use std::sync::Arc;
 
@@ -206,7 +207,9 @@ impl Volume {
         if data == parity.data {
             return false;
         }
-        eprintln!("xgvmi-blk: block {block}: the parity is not that of its halves");
+        say(format_args!(
+            "block {block}: the parity is not that of its halves"
+        ));
         let right = crate::record::Half {
             data,
             ..parity.clone()

@@ -2,6 +2,7 @@
 
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
+use crate::say::say;
 use crate::store::{Seating, Target};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ pub(super) struct Occupant {
 /// The places of all targets.
 pub(super) struct Seats {
     state: Mutex<State>,
-    /// A target has returned, or the limit has changed.
+    /// A target has returned, one that was about to has failed, or the limit has changed.
     changed: Condvar,
 }
 
@@ -118,6 +119,7 @@ impl Seats {
         let mut state = self.state();
         if let Seat::Present(_) = &state.seats[role.index()] {
             state.lose(role, reason);
+            self.changed.notify_all();
         }
     }
 
@@ -125,8 +127,9 @@ impl Seats {
     pub(super) fn fail(&self, target: &Arc<dyn Target>, error: &BlkError) {
         let mut state = self.state();
         if let Some(role) = state.find(target.as_ref()) {
-            eprintln!("xgvmi-blk: {role} is not used any more: {error}");
+            say(format_args!("{role} is not used any more: {error}"));
             state.lose(role, &error.to_string());
+            self.changed.notify_all();
         }
     }
 
@@ -149,7 +152,9 @@ impl Seats {
 
     /// Waits until a target has returned since there were `returns`. False if none is absent, or none comes in time. The
     /// limit counts from the loss of the last target, or from `begun` if that was earlier: a request waits no longer in
-    /// all, however often targets come and go, and after the limit requests fail at once.
+    /// all, however often targets come and go, and after the limit requests fail at once. A request that a silent target
+    /// has held up until then waits once more as long for a target that has taken its place meanwhile: that one may have
+    /// waited for the request's own lock.
     pub(super) fn wait_for_return(&self, returns: u64, begun: Instant) -> bool {
         let mut state = self.state();
         loop {
@@ -161,14 +166,9 @@ impl Seats {
                 // A last attempt, if this one took long.
                 return Instant::now() < begun + 2 * state.outage_limit;
             }
-            let waits = state.seats.iter().any(|seat| match seat {
-                Seat::Present(occupant) => occupant.arriving,
-                Seat::Absent(_) => true,
-            });
-            let Some(lost_at) = state.lost_at.filter(|_| waits) else {
+            let Some(end) = state.end(begun) else {
                 return false;
             };
-            let end = lost_at.min(begun) + state.outage_limit;
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -195,6 +195,19 @@ impl State {
         }
     }
 
+    /// When a request that has `begun` stops to wait for a target. `None` if there is none to wait for.
+    fn end(&self, begun: Instant) -> Option<Instant> {
+        let is_arriving =
+            |seat: &Seat| matches!(seat, Seat::Present(occupant) if occupant.arriving);
+        let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
+        let lost_at = self.lost_at?;
+        if self.seats.iter().any(is_arriving) {
+            return Some(begun + 2 * self.outage_limit);
+        }
+        let absent = self.seats.iter().any(is_absent);
+        absent.then(|| lost_at.min(begun) + self.outage_limit)
+    }
+
     fn lose(&mut self, role: Role, reason: &str) {
         self.seats[role.index()] = Seat::Absent(reason.to_owned());
         self.lost_at = Some(Instant::now());
@@ -218,7 +231,9 @@ impl Seating for Seats {
             others.all(|seat| matches!(seat, Seat::Present(occupant) if occupant.whole));
         if dispensable {
             let name = target.name();
-            eprintln!("xgvmi-blk: {role} is not used any more: {name}: {reason}");
+            say(format_args!(
+                "{role} is not used any more: {name}: {reason}"
+            ));
             state.lose(role, &format!("{name}: {reason}"));
         }
         dispensable

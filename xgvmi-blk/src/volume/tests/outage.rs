@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::store::Seating as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(60);
@@ -127,6 +127,47 @@ fn requests_fail_when_the_limit_has_passed() {
     volume.write(0, &content(0, 3)).unwrap();
     drop(volume);
     expect_each(&world, &shadow);
+}
+
+/// A silent target has held up a request beyond the limit. Meanwhile the absent one has taken its place, and waits for the
+/// lock of the request's block to find out what it holds. The request is carried out again when it knows.
+#[test]
+fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
+    let world = World::new();
+    let volume = world.open();
+    for role in [Role::First, Role::Second] {
+        volume.detach(role, "the test says so");
+    }
+    volume.set_outage_limit(LONG);
+    let seats = &volume.seats;
+    let begun = Instant::now()
+        .checked_sub(LONG + LONG / 2)
+        .expect("the machine runs longer");
+    let returns = seats.returns();
+    assert!(!seats.wait_for_return(returns, begun), "nobody returns");
+    for fails in [false, true] {
+        let returns = seats.returns();
+        let target: Arc<dyn Target> = world.store(Role::First);
+        seats.take(&target, || ()).unwrap();
+        std::thread::scope(|scope| {
+            let before = seats.attempts();
+            let waits = scope.spawn(|| seats.wait_for_return(returns, begun));
+            while seats.attempts() == before {
+                std::thread::yield_now();
+            }
+            match fails {
+                true => seats.fail(&target, &BlkError::Offline(Role::First)),
+                false => seats.arrived(&target),
+            }
+            assert_eq!(waits.join().unwrap(), !fails);
+        });
+        seats.free(Role::First, "the test says so");
+    }
+    // Twice the limit is the end in any case.
+    let target: Arc<dyn Target> = world.store(Role::First);
+    seats.take(&target, || ()).unwrap();
+    let begun = begun.checked_sub(LONG).expect("the machine runs longer");
+    assert!(!seats.wait_for_return(seats.returns(), begun));
 }
 
 #[test]
