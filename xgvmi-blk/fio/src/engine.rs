@@ -68,9 +68,11 @@ impl Connected {
         Ok(())
     }
 
-    /// Starts requests that have waited.
-    fn go_on(&self, state: &mut State) {
-        while let Some(Waiting(name, io)) = state.waiting.front() {
+    /// Starts requests that have waited. One that cannot be started is done, of which fio takes `most` at most.
+    fn go_on(&self, state: &mut State, most: usize) {
+        while state.done.len() < most
+            && let Some(Waiting(name, io)) = state.waiting.front()
+        {
             let (name, io) = (*name, *io);
             // SAFETY: the promise of `hand`.
             match unsafe { self.volume.submit(io) } {
@@ -87,7 +89,8 @@ impl Connected {
 
     /// Waits for `least` requests, or until `limit`; takes `most` at most. Returns their number.
     pub(crate) fn wait(&self, least: usize, most: usize, limit: Option<Duration>) -> usize {
-        let end = limit.map(|limit| Instant::now() + limit);
+        // A limit beyond the clock's end is none.
+        let end = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut state = self.state();
         state.done.clear();
         loop {
@@ -99,7 +102,7 @@ impl Connected {
                     at += 1;
                 }
             }
-            self.go_on(&mut state);
+            self.go_on(&mut state, most);
             let left = end.map_or(self.limit, |end| {
                 end.saturating_duration_since(Instant::now())
             });

@@ -12,14 +12,16 @@ use abi::{Engine, File, Job, Request};
 use engine::Connected;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use xgvmi_blk::client::{Io, Volume};
 
-/// Prints a line. fio prints its own to the same place.
+/// Prints a line. fio prints its own to the same place. Without standard error fio goes on: a panic would end it, because
+/// some callers are called by C.
 fn say(text: &str) {
-    eprintln!("xgvmi-fio: {text}");
+    let _ = writeln!(std::io::stderr(), "xgvmi-fio: {text}");
 }
 
 /// What is known of a job.

@@ -57,6 +57,10 @@ static SCHEMES: [Named; 5] = [
 /// fio calls it for the default of `scheme` and for each value of it.
 unsafe extern "C" fn store_scheme(values: *mut c_void, text: *const c_char) -> c_int {
     let values = values.cast::<Values>();
+    if text.is_null() {
+        crate::say("scheme: give copy, ksm, stock, xgvmi or announced");
+        return 1;
+    }
     // SAFETY: fio passes a string.
     let text = unsafe { CStr::from_ptr(text) };
     let Some(scheme) = SCHEMES.iter().find(|named| named.name == text) else {
