@@ -417,6 +417,48 @@ const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
     (256, 4, 550.0),
 ];
 
+/// Ranks, and service processes per node, of jobs whose memory is checked.
+const SERVICE_MEMORY: [(u32, u32); 4] = [(256, 1), (256, 4), (1024, 1), (1024, 4)];
+
+/// Maximum peak memory of the services in bytes per rank. It is the same in each run.
+const SERVICE_BYTES_MAX: f64 = 24.0 * 1024.0;
+
+/// Maximum instructions of both ends for a rank that connects, and of those in a job of up to 1,024 ranks over those in a job of
+/// up to 256: the work of a connect does not grow with the job.
+const CONNECT_INSTRUCTIONS_MAX: f64 = 250_000.0;
+const CONNECT_GROWTH_MAX: f64 = 1.25;
+
+/// Checks memory and connect work of the service processes per rank.
+fn services_per_rank() -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for (ranks, services) in SERVICE_MEMORY {
+        let name = format!("memory of {services} services per node per rank of {ranks}");
+        let found = service::bytes_per_rank(ranks, services)?;
+        cases.push(if found > 0.0 && found <= SERVICE_BYTES_MAX {
+            Case::pass(name)
+        } else {
+            Case::fail(
+                name,
+                format!("{found:.0} bytes; at most {SERVICE_BYTES_MAX}"),
+            )
+        });
+    }
+    for services in [1, 4] {
+        let name = format!("instructions of {services} services per node for a rank that connects");
+        let few = service::per_connect(64, 256, services)?;
+        let many = service::per_connect(256, 1024, services)?;
+        let most = CONNECT_INSTRUCTIONS_MAX.min(few * CONNECT_GROWTH_MAX);
+        cases.push(if few > 0.0 && many > 0.0 && many <= most {
+            Case::pass(name)
+        } else {
+            let detail =
+                format!("{few:.0} up to 256 ranks, {many:.0} up to 1,024; at most {most:.0}");
+            Case::fail(name, detail)
+        });
+    }
+    Ok(cases)
+}
+
 /// Checks the counts of an export and its release in strict mode against stock UCX.
 fn hot_path(env: &Env) -> Result<Vec<Case>> {
     if !cfg!(target_arch = "x86_64") {
@@ -473,7 +515,9 @@ fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
             Case::fail(name, format!("{found:.0}; at most {most}"))
         })
     });
-    pool.chain(full).chain(hot_path).chain(services).collect()
+    let per_rank = services_per_rank()?.into_iter().map(Ok);
+    let all = pool.chain(full).chain(hot_path);
+    all.chain(services).chain(per_rank).collect()
 }
 
 /// The loom models need other build flags, so they use a separate directory and evict no other build. Filters do not

@@ -254,6 +254,22 @@ pub(crate) fn per_block(ranks: u32, services: u32) -> Result<f64> {
     Ok(between as f64 / f64::from(more * blocks))
 }
 
+/// Peak memory of the services in a job of two alltoallvs, in bytes per rank.
+pub(crate) fn bytes_per_rank(ranks: u32, services: u32) -> Result<f64> {
+    let text = process::stdout(&mut program(ranks, services, 2), LIMIT)?;
+    let outcome: Value = serde_json::from_str(&text).context("service_cost's answer")?;
+    let peak = outcome["peak_bytes"].as_f64();
+    Ok(peak.context("service_cost says no peak_bytes")? / f64::from(ranks))
+}
+
+/// Instructions per further rank of a job that connects, of the services and the ranks, between two numbers of ranks.
+pub(crate) fn per_connect(few: u32, many: u32, services: u32) -> Result<f64> {
+    let count = |ranks: u32| instructions::of(&mut connecting(ranks, services), LIMIT);
+    let between = count(many)?.saturating_sub(count(few)?);
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^52")]
+    Ok(between as f64 / f64::from(many - few))
+}
+
 /// Microseconds per block, peak memory of a service in bytes per rank, and messages per block.
 fn time_and_memory(ranks: u32, services: u32) -> Result<[f64; 3]> {
     let rounds = BLOCKS_MIN.div_ceil(ranks * ranks).max(2);
@@ -280,16 +296,20 @@ fn time_and_memory(ranks: u32, services: u32) -> Result<[f64; 3]> {
 fn connect_ms(ranks: u32, services: u32) -> Result<f64> {
     let mut times = Vec::new();
     for _ in 0..RUNS {
-        let mut command = measured();
-        command.arg("connect");
-        command.args([ranks, services].map(|number| number.to_string()));
-        let text = process::stdout(&mut command, LIMIT)?;
+        let text = process::stdout(&mut connecting(ranks, services), LIMIT)?;
         let outcome: Value = serde_json::from_str(&text).context("service_cost's answer")?;
         let time = outcome["time_ns"].as_f64();
         times.push(time.context("service_cost says no time_ns")? / 1e6);
     }
     times.sort_by(f64::total_cmp);
     Ok(times[RUNS / 2])
+}
+
+fn connecting(ranks: u32, services: u32) -> Command {
+    let mut command = measured();
+    command.arg("connect");
+    command.args([ranks, services].map(|number| number.to_string()));
+    command
 }
 
 fn program(ranks: u32, services: u32, rounds: u32) -> Command {
