@@ -28,6 +28,15 @@ impl Writer {
         }
     }
 
+    /// A writer in the memory of an earlier message, which holds up to `bytes` without reallocation.
+    #[inline]
+    #[must_use]
+    pub fn over(mut memory: Vec<u8>, bytes: usize) -> Self {
+        memory.clear();
+        memory.reserve(bytes);
+        Self { bytes: memory }
+    }
+
     /// Appends a byte.
     #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Self {

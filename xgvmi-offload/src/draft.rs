@@ -35,10 +35,17 @@ pub(super) struct RtsDraft {
 }
 
 impl RtsDraft {
-    /// Reserves space for this number of sources and for `blocks` bytes of their blocks. `spare` is an empty vector for
-    /// the sources.
-    pub(super) fn reserve(&mut self, spare: Vec<u32>, sources: usize, blocks: usize) {
+    /// Reserves space for this number of sources and for `blocks` bytes of their blocks. `spare` and `memory` are empty
+    /// vectors for the sources and for the message.
+    pub(super) fn reserve(
+        &mut self,
+        spare: Vec<u32>,
+        memory: Vec<u8>,
+        sources: usize,
+        blocks: usize,
+    ) {
         self.sources = spare;
+        self.bytes = memory;
         self.sources.reserve(sources);
         let heads = sources * (PART_BYTES + KEY_BYTES);
         // The last number is the length of the short blocks.

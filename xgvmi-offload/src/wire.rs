@@ -51,16 +51,16 @@ impl Kind {
 
     /// The kind with this identifier.
     pub(super) fn from_id(id: u16) -> Option<Self> {
-        [
-            Self::Hello,
-            Self::HostArrive,
-            Self::DpuRts,
-            Self::DpuFin,
-            Self::HostFin,
-            Self::HostReduce,
-        ]
-        .into_iter()
-        .find(|kind| *kind as u16 == id)
+        const ALL: [Kind; 6] = [
+            Kind::Hello,
+            Kind::HostArrive,
+            Kind::DpuRts,
+            Kind::DpuFin,
+            Kind::HostFin,
+            Kind::HostReduce,
+        ];
+        // Their identifiers count from 0.
+        ALL.get(usize::from(id)).copied()
     }
 }
 
@@ -527,7 +527,12 @@ impl<'a> DpuRts<'a> {
 
 impl DpuFin {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(12);
+        self.to_bytes_in(Vec::new())
+    }
+
+    /// The message, in memory that is free.
+    pub(super) fn to_bytes_in(self, memory: Vec<u8>) -> Vec<u8> {
+        let mut writer = Writer::over(memory, 12);
         writer.u32(self.from).u64(self.offer);
         writer.finish()
     }
@@ -545,7 +550,12 @@ impl DpuFin {
 
 impl HostFin {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(64 + 16 * self.short.len() + self.bytes.len());
+        self.to_bytes_in(Vec::new())
+    }
+
+    /// The message, in memory that is free.
+    pub(super) fn to_bytes_in(&self, memory: Vec<u8>) -> Vec<u8> {
+        let mut writer = Writer::over(memory, 64 + 16 * self.short.len() + self.bytes.len());
         put_collective(&mut writer, self.collective);
         let (hits, misses) = self.aliases.unwrap_or_default();
         writer.u32(self.aliases.is_some().into());

@@ -1,13 +1,14 @@
 //! A UCP context: one UCX instance with its devices, registrations and caches.
 
 use super::error::check;
+use super::gets::REQUEST_BYTES;
 use super::{ImportedMemory, InboxLimits, Result, Worker};
 use std::ffi::CString;
 use std::rc::Rc;
 use ucx_sys::{
     UCP_FEATURE_AM, UCP_FEATURE_EXPORTED_MEMH, UCP_FEATURE_RMA, UCP_FEATURE_WAKEUP,
-    UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_NAME, UCS_ERR_INVALID_PARAM, Ucp, ucp_config_t,
-    ucp_context_h, ucp_params_t,
+    UCP_PARAM_FIELD_FEATURES, UCP_PARAM_FIELD_NAME, UCP_PARAM_FIELD_REQUEST_SIZE,
+    UCS_ERR_INVALID_PARAM, Ucp, ucp_config_t, ucp_context_h, ucp_params_t,
 };
 
 /// A UCP context with the features of an offloaded transfer: RMA, active messages, exported memory
@@ -73,7 +74,10 @@ impl Context {
         // A name with a NUL cannot be passed. UCX then generates a name.
         let c_name = CString::new(name).unwrap_or_default();
         let params = ucp_params_t {
-            field_mask: u64::from(UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME),
+            field_mask: u64::from(
+                UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_REQUEST_SIZE,
+            ),
+            request_size: REQUEST_BYTES,
             features: u64::from(
                 UCP_FEATURE_RMA | UCP_FEATURE_AM | UCP_FEATURE_EXPORTED_MEMH | UCP_FEATURE_WAKEUP,
             ),
@@ -81,7 +85,7 @@ impl Context {
             ..Default::default()
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: `params` lives through the call, its two fields are valid and named in the mask (UCX copies the
+        // SAFETY: `params` lives through the call, its three fields are valid and named in the mask (UCX copies the
         // name), `config` is null, which means the environment's, or was read above, and `handle` can be written.
         let status = unsafe { ucp.ucp_init(&raw const params, config, &raw mut handle) };
         check(ucp, "ucp_init", status, || name.to_owned())?;

@@ -11,15 +11,26 @@ use std::time::Duration;
 use ucx_sys::{
     UCP_AM_SEND_FLAG_EAGER, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
     UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
-    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH,
-    UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
-    ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucs_status_t,
+    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_CALLBACK, UCP_OP_ATTR_FIELD_FLAGS,
+    UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCP_OP_ATTR_FIELD_USER_DATA,
+    UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h, ucp_ep_params_t,
+    ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucp_rkey_h,
+    ucp_send_nbx_callback_t, ucs_status_ptr_t, ucs_status_t,
 };
 
 /// A connection. Clones share it. [`Endpoint::close`], or the drop of the last clone, closes it.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     inner: Rc<Inner>,
+}
+
+/// A message that was sent with [`Endpoint::send_as`].
+#[derive(Debug)]
+pub enum Sent {
+    /// UCX has sent or copied it. Its data is free for another message.
+    AtOnce(Vec<u8>),
+    /// It is under way.
+    Started(Request),
 }
 
 #[derive(Debug)]
@@ -117,11 +128,12 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub fn send_as(&self, id: u16, sender: Sender, data: Vec<u8>) -> Result<Request> {
+    #[inline]
+    pub fn send_as(&self, id: u16, sender: Sender, data: Vec<u8>) -> Result<Sent> {
         // The connection keeps the header, so no message allocates it. UCX would allocate a copy of it.
         let header = self.inner.sender.get_or_init(|| sender);
         if *header != sender {
-            return self.send(id, sender.to_vec(), data);
+            return self.send(id, sender.to_vec(), data).map(Sent::Started);
         }
         self.check_alive()?;
         let param = ucp_request_param_t {
@@ -142,17 +154,18 @@ impl Endpoint {
                 &raw const param,
             )
         };
+        if answer.is_null() {
+            return Ok(Sent::AtOnce(data));
+        }
         let to = self.clone();
         let holds = Holds::SentAs { to, data };
-        Ok(Request::new(self.worker(), answer, holds))
+        Ok(Sent::Started(Request::new(self.worker(), answer, holds)))
     }
 
-    /// RDMA READ: moves `length` bytes from the peer's memory at `remote_address` directly into the
-    /// imported memory of a third process at `address`. No byte passes through this process.
+    /// RDMA READ of one block, see [`Gets::start`](super::Gets::start).
     ///
     /// # Errors
-    /// [`super::UcpError::ImportedAccess`] for an unsuitable range; the connection's error.
-    #[inline]
+    /// As [`Gets::start`](super::Gets::start).
     pub fn get(
         from: &RemoteKey,
         remote_address: u64,
@@ -160,31 +173,48 @@ impl Endpoint {
         address: u64,
         length: usize,
     ) -> Result<Get> {
-        let endpoint = from.endpoint();
-        endpoint.check_alive()?;
-        let param = ucp_request_param_t {
+        let answer = from.get(remote_address, into, address, length, None)?;
+        Ok(Get::new(answer, into, from))
+    }
+
+    /// Starts a get with a key of this endpoint. `end` is the callback for its end, and its argument.
+    #[inline]
+    pub(super) fn post_get(
+        &self,
+        key: ucp_rkey_h,
+        remote_address: u64,
+        into: &ImportedMemory,
+        address: u64,
+        length: usize,
+        end: Option<(ucp_send_nbx_callback_t, *mut c_void)>,
+    ) -> Result<ucs_status_ptr_t> {
+        self.check_alive()?;
+        let mut param = ucp_request_param_t {
             op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
             memory_type: UCS_MEMORY_TYPE_HOST,
             memh: into.access(address, length)?,
             ..Default::default()
         };
+        if let Some((callback, argument)) = end {
+            param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+            param.cb.send = callback;
+            param.user_data = argument;
+        }
         // An address of another process. This process never dereferences it, because access()
         // refuses all lengths that UCX would copy with the CPU.
         let destination = std::ptr::without_provenance_mut::<c_void>(usize_of(address));
-        let worker = endpoint.worker();
-        // SAFETY: endpoint and key belong together; the handle covers the destination; both are held by the request
-        // until the operation is complete. A wrong remote address is refused by the peer's device.
-        let answer = unsafe {
-            worker.ucp().ucp_get_nbx(
-                endpoint.handle(),
+        // SAFETY: endpoint and key belong together; the handle covers the destination; the caller holds both until the
+        // operation is complete. A wrong remote address is refused by the peer's device.
+        Ok(unsafe {
+            self.worker().ucp().ucp_get_nbx(
+                self.handle(),
                 destination,
                 length,
                 remote_address,
-                from.handle(),
+                key,
                 &raw const param,
             )
-        };
-        Ok(Get::new(answer, into, from))
+        })
     }
 
     /// Starts to close the connection like [`Endpoint::close`], without waiting: outstanding

@@ -9,8 +9,10 @@
 
 use super::error::{Result, UcpError};
 use super::hash::Map;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -86,15 +88,19 @@ impl Deref for Header {
     }
 }
 
+/// Waiting bytes of a sender. A message holds the account of its sender, so that only its arrival looks the sender up.
+pub(super) type Account = Rc<Cell<usize>>;
+
 /// The waiting messages of a worker.
 #[derive(Debug)]
 pub(super) struct Waiting {
     limits: InboxLimits,
-    queue: VecDeque<Message>,
+    /// Each message with the account of its sender.
+    queue: VecDeque<(Account, Message)>,
     /// Waiting bytes of all senders.
     bytes: usize,
-    /// Waiting bytes of each sender with messages, and of each expected sender.
-    senders: Map<Sender, usize>,
+    /// Accounts of senders with messages, and of expected senders.
+    senders: Map<Sender, Account>,
     /// Empty buffers for the data of later messages.
     spares: Vec<Vec<u8>>,
     /// Only expected senders may send.
@@ -176,48 +182,49 @@ impl Waiting {
         self.strangers
     }
 
-    /// Reserves space for a message. False if the message must be dropped.
-    pub(super) fn reserve(&mut self, header: &[u8], data: usize) -> bool {
+    /// Reserves space for a message. `None` if the message must be dropped.
+    pub(super) fn reserve(&mut self, header: &[u8], data: usize) -> Option<Account> {
         let sender = sender_of(header);
-        let known = self.senders.get_mut(&sender);
+        let known = self.senders.get(&sender);
         if self.closed && known.is_none() {
             self.strangers += 1;
-            return false;
+            return None;
         }
         let bytes = header.len().saturating_add(data);
-        let before = known.as_deref().copied().unwrap_or_default();
+        let before = known.map_or(0, |used| used.get());
         let of_sender = before.saturating_add(bytes);
         let max = self.limits.bytes_per_sender;
         if self.queue.len() >= MESSAGES_MAX {
             let over = ("messages", self.queue.len() + 1, MESSAGES_MAX);
             self.over.get_or_insert(over);
-            return false;
+            return None;
         }
         if of_sender > max {
             self.over
                 .get_or_insert(("bytes of one sender", of_sender, max));
-            return false;
+            return None;
         }
         let of_worker = self.bytes.saturating_add(bytes);
         let max = self.limits.bytes_per_worker;
         if of_worker > max {
             self.over
                 .get_or_insert(("bytes of one worker", of_worker, max));
-            return false;
+            return None;
         }
         let counted = counted(of_worker) - counted(self.bytes);
         if counted > 0 && !self.limits.budget.take(counted) {
             let used = self.limits.budget.used().saturating_add(counted);
             let over = ("bytes", used, self.limits.budget.max);
             self.over.get_or_insert(over);
-            return false;
+            return None;
         }
         self.bytes = of_worker;
-        match known {
-            Some(used) => *used = of_sender,
-            None => drop(self.senders.insert(sender, of_sender)),
-        }
-        true
+        let account = match known {
+            Some(account) => Rc::clone(account),
+            None => Rc::clone(self.senders.entry(sender).or_default()),
+        };
+        account.set(of_sender);
+        Some(account)
     }
 
     /// An empty buffer for the data of a message.
@@ -234,8 +241,8 @@ impl Waiting {
     }
 
     /// Adds a message for which there is space.
-    pub(super) fn push(&mut self, message: Message) {
-        self.queue.push_back(message);
+    pub(super) fn push(&mut self, account: Account, message: Message) {
+        self.queue.push_back((account, message));
     }
 
     /// A message was refused for another reason than a limit.
@@ -248,30 +255,32 @@ impl Waiting {
         if let Some((what, count, max)) = self.over {
             return Err(UcpError::InboxFull { what, count, max });
         }
-        let Some(index) = self.queue.iter().position(wanted) else {
+        let wanted = |(_, message): &(Account, Message)| wanted(message);
+        let taken = match self.queue.front() {
+            None => None,
+            // Most callers want the oldest message.
+            Some(oldest) if wanted(oldest) => self.queue.pop_front(),
+            Some(_) => {
+                let index = self.queue.iter().position(wanted);
+                index.and_then(|index| self.queue.remove(index))
+            }
+        };
+        let Some((account, message)) = taken else {
             return Ok(None);
         };
-        let message = match index {
-            0 => self.queue.pop_front(),
-            _ => self.queue.remove(index),
-        };
-        if let Some(message) = &message {
-            let bytes = message.header.len() + message.data.len();
-            let after = self.bytes - bytes;
-            let free = counted(self.bytes) - counted(after);
-            if free > 0 {
-                self.limits.budget.give(free);
-            }
-            self.bytes = after;
-            let sender = sender_of(&message.header);
-            if let Some(used) = self.senders.get_mut(&sender) {
-                *used = used.saturating_sub(bytes);
-                if *used == 0 && !self.closed {
-                    self.senders.remove(&sender);
-                }
-            }
+        let bytes = message.header.len() + message.data.len();
+        let after = self.bytes - bytes;
+        let free = counted(self.bytes) - counted(after);
+        if free > 0 {
+            self.limits.budget.give(free);
         }
-        Ok(message)
+        self.bytes = after;
+        let used = account.get().saturating_sub(bytes);
+        account.set(used);
+        if used == 0 && !self.closed {
+            self.senders.remove(&sender_of(&message.header));
+        }
+        Ok(Some(message))
     }
 }
 
@@ -308,15 +317,16 @@ mod tests {
 
     fn send(waiting: &mut Waiting, sender: u8, data: usize) -> bool {
         let header = vec![sender; 16];
-        let fits = waiting.reserve(&header, data);
-        if fits {
-            waiting.push(Message {
-                id: 0,
-                header: header.as_slice().into(),
-                data: vec![0; data],
-            });
-        }
-        fits
+        let Some(account) = waiting.reserve(&header, data) else {
+            return false;
+        };
+        let message = Message {
+            id: 0,
+            header: header.as_slice().into(),
+            data: vec![0; data],
+        };
+        waiting.push(account, message);
+        true
     }
 
     fn error(waiting: &mut Waiting) -> String {

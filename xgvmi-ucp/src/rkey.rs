@@ -1,10 +1,11 @@
 //! Remote keys: packed by one process, unpacked by its peer.
 
 use super::error::check;
-use super::{Context, Endpoint, Result};
+use super::{Context, Endpoint, ImportedMemory, Result};
+use std::ffi::c_void;
 use std::ops::Deref;
 use std::rc::Rc;
-use ucx_sys::ucp_rkey_h;
+use ucx_sys::{Ucp, ucp_rkey_h, ucp_send_nbx_callback_t, ucs_status_ptr_t};
 
 /// A packed remote key: bytes for a peer that accesses the memory.
 #[derive(Debug)]
@@ -81,9 +82,23 @@ impl RemoteKey {
         })
     }
 
+    /// Starts a get, see [`Endpoint::post_get`].
     #[inline]
-    pub(super) fn handle(&self) -> ucp_rkey_h {
-        self.inner.handle
+    pub(super) fn get(
+        &self,
+        remote_address: u64,
+        into: &ImportedMemory,
+        address: u64,
+        length: usize,
+        end: Option<(ucp_send_nbx_callback_t, *mut c_void)>,
+    ) -> Result<ucs_status_ptr_t> {
+        let Inner { endpoint, handle } = &*self.inner;
+        endpoint.post_get(*handle, remote_address, into, address, length, end)
+    }
+
+    #[inline]
+    pub(super) fn ucp(&self) -> &'static Ucp {
+        self.endpoint().worker().ucp()
     }
 
     #[inline]

@@ -277,15 +277,16 @@ unsafe extern "C" fn receive(
     }
     // SAFETY: UCX gives this many bytes of header, valid during the callback.
     let header = unsafe { bytes(header, header_length) };
-    if waiting.reserve(header, length) {
+    if let Some(account) = waiting.reserve(header, length) {
         let mut buffer = waiting.buffer();
         // SAFETY: an eager message, so UCX gives this many bytes of data, valid during the callback.
         buffer.extend_from_slice(unsafe { bytes(data, length) });
-        waiting.push(Message {
+        let message = Message {
             id: inbox.id,
             header: header.into(),
             data: buffer,
-        });
+        };
+        waiting.push(account, message);
     }
     UCS_OK
 }

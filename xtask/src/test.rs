@@ -410,11 +410,11 @@ const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 800.0),
-    (64, 1, 600.0),
-    (64, 4, 700.0),
-    (256, 1, 550.0),
-    (256, 4, 550.0),
+    (16, 1, 720.0),
+    (64, 1, 540.0),
+    (64, 4, 640.0),
+    (256, 1, 500.0),
+    (256, 4, 500.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose memory is checked.

@@ -20,24 +20,20 @@ pub(super) struct Buffers<'a> {
     pub(super) key: &'a [u8],
 }
 
-/// A block that the device reads. Indices have 32 bits here: every block copies this structure several times.
+/// A block that the device reads. Every block copies this structure several times, so it is small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
-    /// A [`CallId`].
-    pub(super) call: u32,
-    /// An [`OfferId`].
-    pub(super) offer: u32,
-    /// Index of the source among the offer's parts.
-    pub(super) part: u32,
-    pub(super) source: u32,
-    pub(super) destination: u32,
-    /// The destination's local number at this SP.
-    pub(super) local: u32,
     /// In the source's address space.
     pub(super) from: u64,
     /// Offset in the destination's receive buffer.
     pub(super) to: u64,
     pub(super) length: u64,
+    /// An [`OfferId`].
+    pub(super) offer: u32,
+    /// Index of the source among the offer's parts.
+    pub(super) part: u32,
+    /// The destination's local number at this SP.
+    pub(super) local: u32,
     /// Number of ranks of this SP that get the same block from a rank of another SP; 0 if it is only this one.
     pub(super) shared: u32,
 }

@@ -6,7 +6,7 @@
 //! moves that work from the first call to the job's set-up. The ranks keep the memory and its key while they are
 //! connected.
 
-use super::transport::Transport;
+use super::transport::{Range, Transport};
 use crate::error::{OffloadError, Result};
 use crate::wire::{Export, GREETING_BYTES, Greeting};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// State of a job's greetings. The fields drop in this order: operations before the objects that they use.
 #[derive(Debug)]
 pub(super) struct Greetings<T: Transport> {
-    /// Outstanding reads, with the index of the SP.
-    reads: Vec<(u32, T::Read)>,
+    /// Outstanding reads, and the index of the SP of each read by its number.
+    reads: T::Reads,
+    readings: BTreeMap<u32, u32>,
     /// SPs whose greeting has been read.
     read: BTreeSet<u32>,
     /// Offers that arrived before the endpoints of the SPs existed.
@@ -27,7 +28,8 @@ pub(super) struct Greetings<T: Transport> {
 impl<T: Transport> Greetings<T> {
     pub(super) fn new() -> Self {
         Self {
-            reads: Vec::new(),
+            reads: T::Reads::default(),
+            readings: BTreeMap::new(),
             read: BTreeSet::new(),
             early: Vec::new(),
             memory: BTreeMap::new(),
@@ -77,8 +79,17 @@ impl<T: Transport> Greetings<T> {
         let into = into.ok_or_else(|| lost("a rank to read it"))?;
         let key = transport.unpack(endpoint, &greeting.rkey)?;
         let length = usize::try_from(GREETING_BYTES).map_err(|_| lost("a length that fits"))?;
-        let read = transport.read(&key, greeting.address, into, GREETING_BYTES, length)?;
-        self.reads.push((index, read));
+        let range = Range {
+            key: &key,
+            address: greeting.address,
+            into,
+            to: GREETING_BYTES,
+            length,
+        };
+        match transport.read(&mut self.reads, range)? {
+            Some(number) => drop(self.readings.insert(number, index)),
+            None => drop(self.read.insert(index)),
+        }
         Ok(())
     }
 
@@ -92,20 +103,17 @@ impl<T: Transport> Greetings<T> {
 
     /// Collects completed reads; returns true if there were any.
     pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
-        let before = self.reads.len();
-        let mut at = 0;
-        while let Some((index, read)) = self.reads.get(at) {
-            let ended = transport.has_read(read).map_err(|error| {
+        let mut done = false;
+        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
+            let index = self.readings.remove(&number);
+            let index = index.ok_or_else(|| failed("a greeting that was not asked for"))?;
+            ended.map_err(|error| {
                 failed(format!("reading the greeting of service {index}: {error}"))
             })?;
-            if ended {
-                let (index, _) = self.reads.swap_remove(at);
-                self.read.insert(index);
-            } else {
-                at += 1;
-            }
+            self.read.insert(index);
+            done = true;
         }
-        Ok(self.reads.len() < before)
+        Ok(done)
     }
 
     /// Whether the greetings of `services` SPs have been read.
@@ -115,9 +123,8 @@ impl<T: Transport> Greetings<T> {
 
     /// Cancels outstanding reads; returns false while UCX still uses an object.
     pub(super) fn shut(&mut self, transport: &T) -> bool {
-        self.reads
-            .retain(|(_, read)| matches!(transport.has_read(read), Ok(false)));
-        self.reads.is_empty()
+        while transport.next_read(&mut self.reads).is_some() {}
+        T::reads_len(&self.reads) == 0
     }
 }
 

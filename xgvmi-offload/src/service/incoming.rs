@@ -1,6 +1,6 @@
 //! Blocks of a received offer, and the ranks that they are for.
 
-use super::actions::{OfferKey, Short, Transfer, Wrong};
+use super::actions::{OfferKey, Short, Wrong};
 use super::slots::{Slots, Unfit};
 use crate::wire::{Collective, Delivered};
 
@@ -56,48 +56,25 @@ pub(super) struct ParkedBlock {
 pub(super) struct Meeting<'a> {
     pub(super) key: OfferKey,
     pub(super) collective: Collective,
-    pub(super) call: u32,
-    pub(super) offer: u32,
-    pub(super) source: Source,
+    pub(super) source: u32,
     pub(super) destination: u32,
-    pub(super) local: u32,
     pub(super) block: ParkedBlock,
     /// The bytes of the offer's short blocks.
     pub(super) short: &'a [u8],
-    pub(super) direct_min: u64,
 }
 
 impl Meeting<'_> {
-    /// Takes the block's slot at its destination. Returns the transfer of a block that the device reads. A short block is
-    /// delivered now.
-    #[inline]
-    pub(super) fn meet(&self, participant: &mut Participant) -> Result<Option<Transfer>, Wrong> {
+    /// Delivers a block that the device does not read. `place` is what [`Slots::take`] has returned for it.
+    pub(super) fn deliver(
+        &self,
+        participant: &mut Participant,
+        place: Result<u64, Unfit>,
+    ) -> Result<(), Wrong> {
+        let to = place.map_err(|unfit| self.unfit(&unfit))?;
         let block = &self.block;
-        let to = participant.slots.take(self.source.rank, block.length);
-        let to = to.map_err(|unfit| self.unfit(&unfit))?;
-        if block.length >= self.direct_min {
-            return Ok(Some(Transfer {
-                call: self.call,
-                offer: self.offer,
-                part: block.part,
-                source: self.source.rank,
-                destination: self.destination,
-                local: self.local,
-                from: self.source.base.wrapping_add(block.from),
-                to,
-                length: block.length,
-                shared: self.source.shared,
-            }));
+        if block.length == 0 {
+            return Ok(());
         }
-        if block.length > 0 {
-            self.deliver(participant, to)?;
-        }
-        Ok(None)
-    }
-
-    /// Delivers a short block to offset `to` of the receive buffer.
-    fn deliver(&self, participant: &mut Participant, to: u64) -> Result<(), Wrong> {
-        let block = &self.block;
         let bytes = short_bytes(self.short, block.from, block.length);
         let bytes = bytes.ok_or(Wrong::Service {
             service: self.key.0,
@@ -125,12 +102,12 @@ impl Meeting<'_> {
         match *unfit {
             Unfit::Source => Wrong::Members {
                 collective,
-                source_rank: source.rank,
+                source_rank: source,
                 destination,
             },
             Unfit::Length(expected) => Wrong::Counts {
                 collective,
-                source_rank: source.rank,
+                source_rank: source,
                 destination,
                 sent: self.block.length,
                 expected,

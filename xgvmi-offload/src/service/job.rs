@@ -3,7 +3,7 @@
 use super::counters::{Moved, Queues};
 use super::greeting::Greetings;
 use super::mover::{Destination, Limits, Mover, Peers, check_token};
-use super::transport::{Fabric, Worker as _};
+use super::transport::{Fabric, Sent, Worker as _};
 use crate::control::{Hello as Joining, Keys, Table};
 use crate::error::{OffloadError, Result};
 use crate::scheme::Scheme;
@@ -270,9 +270,10 @@ impl<F: Fabric> Job<F> {
             peer: endpoint.clone(),
             token,
         };
-        let (transport, shared) = self.moving()?;
+        let shared = self.shared()?;
         shared.mover.set_service(index, service);
-        shared.mover.keep(transport, hello)
+        shared.mover.keep(Sent::Started(hello));
+        Ok(())
     }
 
     /// The table and this SP's index in it; `None` before the table arrives.
@@ -309,9 +310,9 @@ impl<F: Fabric> Job<F> {
             )
         });
         let hellos = hellos.collect::<Result<Vec<_>>>()?;
-        let (transport, shared) = self.moving()?;
+        let shared = self.shared()?;
         for hello in hellos {
-            shared.mover.keep(transport, hello)?;
+            shared.mover.keep(Sent::Started(hello));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Offers that wait until the blocks of earlier offers are read.
 //!
-//! A block takes 12 bytes in its message and five times as much when it is ready to be read. Only a limited number of blocks
+//! A block takes 12 bytes in its message and 40 when it is ready to be read. Only a limited number of blocks
 //! is ready at once; the messages of the others wait here. They count as waiting UCP messages.
 
 use crate::error::{OffloadError, Result};

@@ -46,6 +46,10 @@ const READY_MAX: usize = OFFER_BLOCKS;
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
 
+/// Maximum number of sent messages whose memory is kept for reuse, and size of each: at most 64 KiB per job.
+const SPARE_MESSAGES: usize = 4;
+const SPARE_BYTES: usize = 16 << 10;
+
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
 
@@ -84,6 +88,8 @@ pub(super) struct Ledger {
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
+    /// The memory of messages that were sent, for the next ones.
+    spare_bytes: Vec<Vec<u8>>,
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
@@ -199,11 +205,28 @@ impl Ledger {
             targets: Vec::new(),
             spare: Vec::new(),
             spare_ranks: Vec::new(),
+            spare_bytes: Vec::new(),
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
             ready: VecDeque::new(),
             ready_max: READY_MAX,
             newcomers: VecDeque::new(),
+        }
+    }
+
+    /// Memory for a message.
+    #[inline]
+    pub(super) fn memory(&mut self) -> Vec<u8> {
+        self.spare_bytes.pop().unwrap_or_default()
+    }
+
+    /// A message was sent, and its memory is free.
+    #[inline]
+    pub(super) fn reuse(&mut self, mut memory: Vec<u8>) {
+        if self.spare_bytes.len() < SPARE_MESSAGES && (1..=SPARE_BYTES).contains(&memory.capacity())
+        {
+            memory.clear();
+            self.spare_bytes.push(memory);
         }
     }
 
@@ -227,9 +250,16 @@ impl Ledger {
     }
 
     /// The next action; `None` until another event arrives.
+    #[inline]
     pub(super) fn next(&mut self) -> Option<Action> {
         let action = self.actions.pop_front()?;
-        match &action {
+        self.handed_over(&action);
+        Some(action)
+    }
+
+    /// An action is the caller's now.
+    fn handed_over(&mut self, action: &Action) {
+        match action {
             // Indices become free only now. The caller's tables by index therefore never hold two objects at once.
             Action::Finish { offer, .. } => {
                 let mut offer = self.offers.remove(*offer);
@@ -250,10 +280,10 @@ impl Ledger {
             }
             Action::Offer { .. } => {}
         }
-        Some(action)
     }
 
     /// The next block that the device may read. Report its completion with [`Ledger::transferred`].
+    #[inline]
     pub(super) fn next_transfer(&mut self) -> Option<Transfer> {
         self.ready.pop_front()
     }
@@ -337,6 +367,7 @@ impl Ledger {
     }
 
     /// A block was parked, and its destination has arrived.
+    #[inline]
     fn meet_parked(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
         let state = &mut self.states[call];
         let offer = &self.offers[at.offer as usize];
@@ -349,25 +380,32 @@ impl Ledger {
             });
         };
         let block = offer.parked[at.block as usize];
-        let destination = self.rank_of[local];
+        let source = offer.sources[block.part as usize];
+        let place = participant.slots.take(source.rank, block.length);
+        if let Ok(to) = place
+            && block.length >= self.direct_min
+        {
+            self.ready.push_back(Transfer {
+                from: source.base.wrapping_add(block.from),
+                to,
+                length: block.length,
+                offer: at.offer,
+                part: block.part,
+                local: self.local_of[self.rank_of[local] as usize],
+                shared: source.shared,
+            });
+            return Ok(());
+        }
         let meeting = Meeting {
             key: offer.key,
             collective: state.collective,
-            call: offer.call,
-            offer: at.offer,
-            source: offer.sources[block.part as usize],
-            destination,
-            local: self.local_of[destination as usize],
+            source: source.rank,
+            destination: self.rank_of[local],
             block,
             short: &offer.short,
-            direct_min: self.direct_min,
         };
-        match meeting.meet(participant)? {
-            Some(transfer) => self.ready.push_back(transfer),
-            None => {
-                self.delivered(call, local, at.offer as usize);
-            }
-        }
+        meeting.deliver(participant, place)?;
+        self.delivered(local, at.offer as usize);
         Ok(())
     }
 
@@ -514,22 +552,30 @@ impl Ledger {
             }
             match &mut state.seats[local as usize] {
                 Seat::Present(participant) => {
+                    let place = participant.slots.take(source.rank, block.length);
+                    if let Ok(to) = place
+                        && block.length >= direct_min
+                    {
+                        self.ready.push_back(Transfer {
+                            from: source.base.wrapping_add(block.offset),
+                            to,
+                            length: block.length,
+                            offer: placing.id,
+                            part: index,
+                            local,
+                            shared: source.shared,
+                        });
+                        continue;
+                    }
                     let meeting = Meeting {
                         key,
                         collective,
-                        call: placing.incoming.call,
-                        offer: placing.id,
-                        source,
+                        source: source.rank,
                         destination: block.peer,
-                        local,
                         block: parked,
                         short: placing.short,
-                        direct_min,
                     };
-                    if let Some(transfer) = meeting.meet(participant)? {
-                        self.ready.push_back(transfer);
-                        continue;
-                    }
+                    meeting.deliver(participant, place)?;
                     placing.incoming.left -= 1;
                     participant.receives_left -= 1;
                     if participant.receives_left == 0 {
@@ -563,11 +609,27 @@ impl Ledger {
         Ok(())
     }
 
+    /// The call of a received offer.
+    #[inline]
+    pub(super) fn call_of(&self, offer: u32) -> Option<CallId> {
+        let offer = self.offers.get(offer as usize)?;
+        Some(offer.call as usize)
+    }
+
+    /// Source and destination of a transfer, for an error.
+    pub(super) fn ranks_of(&self, transfer: &Transfer) -> Option<(u32, u32)> {
+        let offer = self.offers.get(transfer.offer as usize)?;
+        let source = offer.sources.get(transfer.part as usize)?;
+        let destination = self.rank_of.get(transfer.local as usize)?;
+        Some((source.rank, *destination))
+    }
+
     /// The device has read a block.
+    #[inline]
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
-        let (call, local) = (transfer.call as usize, transfer.local as usize);
-        if self.delivered(call, local, transfer.offer as usize) {
-            self.check_complete(call, local, transfer.destination);
+        let local = transfer.local as usize;
+        if let Some(call) = self.delivered(local, transfer.offer as usize) {
+            self.check_complete(call, local, self.rank_of[local]);
         }
     }
 
@@ -674,7 +736,9 @@ impl Ledger {
                 self.targets.push(to);
                 if draft.blocks() == 0 {
                     let ranks = self.spare_ranks.pop().unwrap_or_default();
-                    draft.reserve(ranks, sources, sources * per_rank * size_of::<R>());
+                    let memory = self.spare_bytes.pop().unwrap_or_default();
+                    let bytes = sources * per_rank * size_of::<R>();
+                    draft.reserve(ranks, memory, sources, bytes);
                 }
                 draft.begin::<R>(source, buffers.base);
             }
@@ -730,20 +794,21 @@ impl Ledger {
         }
     }
 
-    /// A block is delivered. Returns true when it was the last one of its destination.
-    fn delivered(&mut self, call: CallId, local: usize, offer: OfferId) -> bool {
-        let mut was_last = false;
-        if let Seat::Present(participant) = &mut self.states[call].seats[local] {
-            participant.receives_left -= 1;
-            was_last = participant.receives_left == 0;
-        }
+    /// A block of an offer is delivered to a local rank. Returns the call when it was the rank's last block.
+    #[inline]
+    fn delivered(&mut self, local: usize, offer: OfferId) -> Option<CallId> {
         let incoming = &mut self.offers[offer];
         incoming.left -= 1;
         if incoming.left == 0 {
             let key = incoming.key;
             self.actions.push_back(Action::Finish { offer, key });
         }
-        was_last
+        let call = incoming.call as usize;
+        let Seat::Present(participant) = &mut self.states[call].seats[local] else {
+            return None;
+        };
+        participant.receives_left -= 1;
+        (participant.receives_left == 0).then_some(call)
     }
 
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {

@@ -7,7 +7,7 @@ use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::sharing::{Done, Sharing, Step};
-use super::transport::Transport;
+use super::transport::{Range, Sent, Transport};
 use super::vectors::{Reducing, Staged, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
@@ -46,8 +46,9 @@ pub(super) struct Destination<P> {
 pub(super) struct Mover<T: Transport> {
     limits: Limits,
     me: u32,
-    /// Outstanding reads.
-    reads: Vec<(T::Read, Transfer)>,
+    /// Outstanding reads, and their blocks by number.
+    reads: T::Reads,
+    transfers: Vec<Transfer>,
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
@@ -71,6 +72,8 @@ pub(super) struct Mover<T: Transport> {
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
     moved: Moved,
+    /// The time of this poll, if it was needed.
+    clock: Option<Instant>,
 }
 
 /// The peers of a job at one SP.
@@ -128,11 +131,11 @@ impl<T: Transport> Seats<T> {
 }
 
 impl<T: Transport> Entered<T> {
-    fn new(send: Option<T::Memory>, receive: Option<Receive<T>>) -> Self {
+    fn new(send: Option<T::Memory>, receive: Option<Receive<T>>, since: Instant) -> Self {
         Self {
             send,
             receive,
-            since: Instant::now(),
+            since,
         }
     }
 }
@@ -160,7 +163,8 @@ impl<T: Transport> Mover<T> {
         Self {
             limits,
             me: peers.me,
-            reads: Vec::new(),
+            reads: T::Reads::default(),
+            transfers: Vec::new(),
             sends: Vec::new(),
             keys: Vec::new(),
             entered: Vec::new(),
@@ -174,6 +178,7 @@ impl<T: Transport> Mover<T> {
             sharing: Sharing::new(),
             parts: Vec::new(),
             moved: Moved::default(),
+            clock: None,
         }
     }
 
@@ -262,7 +267,7 @@ impl<T: Transport> Mover<T> {
     pub(super) fn queues(&self) -> Queues {
         let [calls, parked_blocks, offers] = self.ledger.lengths();
         Queues {
-            reads: self.reads.len(),
+            reads: T::reads_len(&self.reads),
             messages: self.sends.len(),
             waiting_reads: self.ledger.transfers() + self.sharing.waiting(),
             calls,
@@ -303,7 +308,7 @@ impl<T: Transport> Mover<T> {
             key: key.as_ref(),
         };
         let blocks = (arrive.sends, arrive.receives);
-        let entered = Entered::new(send, receive.map(Receive::Own));
+        let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         self.enter(collective, rank, blocks, arrive.short, buffers, entered)
     }
 
@@ -392,11 +397,16 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Keeps a message until it has been sent.
-    pub(super) fn keep(&mut self, transport: &T, message: T::Operation) -> Result<()> {
-        if !transport.ended_at_once(&message)? {
-            self.sends.push(message);
+    pub(super) fn keep(&mut self, message: Sent<T::Operation>) {
+        match message {
+            Sent::AtOnce(data) => self.ledger.reuse(data),
+            Sent::Started(message) => self.sends.push(message),
         }
-        Ok(())
+    }
+
+    /// The time of this poll. A poll takes far less time than a call, and reads the clock once for all ranks.
+    fn now(&mut self) -> Instant {
+        *self.clock.get_or_insert_with(Instant::now)
     }
 
     /// Carries out all actions of the ledger and starts reads. Returns true when something happened.
@@ -408,7 +418,7 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            while self.reads.len() < self.limits.receives && self.start_read(transport)? {
+            while T::reads_len(&self.reads) < self.limits.receives && self.start_read(transport)? {
                 again = true;
             }
             if self.ledger.transfers() == 0 {
@@ -417,6 +427,7 @@ impl<T: Transport> Mover<T> {
                     met.map_err(|wrong| failed(wrong.to_string()))? || self.take_late(transport)?;
             }
             if !again {
+                self.clock = None;
                 return Ok(acted);
             }
             acted = true;
@@ -425,26 +436,20 @@ impl<T: Transport> Mover<T> {
 
     /// Cancels outstanding operations; returns false while the transport still uses an object.
     pub(super) fn shut(&mut self, transport: &T) -> bool {
-        self.reads
-            .retain(|(read, _)| matches!(transport.has_read(read), Ok(false)));
+        while transport.next_read(&mut self.reads).is_some() {}
         self.sends
             .retain(|message| matches!(transport.has_ended(message), Ok(false)));
-        self.reads.is_empty() && self.sends.is_empty()
+        T::reads_len(&self.reads) == 0 && self.sends.is_empty()
     }
 
     /// Collects completed operations. Returns true when there were any.
     pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
         let mut done = false;
-        let mut index = 0;
-        while let Some((read, transfer)) = self.reads.get(index) {
-            let ended = transport.has_read(read);
-            if ended.map_err(|error| unread(transfer, &error))? {
-                let (_, transfer) = self.reads.swap_remove(index);
-                self.transferred(transport, &transfer)?;
-                done = true;
-            } else {
-                index += 1;
-            }
+        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
+            let transfer = self.transfers[number as usize];
+            ended.map_err(|error| self.unread(&transfer, &error))?;
+            self.transferred(transport, &transfer)?;
+            done = true;
         }
         let mut index = 0;
         while let Some(send) = self.sends.get(index) {
@@ -459,22 +464,28 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Starts the next read; false if there is none.
+    #[inline]
     fn start_read(&mut self, transport: &T) -> Result<bool> {
         if self.sharing.can_copy() && self.start_copy(transport)? {
             return Ok(true);
         }
         while let Some(transfer) = self.ledger.next_transfer() {
-            if transfer.shared > 0 && self.sharing.begin(transfer) == Step::Wait {
+            if transfer.shared > 0 && self.sharing.begin(&transfer) == Step::Wait {
                 continue;
             }
-            let length = fitting(&transfer)?;
             let keys = self.keys.get(transfer.offer as usize);
             let key = keys
                 .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
-                .ok_or_else(|| lost(&transfer, "its key"))?;
-            let into = Self::receive_of(&self.entered, &transfer)?;
-            let read = transport.read(key, transfer.from, into, transfer.to, length)?;
-            self.started(transport, read, &transfer)?;
+                .ok_or_else(|| lost("its key"))?;
+            let range = Range {
+                key,
+                address: transfer.from,
+                into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
+                to: transfer.to,
+                length: fitting(&transfer)?,
+            };
+            let started = transport.read(&mut self.reads, range)?;
+            self.started(transport, started, &transfer)?;
             return Ok(true);
         }
         Ok(false)
@@ -486,30 +497,45 @@ impl<T: Transport> Mover<T> {
         let Some((transfer, key, first)) = self.sharing.next() else {
             return Ok(false);
         };
-        let from = Self::receive_of(&self.entered, &first)?;
-        let into = Self::receive_of(&self.entered, &transfer)?;
-        // Both blocks are inside their buffers, see check_blocks.
-        let address = transport.address(from).wrapping_add(first.to);
-        let length = fitting(&transfer)?;
-        let read = transport.read(key, address, into, transfer.to, length)?;
-        self.started(transport, read, &transfer)?;
+        let from = Self::receive_of(&self.ledger, &self.entered, &first)?;
+        let range = Range {
+            key,
+            // Both blocks are inside their buffers, see check_blocks.
+            address: transport.address(from).wrapping_add(first.to),
+            into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
+            to: transfer.to,
+            length: fitting(&transfer)?,
+        };
+        let started = transport.read(&mut self.reads, range)?;
+        self.started(transport, started, &transfer)?;
         Ok(true)
     }
 
-    /// A read has been started.
+    /// A read has been started. Without a number it is complete.
     #[inline]
-    fn started(&mut self, transport: &T, read: T::Read, transfer: &Transfer) -> Result<()> {
-        let ended = transport.read_at_once(&read);
-        if ended.map_err(|error| unread(transfer, &error))? {
-            drop(read);
-            self.transferred(transport, transfer)
-        } else {
-            self.reads.push((read, *transfer));
-            Ok(())
+    fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
+        let Some(number) = number else {
+            return self.transferred(transport, transfer);
+        };
+        let at = number as usize;
+        if at >= self.transfers.len() {
+            self.transfers.resize(at + 1, *transfer);
         }
+        self.transfers[at] = *transfer;
+        Ok(())
+    }
+
+    #[cold]
+    fn unread(&self, transfer: &Transfer, error: &OffloadError) -> OffloadError {
+        let of = match self.ledger.ranks_of(transfer) {
+            Some((source, destination)) => format!(" of rank {source} for rank {destination}"),
+            None => String::new(),
+        };
+        failed(format!("reading {} bytes{of}: {error}", transfer.length))
     }
 
     /// A read is complete.
+    #[inline]
     fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
         self.moved.blocks += 1;
         self.moved.bytes += transfer.length;
@@ -521,7 +547,8 @@ impl<T: Transport> Mover<T> {
             None => self.ledger.transferred(transfer),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
-                let packed = transport.pack(Self::receive_of(&self.entered, transfer)?)?;
+                let packed =
+                    transport.pack(Self::receive_of(&self.ledger, &self.entered, transfer)?)?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
                 let key = transport.unpack(&me.peer, packed.as_ref())?;
@@ -543,12 +570,17 @@ impl<T: Transport> Mover<T> {
     }
 
     /// The receive buffer of a transfer's destination.
-    fn receive_of<'a>(entered: &'a [Seats<T>], transfer: &Transfer) -> Result<&'a T::Memory> {
-        entered
-            .get(transfer.call as usize)
+    #[inline]
+    fn receive_of<'a>(
+        ledger: &Ledger,
+        entered: &'a [Seats<T>],
+        transfer: &Transfer,
+    ) -> Result<&'a T::Memory> {
+        let call = ledger.call_of(transfer.offer);
+        call.and_then(|call| entered.get(call))
             .and_then(|seats| seats.get(transfer.local as usize)?.receive.as_ref())
             .map(Receive::memory)
-            .ok_or_else(|| lost(transfer, "its destination"))
+            .ok_or_else(|| lost("its destination"))
     }
 
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
@@ -582,7 +614,8 @@ impl<T: Transport> Mover<T> {
                         return self.stepped(transport, stepped);
                     }
                 };
-                self.moved.call_latency.record(entered.since.elapsed());
+                let since = self.now().saturating_duration_since(entered.since);
+                self.moved.call_latency.record(since);
                 // The buffers are released before the rank is notified.
                 for memory in [entered.send, receive].into_iter().flatten() {
                     transport.unmap(memory)?;
@@ -602,6 +635,7 @@ impl<T: Transport> Mover<T> {
         if self.has_room(&rts) {
             self.offered(transport, &rts)?;
             self.parts = emptied(rts.parts);
+            self.ledger.reuse(message);
             return Ok(());
         }
         self.parts = emptied(rts.parts);
@@ -620,7 +654,8 @@ impl<T: Transport> Mover<T> {
         if from == self.me {
             self.finished(fin)
         } else {
-            self.tell_service(transport, from, Kind::DpuFin, fin.to_bytes())
+            let data = fin.to_bytes_in(self.ledger.memory());
+            self.tell_service(transport, from, Kind::DpuFin, data)
         }
     }
 
@@ -642,9 +677,11 @@ impl<T: Transport> Mover<T> {
             aliases: transport.aliases(),
         };
         let rank = &self.ranks[local];
-        let sent = transport.send(&rank.peer, Kind::HostFin, rank.token, fin.to_bytes())?;
+        let data = fin.to_bytes_in(self.ledger.memory());
+        let sent = transport.send(&rank.peer, Kind::HostFin, rank.token, data)?;
         self.moved.messages += 1;
-        self.keep(transport, sent)
+        self.keep(sent);
+        Ok(())
     }
 
     fn tell_service(&mut self, transport: &T, index: u32, kind: Kind, data: Vec<u8>) -> Result<()> {
@@ -652,7 +689,8 @@ impl<T: Transport> Mover<T> {
         let service = service.ok_or_else(|| failed(format!("service {index} is not connected")))?;
         let sent = transport.send(&service.peer, kind, service.token, data)?;
         self.moved.messages += 1;
-        self.keep(transport, sent)
+        self.keep(sent);
+        Ok(())
     }
 
     /// A rank leaves a call; returns its buffers.
@@ -728,23 +766,13 @@ fn check_blocks(
 }
 
 #[cold]
-fn unread(transfer: &Transfer, error: &OffloadError) -> OffloadError {
-    failed(format!(
-        "reading {} bytes of rank {} for rank {}: {error}",
-        transfer.length, transfer.source, transfer.destination
-    ))
+fn lost(what: &str) -> OffloadError {
+    failed(format!("a read without {what}"))
 }
 
-#[cold]
-fn lost(transfer: &Transfer, what: &str) -> OffloadError {
-    failed(format!(
-        "a read for rank {} without {what}",
-        transfer.destination
-    ))
-}
-
+#[inline]
 fn fitting(transfer: &Transfer) -> Result<usize> {
-    usize::try_from(transfer.length).map_err(|_| lost(transfer, "a length that fits"))
+    usize::try_from(transfer.length).map_err(|_| lost("a length that fits"))
 }
 
 fn failed(reason: impl Into<String>) -> OffloadError {

@@ -7,11 +7,12 @@ use crate::draft::{RtsDraft, RtsHead};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
 use crate::service::mover::{Destination, Limits, Mover, Peers};
-use crate::service::transport::Transport;
+use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
 use crate::wire::{Block, Collective, DpuFin, Export, ExportRef, HostArrive, HostReduce, Kind};
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use xgvmi_ucp::InboxBudget;
 
@@ -56,9 +57,9 @@ impl Transport for Machine {
     type Key = ();
     type Packed = Vec<u8>;
     type Operation = ();
-    type Read = Rc<Cell<bool>>;
+    type Reads = BTreeMap<u32, Rc<Cell<bool>>>;
 
-    fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
         if let (Place::Service(to), Kind::DpuRts) = (to, kind) {
             let number = data.get(16..24).and_then(|word| word.first_chunk());
             let number = number.expect("an offer has a number");
@@ -66,7 +67,7 @@ impl Transport for Machine {
                 .borrow_mut()
                 .push((*to, u64::from_le_bytes(*number)));
         }
-        Ok(())
+        Ok(Sent::AtOnce(data))
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Memory> {
@@ -103,22 +104,29 @@ impl Transport for Machine {
         Ok(())
     }
 
-    fn read(
-        &self,
-        (): &(),
-        _: u64,
-        into: &Memory,
-        to: u64,
-        length: usize,
-    ) -> Result<Rc<Cell<bool>>> {
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
         // UCX refuses what is outside an imported buffer. Memory of the SP itself must never be exceeded.
-        if !into.bytes.is_empty() {
-            let end = usize::try_from(to).expect("inside") + length;
-            assert!(end <= into.bytes.len(), "{end} of {}", into.bytes.len());
+        let into = &range.into.bytes;
+        if !into.is_empty() {
+            let end = usize::try_from(range.to).expect("inside") + range.length;
+            assert!(end <= into.len(), "{end} of {}", into.len());
         }
         let read = Rc::new(Cell::new(false));
         self.reads.borrow_mut().push(Rc::clone(&read));
-        Ok(read)
+        let number = (0..).find(|number| !reads.contains_key(number));
+        reads.extend(number.map(|number| (number, read)));
+        Ok(number)
+    }
+
+    fn reads_len(reads: &Self::Reads) -> usize {
+        reads.len()
+    }
+
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
+        let (number, _) = reads.iter().find(|(_, read)| read.get())?;
+        let number = *number;
+        reads.remove(&number);
+        Some((number, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -127,10 +135,6 @@ impl Transport for Machine {
 
     fn has_ended(&self, (): &()) -> Result<bool> {
         Ok(true)
-    }
-
-    fn has_read(&self, read: &Rc<Cell<bool>>) -> Result<bool> {
-        Ok(read.get())
     }
 }
 

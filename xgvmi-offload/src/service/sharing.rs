@@ -80,11 +80,11 @@ impl<K> Sharing<K> {
     }
 
     /// A shared block is ready for a rank.
-    pub(super) fn begin(&mut self, transfer: Transfer) -> Step {
+    pub(super) fn begin(&mut self, transfer: &Transfer) -> Step {
         let key = (transfer.offer, transfer.part);
         let Some(shared) = self.blocks.get_mut(&key) else {
             let shared = Shared {
-                first: transfer,
+                first: *transfer,
                 key: None,
                 waiting: Vec::new(),
                 left: transfer.shared.saturating_sub(1),
@@ -93,8 +93,8 @@ impl<K> Sharing<K> {
             return Step::Read;
         };
         match shared.key {
-            Some(_) => self.ready.push_back(transfer),
-            None => shared.waiting.push(transfer),
+            Some(_) => self.ready.push_back(*transfer),
+            None => shared.waiting.push(*transfer),
         }
         Step::Wait
     }
@@ -115,7 +115,7 @@ impl<K> Sharing<K> {
     pub(super) fn done(&mut self, transfer: &Transfer) -> Option<Done> {
         let key = (transfer.offer, transfer.part);
         let shared = self.blocks.get_mut(&key)?;
-        if shared.first.destination == transfer.destination {
+        if shared.first.local == transfer.local {
             return Some(Done::There);
         }
         shared.left = shared.left.checked_sub(1)?;
@@ -142,15 +142,12 @@ mod tests {
 
     fn transfer(part: u32, destination: u32) -> Transfer {
         Transfer {
-            call: 0,
-            offer: 7,
-            part,
-            source: 9,
-            destination,
-            local: destination,
             from: 0x1000,
             to: 64,
             length: 4096,
+            offer: 7,
+            part,
+            local: destination,
             shared: 3,
         }
     }
@@ -158,17 +155,17 @@ mod tests {
     #[test]
     fn one_rank_reads_and_the_others_copy() {
         let mut sharing = Sharing::new();
-        assert_eq!(sharing.begin(transfer(0, 1)), Step::Read);
-        assert_eq!(sharing.begin(transfer(0, 2)), Step::Wait);
+        assert_eq!(sharing.begin(&transfer(0, 1)), Step::Read);
+        assert_eq!(sharing.begin(&transfer(0, 2)), Step::Wait);
         assert_eq!(sharing.waiting(), 1);
         assert!(sharing.next().is_none());
         assert_eq!(sharing.done(&transfer(0, 1)), Some(Done::There));
         sharing.there(&transfer(0, 1), "key");
         let (copy, key, first) = sharing.next().expect("a copy");
-        assert_eq!((copy.destination, *key, first.destination), (2, "key", 1));
+        assert_eq!((copy.local, *key, first.local), (2, "key", 1));
         assert_eq!(sharing.done(&copy), Some(Done::Copied));
         // The last rank arrives late, and still does not read from the source.
-        assert_eq!(sharing.begin(transfer(0, 3)), Step::Wait);
+        assert_eq!(sharing.begin(&transfer(0, 3)), Step::Wait);
         let (copy, ..) = sharing.next().expect("a copy");
         assert_eq!(sharing.done(&copy), Some(Done::All(transfer(0, 1))));
         assert_eq!(sharing.waiting(), 0);
@@ -190,8 +187,8 @@ mod tests {
     #[test]
     fn sources_do_not_meet() {
         let mut sharing: Sharing<()> = Sharing::new();
-        assert_eq!(sharing.begin(transfer(0, 1)), Step::Read);
-        assert_eq!(sharing.begin(transfer(1, 1)), Step::Read);
-        assert_eq!(sharing.begin(transfer(1, 2)), Step::Wait);
+        assert_eq!(sharing.begin(&transfer(0, 1)), Step::Read);
+        assert_eq!(sharing.begin(&transfer(1, 1)), Step::Read);
+        assert_eq!(sharing.begin(&transfer(1, 2)), Step::Wait);
     }
 }

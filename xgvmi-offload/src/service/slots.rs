@@ -62,6 +62,7 @@ impl Slots {
     }
 
     /// Takes the slot of a source's block of `length` bytes; returns the block's offset in the receive buffer.
+    #[inline]
     pub(super) fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
         let at = if self.sources.is_empty() {
             source as usize

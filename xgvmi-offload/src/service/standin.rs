@@ -4,7 +4,7 @@
 pub mod connect;
 
 use super::mover::{Destination, Limits, Mover, Peers};
-use super::transport::Transport;
+use super::transport::{Ended, Range, Sent, Transport};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{Block, Collective, Export, ExportRef, HostArrive, Kind};
@@ -88,20 +88,26 @@ impl Transport for StandIn {
     type Key = u64;
     type Packed = Packed;
     type Operation = ();
-    type Read = ();
+    type Reads = ();
 
-    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         self.messages.set(self.messages.get() + 1);
         match to {
-            Place::Rank => self.completed.set(self.completed.get() + 1),
-            Place::Service(_) => self.letters.borrow_mut().push_back(Letter {
-                to: *to,
-                kind,
-                token,
-                data,
-            }),
+            Place::Rank => {
+                self.completed.set(self.completed.get() + 1);
+                Ok(Sent::AtOnce(data))
+            }
+            Place::Service(_) => {
+                self.letters.borrow_mut().push_back(Letter {
+                    to: *to,
+                    kind,
+                    token,
+                    data,
+                });
+                // The letter has the memory.
+                Ok(Sent::AtOnce(Vec::new()))
+            }
         }
-        Ok(())
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<u64> {
@@ -137,15 +143,23 @@ impl Transport for StandIn {
         Ok(u64::from_le_bytes(first))
     }
 
-    fn read(&self, key: &u64, address: u64, into: &u64, to: u64, length: usize) -> Result<()> {
+    fn read(&self, (): &mut (), range: Range<'_, Self>) -> Result<Option<u32>> {
         // A rank's buffer starts at the rank's number times 1 TiB. Block i of the buffer belongs to rank i.
-        let source = key >> 40;
-        let destination = into >> 40;
-        assert_eq!(address, key + destination * self.block_bytes);
-        assert_eq!(to, source * self.block_bytes);
-        assert_eq!(length as u64, self.block_bytes);
+        let source = range.key >> 40;
+        let destination = range.into >> 40;
+        assert_eq!(range.address, range.key + destination * self.block_bytes);
+        assert_eq!(range.to, source * self.block_bytes);
+        assert_eq!(range.length as u64, self.block_bytes);
         self.blocks.set(self.blocks.get() + 1);
-        Ok(())
+        Ok(None)
+    }
+
+    fn reads_len((): &()) -> usize {
+        0
+    }
+
+    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+        None
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -153,10 +167,6 @@ impl Transport for StandIn {
     }
 
     fn has_ended(&self, (): &()) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn has_read(&self, (): &()) -> Result<bool> {
         Ok(true)
     }
 }

@@ -2,7 +2,7 @@
 //! stand-in.
 
 use super::imported::Imported;
-use crate::error::Result;
+use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::scheme::Scheme;
 use crate::token::Token;
@@ -10,7 +10,31 @@ use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
 use std::os::fd::RawFd;
 use ucx_sys::Ucp;
-use xgvmi_ucp::{Context, Endpoint, Get, InboxLimits, Message, PackedRkey, RemoteKey, Request};
+use xgvmi_ucp::{
+    Context, Endpoint, Gets, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
+};
+
+/// A message that the transport has accepted.
+#[derive(Debug)]
+pub(super) enum Sent<O> {
+    /// It is sent or copied. The data is free for another message.
+    AtOnce(Vec<u8>),
+    /// It is under way.
+    Started(O),
+}
+
+/// The end of a read. The error is boxed because every read moves this, and few fail.
+pub(super) type Ended = std::result::Result<(), Box<OffloadError>>;
+
+/// A range to read: `length` bytes at `address` of the key's memory, for `into` at offset `to`.
+#[derive(Debug)]
+pub(super) struct Range<'a, T: Transport + ?Sized> {
+    pub(super) key: &'a T::Key,
+    pub(super) address: u64,
+    pub(super) into: &'a T::Memory,
+    pub(super) to: u64,
+    pub(super) length: usize,
+}
 
 /// The operations of the data path. None of them blocks.
 pub(super) trait Transport {
@@ -24,8 +48,8 @@ pub(super) trait Transport {
     type Packed: AsRef<[u8]> + Default + Debug;
     /// A message on its way.
     type Operation: Debug;
-    /// A read that has been started.
-    type Read: Debug;
+    /// Reads under way, by number.
+    type Reads: Default + Debug;
 
     /// Sends a message with the token that its receiver expects.
     fn send(
@@ -34,7 +58,7 @@ pub(super) trait Transport {
         kind: Kind,
         token: Token,
         data: Vec<u8>,
-    ) -> Result<Self::Operation>;
+    ) -> Result<Sent<Self::Operation>>;
 
     /// Imports a rank's buffer.
     fn import(&self, export: ExportRef<'_>) -> Result<Self::Memory>;
@@ -57,34 +81,21 @@ pub(super) trait Transport {
     /// Unpacks a key that `from` has packed.
     fn unpack(&self, from: &Self::Peer, key: &[u8]) -> Result<Self::Key>;
 
-    /// Reads `length` bytes at `address` of the key's memory into `into` at offset `to`.
-    fn read(
-        &self,
-        key: &Self::Key,
-        address: u64,
-        into: &Self::Memory,
-        to: u64,
-        length: usize,
-    ) -> Result<Self::Read>;
+    /// Starts a read. Returns its number, which is below the maximum number of reads that were under way at once; `None`
+    /// if the read is complete.
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>>;
+
+    /// Number of reads that were started and not taken.
+    fn reads_len(reads: &Self::Reads) -> usize;
+
+    /// Takes a read that has ended: its number, and its error if it has failed.
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)>;
 
     /// The process's alias lookups so far, hits and misses; `None` without the library's counters.
     fn aliases(&self) -> Option<(u64, u64)>;
 
     /// Whether a message has been sent.
     fn has_ended(&self, message: &Self::Operation) -> Result<bool>;
-
-    /// Whether a message was sent at once. This is cheaper than [`Transport::has_ended`].
-    fn ended_at_once(&self, message: &Self::Operation) -> Result<bool> {
-        self.has_ended(message)
-    }
-
-    /// Whether a read is complete.
-    fn has_read(&self, read: &Self::Read) -> Result<bool>;
-
-    /// Whether a read was complete at once. This is cheaper than [`Transport::has_read`].
-    fn read_at_once(&self, read: &Self::Read) -> Result<bool> {
-        self.has_read(read)
-    }
 }
 
 /// A transport with what a job needs beside its data path: a worker, connections, and hellos.
@@ -256,10 +267,20 @@ impl Transport for Ucx {
     type Key = RemoteKey;
     type Packed = Packed;
     type Operation = Request;
-    type Read = Get;
+    type Reads = Gets;
 
-    fn send(&self, to: &Endpoint, kind: Kind, token: Token, data: Vec<u8>) -> Result<Request> {
-        Ok(to.send_as(kind as u16, token.0, data)?)
+    #[inline]
+    fn send(
+        &self,
+        to: &Endpoint,
+        kind: Kind,
+        token: Token,
+        data: Vec<u8>,
+    ) -> Result<Sent<Request>> {
+        Ok(match to.send_as(kind as u16, token.0, data)? {
+            xgvmi_ucp::Sent::AtOnce(data) => Sent::AtOnce(data),
+            xgvmi_ucp::Sent::Started(request) => Sent::Started(request),
+        })
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
@@ -292,17 +313,30 @@ impl Transport for Ucx {
         Ok(unsafe { RemoteKey::unpack(from, key) }?)
     }
 
-    fn read(
-        &self,
-        key: &RemoteKey,
-        address: u64,
-        into: &Imported,
-        to: u64,
-        length: usize,
-    ) -> Result<Get> {
+    #[inline]
+    fn read(&self, reads: &mut Gets, range: Range<'_, Self>) -> Result<Option<u32>> {
+        let Range {
+            key,
+            address,
+            into,
+            to,
+            length,
+        } = range;
         // The destination is inside the buffer, see check_blocks.
         let to = into.address.wrapping_add(to);
-        Ok(Endpoint::get(key, address, &into.memory, to, length)?)
+        let started = reads.start(key, address, &into.memory, to, length);
+        started.map_err(of_ucx)
+    }
+
+    #[inline]
+    fn reads_len(reads: &Gets) -> usize {
+        reads.len()
+    }
+
+    #[inline]
+    fn next_read(&self, reads: &mut Gets) -> Option<(u32, Ended)> {
+        let (number, ended) = reads.take()?;
+        Some((number, ended.map_err(boxed_of_ucx)))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -313,16 +347,15 @@ impl Transport for Ucx {
     fn has_ended(&self, message: &Request) -> Result<bool> {
         Ok(message.test()?)
     }
+}
 
-    fn ended_at_once(&self, message: &Request) -> Result<bool> {
-        Ok(message.was_complete()?)
-    }
+#[cold]
+fn of_ucx(error: UcpError) -> OffloadError {
+    error.into()
+}
 
-    fn has_read(&self, read: &Get) -> Result<bool> {
-        Ok(read.test()?)
-    }
-
-    fn read_at_once(&self, read: &Get) -> Result<bool> {
-        Ok(read.was_complete()?)
-    }
+#[cold]
+#[expect(clippy::boxed_local, reason = "the caller has a box")]
+fn boxed_of_ucx(error: Box<UcpError>) -> Box<OffloadError> {
+    Box::new((*error).into())
 }

@@ -290,13 +290,15 @@ impl World {
     }
 
     fn start(&mut self, at: u32, transfer: Transfer) {
-        let call = self.ledgers[at as usize].states[transfer.call as usize].collective;
-        let key = (call, transfer.source, transfer.destination);
+        let ledger = &self.ledgers[at as usize];
+        let call = ledger.call_of(transfer.offer).expect("under way");
+        let (source, destination) = ledger.ranks_of(&transfer).expect("under way");
+        let key = (ledger.states[call].collective, source, destination);
         assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
-        assert_eq!(transfer.to, offset(transfer.source), "seed {}", self.seed);
+        assert_eq!(transfer.to, offset(source), "seed {}", self.seed);
         assert_eq!(
             transfer.from,
-            base(transfer.source) + offset(transfer.destination),
+            base(source) + offset(destination),
             "seed {}",
             self.seed
         );

@@ -18,7 +18,6 @@ use crate::service::windows::Division;
 use crate::wire::{Block, Blocks, Delivered, Export, HostReduce, Narrow, Wide};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::time::Instant;
 
 /// Number of windows of an allreduce that are under way at once: one moves while the other is reduced.
 const WINDOWS_AT_ONCE: u32 = 2;
@@ -91,7 +90,7 @@ impl<T: Transport> Mover<T> {
             begun: 0,
             complete: 0,
             results: Vec::new(),
-            since: Instant::now(),
+            since: self.now(),
             bytes,
         };
         self.reducing.count += 1;
@@ -149,13 +148,14 @@ impl<T: Transport> Mover<T> {
         };
         let short = vector.short.as_deref().unwrap_or(&[]);
         let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        let entered = Entered::new(None, staged.map(Receive::Staged), self.now());
         self.enter(
             vector.step(2 * index + 1),
             vector.rank,
             (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
             short,
             buffers,
-            Entered::new(None, staged.map(Receive::Staged)),
+            entered,
         )
     }
 
@@ -183,13 +183,15 @@ impl<T: Transport> Mover<T> {
             key: result.map_or(&[], |result| result.key.as_ref()),
         };
         let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        let receive = vector.receive.clone().map(Receive::Shared);
+        let entered = Entered::new(None, receive, self.now());
         self.enter(
             vector.step(2 * index + 2),
             vector.rank,
             (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
             &short,
             buffers,
-            Entered::new(None, vector.receive.clone().map(Receive::Shared)),
+            entered,
         )
     }
 
@@ -281,7 +283,8 @@ impl<T: Transport> Mover<T> {
 
     /// All windows of a rank are complete: releases its buffers and notifies it.
     fn all_reduced(&mut self, transport: &T, vector: Vector<T>) -> Result<()> {
-        self.moved.call_latency.record(vector.since.elapsed());
+        let since = self.now().saturating_duration_since(vector.since);
+        self.moved.call_latency.record(since);
         let receive = vector.receive.map(sole).transpose()?;
         for memory in [vector.send, receive].into_iter().flatten() {
             transport.unmap(memory)?;

@@ -1,8 +1,10 @@
 //! Movers of two SPs on a transport that records reads and completes them on request.
 
 use super::*;
+use crate::service::transport::Ended;
 use crate::wire::{Block, Export, HostArrive};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const BLOCK: u64 = 4096;
@@ -10,12 +12,12 @@ const BLOCK: u64 = 4096;
 const SERVICE_OF: [u32; 4] = [0, 1, 1, 1];
 
 /// A message: receiver, kind, token, data.
-type Sent = (u32, Kind, Token, Vec<u8>);
+type Letter = (u32, Kind, Token, Vec<u8>);
 
 /// Records messages between SPs and reads. Keys and buffers are named by their addresses.
 #[derive(Debug, Default)]
 struct Recorder {
-    messages: RefCell<Vec<Sent>>,
+    messages: RefCell<Vec<Letter>>,
     /// Key, address and destination of each read.
     reads: RefCell<Vec<(u64, u64, u64)>>,
     pending: RefCell<Vec<Rc<Cell<bool>>>>,
@@ -43,14 +45,14 @@ impl Transport for Recorder {
     type Key = u64;
     type Packed = Vec<u8>;
     type Operation = ();
-    type Read = Rc<Cell<bool>>;
+    type Reads = BTreeMap<u32, Rc<Cell<bool>>>;
 
-    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         match to {
             Place::Rank => self.finished.set(self.finished.get() + 1),
             Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
         }
-        Ok(())
+        Ok(Sent::AtOnce(Vec::new()))
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<u64> {
@@ -81,11 +83,27 @@ impl Transport for Recorder {
         Ok(u64::from_le_bytes(key.try_into().expect("8 bytes")))
     }
 
-    fn read(&self, key: &u64, from: u64, into: &u64, to: u64, _: usize) -> Result<Rc<Cell<bool>>> {
-        self.reads.borrow_mut().push((*key, from, into + to));
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
+        let into = range.into + range.to;
+        self.reads
+            .borrow_mut()
+            .push((*range.key, range.address, into));
         let operation = Rc::new(Cell::new(false));
         self.pending.borrow_mut().push(Rc::clone(&operation));
-        Ok(operation)
+        let number = (0..).find(|number| !reads.contains_key(number));
+        reads.extend(number.map(|number| (number, operation)));
+        Ok(number)
+    }
+
+    fn reads_len(reads: &Self::Reads) -> usize {
+        reads.len()
+    }
+
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
+        let (number, _) = reads.iter().find(|(_, operation)| operation.get())?;
+        let number = *number;
+        reads.remove(&number);
+        Some((number, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -94,10 +112,6 @@ impl Transport for Recorder {
 
     fn has_ended(&self, (): &()) -> Result<bool> {
         Ok(true)
-    }
-
-    fn has_read(&self, read: &Rc<Cell<bool>>) -> Result<bool> {
-        Ok(read.get())
     }
 }
 

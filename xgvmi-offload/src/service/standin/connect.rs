@@ -11,7 +11,7 @@ use crate::job_id::JobId;
 use crate::scheme::Scheme;
 use crate::service::options::ServiceArgs;
 use crate::service::state::Sp;
-use crate::service::transport::{Fabric, Transport, Worker};
+use crate::service::transport::{Ended, Fabric, Range, Sent, Transport, Worker};
 use crate::token::Token;
 use crate::wire::{
     Export, ExportRef, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header,
@@ -140,11 +140,11 @@ impl Transport for Mail {
     type Key = u64;
     type Packed = Vec<u8>;
     type Operation = ();
-    type Read = ();
+    type Reads = ();
 
-    fn send(&self, to: &Arc<Mailbox>, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Arc<Mailbox>, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         to.put(kind, token.0.to_vec(), data);
-        Ok(())
+        Ok(Sent::AtOnce(Vec::new()))
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<u64> {
@@ -180,13 +180,21 @@ impl Transport for Mail {
         Ok(u64::from_le_bytes(*first))
     }
 
-    fn read(&self, key: &u64, address: u64, _: &u64, to: u64, length: usize) -> Result<()> {
+    fn read(&self, (): &mut (), range: Range<'_, Self>) -> Result<Option<u32>> {
         // Only greetings are read.
-        let is_greeting = to == GREETING_BYTES && length as u64 == GREETING_BYTES;
-        if *key != address || !is_greeting {
+        let is_greeting = range.to == GREETING_BYTES && range.length as u64 == GREETING_BYTES;
+        if *range.key != range.address || !is_greeting {
             return Err(failed("a read of no greeting"));
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn reads_len((): &()) -> usize {
+        0
+    }
+
+    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+        None
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -194,10 +202,6 @@ impl Transport for Mail {
     }
 
     fn has_ended(&self, (): &()) -> Result<bool> {
-        Ok(true)
-    }
-
-    fn has_read(&self, (): &()) -> Result<bool> {
         Ok(true)
     }
 }

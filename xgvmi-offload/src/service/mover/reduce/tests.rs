@@ -3,21 +3,23 @@
 use super::*;
 use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Peers};
+use crate::service::transport::{Ended, Range, Sent};
 use crate::service::vectors::Reducing;
 use crate::token::Token;
 use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use xgvmi_ucp::InboxBudget;
 
 const DIRECT_MIN: u64 = 512;
 
 /// A message: receiver, kind, token, data.
-type Sent = (u32, Kind, Token, Vec<u8>);
+type Letter = (u32, Kind, Token, Vec<u8>);
 
 /// Messages between SPs, answers to ranks, and reads under way.
 #[derive(Debug, Default)]
 struct Machine {
-    messages: RefCell<Vec<Sent>>,
+    messages: RefCell<Vec<Letter>>,
     answers: RefCell<Vec<(u32, HostFin)>>,
     reads: RefCell<Vec<Rc<Read>>>,
     imports: Cell<i64>,
@@ -72,9 +74,9 @@ impl Transport for Machine {
     type Key = ();
     type Packed = Vec<u8>;
     type Operation = ();
-    type Read = Rc<Read>;
+    type Reads = BTreeMap<u32, Rc<Read>>;
 
-    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<()> {
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
         match to {
             Place::Rank(rank) => {
                 let fin = HostFin::parse(&data).expect("an answer");
@@ -82,7 +84,7 @@ impl Transport for Machine {
             }
             Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
         }
-        Ok(())
+        Ok(Sent::AtOnce(Vec::new()))
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Area> {
@@ -125,15 +127,28 @@ impl Transport for Machine {
         Ok(())
     }
 
-    fn read(&self, (): &(), from: u64, into: &Area, to: u64, length: usize) -> Result<Rc<Read>> {
+    fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
         let read = Rc::new(Read {
-            from,
-            to: into.address + to,
-            length,
+            from: range.address,
+            to: range.into.address + range.to,
+            length: range.length,
             is_over: Cell::new(false),
         });
         self.reads.borrow_mut().push(Rc::clone(&read));
-        Ok(read)
+        let number = (0..).find(|number| !reads.contains_key(number));
+        reads.extend(number.map(|number| (number, read)));
+        Ok(number)
+    }
+
+    fn reads_len(reads: &Self::Reads) -> usize {
+        reads.len()
+    }
+
+    fn next_read(&self, reads: &mut Self::Reads) -> Option<(u32, Ended)> {
+        let (number, _) = reads.iter().find(|(_, read)| read.is_over.get())?;
+        let number = *number;
+        reads.remove(&number);
+        Some((number, Ok(())))
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -142,10 +157,6 @@ impl Transport for Machine {
 
     fn has_ended(&self, (): &()) -> Result<bool> {
         Ok(true)
-    }
-
-    fn has_read(&self, read: &Rc<Read>) -> Result<bool> {
-        Ok(read.is_over.get())
     }
 }
 
