@@ -16,7 +16,7 @@
 //! offers have indices in slabs, and a source's slot has the source's rank as index where all ranks take part. Blocks
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
-mod kept;
+mod charge;
 mod newcomers;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
@@ -333,10 +333,7 @@ impl Ledger {
             offers_left: targets,
             short: None,
         };
-        self.keep(
-            call,
-            kept::RANK + sends.bytes() + receives.bytes() + short.len(),
-        );
+        self.keep_rank(call, sends.bytes() + receives.bytes() + short.len());
         let state = &mut self.states[call];
         let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
         state.arrived += 1;
@@ -460,7 +457,7 @@ impl Ledger {
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
         let parked = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
-        self.keep(call, parts.len() * kept::PART + parked + short.len());
+        self.keep_offer(call, parts.len(), parked + short.len());
         let Placing {
             mut incoming,
             complete,
@@ -704,7 +701,7 @@ impl Ledger {
         let call = self.states.insert(state);
         self.calls.insert(collective, call);
         self.last = Some((collective, call));
-        self.keep(call, kept::of_call(self.rank_of.len(), self.services));
+        self.keep_call(call);
         call
     }
 

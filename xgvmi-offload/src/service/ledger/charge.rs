@@ -4,16 +4,11 @@ use super::{Call, CallId, Ledger};
 use crate::service::outbox::Outbox;
 
 /// Bytes that a part of an offer, and a rank in a call, take beside their blocks: keys and handles of UCX.
-pub(super) const PART: usize = 256;
-pub(super) const RANK: usize = 512;
+const PART: usize = 256;
+const RANK: usize = 512;
 
 /// Bytes of a local rank that has not entered a call, here and in the tables of the caller.
 const SEAT: usize = 128;
-
-/// Bytes of a call without ranks.
-pub(super) fn of_call(ranks: usize, services: usize) -> usize {
-    size_of::<Call>() + ranks * SEAT + services * size_of::<Outbox>()
-}
 
 impl Ledger {
     /// Bytes that messages of peers have made this SP keep, about. They are counted until the end of their call.
@@ -21,8 +16,25 @@ impl Ledger {
         self.bytes
     }
 
+    /// A call has begun.
+    pub(super) fn keep_call(&mut self, call: CallId) {
+        let seats = self.rank_of.len() * SEAT;
+        let outboxes = self.services * size_of::<Outbox>();
+        self.keep(call, size_of::<Call>() + seats + outboxes);
+    }
+
+    /// A rank has entered a call, with this number of bytes of blocks.
+    pub(super) fn keep_rank(&mut self, call: CallId, bytes: usize) {
+        self.keep(call, RANK + bytes);
+    }
+
+    /// An offer of a call has come.
+    pub(super) fn keep_offer(&mut self, call: CallId, parts: usize, bytes: usize) {
+        self.keep(call, parts * PART + bytes);
+    }
+
     /// Counts bytes until the end of a call.
-    pub(super) fn keep(&mut self, call: CallId, bytes: usize) {
+    fn keep(&mut self, call: CallId, bytes: usize) {
         self.states[call].bytes += bytes;
         self.bytes += bytes;
     }
