@@ -18,14 +18,14 @@
 
 mod charge;
 mod newcomers;
+mod placing;
 
-use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Transfer, Wrong};
+use super::actions::{Action, Buffers, CallId, OfferId, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
-use super::sharing::same;
 use super::slots::Slots;
 use crate::draft::RtsHead;
-use crate::wire::{Blocks, Collective, Record, RtsPart};
+use crate::wire::{Blocks, Collective, Record};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -140,22 +140,6 @@ enum Seat {
 struct BlockRef {
     offer: u32,
     block: u32,
-}
-
-/// An offer while its blocks are placed.
-#[derive(Debug)]
-struct Placing<'a> {
-    incoming: Incoming,
-    collective: Collective,
-    call: CallId,
-    id: u32,
-    /// The bytes of the short blocks, and the position of the next ones.
-    short: &'a [u8],
-    at: usize,
-    /// Number of blocks in all parts.
-    count: usize,
-    /// Local numbers of ranks whose last block this was.
-    complete: Vec<u32>,
 }
 
 /// A sent offer.
@@ -414,196 +398,6 @@ impl Ledger {
                 self.pump(call);
             }
         }
-    }
-
-    /// Another SP, or this one, has offered blocks. Returns the offer's index. `short` is the data of the short blocks,
-    /// in order. After an error, blocks of the offer may have been taken: the job ends.
-    pub(super) fn offered(
-        &mut self,
-        key: OfferKey,
-        collective: Collective,
-        parts: &[RtsPart<'_>],
-        short: &[u8],
-    ) -> Result<OfferId, Wrong> {
-        let wrong = |what| Wrong::Service {
-            service: key.0,
-            offer: key.1,
-            what,
-        };
-        let count: usize = parts.iter().map(|part| part.blocks.len()).sum();
-        if count == 0 {
-            return Err(wrong("nothing is on offer"));
-        }
-        let id = self.offers.vacant_key();
-        let call = self.call(collective);
-        let (sources, parked) = self.spare.pop().unwrap_or_default();
-        let mut placing = Placing {
-            incoming: Incoming {
-                key,
-                call: u32::try_from(call).map_err(|_| wrong("there are too many calls"))?,
-                left: count,
-                sources,
-                parked,
-                short: Vec::new(),
-            },
-            collective,
-            call,
-            id: u32::try_from(id).map_err(|_| wrong("there are too many offers"))?,
-            short,
-            at: 0,
-            count,
-            complete: Vec::new(),
-        };
-        placing.incoming.sources.reserve(parts.len());
-        let placed = self.place_parts(&mut placing, parts);
-        let parked = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
-        self.keep_offer(call, parts.len(), parked + short.len());
-        let Placing {
-            mut incoming,
-            complete,
-            ..
-        } = placing;
-        if !incoming.parked.is_empty() {
-            incoming.short = short.to_vec();
-        }
-        if incoming.left == 0 {
-            self.actions.push_back(Action::Finish { offer: id, key });
-        }
-        self.states[call].incoming += 1;
-        // Blocks refer to the offer, also if a later one broke the protocol.
-        self.offers.insert(incoming);
-        placed?;
-        for local in complete {
-            self.check_complete(call, local as usize, self.rank_of[local as usize]);
-        }
-        Ok(id)
-    }
-
-    /// Places the blocks of all parts of an offer.
-    fn place_parts(
-        &mut self,
-        placing: &mut Placing<'_>,
-        parts: &[RtsPart<'_>],
-    ) -> Result<(), Wrong> {
-        for (index, part) in (0..).zip(parts) {
-            match part.blocks {
-                Blocks::Narrow(records) => self.place(placing, index, part, records),
-                Blocks::Wide(records) => self.place(placing, index, part, records),
-            }?;
-        }
-        if placing.at == placing.short.len() {
-            return Ok(());
-        }
-        Err(Wrong::Service {
-            service: placing.incoming.key.0,
-            offer: placing.incoming.key.1,
-            what: "the bytes of its short blocks are not as many as their lengths say",
-        })
-    }
-
-    /// Places the blocks of a part: with its destination if that rank is present, otherwise they are parked.
-    fn place<R: Record>(
-        &mut self,
-        placing: &mut Placing<'_>,
-        index: u32,
-        part: &RtsPart<'_>,
-        records: &[R],
-    ) -> Result<(), Wrong> {
-        let (key, collective, direct_min) =
-            (placing.incoming.key, placing.collective, self.direct_min);
-        let wrong = |what| Wrong::Service {
-            service: key.0,
-            offer: key.1,
-            what,
-        };
-        let blocks = records.iter().map(Record::block);
-        let direct = blocks.filter(|block| block.length >= direct_min);
-        let source = Source {
-            rank: part.source,
-            base: part.base,
-            // Blocks of this SP's own ranks do not cross the network.
-            shared: match key.0 == self.me {
-                true => 0,
-                false => same(direct.map(|block| (block.offset, block.length))),
-            },
-        };
-        placing.incoming.sources.push(source);
-        let state = &mut self.states[placing.call];
-        for record in records {
-            let block = record.block();
-            let local = self.local_of.get(block.peer as usize).copied();
-            let local = local.unwrap_or(ELSEWHERE);
-            if local == ELSEWHERE {
-                return Err(wrong("a block is for a rank of another service"));
-            }
-            let mut parked = ParkedBlock {
-                part: index,
-                from: block.offset,
-                length: block.length,
-            };
-            if block.length < direct_min {
-                parked.from = placing.at as u64;
-                // Each block is shorter than direct_min, and a message bounds the number of blocks.
-                let length = usize::try_from(block.length);
-                placing.at += length.map_err(|_| wrong("a block is too long"))?;
-            }
-            match &mut state.seats[local as usize] {
-                Seat::Present(participant) => {
-                    let place = participant.slots.take(source.rank, block.length);
-                    if let Ok(to) = place
-                        && block.length >= direct_min
-                    {
-                        self.ready.push_back(Transfer {
-                            from: source.base.wrapping_add(block.offset),
-                            to,
-                            length: block.length,
-                            offer: placing.id,
-                            part: index,
-                            local,
-                            shared: source.shared,
-                        });
-                        continue;
-                    }
-                    let meeting = Meeting {
-                        key,
-                        collective,
-                        source: source.rank,
-                        destination: block.peer,
-                        block: parked,
-                        short: placing.short,
-                    };
-                    meeting.deliver(participant, place)?;
-                    placing.incoming.left -= 1;
-                    participant.receives_left -= 1;
-                    if participant.receives_left == 0 {
-                        placing.complete.push(local);
-                    }
-                }
-                Seat::Absent(waiting) => {
-                    let what = "blocks for ranks that have not arrived";
-                    full(what, self.parked, PARKED_MAX)?;
-                    if placing.incoming.parked.is_empty() {
-                        placing.incoming.parked.reserve(placing.count);
-                    }
-                    let at = placing.incoming.parked.len();
-                    let at = u32::try_from(at).map_err(|_| wrong("it has too many blocks"))?;
-                    placing.incoming.parked.push(parked);
-                    waiting.push(BlockRef {
-                        offer: placing.id,
-                        block: at,
-                    });
-                    self.parked += 1;
-                }
-                Seat::Left => {
-                    return Err(Wrong::Members {
-                        collective,
-                        source_rank: source.rank,
-                        destination: block.peer,
-                    });
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The call of a received offer.

@@ -1,0 +1,123 @@
+//! Counts of instructions and of memory that must not grow.
+
+use super::tally::Case;
+use crate::bench::{hotpath, instructions, service};
+use crate::setup::Env;
+use anyhow::Result;
+
+/// Maximum ratio of a hot path's instructions to its peer's in the same run. The pool maintains states, numbers and an
+/// order, which the C list does not.
+const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
+
+/// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
+/// few ranks, the messages of a call cost more than its blocks.
+const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
+    (16, 1, 720.0),
+    (64, 1, 540.0),
+    (64, 4, 640.0),
+    (256, 1, 500.0),
+    (256, 4, 500.0),
+];
+
+/// Ranks, and service processes per node, of jobs whose memory is checked.
+const SERVICE_MEMORY: [(u32, u32); 4] = [(256, 1), (256, 4), (1024, 1), (1024, 4)];
+
+/// Maximum peak memory of the services in bytes per rank. It is the same in each run.
+const SERVICE_BYTES_MAX: f64 = 24.0 * 1024.0;
+
+/// Maximum instructions of both ends for a rank that connects, and of those in a job of up to 1,024 ranks over those in a job of
+/// up to 256: the work of a connect does not grow with the job.
+const CONNECT_INSTRUCTIONS_MAX: f64 = 250_000.0;
+const CONNECT_GROWTH_MAX: f64 = 1.25;
+
+/// Checks memory and connect work of the service processes per rank.
+fn services_per_rank() -> Result<Vec<Case>> {
+    let mut cases = Vec::new();
+    for (ranks, services) in SERVICE_MEMORY {
+        let name = format!("memory of {services} services per node per rank of {ranks}");
+        let found = service::bytes_per_rank(ranks, services)?;
+        cases.push(if found > 0.0 && found <= SERVICE_BYTES_MAX {
+            Case::pass(name)
+        } else {
+            Case::fail(
+                name,
+                format!("{found:.0} bytes; at most {SERVICE_BYTES_MAX}"),
+            )
+        });
+    }
+    for services in [1, 4] {
+        let name = format!("instructions of {services} services per node for a rank that connects");
+        let few = service::per_connect(64, 256, services)?;
+        let many = service::per_connect(256, 1024, services)?;
+        let most = CONNECT_INSTRUCTIONS_MAX.min(few * CONNECT_GROWTH_MAX);
+        cases.push(if few > 0.0 && many > 0.0 && many <= most {
+            Case::pass(name)
+        } else {
+            let detail =
+                format!("{few:.0} up to 256 ranks, {many:.0} up to 1,024; at most {most:.0}");
+            Case::fail(name, detail)
+        });
+    }
+    Ok(cases)
+}
+
+/// Checks the counts of an export and its release in strict mode against stock UCX.
+fn hot_path(env: &Env) -> Result<Vec<Case>> {
+    if !cfg!(target_arch = "x86_64") {
+        println!("counts   of the hot path not run: only for x86_64");
+        return Ok(Vec::new());
+    }
+    let judged = hotpath::judge(env)?;
+    let cases = judged.into_iter().map(|(name, failure)| match failure {
+        None => Case::pass(name),
+        Some(detail) => Case::fail(name, detail),
+    });
+    Ok(cases.collect())
+}
+
+/// Compares all counts with their limits.
+pub(super) fn cases(env: &Env) -> Result<Vec<Case>> {
+    if !instructions::can_count()? {
+        println!("counts   not run: valgrind is not installed (apt-get install valgrind)");
+        return Ok(Vec::new());
+    }
+    let pool = INSTRUCTIONS.iter().map(|&(subject, most)| {
+        let name = format!("instructions of {subject}");
+        let ours = instructions::per_round(env, subject, "ours")?;
+        let peer = instructions::per_round(env, subject, "peer")?;
+        Ok(if ours > 0.0 && peer > 0.0 && ours <= most * peer {
+            Case::pass(name)
+        } else {
+            Case::fail(
+                name,
+                format!("{ours:.1}, the peer {peer:.1}; at most {most} times"),
+            )
+        })
+    });
+    // A miss at a map of 65,536 aliases in use.
+    let full = std::iter::once_with(|| {
+        const MOST: f64 = 2000.0;
+        let name = "instructions of a miss at a full map".to_owned();
+        let found = instructions::per_round(env, "alias_full", "ours")?;
+        Ok(if found > 0.0 && found <= MOST {
+            Case::pass(name)
+        } else {
+            Case::fail(name, format!("{found:.1}; at most {MOST}"))
+        })
+    });
+    let hot_path = hot_path(env)?.into_iter().map(Ok);
+    service::build()?;
+    let services = SERVICE_INSTRUCTIONS.iter().map(|&(ranks, services, most)| {
+        let name =
+            format!("instructions of {services} services per node for a block of {ranks} ranks");
+        let found = service::per_block(ranks, services)?;
+        Ok(if found > 0.0 && found <= most {
+            Case::pass(name)
+        } else {
+            Case::fail(name, format!("{found:.0}; at most {most}"))
+        })
+    });
+    let per_rank = services_per_rank()?.into_iter().map(Ok);
+    let all = pool.chain(full).chain(hot_path);
+    all.chain(services).chain(per_rank).collect()
+}
