@@ -242,7 +242,7 @@ const PROMISES: &[Promise] = &[
         "times faster",
     ),
     promise(
-        "alltoallv: connect and first iteration of xgvmi over those of stock, at each size",
+        "alltoallv: connect (median of all sizes) and first iteration of xgvmi over those of stock, at each size",
         "alltoallv scheme=xgvmi max:connect_first_of_stock",
         AtMost(1.0),
         "times",
