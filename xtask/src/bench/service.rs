@@ -36,7 +36,7 @@ Usage: cargo xtask bench service [-- OPTIONS]
   --transport ucx|stand-in   measure only these rows
   --rows RxS,...             measure only the rows of R ranks in all and S service processes per node, such as 16x1,64x4
   --count blocks|steps       with UCX, count whole blocks of instructions (default), or single instructions, which takes some
-                             ten times as long and gives the same counts
+                             ten times as long; each store to a BlueFlame register then traps, so UCX's own count is higher
 
 All other rows are those of the last report, or else of the committed one. A row that could not be measured is in the report
 with the reason.";
