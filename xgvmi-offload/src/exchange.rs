@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_or_gone_is_named() {
+    fn a_silent_rank_and_an_ended_rank_are_named() {
         for (limit, is_there, expect) in [
             (
                 Duration::from_millis(1),
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_missing_is_named() {
+    fn a_missing_rank_is_named() {
         let limit = Duration::from_millis(1);
         let error = TcpExchange::meet("127.0.0.1:0", 0, 3, limit).unwrap_err();
         assert_eq!(error.to_string(), "ranks 1, 2 have not come");
