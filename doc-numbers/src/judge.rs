@@ -309,7 +309,7 @@ const PROMISES: &[Promise] = &[
     Promise {
         over: Some("soak max:early_descriptors"),
         ..promise(
-            "soak: descriptors of a service process after all jobs over those in the first half",
+            "soak: most descriptors of a service process after all jobs over the most before half of them",
             "soak max:last_descriptors",
             AtMost(1.0),
             "times",
@@ -318,7 +318,7 @@ const PROMISES: &[Promise] = &[
     Promise {
         over: Some("soak max:early_kib"),
         ..promise(
-            "soak: memory of a service process after all jobs over that in the first half",
+            "soak: most memory of a service process after all jobs over the most before half of them",
             "soak max:last_kib",
             AtMost(1.1),
             "times",
