@@ -1,7 +1,6 @@
 //! Rules that check one file's text at a time.
 
 use doc_numbers::tree::Tree;
-use std::collections::BTreeMap;
 
 /// Longer files hold more than one subject.
 const LINES_MAX: usize = 800;
@@ -27,12 +26,6 @@ const PRODUCT: [&str; 18] = [
     "cost-table/",
     "osu-bench/",
 ];
-
-/// A crate beyond this holds more than one product.
-const CRATE_LINES_MAX: usize = 15_000;
-
-/// The device model has as many parts as the device.
-const LONG_CRATES: [&str; 1] = ["bf-emu"];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
     tree.rust()
@@ -77,25 +70,6 @@ pub(super) fn lengths(tree: &Tree) -> Vec<String> {
         .filter(|(lines, _)| *lines >= LINES_MAX)
         .map(|(lines, path)| {
             format!("{path}: {lines} lines; {LINES_MAX} is too many for one subject")
-        })
-        .collect()
-}
-
-/// Counts library and programs of each crate, without tests, examples and generated files.
-pub(super) fn crate_lengths(tree: &Tree) -> Vec<String> {
-    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
-    for file in tree.rust().filter(|file| !file.is_generated()) {
-        if let Some((name, _)) = file.path.split_once("/src/") {
-            // Unit tests are at the end of their file.
-            let source = file.text.split("\n#[cfg(test)]\nmod tests {").next();
-            *lines.entry(name).or_default() += source.unwrap_or_default().lines().count();
-        }
-    }
-    lines
-        .into_iter()
-        .filter(|(name, lines)| *lines > CRATE_LINES_MAX && !LONG_CRATES.contains(name))
-        .map(|(name, lines)| {
-            format!("{name}: {lines} lines; a crate has at most {CRATE_LINES_MAX}")
         })
         .collect()
 }
@@ -337,25 +311,5 @@ mod tests {
             ],
             &["bf-emu/src/lib.rs:1"],
         );
-    }
-
-    #[test]
-    fn a_crate_that_is_too_long_is_found() {
-        let long = "//! x\n".repeat(CRATE_LINES_MAX);
-        let files = [
-            ("a/src/lib.rs", long.as_str()),
-            ("a/tests/b.rs", long.as_str()),
-            ("bf-emu/src/lib.rs", long.as_str()),
-            ("bf-emu/src/cli.rs", long.as_str()),
-        ];
-        assert!(crate_lengths(&planted(&files)).is_empty());
-        let mut files = files.to_vec();
-        files.push(("a/src/main.rs", "//! x\n"));
-        files.push((
-            "a/src/tested.rs",
-            "\n#[cfg(test)]\nmod tests {\n//! x\n//! y\n}\n",
-        ));
-        let faults = crate_lengths(&planted(&files));
-        assert_eq!(faults, ["a: 15001 lines; a crate has at most 15000"]);
     }
 }
