@@ -574,7 +574,7 @@ fn fuzz(report: &Value, query: &Query) -> Result<String> {
         &query.rows(report, "rows")?,
         &[
             Column::new("target", "/target", Form::Text),
-            Column::new("of", "/dir", Form::Text),
+            Column::new("crate", "/crate", Form::Text),
             count("inputs", "/runs"),
             count("seconds", "/seconds"),
             count("crashes", "/crashes"),

@@ -13,8 +13,7 @@ Usage: cargo xtask fuzz [TARGET]... [--runs N] [--seconds S] [--sanitizer NAME]
        cargo xtask fuzz --list
        cargo xtask fuzz --check
 
-Builds the fuzz targets (DIRECTORY/fuzz of bf-emu, naaice, xgvmi-blk, xgvmi-offload and xgvmi-pool) and runs all of
-them, or the named ones, one after the other.
+Builds the fuzz targets (fuzz/CRATE) and runs all of them, or the named ones, one after the other.
 
   --runs N          inputs per target (100,000)
   --seconds S       stop a target after S seconds, even if it has not had all inputs
@@ -28,14 +27,8 @@ output of the targets. `cargo xtask results --keep --only fuzz` copies the repor
 
 Needs cargo-fuzz. If it is missing, the command prints how to install it.";
 
-/// Directories of fuzz targets.
-pub(crate) const DIRS: [&str; 5] = [
-    "bf-emu/fuzz",
-    "naaice/fuzz",
-    "xgvmi-blk/fuzz",
-    "xgvmi-offload/fuzz",
-    "xgvmi-pool/fuzz",
-];
+/// Workspace of the fuzz targets.
+const DIR: &str = "fuzz";
 const RUNS: u64 = 100_000;
 /// Maximum input length in bytes: a few times the longest command.
 const INPUT_BYTES_MAX: u32 = 2048;
@@ -47,11 +40,18 @@ const NO_SANITIZER: &str = "none";
 const TOOLCHAIN: &str = "nightly";
 const QUESTION: Duration = Duration::from_secs(30);
 
-/// A target and its directory.
+/// A target and its file in the workspace of the fuzz targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
-    dir: &'static str,
     name: String,
+    file: String,
+}
+
+impl Target {
+    /// The crate whose parser the target feeds: targets are in directories by crate.
+    fn of(&self) -> &str {
+        self.file.split_once('/').map_or("", |(dir, _)| dir)
+    }
 }
 
 /// A request.
@@ -72,18 +72,12 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     if request.check {
-        for dir in DIRS {
-            succeed(&mut check(dir))?;
-        }
+        succeed(&mut check())?;
         return Ok(ExitCode::SUCCESS);
     }
     check_tools(&request.sanitizer)?;
     let output = workspace::target_dir().join("fuzz");
-    for dir in DIRS {
-        if request.targets.iter().any(|target| target.dir == dir) {
-            succeed(&mut build(dir, &request.sanitizer, &output))?;
-        }
-    }
+    succeed(&mut build(&request.sanitizer, &output))?;
     let mut failed = Vec::new();
     for target in &request.targets {
         let row = fuzz(target, &request, &output)?;
@@ -105,27 +99,25 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// All targets, from the manifests of their directories.
+/// All targets, from the workspace's manifest.
 fn targets(root: &Path) -> Result<Vec<Target>> {
-    let mut targets = Vec::new();
-    for dir in DIRS {
-        let file = root.join(dir).join("Cargo.toml");
-        let Ok(text) = fs::read_to_string(&file) else {
-            continue;
+    let file = root.join(DIR).join("Cargo.toml");
+    let shown = || file.display().to_string();
+    let text = fs::read_to_string(&file).with_context(shown)?;
+    let manifest: toml::Table = text.parse().with_context(shown)?;
+    let bins = manifest.get("bin").and_then(toml::Value::as_array);
+    let target = |bin: &toml::Value| {
+        let text = |key| {
+            let value = bin.get(key).and_then(toml::Value::as_str);
+            let value = value.with_context(|| format!("{}: a [[bin]] without a {key}", shown()));
+            value.map(str::to_owned)
         };
-        let manifest: toml::Table = text.parse().with_context(|| file.display().to_string())?;
-        let bins = manifest.get("bin").and_then(toml::Value::as_array);
-        for bin in bins.into_iter().flatten() {
-            let name = bin.get("name").and_then(toml::Value::as_str);
-            let name =
-                name.with_context(|| format!("{}: a [[bin]] without a name", file.display()))?;
-            targets.push(Target {
-                dir,
-                name: name.to_owned(),
-            });
-        }
-    }
-    Ok(targets)
+        Ok(Target {
+            name: text("name")?,
+            file: text("path")?,
+        })
+    };
+    bins.into_iter().flatten().map(target).collect()
 }
 
 /// `None` if the request was answered already.
@@ -146,8 +138,8 @@ fn parse(arguments: Vec<String>, all: &[Target]) -> Result<Option<Request>> {
             Long("sanitizer") => request.sanitizer = parser.value()?.string()?,
             Long("check") => request.check = true,
             Long("list") => {
-                for Target { dir, name } in all {
-                    println!("{name:<16} {dir}");
+                for target in all {
+                    println!("{:<16} {}", target.name, target.of());
                 }
                 return Ok(None);
             }
@@ -197,19 +189,19 @@ fn check_tools(sanitizer: &str) -> Result<()> {
     }
 }
 
-/// `cargo check` of the targets of a directory. It needs neither cargo-fuzz nor a nightly compiler.
-pub(crate) fn check(dir: &str) -> Command {
+/// `cargo check` of the targets. It needs neither cargo-fuzz nor a nightly compiler, and shares compiled crates with the
+/// project's own workspace.
+pub(crate) fn check() -> Command {
     let mut command = cargo(NO_SANITIZER);
     command.args(["check", "--quiet", "--bins", "--manifest-path"]);
-    command.arg(workspace::root().join(dir).join("Cargo.toml"));
-    command.arg("--target-dir");
-    command.arg(workspace::target_dir().join("fuzz/check"));
+    command.arg(workspace::root().join(DIR).join("Cargo.toml"));
+    command.arg("--target-dir").arg(workspace::target_dir());
     command
 }
 
-fn build(dir: &str, sanitizer: &str, output: &Path) -> Command {
+fn build(sanitizer: &str, output: &Path) -> Command {
     let mut command = cargo(sanitizer);
-    command.args(["fuzz", "build", "--sanitizer", sanitizer, "--fuzz-dir", dir]);
+    command.args(["fuzz", "build", "--sanitizer", sanitizer, "--fuzz-dir", DIR]);
     command
         .arg("--target-dir")
         .arg(build_dir(sanitizer, output));
@@ -263,7 +255,7 @@ fn fuzz(target: &Target, request: &Request, output: &Path) -> Result<Value> {
     };
     Ok(json!({
         "target": target.name,
-        "dir": target.dir,
+        "crate": target.of(),
         "runs": stats.runs,
         "seconds": seconds,
         "crashes": u8::from(!status.success()),
@@ -315,7 +307,7 @@ fn shown(row: &Value) -> String {
     format!(
         "{:<16} {:<18} {:>10} inputs  {:>5} s  {:>6} edges  {} crashes",
         text("target"),
-        text("dir"),
+        text("crate"),
         row["runs"],
         row["seconds"],
         row["coverage"],
@@ -431,42 +423,30 @@ stat::average_exec_per_sec:     33333
 
     #[test]
     fn every_parser_of_user_bytes_has_a_target() {
+        const PARSERS: [(&str, &str); 5] = [
+            (
+                "bf-emu",
+                "connect faults ioctl mailbox profile topology work",
+            ),
+            ("naaice", "naa_announcement naa_spec"),
+            (
+                "xgvmi-blk",
+                "connection half_record image message options service stored_block target",
+            ),
+            (
+                "xgvmi-offload",
+                "dpu_fin dpu_rts frame hello host_arrive host_fin host_reduce job",
+            ),
+            ("xgvmi-pool", "announcement inbox secret span"),
+        ];
         let all = targets(&workspace::root()).unwrap();
-        for name in ["faults", "ioctl", "mailbox", "profile", "topology", "work"] {
-            let has = |target: &Target| target.dir == "bf-emu/fuzz" && target.name == name;
-            assert!(all.iter().any(has), "{name}");
-            let file = workspace::root().join(format!("bf-emu/fuzz/targets/{name}.rs"));
-            assert!(file.is_file(), "{}", file.display());
-        }
-        for name in [
-            "stored_block",
-            "half_record",
-            "target",
-            "image",
-            "message",
-            "options",
-            "connection",
-            "service",
-        ] {
-            let has = |target: &Target| target.dir == "xgvmi-blk/fuzz" && target.name == name;
-            assert!(all.iter().any(has), "{name}");
-        }
-        for name in [
-            "frame",
-            "hello",
-            "host_arrive",
-            "host_reduce",
-            "host_fin",
-            "dpu_rts",
-            "dpu_fin",
-            "job",
-        ] {
-            let has = |target: &Target| target.dir == "xgvmi-offload/fuzz" && target.name == name;
-            assert!(all.iter().any(has), "{name}");
-        }
-        for name in ["announcement", "inbox", "secret", "span"] {
-            let has = |target: &Target| target.dir == "xgvmi-pool/fuzz" && target.name == name;
-            assert!(all.iter().any(has), "{name}");
+        for (of, names) in PARSERS {
+            for name in names.split(' ') {
+                let has = |target: &Target| target.of() == of && target.name == name;
+                assert!(all.iter().any(has), "{of}: {name}");
+                let file = workspace::root().join(format!("{DIR}/{of}/{name}.rs"));
+                assert!(file.is_file(), "{}", file.display());
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use bf_emu_fuzz::{Attr, Device, limited};
+use xgvmi_fuzz::{Attr, Device, limited};
 use libfuzzer_sys::fuzz_target;
 
 /// Calls of one input.

@@ -2,7 +2,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use bf_emu_fuzz::{Command, Connections};
+use xgvmi_fuzz::{Command, Connections};
 use libfuzzer_sys::fuzz_target;
 
 /// Commands of one input.

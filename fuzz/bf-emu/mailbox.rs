@@ -3,7 +3,7 @@
 #![no_main]
 
 use arbitrary::Arbitrary;
-use bf_emu_fuzz::{Attr, Device, Value};
+use xgvmi_fuzz::{Attr, Device, Value};
 use libfuzzer_sys::fuzz_target;
 
 /// Commands of one input.
