@@ -27,17 +27,17 @@ Runs all phases, or the named ones, in this order:
   setup    packages and stock UCX (see cargo xtask setup)
   fmt      rustfmt changes nothing
   tidy     project rules that no other tool checks
-  clippy   no warning in any target
-  docs     no warning of rustdoc; the book, if mdbook is installed
   unit     unit, integration and documentation tests
-  fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
   layout   the FFI crates against the installed headers
   build    release build for the following phases
-  loom     the pool's models, in every order of their steps
   system   stock programs and the device's rules on the emulated device
   suites   a sample of cargo xtask suites
   matrix   the library in three stock UCX versions, at each entry point
   counts   instructions of hot paths of pool and service, if valgrind is installed
+  clippy   no warning in any target
+  docs     no warning of rustdoc; the book, if mdbook is installed
+  fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
+  loom     the pool's models, in every order of their steps
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
@@ -48,7 +48,7 @@ Only if named:
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS); takes hours; needs a build
 
-The phases suites, matrix and counts run at the same time.
+The phases from suites to loom run at the same time: those that compile use the time in which those that run programs wait.
 
   --quick  without docs, fuzz, build, loom, system, suites, matrix, counts, patches, dist, aarch64
            and demo
@@ -62,7 +62,8 @@ struct Phase {
     name: &'static str,
     limit: Duration,
     in_quick: bool,
-    /// Runs at the same time as its neighbours in the order that have this mark too.
+    /// Runs at the same time as its neighbours in the order that have this mark too. It asserts nothing about processor
+    /// time.
     beside: bool,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 }
@@ -82,8 +83,7 @@ const fn phase(
     }
 }
 
-/// A phase of the full run that may run at the same time as its neighbours: it asserts nothing about processor time, and
-/// its programs use about one core.
+/// A phase of the full run that may run at the same time as its neighbours.
 const fn beside(
     name: &'static str,
     limit_s: u64,
@@ -99,18 +99,21 @@ const PHASES: &[Phase] = &[
     phase("setup", 900, true, set_up),
     phase("fmt", 60, true, format),
     phase("tidy", 300, true, tidiness),
-    phase("clippy", 400, true, clippy),
-    phase("docs", 400, false, documents),
     phase("unit", 600, true, unit),
-    phase("fuzz", 400, false, fuzz_targets),
     phase("layout", 200, true, layout),
     phase("build", 400, false, build),
-    phase("loom", 400, false, loom),
     phase("system", 600, false, system),
     // The longest first.
     beside("suites", 900, judges),
     beside("matrix", 900, cells),
     beside("counts", 600, counts),
+    Phase {
+        in_quick: true,
+        ..beside("clippy", 900, clippy)
+    },
+    beside("docs", 900, documents),
+    beside("fuzz", 900, fuzz_targets),
+    beside("loom", 900, loom),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
@@ -672,7 +675,7 @@ mod tests {
         };
         check(
             &["--quick"],
-            &["setup", "fmt", "tidy", "clippy", "unit", "layout"],
+            &["setup", "fmt", "tidy", "unit", "layout", "clippy"],
         );
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
