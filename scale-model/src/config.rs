@@ -1,8 +1,11 @@
 //! Input of a prediction: machine, message, scheme, and the assumptions for unpublished quantities.
 
 use super::scheme::Scheme;
-use super::software::SoftwareCost;
+use super::software::{SoftwareCost, Steps};
 use thiserror::Error;
+
+/// Maximum number of blocks in one offer of this project's SP.
+const OFFER_BLOCKS: u64 = 4096;
 
 /// Maximum number of ranks per node.
 pub(super) const PPN_MAX: u32 = 1024;
@@ -242,6 +245,46 @@ pub enum ConfigError {
     },
 }
 
+impl Config {
+    /// Computing time of the steps of a block, before the factor for slower cores.
+    pub(super) fn steps(&self) -> Steps {
+        #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]
+        let ns = |ns: u64| ns as f64;
+        let ucx = Software::UCX;
+        let steps = Steps {
+            send: ns(ucx.send_ns),
+            receive: ns(ucx.receive_ns),
+            read: ns(ucx.read_ns),
+            completion: ns(ucx.completion_ns),
+        };
+        let cost = match self.assumptions.software {
+            SoftwareCost::Ucx => return steps,
+            SoftwareCost::Measured(cost) | SoftwareCost::Earlier(cost) => cost,
+        };
+        // The simulator sends two messages per block, so a block pays four halves of a message.
+        let message = steps.send + steps.receive + cost.us_per_message * 1e3;
+        let half = self.messages_per_block() * message / 4.0;
+        Steps {
+            send: half,
+            receive: half,
+            read: steps.read + cost.us_per_block * 1e3,
+            ..steps
+        }
+    }
+
+    /// Messages of this project's SPs in a call, per block: a rank's arrival and completion, and an offer and its
+    /// answer for each pair of SPs.
+    pub(super) fn messages_per_block(&self) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "below 2^52, and a ratio")]
+        let real = |number: u64| number as f64;
+        let sps = u64::from(self.nodes) * u64::from(self.sps.min(self.ppn));
+        let ranks_of_sp = self.ranks().div_ceil(sps);
+        let offers = (ranks_of_sp * ranks_of_sp).div_ceil(OFFER_BLOCKS);
+        let messages = 2.0 * real(self.ranks()) + 2.0 * real(sps) * real(sps) * real(offers);
+        messages / (real(self.ranks()) * real(self.ranks()))
+    }
+}
+
 /// Software time of a process per message, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Software {
@@ -273,6 +316,7 @@ impl Software {
 
 #[cfg(test)]
 mod tests {
+    use super::super::software::MeasuredCost;
     use super::*;
 
     #[test]
@@ -295,5 +339,28 @@ mod tests {
         check(|c| c.link_gbps = 0.0, "Gb/s");
         check(|c| c.assumptions.software_factor = -1.0, "software factor");
         check(|c| c.assumptions.command_lanes = Some(0), "command lanes");
+    }
+
+    /// The total of a call equals blocks and messages times their costs.
+    #[test]
+    fn messages_are_shared_by_their_blocks() {
+        // 16 ranks on 2 nodes with one SP each: 32 messages of ranks, 8 between SPs and to themselves, 256 blocks.
+        let mut config = Config {
+            nodes: 2,
+            ppn: 8,
+            sps: 1,
+            ..Config::slides(4096, Scheme::Ksm)
+        };
+        assert!((config.messages_per_block() - 40.0 / 256.0).abs() < 1e-12);
+        let before = config.steps();
+        config.assumptions.software = SoftwareCost::Measured(MeasuredCost {
+            us_per_block: 0.1,
+            us_per_message: 1.0,
+        });
+        let steps = config.steps();
+        let message = before.send + before.receive + 1000.0;
+        let whole = 2.0 * (steps.send + steps.receive);
+        assert!((whole - message * 40.0 / 256.0).abs() < 1e-9);
+        assert!((steps.read - before.read - 100.0).abs() < 1e-9);
     }
 }

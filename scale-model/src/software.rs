@@ -1,7 +1,6 @@
 //! Time that a service process (SP) computes for messages and blocks: UCX's estimates, or the measured cost of this
 //! project's SP.
 
-use super::config::{Config, Software};
 use serde::Deserialize;
 use thiserror::Error;
 
@@ -11,13 +10,10 @@ pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
 /// Maximum cost in microseconds. A millisecond per message indicates a wrong unit.
 const US_MAX: f64 = 1000.0;
 
-/// Maximum number of blocks in one offer of this project's SP.
-const OFFER_BLOCKS: u64 = 4096;
-
 /// Source of the SP's computing time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum SoftwareCost {
-    /// UCX's own estimates ([`Software::UCX`]), with one announcement and one answer for each block.
+    /// UCX's own estimates (`Software::UCX`), with one announcement and one answer for each block.
     #[default]
     Ucx,
     /// The measured cost of this project's SP, and UCX's estimates for the requests that it posts. The SP combines the
@@ -112,50 +108,9 @@ impl SoftwareCost {
     }
 }
 
-impl Config {
-    /// Computing time of the steps of a block, before the factor for slower cores.
-    pub(super) fn steps(&self) -> Steps {
-        #[expect(clippy::cast_precision_loss, reason = "tens of nanoseconds")]
-        let ns = |ns: u64| ns as f64;
-        let ucx = Software::UCX;
-        let steps = Steps {
-            send: ns(ucx.send_ns),
-            receive: ns(ucx.receive_ns),
-            read: ns(ucx.read_ns),
-            completion: ns(ucx.completion_ns),
-        };
-        let cost = match self.assumptions.software {
-            SoftwareCost::Ucx => return steps,
-            SoftwareCost::Measured(cost) | SoftwareCost::Earlier(cost) => cost,
-        };
-        // The simulator sends two messages per block, so a block pays four halves of a message.
-        let message = steps.send + steps.receive + cost.us_per_message * 1e3;
-        let half = self.messages_per_block() * message / 4.0;
-        Steps {
-            send: half,
-            receive: half,
-            read: steps.read + cost.us_per_block * 1e3,
-            ..steps
-        }
-    }
-
-    /// Messages of this project's SPs in a call, per block: a rank's arrival and completion, and an offer and its
-    /// answer for each pair of SPs.
-    pub(super) fn messages_per_block(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "below 2^52, and a ratio")]
-        let real = |number: u64| number as f64;
-        let sps = u64::from(self.nodes) * u64::from(self.sps.min(self.ppn));
-        let ranks_of_sp = self.ranks().div_ceil(sps);
-        let offers = (ranks_of_sp * ranks_of_sp).div_ceil(OFFER_BLOCKS);
-        let messages = 2.0 * real(self.ranks()) + 2.0 * real(sps) * real(sps) * real(offers);
-        messages / (real(self.ranks()) * real(self.ranks()))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Scheme;
 
     #[test]
     fn a_report_is_read_and_a_wrong_one_refused() {
@@ -177,28 +132,5 @@ mod tests {
             "us_per_message is 1000000000",
         );
         check(&" ".repeat(FILE_BYTES_MAX + 1), "at most");
-    }
-
-    /// The total of a call equals blocks and messages times their costs.
-    #[test]
-    fn messages_are_shared_by_their_blocks() {
-        // 16 ranks on 2 nodes with one SP each: 32 messages of ranks, 8 between SPs and to themselves, 256 blocks.
-        let mut config = Config {
-            nodes: 2,
-            ppn: 8,
-            sps: 1,
-            ..Config::slides(4096, Scheme::Ksm)
-        };
-        assert!((config.messages_per_block() - 40.0 / 256.0).abs() < 1e-12);
-        let before = config.steps();
-        config.assumptions.software = SoftwareCost::Measured(MeasuredCost {
-            us_per_block: 0.1,
-            us_per_message: 1.0,
-        });
-        let steps = config.steps();
-        let message = before.send + before.receive + 1000.0;
-        let whole = 2.0 * (steps.send + steps.receive);
-        assert!((whole - message * 40.0 / 256.0).abs() < 1e-9);
-        assert!((steps.read - before.read - 100.0).abs() < 1e-9);
     }
 }

@@ -6,86 +6,14 @@
 
 use crate::MARK;
 use crate::branch;
-use crate::code::{Code, Last};
+use crate::code::Last;
 use crate::counter::Counter;
 use crate::owners::Kind;
-use crate::threads::{SYSCALL_BYTES, Stopped, Threads, returns_elsewhere};
-use crate::tracee::{Tracee, end};
+use crate::threads::{Stopped, returns_elsewhere};
+use crate::tracee::end;
+use crate::walker::{Stop, Walker};
 use anyhow::{Context, Result, bail, ensure};
-use libc::{c_int, user_regs_struct};
-
-/// Why the count stops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// Before the system call that is a mark with this label.
-    Mark(u64),
-    /// The end is requested.
-    End,
-}
-
-/// The counted thread, the others, and their code.
-#[derive(Debug)]
-pub(crate) struct Walker<'a> {
-    thread: &'a Tracee,
-    threads: Threads,
-    code: Code,
-    registers: user_regs_struct,
-    /// The program's threads may start others.
-    may_clone: bool,
-}
-
-impl<'a> Walker<'a> {
-    /// Sets the breakpoints of all blocks that are known from an earlier round.
-    pub(crate) fn start(thread: &'a Tracee, code: Option<Code>, may_clone: bool) -> Result<Self> {
-        let code = match code {
-            Some(code) => code,
-            None => Code::open(thread.pid)?,
-        };
-        let threads = Threads::take(thread.pid, &code)?;
-        code.lower_all()?;
-        Ok(Self {
-            thread,
-            threads,
-            code,
-            registers: thread.registers()?,
-            may_clone,
-        })
-    }
-
-    /// Removes all breakpoints. Returns the known blocks.
-    pub(crate) fn end(self) -> Result<Code> {
-        self.threads.release(&self.code)?;
-        Ok(self.code)
-    }
-
-    /// Continues behind the mark before which the thread is, as if the kernel had refused it.
-    pub(crate) fn skip_mark(&mut self) {
-        self.registers.rip += SYSCALL_BYTES;
-        self.registers.rax = i64::from(-libc::ENOSYS).cast_unsigned();
-    }
-
-    /// Runs the thread until it stops. The registers are then those of the stop.
-    fn run(&mut self, how: libc::c_uint, signal: c_int) -> Result<c_int> {
-        self.thread.set_registers(&self.registers)?;
-        self.thread.resume(how, signal)?;
-        self.stop()
-    }
-
-    fn stop(&mut self) -> Result<c_int> {
-        let status = self.threads.wait(&self.code)?;
-        ensure!(
-            libc::WIFSTOPPED(status),
-            "the program ended while it was counted"
-        );
-        self.registers = self.thread.registers()?;
-        Ok(status)
-    }
-
-    fn reason(&mut self, status: c_int, call: u64) -> Result<Stopped> {
-        self.threads
-            .reason(status, &mut self.registers, call, &self.code)
-    }
-}
+use libc::c_int;
 
 impl Counter<'_> {
     /// Counts blocks up to a mark or the end.

@@ -1,12 +1,12 @@
 //! Runs the program at full speed up to a mark, and counts it after it: in single steps, or in blocks.
 
 use crate::MARK;
-use crate::blocks::{Stop, Walker};
 use crate::code::Code;
 use crate::decode::{BYTES_MAX, Step};
 use crate::owners::{Kind, Map, Owner, Rules};
 use crate::report::{Line, Report, Round, Sums};
 use crate::tracee::{Cpus, Pace, Tracee, end, request};
+use crate::walker::{Stop, Walker};
 use anyhow::{Context, Result, bail, ensure};
 use iced_x86::InstructionInfoFactory;
 use libc::{pid_t, user_regs_struct};

@@ -49,6 +49,8 @@ mod report;
 mod threads;
 #[cfg(target_arch = "x86_64")]
 mod tracee;
+#[cfg(target_arch = "x86_64")]
+mod walker;
 
 use anyhow::{Context, Result, bail};
 use owners::Rules;
