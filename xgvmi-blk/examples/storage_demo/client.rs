@@ -1,6 +1,7 @@
 //! One initiator: carries out batches and verifies every byte. Batches come from standard input, one a line, so that the
 //! device's counters can be read between them.
 
+use crate::done::{Done, note};
 use crate::memory::Pages;
 use crate::pattern::{self, Kind};
 use crate::torture::Shadow;
@@ -52,22 +53,6 @@ pub(crate) struct Span {
     pub(crate) threads: usize,
     pub(crate) seed: u64,
     pub(crate) kind: Kind,
-}
-
-/// The answer.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Done {
-    /// Times of single writes and reads.
-    pub(crate) write_ns: Vec<u64>,
-    pub(crate) read_ns: Vec<u64>,
-    /// Bytes that were compared, and those that were wrong.
-    pub(crate) verified: u64,
-    pub(crate) wrong: u64,
-    /// Requests that failed, and the first reason.
-    pub(crate) failed: u64,
-    pub(crate) reason: String,
-    /// Processor time of this process during the batch, without the time for patterns.
-    pub(crate) processor_ns: u64,
 }
 
 /// Connects as the arguments say, and carries out batches until standard input ends.
@@ -157,15 +142,6 @@ fn say(line: &str) -> Result<()> {
     let mut stdout = std::io::stdout();
     writeln!(stdout, "{line}")?;
     Ok(stdout.flush()?)
-}
-
-pub(crate) fn note(result: xgvmi_blk::Result<()>, done: &mut Done) {
-    if let Err(error) = result {
-        if done.failed == 0 {
-            done.reason = error.to_string();
-        }
-        done.failed += 1;
-    }
 }
 
 /// Processor time of this process.

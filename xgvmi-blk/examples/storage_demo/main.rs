@@ -1,6 +1,7 @@
 //! Storage through a DPU on emulated nodes; `cargo xtask demo storage` and the system tests run it.
 
 mod client;
+mod done;
 mod memory;
 mod orchestrate;
 mod pattern;

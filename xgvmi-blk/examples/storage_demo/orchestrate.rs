@@ -1,11 +1,11 @@
 //! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes; writes the
 //! report.
 
-use crate::client::{Batch, Done, Span};
+use crate::client::{Batch, Span};
+use crate::done::Done;
 use crate::pattern::Kind;
-use crate::report::{Bytes, Processor, Report, Row, Times};
+use crate::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use anyhow::{Context as _, Result, bail, ensure};
-use bench_report::Samples;
 use bench_report::cluster::{Cluster, Running, free_port, parse_sizes};
 use serde_json::Value;
 use std::io::Write as _;
@@ -29,9 +29,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TARGET_TIMEOUT_MS: &str = "60000";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
-/// Ways to the client's memory.
-pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
-
 /// What `cargo xtask demo storage` passes.
 struct Options {
     cluster: Cluster,
@@ -303,11 +300,4 @@ impl Times {
         self.read.extend(&done.read_ns);
         Ok(())
     }
-}
-
-/// A percentile in microseconds.
-pub(crate) fn percentile(times_ns: &[u64], percent: u32) -> Result<f64> {
-    let mut samples = Samples::default();
-    samples.extend_ns(times_ns);
-    samples.percentile(percent).context("no samples")
 }

@@ -1,15 +1,17 @@
 //! The report: sizes, rows, table, plot.
 
-use crate::client::Done;
-use crate::orchestrate::{SCHEMES, percentile};
+use crate::done::Done;
 use crate::plot::{self, Curve};
 use anyhow::{Context as _, Result};
 use bench_report::cluster::write_report;
 use bench_report::counters::CommandsPerIteration;
-use bench_report::format_size;
+use bench_report::{Samples, format_size};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+
+/// Ways to the client's memory.
+pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
 
 /// Bytes of the written data.
 #[derive(Debug, Default, Serialize)]
@@ -240,4 +242,11 @@ impl Report {
         });
         plot::draw("Transfers on fresh memory", &curves)
     }
+}
+
+/// A percentile in microseconds.
+pub(crate) fn percentile(times_ns: &[u64], percent: u32) -> Result<f64> {
+    let mut samples = Samples::default();
+    samples.extend_ns(times_ns);
+    samples.percentile(percent).context("no samples")
 }

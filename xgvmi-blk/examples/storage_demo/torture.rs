@@ -1,7 +1,7 @@
 //! Random writes until the service is gone. Afterwards each block is the old or the new one, and what was acknowledged is
 //! there.
 
-use crate::client::{Done, note};
+use crate::done::{Done, note};
 use crate::pattern::{self, Kind};
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The test cases. Each runs in its own process and reports its failures.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CString, c_int};
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::checks::{UVERBS0, call, expect, expect_device, ok, stat_of};
 use crate::variants;
 
 /// One case.
@@ -79,33 +80,8 @@ pub(crate) const ALL: &[Case] = &[
     },
 ];
 
-pub(crate) const UVERBS0: &CStr = c"/dev/infiniband/uverbs0";
 /// `RDMA_VERBS_IOCTL` (rdma/rdma_user_ioctl_cmds.h).
 const RDMA_VERBS_IOCTL: libc::c_ulong = 0xc018_1b01;
-
-pub(crate) fn expect<T: PartialEq + std::fmt::Debug>(
-    what: &str,
-    found: T,
-    expected: T,
-) -> Result<(), String> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(format!("{what}: found {found:?}, expected {expected:?}"))
-}
-
-pub(crate) fn ok<T>(what: &str, result: io::Result<T>) -> Result<T, String> {
-    result.map_err(|error| format!("{what}: {error}"))
-}
-
-/// The result of a C call, or its errno.
-pub(crate) fn call(answer: c_int) -> io::Result<c_int> {
-    if answer == -1 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(answer)
-    }
-}
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
@@ -117,19 +93,6 @@ fn open_device() -> Result<OwnedFd, String> {
     let fd = ok("open", fd)?;
     // SAFETY: just opened, without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-pub(crate) fn stat_of(fd: c_int) -> Result<libc::stat, String> {
-    let mut stat = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the buffer is large enough for the result.
-    ok("fstat", call(unsafe { libc::fstat(fd, stat.as_mut_ptr()) }))?;
-    // SAFETY: zeroed memory is a valid result, and the call has written it.
-    Ok(unsafe { stat.assume_init() })
-}
-
-pub(crate) fn expect_device(what: &str, stat: &libc::stat, minor: u32) -> Result<(), String> {
-    expect(what, stat.st_mode, libc::S_IFCHR | 0o666)?;
-    expect(what, stat.st_rdev, libc::makedev(231, minor))
 }
 
 fn sysfs_is_read_by_name() -> Result<(), String> {

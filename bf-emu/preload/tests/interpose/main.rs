@@ -3,6 +3,7 @@
 //! of a case as argument, that process.
 
 mod cases;
+mod checks;
 mod variants;
 
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr;
 
-use crate::cases::{UVERBS0, call, expect, expect_device, ok, stat_of};
+use crate::checks::{UVERBS0, call, expect, expect_device, ok, stat_of};
 
 const FLAGS: c_int = libc::O_RDWR | libc::O_CLOEXEC;
 const LINK: &CStr = c"/sys/class/infiniband/mlx5_0";
