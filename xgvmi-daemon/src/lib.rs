@@ -56,7 +56,7 @@ pub use metrics::Metrics;
 pub use poll::{poll, pollfd};
 pub use poller::Poller;
 pub use processor::thread_time;
-pub use random::random;
+pub use random::{random, random_bytes};
 pub use ready::notify;
 pub use secret::Secret;
 pub use signal::{Asked, Signals};
