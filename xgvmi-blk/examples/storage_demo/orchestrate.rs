@@ -99,7 +99,7 @@ impl Options {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
-        command.args(["--target-timeout", TARGET_TIMEOUT_MS]);
+        command.args(["--target-timeout", TARGET_TIMEOUT_MS, "--stock-keys"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(&status);
         Ok((Running::saying(&mut command, " serves ")?, status))

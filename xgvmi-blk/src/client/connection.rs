@@ -104,7 +104,8 @@ pub(super) fn dial(
     let hello = Hello {
         pooled: spec.scheme != Scheme::Ksm,
         gvmi: host.gvmi().get(),
-        owner: host.owner().get(),
+        access_key: host.access_key().clone(),
+        stock: spec.scheme == Scheme::Stock,
         session,
         announcement,
     };

@@ -348,6 +348,10 @@ pub struct ServiceArgs {
     /// Move data by RDMA READ and WRITE instead of the adapter's DMA engine.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub rdma: Option<bool>,
+    /// Also serve initiators with keys of stock UCX's own pool. Every process knows their access key, so each initiator
+    /// may name the exported memory of programs with stock UCX: for comparisons.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub stock_keys: Option<bool>,
     /// Time for requests under way after SIGTERM, in seconds [default: 10].
     #[arg(long, value_name = "S")]
     pub drain_limit_s: Option<u64>,
@@ -358,7 +362,7 @@ pub struct ServiceArgs {
 }
 
 /// Names that the file of a service may have. A flattened structure cannot refuse others by itself.
-const SERVICE_NAMES: [&str; 13] = [
+const SERVICE_NAMES: [&str; 14] = [
     "targets",
     "capacity",
     "secret-file",
@@ -370,6 +374,7 @@ const SERVICE_NAMES: [&str; 13] = [
     "workers",
     "transfer-mib",
     "rdma",
+    "stock-keys",
     "drain-limit-s",
     "status-socket",
 ];
@@ -398,6 +403,7 @@ impl ServiceArgs {
             workers: self.workers.or(file.workers),
             transfer_mib: self.transfer_mib.or(file.transfer_mib),
             rdma: self.rdma.or(file.rdma),
+            stock_keys: self.stock_keys.or(file.stock_keys),
             drain_limit_s: self.drain_limit_s.or(file.drain_limit_s),
             status_socket: self.status_socket.or(file.status_socket),
         };

@@ -33,6 +33,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
         workers: args.workers()?,
         transfer_max: args.transfer_max()?,
         rdma: args.rdma.unwrap_or(false),
+        stock_keys: args.stock_keys.unwrap_or(false),
         secrets,
     };
     let service = Arc::new(Service::new(Arc::clone(&volume), &options).context("the adapter")?);
