@@ -40,6 +40,12 @@ impl Server {
         }
     }
 
+    /// Bytes of requests that have no whole reply. Each connection has 32 MiB at most.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> u64 {
+        self.export.buffered_bytes()
+    }
+
     /// Number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {

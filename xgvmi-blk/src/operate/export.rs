@@ -61,6 +61,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
                     socket: socket.display().to_string(),
                     name: name.clone(),
                     clients: server.connections(),
+                    buffered_bytes: server.buffered_bytes(),
                     volume: volume.status(),
                 })
             },

@@ -45,6 +45,8 @@ pub struct ExportStatus {
     pub name: String,
     /// NBD clients.
     pub clients: usize,
+    /// Bytes of their requests that have no whole reply.
+    pub buffered_bytes: u64,
     /// State and counters of the volume.
     pub volume: VolumeStatus,
 }
@@ -179,6 +181,8 @@ impl ExportStatus {
         let uptime = "Time since the start.";
         m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
         m.gauge("xgvmi_blk_clients", "NBD clients.", self.clients as u64);
+        let buffered = "Bytes of requests of NBD clients that have no whole reply.";
+        m.gauge("xgvmi_blk_buffered_bytes", buffered, self.buffered_bytes);
         volume_metrics(volume, m);
     }
 }
@@ -416,6 +420,7 @@ mod tests {
             socket: "s".to_owned(),
             name: String::new(),
             clients: 3,
+            buffered_bytes: 4,
             volume: VolumeStatus {
                 volume: "id".to_owned(),
                 size: 4096,
@@ -573,6 +578,7 @@ mod tests {
                     "xgvmi_blk_target_missing_blocks{role=\"data_2\"} 9",
                     "xgvmi_blk_corrupt_halves_total 16",
                     "xgvmi_blk_clients 3",
+                    "xgvmi_blk_buffered_bytes 4",
                 ][..],
                 &["absent: it is gone, lacks 9 blocks", "15 halves repaired"][..],
             ),
