@@ -5,6 +5,7 @@ mod daemon;
 mod export;
 mod opener;
 mod options;
+mod period;
 mod service;
 mod status;
 mod target;
@@ -14,6 +15,7 @@ pub use daemon::Daemon;
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
 pub use options::{ExportArgs, OpenArgs, ServiceArgs, Size, TargetArgs};
+pub use period::Period;
 pub use service::service;
 pub use status::{
     ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus, show_status,
