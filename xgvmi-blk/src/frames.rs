@@ -60,6 +60,8 @@ pub(crate) struct Welcome {
     pub(crate) requests_max: u32,
     /// Aliases that exist ahead of the first request.
     pub(crate) prepared: u32,
+    /// Longest time that a request waits for targets, in milliseconds.
+    pub(crate) wait_ms: u32,
 }
 
 /// Where the data of a request is in the initiator's memory.
@@ -168,7 +170,8 @@ impl Welcome {
             .raw(&self.volume.0)
             .u32(self.transfer_max)
             .u32(self.requests_max)
-            .u32(self.prepared);
+            .u32(self.prepared)
+            .u32(self.wait_ms);
         writer.finish()
     }
 
@@ -182,6 +185,7 @@ impl Welcome {
             transfer_max: reader.u32()?,
             requests_max: reader.u32()?,
             prepared: reader.u32()?,
+            wait_ms: reader.u32()?,
         };
         if welcome.transfer_max == 0 || welcome.requests_max == 0 {
             return Err(reader.fault("that allows no request"));
@@ -383,6 +387,7 @@ mod tests {
             transfer_max: 1 << 20,
             requests_max: 8,
             prepared: 2,
+            wait_ms: 45_000,
         };
         assert_eq!(Welcome::parse(&welcome.to_bytes()).ok(), Some(welcome));
         let calls = [

@@ -112,6 +112,15 @@ impl OpenArgs {
         period("outage-limit", limit, Duration::ZERO)
     }
 
+    /// Longest time that a request waits for targets: it may begin to wait for a silent one just before it waits for one
+    /// that returns, and once more for its answer.
+    ///
+    /// # Errors
+    /// A limit is out of range.
+    pub fn longest_wait(&self) -> Result<Duration> {
+        Ok(2 * (self.outage_limit()? + self.target_limit()?))
+    }
+
     /// Longest wait for an answer of a target.
     ///
     /// # Errors
@@ -563,6 +572,10 @@ mod tests {
             Duration::from_millis(70)
         );
         assert!(found.open.outage_limit().unwrap().is_zero());
+        assert_eq!(
+            found.open.longest_wait().unwrap(),
+            Duration::from_millis(140)
+        );
         assert_eq!(found.drain_limit().unwrap(), Duration::from_secs(10));
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!(

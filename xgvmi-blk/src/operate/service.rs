@@ -34,6 +34,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
         transfer_max: args.transfer_max()?,
         rdma: args.rdma.unwrap_or(false),
         stock_keys: args.stock_keys.unwrap_or(false),
+        wait: args.open.longest_wait()?,
         secrets,
     };
     let service = Arc::new(Service::new(Arc::clone(&volume), &options).context("the adapter")?);

@@ -21,6 +21,7 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use worker::Worker;
 use xgvmi_daemon::{Admission, Budget, LinkError, Secret, accept_patiently};
 use xgvmi_pool::{AliasPolicy, DpuHooks};
@@ -50,6 +51,8 @@ pub struct ServiceOptions {
     pub rdma: bool,
     /// Serve initiators whose keys have the access key of stock UCX, which every process knows.
     pub stock_keys: bool,
+    /// Longest time that a request waits for targets. Initiators wait longer than that for an answer.
+    pub wait: Duration,
     /// Secrets, one of which initiators must prove. Without any, everyone is trusted.
     pub secrets: Vec<Secret>,
 }
@@ -62,6 +65,7 @@ impl Default for ServiceOptions {
             transfer_max: 4 << 20,
             rdma: false,
             stock_keys: false,
+            wait: Duration::ZERO,
             secrets: Vec::new(),
         }
     }
@@ -117,6 +121,7 @@ impl Service {
             transfer_max: options.transfer_max.clamp(1 << 20, TRANSFER_MAX),
             rdma: options.rdma,
             stock_keys: options.stock_keys,
+            wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
             secrets: RwLock::new(options.secrets.clone()),
             budget: Budget::new(BUDGET),
             // Initiators that keep to their limit never find it full.

@@ -68,6 +68,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Res
         transfer_max: shared.transfer_max,
         requests_max: REQUESTS_MAX,
         prepared,
+        wait_ms: shared.wait_ms,
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));

@@ -30,6 +30,7 @@ pub(super) struct Shared {
     pub(super) transfer_max: u32,
     pub(super) rdma: bool,
     pub(super) stock_keys: bool,
+    pub(super) wait_ms: u32,
     pub(super) secrets: RwLock<Vec<Secret>>,
     pub(super) budget: Budget,
     pub(super) queue: Queue,
