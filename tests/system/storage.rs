@@ -230,10 +230,10 @@ pub(crate) fn span(kind: &str, offset: u64, length: u64, (request, seed): (u64, 
 fn bytes_verified(world: &World, scheme: &str, options: &[&str]) -> Result<()> {
     let place = Place::new(world, 32 * MIB, 4096)?;
     let mut service = place.service(&place.names(), options)?;
-    let by = if options.is_empty() {
-        "by DMA"
-    } else {
+    let by = if options.contains(&"--rdma") {
         "by RDMA"
+    } else {
+        "by DMA"
     };
     ensure!(service.said().contains(by), "{}", service.said());
     let mut initiator = place.initiator(scheme)?;
