@@ -20,6 +20,7 @@ use crate::keeper::{Keeper, LOOKS_PER_AGE, ROUND_MAX, Round};
 use crate::key::{AccessKey, Lkey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
+use crate::prepared::Prepared;
 use crate::stats::{AliasCounters, AliasStats};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
@@ -168,9 +169,8 @@ impl<D: AliasDevice> AliasMap<D> {
         self.attach_with(key, &self.inner.policy.access_key)
     }
 
-    /// Like [`AliasMap::attach`], with the access key of this exporter instead of the policy's. An
-    /// alias that the map has is found by the owner, so the owner must be that of the access key
-    /// ([`AccessKey::owner`]).
+    /// Like [`AliasMap::attach`], with the access key of this exporter instead of the policy's. The
+    /// map finds an alias by its owner: it must be that of the access key ([`AccessKey::owner`]).
     ///
     /// # Errors
     /// The errors of [`AliasMap::attach`].
@@ -182,10 +182,8 @@ impl<D: AliasDevice> AliasMap<D> {
         if !self.inner.core.device.is_ours() {
             return Err(AliasError::Forked);
         }
-        match self.inner.find(&key) {
-            Some(found) => Ok(found),
-            None => self.inner.find_or_make(key, access, WhenFull::Evict),
-        }
+        let make = || self.inner.find_or_make(key, access, WhenFull::Evict);
+        self.inner.find(&key).map_or_else(make, Ok)
     }
 
     /// Creates an alias outside the map. Its last reference destroys it. Use it when the map is
@@ -232,17 +230,13 @@ impl<D: AliasDevice> AliasMap<D> {
                 return Err(AliasError::Forked);
             }
             // A key without an owner matches any present alias of the key.
-            let is_there = match key.owner {
-                OwnerUuid::UNKNOWN => self.inner.has(key),
-                _ => self.inner.find(key).is_some(),
-            };
-            match is_there {
-                true => Ok(()),
-                false => {
-                    let made = self.inner.find_or_make(*key, access, WhenFull::Keep);
-                    made.map(drop)
-                }
+            let is_unknown = key.owner == OwnerUuid::UNKNOWN;
+            if is_unknown && self.inner.has(key) || !is_unknown && self.inner.find(key).is_some() {
+                return Ok(());
             }
+            self.inner
+                .find_or_make(*key, access, WhenFull::Keep)
+                .map(drop)
         };
         for result in parallel(keys, self.inner.policy.threads, prepare) {
             match result {
@@ -685,20 +679,6 @@ impl<D: AliasDevice> Inner<D> {
             "{count} aliases taken out of a map of {before}"
         );
     }
-}
-
-/// Result of a preparation of aliases.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Prepared {
-    /// Keys that have an alias now.
-    pub ready: usize,
-    /// Keys skipped because the map is full.
-    pub left_out: usize,
-    /// Keys whose alias could not be created.
-    pub failed: usize,
-    /// The first error.
-    pub error: Option<AliasError>,
 }
 
 /// Behaviour of a creation in a full map.

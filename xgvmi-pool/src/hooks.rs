@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::alias::{AliasMap, AliasRef, Prepared};
+use crate::alias::{AliasMap, AliasRef};
 use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
@@ -16,6 +16,7 @@ use crate::export::{BoundKey, Export};
 use crate::key::{AccessKey, Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
+use crate::prepared::Prepared;
 use crate::region::Region;
 use crate::secret::Seal;
 use crate::span::Span;
