@@ -107,7 +107,7 @@ impl<'a> Node<'a> {
         self.service = None;
         let mut command = self.command("node0.dpu", &self.world.bin.join("xgvmi-blk"));
         command.arg("service").args(FILES);
-        command.args(["--listen", &self.address]);
+        command.args(["--listen", &self.address, "--stock-keys"]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(&self.options);
         let mut service = Running::spawn(&mut command)?;

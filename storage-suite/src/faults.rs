@@ -22,7 +22,7 @@ struct World<'a> {
 /// One target is killed while fio writes and verifies, another one is stopped. Both return and are completed.
 pub(super) fn lost(place: &Place<'_>) -> Result<()> {
     // A busy machine does not answer in less, and nothing but the stop shall count as one.
-    let mut world = World::new(place, &["--target-timeout", "10000"])?;
+    let mut world = World::new(place, &["--target-timeout", "10s"])?;
     world.during_fio(|targets, log| {
         let [_, second, parity] = targets else {
             anyhow::bail!("not three targets");
@@ -44,7 +44,7 @@ pub(super) fn lost(place: &Place<'_>) -> Result<()> {
 /// All targets stop together for longer than a target may take for an answer, as on a disk that they share. Then two are
 /// killed and return. No request of fio fails.
 pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
-    let mut world = World::new(place, &["--target-timeout", "1000"])?;
+    let mut world = World::new(place, &["--target-timeout", "1s"])?;
     world.during_fio(|targets, log| {
         for _ in 0..2 {
             let lost = log.count("is not used");
@@ -76,7 +76,7 @@ pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
 
 /// The limit of SIGTERM passes while a request waits for targets that have stopped. The next service carries it out.
 pub(super) fn drained(place: &Place<'_>) -> Result<()> {
-    let options = ["--target-timeout", "1000", "--outage-limit", "60000"];
+    let options = ["--target-timeout", "1s", "--outage-limit", "60s"];
     let mut world = World::new(place, &[&options[..], &["--drain-limit-s", "1"]].concat())?;
     let uri = world.server.uri.clone();
     let qemu_io = |commands: &[&str]| {

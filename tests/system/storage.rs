@@ -30,7 +30,10 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("storage_bytes_copy", |w| bytes_verified(w, "copy", &[])),
         Case::new("storage_bytes_ksm", |w| bytes_verified(w, "ksm", &[])),
-        Case::new("storage_bytes_stock", |w| bytes_verified(w, "stock", &[])),
+        Case::new("storage_bytes_stock", |w| {
+            bytes_verified(w, "stock", &["--stock-keys"])
+        }),
+        Case::new("storage_stock_keys_are_refused", stock_keys_refused),
         Case::new("storage_bytes_xgvmi", |w| bytes_verified(w, "xgvmi", &[])),
         Case::new("storage_bytes_announced", |w| {
             bytes_verified(w, "announced", &[])
@@ -227,10 +230,10 @@ pub(crate) fn span(kind: &str, offset: u64, length: u64, (request, seed): (u64, 
 fn bytes_verified(world: &World, scheme: &str, options: &[&str]) -> Result<()> {
     let place = Place::new(world, 32 * MIB, 4096)?;
     let mut service = place.service(&place.names(), options)?;
-    let by = if options.is_empty() {
-        "by DMA"
-    } else {
+    let by = if options.contains(&"--rdma") {
         "by RDMA"
+    } else {
+        "by DMA"
     };
     ensure!(service.said().contains(by), "{}", service.said());
     let mut initiator = place.initiator(scheme)?;
@@ -267,6 +270,17 @@ fn bytes_verified(world: &World, scheme: &str, options: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Every process knows the access key of stock UCX: a service takes such keys only if it is told to.
+fn stock_keys_refused(world: &World) -> Result<()> {
+    let place = Place::new(world, 8 * MIB, 4096)?;
+    let _service = place.service(&place.names(), &[])?;
+    let Err(error) = place.initiator("stock") else {
+        anyhow::bail!("an initiator with public keys is served");
+    };
+    ensure!(format!("{error:#}").contains("--stock-keys"), "{error:#}");
+    Ok(())
+}
+
 /// With announced keys already the first transfer issues no key and no alias command; without, the warm ones do not.
 fn steady_state(world: &World) -> Result<()> {
     let fresh =
@@ -279,7 +293,7 @@ fn steady_state(world: &World) -> Result<()> {
         ("usual", 0),
     ] {
         let place = Place::new(world, 8 * MIB, 4096)?;
-        let _service = place.service(&place.names(), &[])?;
+        let _service = place.service(&place.names(), &["--stock-keys"])?;
         let mut initiator = place.initiator(scheme)?;
         initiator.good(&json!("Flush"))?;
         if warm_up > 0 {

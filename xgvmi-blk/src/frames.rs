@@ -8,11 +8,12 @@ use crate::geometry::{Geometry, Id};
 use crate::volume::Extent;
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+use xgvmi_pool::AccessKey;
 
 /// The frames.
 pub(crate) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLS",
-    version: 1,
+    version: 2,
     program: "xgvmi-blk service",
 };
 
@@ -36,8 +37,10 @@ pub(crate) struct Hello {
     pub(crate) pooled: bool,
     /// Function that owns the keys.
     pub(crate) gvmi: u16,
-    /// Owner of the keys.
-    pub(crate) owner: u64,
+    /// Access key of the keys, which only this process and the service know. It names the owner.
+    pub(crate) access_key: AccessKey,
+    /// The keys have the access key of stock UCX instead, which every process knows.
+    pub(crate) stock: bool,
     /// Number of the initiator's volume. A new connection with the same number replaces the old one.
     pub(crate) session: u64,
     /// Announcement of the pool's keys; empty without.
@@ -57,6 +60,8 @@ pub(crate) struct Welcome {
     pub(crate) requests_max: u32,
     /// Aliases that exist ahead of the first request.
     pub(crate) prepared: u32,
+    /// Longest time that a request waits for targets, in milliseconds.
+    pub(crate) wait_ms: u32,
 }
 
 /// Where the data of a request is in the initiator's memory.
@@ -125,7 +130,8 @@ impl Hello {
         writer
             .u8(u8::from(self.pooled))
             .u32(u32::from(self.gvmi))
-            .u64(self.owner)
+            .raw(self.access_key.as_bytes())
+            .u8(u8::from(self.stock))
             .u64(self.session)
             .blob(&self.announcement);
         writer.finish()
@@ -136,7 +142,8 @@ impl Hello {
         let pooled = take_flag(&mut reader)?;
         let gvmi = u16::try_from(reader.u32()?)
             .map_err(|_| reader.fault("with a function above 65535"))?;
-        let owner = reader.u64()?;
+        let access_key = AccessKey::new(reader.raw()?);
+        let stock = take_flag(&mut reader)?;
         let session = reader.u64()?;
         let announcement = reader.blob()?.to_vec();
         if announcement.len() > ANNOUNCEMENT_MAX {
@@ -146,7 +153,8 @@ impl Hello {
         Ok(Self {
             pooled,
             gvmi,
-            owner,
+            access_key,
+            stock,
             session,
             announcement,
         })
@@ -162,7 +170,8 @@ impl Welcome {
             .raw(&self.volume.0)
             .u32(self.transfer_max)
             .u32(self.requests_max)
-            .u32(self.prepared);
+            .u32(self.prepared)
+            .u32(self.wait_ms);
         writer.finish()
     }
 
@@ -176,6 +185,7 @@ impl Welcome {
             transfer_max: reader.u32()?,
             requests_max: reader.u32()?,
             prepared: reader.u32()?,
+            wait_ms: reader.u32()?,
         };
         if welcome.transfer_max == 0 || welcome.requests_max == 0 {
             return Err(reader.fault("that allows no request"));
@@ -365,7 +375,8 @@ mod tests {
         let hello = Hello {
             pooled: true,
             gvmi: 7,
-            owner: 9,
+            access_key: AccessKey::new([9; 32]),
+            stock: true,
             session: 11,
             announcement: vec![1, 2, 3],
         };
@@ -376,6 +387,7 @@ mod tests {
             transfer_max: 1 << 20,
             requests_max: 8,
             prepared: 2,
+            wait_ms: 45_000,
         };
         assert_eq!(Welcome::parse(&welcome.to_bytes()).ok(), Some(welcome));
         let calls = [

@@ -5,6 +5,7 @@ mod common;
 use common::{Nbd, Running, WRITE, bad, create, good, names, program, run, turn, wait_until};
 use std::fs;
 use std::io::Read as _;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -164,13 +165,98 @@ fn a_target_needs_a_secret_beyond_loopback_and_reads_it_again_on_sighup() {
         (&json["program"], &json["role"]),
         (&"target".into(), &"data_1".into())
     );
+    // `show` asks, and marks nothing.
     assert!(
-        json["calls"].as_u64().unwrap() > 0 && json["epoch"].as_u64().unwrap() > 0,
+        json["calls"].as_u64().unwrap() > 0 && json["epoch"] == 0,
         "{json}"
     );
     target.signal(libc::SIGTERM);
     assert!(target.ended().success());
     assert!(UnixStream::connect(&status).is_err());
+}
+
+#[test]
+fn target_files_are_for_their_owner_alone() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let (new, like) = (dir.path().join("new"), paths[1].to_str().unwrap());
+    let words = ["create", new.to_str().unwrap(), "--like", like];
+    good(&[&words[..], &["--role", "data_1"]].concat());
+    for path in paths.iter().chain([&new]) {
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+    }
+}
+
+/// Limits the open files of a process to those that it has.
+fn take_descriptors(process: &Running, spare: u64) {
+    let pid = process.child.id();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let open: Vec<u64> = open
+        .map(|entry| {
+            entry
+                .unwrap()
+                .file_name()
+                .to_str()
+                .unwrap()
+                .parse()
+                .unwrap()
+        })
+        .collect();
+    let free = (0..).find(|number| !open.contains(number)).unwrap();
+    let limit = libc::rlimit {
+        rlim_cur: free + spare,
+        rlim_max: 4096,
+    };
+    let pid = pid.cast_signed();
+    // SAFETY: a limit that lives through the call, and no place for the old one.
+    let done = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+    assert_eq!(done, 0);
+}
+
+/// A process without descriptors accepts nobody, says so, and serves again when it has some.
+#[test]
+fn a_lack_of_descriptors_ends_no_process() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), 64 << 10, 1024);
+    let log = |name: &str| dir.path().join(name);
+    let said = |name: &str| fs::read_to_string(log(name)).unwrap();
+    let stderr = |name: &str| fs::File::create(log(name)).unwrap();
+    let mut command = program();
+    command.arg("target").arg(&paths[0]);
+    command.args(["--listen", "127.0.0.1:0"]);
+    let target = Running::start(command.stderr(stderr("target")));
+    let address = target.address();
+    let words = [&address, &names(&paths)[1]];
+    // It serves.
+    good(&["show", words[0], words[1]]);
+    wait_until("the target has no descriptor", || {
+        take_descriptors(&target, 0);
+        let _waits = TcpStream::connect(address.strip_prefix("tcp:").unwrap()).unwrap();
+        said("target").contains("no connection is accepted")
+    });
+    take_descriptors(&target, 100);
+    let socket = dir.path().join("nbd");
+    let targets = [address, names(&paths)[1].clone(), names(&paths)[2].clone()];
+    let mut command = program();
+    command
+        .arg("export")
+        .args(&targets)
+        .arg("--socket")
+        .arg(&socket);
+    let export = Running::start(command.stderr(stderr("export")));
+    Nbd::connect(&socket).write(0, &[7; 1024]).unwrap();
+    wait_until("the export has no descriptor", || {
+        take_descriptors(&export, 0);
+        let _waits = UnixStream::connect(&socket).unwrap();
+        said("export").contains("no client is accepted")
+    });
+    take_descriptors(&export, 100);
+    assert_eq!(Nbd::connect(&socket).read(0, 1024), Ok(vec![7; 1024]));
+    export.signal(libc::SIGTERM);
+    assert!(export.ended().success());
 }
 
 /// SIGTERM at a target while an export writes to it: nothing that was acknowledged is lost, and the export goes on.
@@ -224,7 +310,7 @@ fn an_export_ends_at_its_limit_with_a_request_under_way() {
     let mut command = program();
     command.arg("export").args(&addresses);
     command.arg("--socket").arg(&socket);
-    command.args(["--target-timeout", "200", "--outage-limit", "60000"]);
+    command.args(["--target-timeout", "200ms", "--outage-limit", "60s"]);
     command.args(["--drain-limit-s", "1"]);
     let export = Running::start(command.stderr(fs::File::create(&log).unwrap()));
     let said = |words: &str| fs::read_to_string(&log).unwrap().contains(words);

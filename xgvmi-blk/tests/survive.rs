@@ -162,7 +162,7 @@ fn export_with(dir: &Path, targets: &[String], more: &[&str]) -> (Running, Nbd) 
     let (socket, status) = (dir.join("nbd"), dir.join("status"));
     let usual = [
         "--target-timeout",
-        "1500",
+        "1500ms",
         "--status-socket",
         status.to_str().unwrap(),
     ];
@@ -499,7 +499,7 @@ fn two_lost_targets_are_errors_until_one_returns() {
     for kept in 0..3 {
         let mut world = World::new(11 + kept as u64);
         // Requests do not wait for the return.
-        world.export_again(&["--outage-limit", "0"]);
+        world.export_again(&["--outage-limit", "0s"]);
         world.write(64);
         let lost: Vec<usize> = (0..3).filter(|role| *role != kept).collect();
         for role in &lost {

@@ -76,6 +76,7 @@ mod models;
 mod parallel;
 mod policy;
 mod pool;
+mod prepared;
 mod region;
 mod replay;
 mod secret;
@@ -90,7 +91,7 @@ mod unpinned;
 mod upkeep;
 mod waiters;
 
-pub use alias::{AliasMap, AliasRef, Prepared};
+pub use alias::{AliasMap, AliasRef};
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PolicyError, PoolError, ReleaseError, Rest};
@@ -101,6 +102,7 @@ pub use key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, Rkey
 pub use latency::{Latency, PoolLatencies};
 pub use policy::{AliasPolicy, Invalidate, OnFull, PoolPolicy, ReuseOrder};
 pub use pool::{MkeyPool, PoolLevels};
+pub use prepared::Prepared;
 pub use region::{Region, RegionError};
 pub use replay::{News, ReplayFilter};
 pub use secret::{Seal, Secret, SecretError};

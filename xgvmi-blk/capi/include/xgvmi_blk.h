@@ -31,7 +31,7 @@ struct xgvmi_blk;
 
 /* How targets are opened. Members that are 0 or NULL have their default. */
 struct xgvmi_blk_options {
-    size_t      size;              /* sizeof(struct xgvmi_blk_options), for later versions */
+    size_t      size;              /* sizeof(struct xgvmi_blk_options): a program of an earlier version has fewer members */
     const char *secret_file;       /* file with the secret of targets at tcp: addresses */
     uint64_t    target_timeout_ms; /* a target that does not answer for so long is absent; default 5000 */
     uint64_t    capacity;          /* most bytes of data in each target file; default: no limit */
@@ -43,7 +43,7 @@ int xgvmi_blk_open(const char *const *targets, size_t count, const struct xgvmi_
 
 /* How a service is reached. Members that are 0 or NULL have their default. */
 struct xgvmi_blk_connect_options {
-    size_t      size;              /* sizeof(struct xgvmi_blk_connect_options), for later versions */
+    size_t      size;              /* sizeof(struct xgvmi_blk_connect_options), as above */
     const char *secret_file;       /* file with the secret of the service's initiators; necessary beyond loopback */
     const char *device;            /* RDMA device of this host; default: the first one. A process uses one. */
     uint64_t    reconnect_ms;      /* a call waits so long for a service that is gone, and repeats its request;

@@ -2,11 +2,12 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xgvmi_blk::disk::Disk;
-use xgvmi_blk::operate::{OpenArgs, Opener, Size, initiator_secret};
+use xgvmi_blk::operate::{OpenArgs, Opener, Period, Size, initiator_secret};
 use xgvmi_blk::{BlkError, Volume, client};
 
 /// Most targets of a volume.
@@ -92,7 +93,7 @@ impl From<BlkError> for Failure {
             | BlkError::Argument(_)
             | BlkError::NotATarget { .. } => libc::EINVAL,
             BlkError::Disconnected { .. } => libc::ENOTCONN,
-            BlkError::InUse { .. } => libc::EBUSY,
+            error if error.is_used_elsewhere() => libc::EBUSY,
             _ => libc::EIO,
         };
         Self {
@@ -149,23 +150,61 @@ unsafe fn text(text: *const c_char, what: &str) -> Result<String, Failure> {
         .to_owned())
 }
 
-/// The caller's options; nothing for null.
+/// Largest structure of options that a version may have.
+const OPTIONS_MAX: usize = 4096;
+
+/// Options of a caller. All members are integers and pointers, which may be zero.
+///
+/// # Safety
+/// All bytes zero are a valid value, and the first member is the size of the structure in the caller's version. Versions
+/// only add members, each of a pointer's size, at the end.
+unsafe trait Options: Sized {
+    /// Name of the structure in C.
+    const NAME: &'static str;
+}
+
+// SAFETY: a size, a pointer and two numbers of 64 bits.
+unsafe impl Options for XgvmiBlkOptions {
+    const NAME: &'static str = "xgvmi_blk_options";
+}
+
+// SAFETY: a size, two pointers and a number of 64 bits.
+unsafe impl Options for XgvmiBlkConnectOptions {
+    const NAME: &'static str = "xgvmi_blk_connect_options";
+}
+
+/// The caller's options; nothing for null. Members that the caller's version does not have are zero. Members that this
+/// version does not have must be zero.
 ///
 /// # Safety
 /// `options` is null, or a structure whose first member is its size in the caller's version.
-unsafe fn sized<'a, T>(options: *const T, name: &str) -> Result<Option<&'a T>, Failure> {
+unsafe fn sized<T: Options>(options: *const T) -> Result<Option<T>, Failure> {
     if options.is_null() {
         return Ok(None);
     }
     // SAFETY: the first member, which exists in each version.
     let size = unsafe { options.cast::<usize>().read() };
-    if size < size_of::<T>() {
+    let has_members = size >= size_of::<usize>() && size.is_multiple_of(size_of::<usize>());
+    if !has_members || size > OPTIONS_MAX {
         return Err(Failure::invalid(&format!(
-            "options.size is smaller than the structure: set it to sizeof(struct {name})"
+            "options.size is {size}: set it to sizeof(struct {})",
+            T::NAME
         )));
     }
-    // SAFETY: the structure has all members, as its size says.
-    Ok(Some(unsafe { &*options }))
+    // SAFETY: the caller promises `size` bytes.
+    let bytes = unsafe { std::slice::from_raw_parts(options.cast::<u8>(), size) };
+    let known = size.min(size_of::<T>());
+    if bytes[known..].iter().any(|byte| *byte != 0) {
+        return Err(Failure::invalid(&format!(
+            "options has members that library {} does not know: leave them zero, or install the library of the header",
+            env!("CARGO_PKG_VERSION")
+        )));
+    }
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: `known` bytes of both, which do not overlap: one is the caller's, the other one is new.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), value.as_mut_ptr().cast(), known) };
+    // SAFETY: whole members of the caller, and zero bytes, which the trait allows.
+    Ok(Some(unsafe { value.assume_init() }))
 }
 
 /// Stores a volume that `open` returns.
@@ -229,13 +268,14 @@ unsafe fn arguments(
     let targets = each.collect::<Result<Vec<_>, _>>()?;
     let mut args = OpenArgs::default();
     // SAFETY: the caller's promise.
-    if let Some(options) = unsafe { sized(options, "xgvmi_blk_options") }? {
+    if let Some(options) = unsafe { sized(options) }? {
         if !options.secret_file.is_null() {
             // SAFETY: the caller promises a string.
             let path = unsafe { text(options.secret_file, "options.secret_file") }?;
             args.secret_file = Some(PathBuf::from(path));
         }
-        args.target_timeout = Some(options.target_timeout_ms).filter(|limit| *limit != 0);
+        let limit = Some(options.target_timeout_ms).filter(|limit| *limit != 0);
+        args.target_timeout = limit.map(|limit| Period(Duration::from_millis(limit)));
         args.capacity = Some(Size(options.capacity)).filter(|size| size.0 != 0);
     }
     Ok((targets, args))
@@ -275,7 +315,7 @@ unsafe fn spec(
     // SAFETY: the caller's promise.
     let mut spec = client::Spec::new(&unsafe { text(service, "the service") }?);
     // SAFETY: the caller's promise.
-    let Some(options) = unsafe { sized(options, "xgvmi_blk_connect_options") }? else {
+    let Some(options) = unsafe { sized(options) }? else {
         return Ok(spec);
     };
     if !options.secret_file.is_null() {

@@ -74,6 +74,38 @@ static void compare(void)
     free(bytes);
 }
 
+/* Programs that were built with the header of another version: a smaller structure has the defaults for what it lacks, and
+ * a larger one is refused if it uses what this library does not know. */
+static void other_versions(const char *const *targets)
+{
+    struct {
+        size_t      size;
+        const char *secret_file;
+    } earlier = {sizeof(earlier), NULL};
+    struct {
+        struct xgvmi_blk_options known;
+        uint64_t                 later;
+    } later;
+    struct xgvmi_blk *other;
+
+    CHECK(xgvmi_blk_open(targets, 3, (const struct xgvmi_blk_options *)&earlier, &other) == 0);
+    CHECK(xgvmi_blk_close(other) == 0);
+    earlier.secret_file = "/nowhere/secret";
+    CHECK(xgvmi_blk_open(targets, 3, (const struct xgvmi_blk_options *)&earlier, &other) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "/nowhere/secret") != NULL);
+    memset(&later, 0, sizeof(later));
+    later.known.size = sizeof(later);
+    CHECK(xgvmi_blk_open(targets, 3, &later.known, &other) == 0);
+    CHECK(xgvmi_blk_close(other) == 0);
+    later.later = 1;
+    CHECK(xgvmi_blk_open(targets, 3, &later.known, &other) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "members that library") != NULL);
+    later.known.size = sizeof(later) - 1;
+    CHECK(xgvmi_blk_open(targets, 3, &later.known, &other) == -EINVAL);
+    later.known.size = SIZE_MAX - 7;
+    CHECK(xgvmi_blk_open(targets, 3, &later.known, &other) == -EINVAL);
+}
+
 static void refusals(const char *const *targets, const char *other)
 {
     struct xgvmi_blk *second = (struct xgvmi_blk *)1;
@@ -121,6 +153,7 @@ int main(int argc, char **argv)
 
     assert(argc == 5);
     CHECK(strchr(xgvmi_blk_version(), '.') != NULL);
+    other_versions(targets);
     CHECK(xgvmi_blk_open(targets, 3, NULL, &volume) == 0);
     CHECK(xgvmi_blk_size(volume) == SIZE && xgvmi_blk_block_size(volume) == 4096);
     CHECK(xgvmi_blk_targets(volume) == 3);

@@ -26,7 +26,7 @@ const TURN: u32 = 5;
 /// Longest wait for a state of the volume.
 const LIMIT: Duration = Duration::from_secs(120);
 /// A busy disk must not make a target absent. A killed target closes its connection.
-const TARGET_TIMEOUT_MS: &str = "60000";
+const TARGET_TIMEOUT: &str = "60s";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
 /// What `cargo xtask demo storage` passes.
@@ -96,7 +96,7 @@ impl Options {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
-        command.args(["--target-timeout", TARGET_TIMEOUT_MS]);
+        command.args(["--target-timeout", TARGET_TIMEOUT, "--stock-keys"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(&status);
         Ok((Running::saying(&mut command, " serves ")?, status))

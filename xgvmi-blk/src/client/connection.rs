@@ -104,12 +104,19 @@ pub(super) fn dial(
     let hello = Hello {
         pooled: spec.scheme != Scheme::Ksm,
         gvmi: host.gvmi().get(),
-        owner: host.owner().get(),
+        access_key: host.access_key().clone(),
+        stock: spec.scheme == Scheme::Stock,
         session,
         announcement,
     };
     let (link, welcome) = greet(spec, &hello, wait)?;
-    Ok((Pipe::new(link, Order::ByNumber, spec.limit), welcome))
+    let limit = answer_limit(spec, &welcome);
+    Ok((Pipe::new(link, Order::ByNumber, limit), welcome))
+}
+
+/// Longest wait for an answer: a request may wait for targets at the service, which is no reason to give the service up.
+fn answer_limit(spec: &Spec, welcome: &Welcome) -> Duration {
+    spec.limit + Duration::from_millis(welcome.wait_ms.into())
 }
 
 /// Connects and says hello.
@@ -176,5 +183,27 @@ impl Gate {
         let mut inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner);
         *inside -= 1;
         self.left.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request may wait for lost targets as long as the options of a service allow.
+    #[test]
+    fn an_initiator_waits_longer_than_its_service() {
+        let spec = Spec::new("service");
+        // Of a service with its defaults.
+        let wait = Duration::from_secs(50);
+        let welcome = Welcome {
+            geometry: Geometry::new(4096, 1).unwrap(),
+            volume: Id([0; 16]),
+            transfer_max: 1,
+            requests_max: 1,
+            prepared: 0,
+            wait_ms: u32::try_from(wait.as_millis()).unwrap(),
+        };
+        assert!(answer_limit(&spec, &welcome) >= wait + spec.limit);
     }
 }

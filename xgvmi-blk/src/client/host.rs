@@ -4,7 +4,7 @@ use super::spec::Scheme;
 use crate::error::{BlkError, Result};
 use std::path::Path;
 use ucx_sys::Ucp;
-use xgvmi_pool::{Gvmi, Mkey, OwnerUuid, Seal, VirtAddr};
+use xgvmi_pool::{AccessKey, Gvmi, Mkey, Seal, VirtAddr};
 use xgvmi_ucp::{ExportedRange, Exporter};
 use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, VerbsError};
 
@@ -34,10 +34,11 @@ impl Host {
     }
 
     fn open(name: Option<&str>) -> Result<Self> {
-        let random = xgvmi_daemon::random().map_err(keys)?;
+        let access_key = AccessKey::new(xgvmi_daemon::random_bytes().map_err(keys)?);
         let options = HostOptions {
             device: name,
-            owner: OwnerUuid::new(u64::try_from(random >> 64).unwrap_or(1)),
+            owner: access_key.owner(),
+            access_key,
             keys_ahead: KEYS_AHEAD,
         };
         Ok(Self {
@@ -63,8 +64,8 @@ impl Host {
         self.keys.gvmi()
     }
 
-    pub(super) fn owner(&self) -> OwnerUuid {
-        self.keys.owner()
+    pub(super) fn access_key(&self) -> &AccessKey {
+        self.keys.access_key()
     }
 
     /// Announcement of the pool's keys. Creates the first keys.

@@ -23,6 +23,7 @@ use host::Host;
 use slots::Slots;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use xgvmi_pool::AccessKey;
 
 pub use crate::frames::SECRET_CONTEXT;
 
@@ -91,7 +92,8 @@ impl Volume {
         let hello = Hello {
             pooled: false,
             gvmi: 0,
-            owner: number,
+            access_key: AccessKey::new(random_bytes()?),
+            stock: false,
             session: number,
             announcement: Vec::new(),
         };
@@ -201,8 +203,11 @@ impl Volume {
 
 /// A number that no other connection of the service has.
 fn random() -> Result<u64> {
-    let random = xgvmi_daemon::random().map_err(|error| BlkError::io("random bytes", error))?;
-    Ok(u64::try_from(random >> 64).unwrap_or(0))
+    random_bytes().map(u64::from_ne_bytes)
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N]> {
+    xgvmi_daemon::random_bytes().map_err(|error| BlkError::io("random bytes", error))
 }
 
 impl Disk for Volume {

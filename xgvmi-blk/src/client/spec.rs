@@ -39,7 +39,8 @@ pub struct Spec {
     pub copy_max: usize,
     /// Most requests under way. The service may allow fewer.
     pub requests_max: u32,
-    /// Longest wait for an answer. A service that takes longer counts as gone.
+    /// Longest wait for an answer, beyond the time that a request may wait for targets at the service. A service that takes
+    /// longer counts as gone.
     pub limit: Duration,
     /// A call that meets a lost connection tries to connect again for this time, and repeats its request.
     pub reconnect: Duration,

@@ -60,7 +60,7 @@ impl NbdMedium {
     /// Connects to the default export of the server at `socket`.
     ///
     /// # Errors
-    /// There is no such server, it does not accept any length, or it is read-only.
+    /// There is no such server, it does not accept any length, is read-only, or has no FLUSH.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let (stream, told) = connect(socket)?;
         if told.least > 1 {
@@ -70,6 +70,11 @@ impl NbdMedium {
         }
         if told.flags & export_flag::READ_ONLY != 0 {
             return Err(malformed("the NBD server is read-only"));
+        }
+        if told.flags & export_flag::FLUSH == 0 {
+            return Err(malformed(
+                "the NBD server has no FLUSH, so it cannot tell when data is durable: use another plugin or disk",
+            ));
         }
         Ok(Self {
             socket: socket.to_owned(),
@@ -258,10 +263,6 @@ impl Medium for NbdMedium {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // A server without FLUSH keeps nothing back.
-        if self.told.flags & export_flag::FLUSH == 0 {
-            return Ok(());
-        }
         self.request(FLUSH, 0, Data::None)
     }
 
@@ -329,6 +330,50 @@ mod tests {
         assert!(server.connections() <= CONNECTIONS_MAX);
         assert_eq!(server.connections(), medium.connections().open);
         server.drain();
+    }
+
+    /// A server that acknowledges writes and cannot flush: its target would acknowledge flushes that nothing carries out.
+    #[test]
+    fn a_server_without_flush_is_refused() {
+        for (flags, expect) in [
+            (export_flag::HAS_FLAGS, "no FLUSH"),
+            (export_flag::HAS_FLAGS | export_flag::READ_ONLY, "read-only"),
+            (export_flag::HAS_FLAGS | export_flag::FLUSH, ""),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("socket");
+            let listener = UnixListener::bind(&path).unwrap();
+            let server = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mine = handshake_flag::FIXED | handshake_flag::NO_ZEROES;
+                stream.write_all(&GREETING).unwrap();
+                stream.write_all(&mine.to_be_bytes()).unwrap();
+                // The client's flags and its GO.
+                let _: [u8; 4 + 16 + 8] = take(&mut stream).unwrap();
+                let size = [
+                    &[0; 2][..],
+                    &(1u64 << 20).to_be_bytes(),
+                    &flags.to_be_bytes(),
+                ];
+                for (kind, data) in [(reply::INFO, size.concat()), (reply::ACK, Vec::new())] {
+                    let length = u32::try_from(data.len()).unwrap();
+                    let head = [
+                        &OPTION_REPLY_MAGIC.to_be_bytes()[..],
+                        &option::GO.to_be_bytes(),
+                        &kind.to_be_bytes(),
+                        &length.to_be_bytes(),
+                    ];
+                    stream.write_all(&head.concat()).unwrap();
+                    stream.write_all(&data).unwrap();
+                }
+            });
+            let connected = NbdMedium::connect(&path);
+            server.join().unwrap();
+            match connected {
+                Ok(_) => assert!(expect.is_empty(), "{expect}"),
+                Err(error) => assert!(error.to_string().contains(expect), "{error}"),
+            }
+        }
     }
 
     fn export() -> Export {

@@ -4,6 +4,7 @@
 //! out. Replies leave in the order in which the requests are done, as the protocol allows. A thread more is started when
 //! all others are busy.
 
+use super::answer::Answer;
 use super::export::Export;
 use super::handshake::{Chosen, broken};
 use super::transmit;
@@ -14,7 +15,7 @@ use std::thread::{Builder, Scope};
 
 /// Most requests of a connection that are carried out at once.
 pub const REQUESTS_MAX: usize = 16;
-/// Most bytes of the READs and WRITEs of a connection that are carried out at once: a single one of any length fits.
+/// Most bytes of the READs and WRITEs of a connection that have no whole reply: a single one of any length fits.
 const BYTES_MAX: u32 = LENGTH_MAX;
 /// Longer buffers are given back after a request.
 const KEPT: usize = 1 << 20;
@@ -26,7 +27,7 @@ struct State {
     threads: usize,
     /// Threads that wait for their turn to read.
     waiting: usize,
-    /// Bytes of the READs and WRITEs under way.
+    /// Bytes of the READs and WRITEs that have no whole reply.
     bytes: u32,
     /// No more requests are read.
     ended: bool,
@@ -71,7 +72,10 @@ pub(super) fn serve<R: Read + Send, W: Write + Send>(
         hang_up,
     };
     std::thread::scope(|scope| connection.work(scope));
-    let error = connection.state().error.take();
+    let mut state = connection.state();
+    // Of a request whose data did not arrive.
+    export.unbuffer(state.bytes);
+    let error = state.error.take();
     error.map_or(Ok(()), Err)
 }
 
@@ -88,7 +92,7 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
     /// Reads and carries out requests, in turn with the other threads.
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let mut buffer = Vec::new();
-        let mut reply = Vec::new();
+        let mut reply = Answer::default();
         loop {
             self.state().waiting += 1;
             let mut reader = locked(&self.reader);
@@ -113,15 +117,15 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
                 self.chosen,
                 (&request, &mut buffer),
             );
+            let written = reply.write(&mut *locked(&self.writer), &buffer);
+            buffer.truncate(KEPT);
+            buffer.shrink_to(KEPT);
+            // A client that reads no replies keeps its own requests waiting.
             self.give(taken(&request));
-            if let Err(error) = locked(&self.writer).write_all(&reply) {
+            if let Err(error) = written {
                 self.end(Err(error));
                 (self.hang_up)();
                 return;
-            }
-            for bytes in [&mut buffer, &mut reply] {
-                bytes.truncate(KEPT);
-                bytes.shrink_to(KEPT);
             }
         }
     }
@@ -168,10 +172,12 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         state.bytes += bytes;
+        self.export.buffer(bytes);
     }
 
     fn give(&self, bytes: u32) {
         self.state().bytes -= bytes;
+        self.export.unbuffer(bytes);
         // Only the thread whose turn it is waits.
         self.freed.notify_one();
     }

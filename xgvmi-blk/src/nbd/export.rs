@@ -4,12 +4,15 @@ use super::wire::{LENGTH_MAX, export_flag};
 use crate::disk::Disk;
 use crate::geometry::SECTOR;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A volume and its name.
 #[derive(Clone)]
 pub struct Export {
     volume: Arc<dyn Disk>,
     name: String,
+    /// Bytes of requests that have no whole reply.
+    buffered: Arc<AtomicU64>,
 }
 
 impl std::fmt::Debug for Export {
@@ -27,6 +30,7 @@ impl Export {
         Self {
             volume,
             name: name.to_owned(),
+            buffered: Arc::default(),
         }
     }
 
@@ -34,6 +38,20 @@ impl Export {
     #[must_use]
     pub fn volume(&self) -> &dyn Disk {
         self.volume.as_ref()
+    }
+
+    /// Bytes of the READs and WRITEs of all clients that have no whole reply. Each client has 32 MiB at most.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> u64 {
+        self.buffered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn buffer(&self, bytes: u32) {
+        self.buffered.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn unbuffer(&self, bytes: u32) {
+        self.buffered.fetch_sub(bytes.into(), Ordering::Relaxed);
     }
 
     pub(super) fn name(&self) -> &str {

@@ -1,6 +1,7 @@
 //! An NBD server for one volume on a Unix socket: fixed newstyle handshake, structured replies, block status, flush, FUA,
 //! trim, write zeroes, several connections, several requests of each at once.
 
+mod answer;
 mod client;
 mod connection;
 mod export;

@@ -12,6 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use xgvmi_daemon::accept_patiently;
 
 /// Most connections at once. Each may hold buffers of 32 MiB for the data of requests.
 pub const CONNECTIONS_MAX: usize = 32;
@@ -39,6 +40,12 @@ impl Server {
         }
     }
 
+    /// Bytes of requests that have no whole reply. Each connection has 32 MiB at most.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> u64 {
+        self.export.buffered_bytes()
+    }
+
     /// Number of connections.
     #[must_use]
     pub fn connections(&self) -> usize {
@@ -56,10 +63,10 @@ impl Server {
     /// The socket fails.
     pub fn run(self: &Arc<Self>) -> io::Result<()> {
         for number in 0.. {
-            let stream = match self.listener.accept() {
+            let tell = |error: &io::Error| say(format_args!("no client is accepted: {error}"));
+            let stream = match accept_patiently(|| self.listener.accept(), tell) {
                 Ok((stream, _)) => stream,
                 Err(_) if self.drains.load(Ordering::SeqCst) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error),
             };
             let stream = Arc::new(stream);

@@ -1,5 +1,6 @@
 //! Requests: what they may be, what they do, and their replies.
 
+use super::answer::Answer;
 use super::export::Export;
 use super::handshake::{CONTEXT, Chosen, broken};
 use super::wire::{
@@ -10,6 +11,7 @@ use crate::error::BlkError;
 use crate::geometry::SECTOR;
 use crate::say::say;
 use std::io::{self, Read};
+use std::ops::Range;
 
 /// Most extents of a reply to BLOCK_STATUS.
 const EXTENTS_MAX: usize = 1024;
@@ -42,7 +44,7 @@ pub(super) fn take_data<S: Read>(
 
 /// Carries out a request and adds its reply to `out`.
 pub(super) fn answer(
-    out: &mut Vec<u8>,
+    out: &mut Answer,
     export: &Export,
     chosen: Chosen,
     (request, buffer): (&Request, &mut Vec<u8>),
@@ -54,14 +56,14 @@ pub(super) fn answer(
     });
     match (done, request.command) {
         (Err(refusal), _) => refuse(out, request, chosen, &refusal),
-        (Ok(Some(data)), _) => out.extend(one_chunk(request, chunk::BLOCK_STATUS, &data)),
+        (Ok(Some(data)), _) => out.own(&one_chunk(request, chunk::BLOCK_STATUS, &data)),
         (Ok(None), Command::Read) if chosen.structured => send_data(out, export, request, buffer),
         (Ok(None), Command::Read) => {
-            out.extend(simple(request, 0));
-            out.extend_from_slice(buffer);
+            out.own(&simple(request, 0));
+            out.data(0..buffer.len());
         }
-        (Ok(None), _) if chosen.structured => out.extend(one_chunk(request, chunk::NONE, &[])),
-        (Ok(None), _) => out.extend(simple(request, 0)),
+        (Ok(None), _) if chosen.structured => out.own(&one_chunk(request, chunk::NONE, &[])),
+        (Ok(None), _) => out.own(&simple(request, 0)),
     }
 }
 
@@ -192,7 +194,7 @@ fn extents(export: &Export, request: &Request) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Answers a read with chunks: data and holes.
-fn send_data(out: &mut Vec<u8>, export: &Export, request: &Request, bytes: &[u8]) {
+fn send_data(out: &mut Answer, export: &Export, request: &Request, bytes: &[u8]) {
     let fragments = request.flags & request_flag::DF == 0 && request.length >= HOLES_FROM;
     // The states may be newer than the bytes: only bytes that are zero are sent as a hole.
     let runs = if fragments {
@@ -204,62 +206,48 @@ fn send_data(out: &mut Vec<u8>, export: &Export, request: &Request, bytes: &[u8]
         Vec::new()
     };
     let mut done = 0;
-    out.reserve(bytes.len() + 64);
     for run in runs {
         let length = usize::try_from(run.length)
             .unwrap_or(usize::MAX)
             .min(bytes.len() - done);
-        let part = &bytes[done..done + length];
-        let is_hole = run.zero && part.iter().all(|byte| *byte == 0);
-        push_run(
-            out,
-            request,
-            (done, part),
-            (is_hole, done + length == bytes.len()),
-        );
+        let part = done..done + length;
+        let is_hole = run.zero && bytes[part.clone()].iter().all(|byte| *byte == 0);
         done += length;
+        push_run(out, request, part, (is_hole, done == bytes.len()));
     }
     if done < bytes.len() {
-        push_run(out, request, (done, &bytes[done..]), (false, true));
+        push_run(out, request, done..bytes.len(), (false, true));
     }
 }
 
 /// Adds a chunk of data or a hole.
-fn push_run(
-    out: &mut Vec<u8>,
-    request: &Request,
-    (at, part): (usize, &[u8]),
-    (hole, last): (bool, bool),
-) {
-    let offset = request.offset + at as u64;
+fn push_run(out: &mut Answer, request: &Request, part: Range<usize>, (hole, last): (bool, bool)) {
+    let offset = request.offset + part.start as u64;
     let flags = if last { chunk::DONE } else { 0 };
     // Cannot be cut: a read has at most 32 MiB.
     let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
     if hole {
-        out.extend(chunk_header(request, (flags, chunk::OFFSET_HOLE), 12));
-        out.extend(offset.to_be_bytes());
-        out.extend(length.to_be_bytes());
+        out.own(&chunk_header(request, (flags, chunk::OFFSET_HOLE), 12));
+        out.own(&offset.to_be_bytes());
+        out.own(&length.to_be_bytes());
     } else {
-        out.extend(chunk_header(
-            request,
-            (flags, chunk::OFFSET_DATA),
-            length + 8,
-        ));
-        out.extend(offset.to_be_bytes());
-        out.extend_from_slice(part);
+        let header = chunk_header(request, (flags, chunk::OFFSET_DATA), length + 8);
+        out.own(&header);
+        out.own(&offset.to_be_bytes());
+        out.data(part);
     }
 }
 
-fn refuse(out: &mut Vec<u8>, request: &Request, chosen: Chosen, (code, text): &Refusal) {
+fn refuse(out: &mut Answer, request: &Request, chosen: Chosen, (code, text): &Refusal) {
     if !chosen.structured {
-        out.extend(simple(request, *code));
+        out.own(&simple(request, *code));
         return;
     }
     let text = &text.as_bytes()[..text.len().min(usize::from(u16::MAX))];
     // Cannot be cut: shortened above.
     let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
     let data = [&code.to_be_bytes()[..], &length.to_be_bytes(), text].concat();
-    out.extend(one_chunk(request, chunk::ERROR, &data));
+    out.own(&one_chunk(request, chunk::ERROR, &data));
 }
 
 fn simple(request: &Request, error: u32) -> Vec<u8> {

@@ -1,21 +1,23 @@
 //! The parts of the command `xgvmi-blk`: options, opening of volumes, and the processes that serve them.
 
+mod asking;
 mod common;
 mod daemon;
 mod export;
 mod opener;
 mod options;
+mod period;
 mod service;
 mod status;
 mod target;
 
+pub use asking::show_status;
 pub use common::{initiator_secret, tell};
 pub use daemon::Daemon;
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
 pub use options::{ExportArgs, OpenArgs, ServiceArgs, Size, TargetArgs};
+pub use period::Period;
 pub use service::service;
-pub use status::{
-    ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus, show_status,
-};
+pub use status::{ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus};
 pub use target::target;

@@ -1,5 +1,6 @@
 //! Options of the processes: flags override a file, the file overrides defaults.
 
+use super::period::Period;
 use crate::service::{TRANSFER_MAX, WORKERS_MAX};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -10,6 +11,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use xgvmi_daemon::config::{read_toml, within};
+
+/// Default of `--target-timeout`.
+const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default of `--outage-limit`.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(20);
+/// Longest of both.
+const PERIOD_MAX: Duration = Duration::from_mins(10);
 
 /// A number of bytes: `4096`, `64K`, `10G`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,14 +76,19 @@ pub struct OpenArgs {
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: address, in milliseconds. A slower one counts as absent if the
-    /// two others hold everything [default: 5000].
-    #[arg(long, value_name = "MS")]
-    pub target_timeout: Option<u64>,
-    /// Longest wait of a request for targets that it cannot do without, in milliseconds: for a slow one, and for one that
-    /// returns. Then the request fails [default: 20000].
-    #[arg(long, value_name = "MS")]
-    pub outage_limit: Option<u64>,
+    /// Longest wait for an answer of a target at a tcp: address, as 200ms, 5s or 2m. A slower one counts as absent if the
+    /// two others hold everything [default: 5s].
+    #[arg(long, value_name = "TIME")]
+    pub target_timeout: Option<Period>,
+    /// Longest wait of a request for targets that it cannot do without, as 200ms, 5s or 2m: for a slow one, and for one
+    /// that returns. Then the request fails. 0s: requests do not wait [default: 20s].
+    #[arg(long, value_name = "TIME")]
+    pub outage_limit: Option<Period>,
+    /// Open the volume also if another process is connected to targets at tcp: addresses and owns them. All requests of
+    /// the other process fail from then on.
+    #[arg(long)]
+    #[serde(skip)]
+    pub take_over: bool,
 }
 
 impl OpenArgs {
@@ -86,6 +99,7 @@ impl OpenArgs {
             secret_file: self.secret_file.or(file.secret_file),
             target_timeout: self.target_timeout.or(file.target_timeout),
             outage_limit: self.outage_limit.or(file.outage_limit),
+            take_over: self.take_over,
         }
     }
 
@@ -94,12 +108,17 @@ impl OpenArgs {
     /// # Errors
     /// It is out of range.
     pub fn outage_limit(&self) -> Result<Duration> {
-        let limit_ms = self.outage_limit.unwrap_or(20_000);
-        Ok(Duration::from_millis(within(
-            "outage-limit",
-            limit_ms,
-            0..=600_000,
-        )?))
+        let limit = self.outage_limit.map_or(OUTAGE_LIMIT, |limit| limit.0);
+        period("outage-limit", limit, Duration::ZERO)
+    }
+
+    /// Longest time that a request waits for targets: it may begin to wait for a silent one just before it waits for one
+    /// that returns, and once more for its answer.
+    ///
+    /// # Errors
+    /// A limit is out of range.
+    pub fn longest_wait(&self) -> Result<Duration> {
+        Ok(2 * (self.outage_limit()? + self.target_limit()?))
     }
 
     /// Longest wait for an answer of a target.
@@ -107,12 +126,8 @@ impl OpenArgs {
     /// # Errors
     /// It is out of range.
     pub fn target_limit(&self) -> Result<Duration> {
-        let limit_ms = self.target_timeout.unwrap_or(5000);
-        Ok(Duration::from_millis(within(
-            "target-timeout",
-            limit_ms,
-            1..=600_000,
-        )?))
+        let limit = self.target_timeout.map_or(TARGET_TIMEOUT, |limit| limit.0);
+        period("target-timeout", limit, Duration::from_millis(1))
     }
 }
 
@@ -342,6 +357,10 @@ pub struct ServiceArgs {
     /// Move data by RDMA READ and WRITE instead of the adapter's DMA engine.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub rdma: Option<bool>,
+    /// Also serve initiators with keys of stock UCX's own pool. Every process knows their access key, so each initiator
+    /// may name the exported memory of programs with stock UCX: for comparisons.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub stock_keys: Option<bool>,
     /// Time for requests under way after SIGTERM, in seconds [default: 10].
     #[arg(long, value_name = "S")]
     pub drain_limit_s: Option<u64>,
@@ -352,7 +371,7 @@ pub struct ServiceArgs {
 }
 
 /// Names that the file of a service may have. A flattened structure cannot refuse others by itself.
-const SERVICE_NAMES: [&str; 13] = [
+const SERVICE_NAMES: [&str; 14] = [
     "targets",
     "capacity",
     "secret-file",
@@ -364,6 +383,7 @@ const SERVICE_NAMES: [&str; 13] = [
     "workers",
     "transfer-mib",
     "rdma",
+    "stock-keys",
     "drain-limit-s",
     "status-socket",
 ];
@@ -392,6 +412,7 @@ impl ServiceArgs {
             workers: self.workers.or(file.workers),
             transfer_mib: self.transfer_mib.or(file.transfer_mib),
             rdma: self.rdma.or(file.rdma),
+            stock_keys: self.stock_keys.or(file.stock_keys),
             drain_limit_s: self.drain_limit_s.or(file.drain_limit_s),
             status_socket: self.status_socket.or(file.status_socket),
         };
@@ -448,6 +469,13 @@ impl ServiceArgs {
     pub fn drain_limit(&self) -> Result<Duration> {
         drain_limit(self.drain_limit_s)
     }
+}
+
+fn period(name: &str, time: Duration, least: Duration) -> Result<Duration> {
+    if (least..=PERIOD_MAX).contains(&time) {
+        return Ok(time);
+    }
+    bail!("{name} is {time:?}; it must be from {least:?} to {PERIOD_MAX:?}")
 }
 
 fn drain_limit(limit_s: Option<u64>) -> Result<Duration> {
@@ -534,7 +562,7 @@ mod tests {
         assert_eq!(found.capacity, Some(Size(5 << 20)));
         assert_eq!(target(&["/b"]).unwrap().listen().port(), 7710);
         let options = file(
-            "targets = ['a', 'b']\nsocket = 's'\ncapacity = 4096\ntarget-timeout = 70\noutage-limit = 0",
+            "targets = ['a', 'b']\nsocket = 's'\ncapacity = 4096\ntarget-timeout = '70ms'\noutage-limit = '0s'",
         );
         let found = export(&["--config", path(&options), "--name", "n"]).unwrap();
         assert_eq!(found.targets, ["a", "b"]);
@@ -544,6 +572,10 @@ mod tests {
             Duration::from_millis(70)
         );
         assert!(found.open.outage_limit().unwrap().is_zero());
+        assert_eq!(
+            found.open.longest_wait().unwrap(),
+            Duration::from_millis(140)
+        );
         assert_eq!(found.drain_limit().unwrap(), Duration::from_secs(10));
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!(
@@ -587,13 +619,28 @@ mod tests {
         check(export(&["--socket", "s"]), "no targets");
         check(export(&["a", "--memory", "1M", "--socket", "s"]), "exclude");
         check(
-            export(&["a", "b", "--socket", "s", "--target-timeout", "0"]),
-            "target-timeout is 0",
+            export(&["a", "b", "--socket", "s", "--target-timeout", "0s"]),
+            "target-timeout is 0ns; it must be from 1ms to 600s",
         );
         check(
-            export(&["a", "b", "--socket", "s", "--outage-limit", "600001"]),
-            "outage-limit is 600001",
+            export(&["a", "b", "--socket", "s", "--outage-limit", "601s"]),
+            "outage-limit is 601s",
         );
+        // The form without a unit, which was in milliseconds.
+        for option in ["target-timeout", "outage-limit"] {
+            let flag = format!("--{option}");
+            let expect = "20 has no unit: give 20ms for milliseconds, or 20s for seconds";
+            check(export(&["a", "b", "--socket", "s", &flag, "20"]), expect);
+            check(service(&["a", "b", &flag, "20"]), expect);
+            for value in ["20", "'20'"] {
+                let options = file(&format!(
+                    "socket = 's'\ntargets = ['a', 'b']\n{option} = {value}"
+                ));
+                check(export(&["--config", path(&options)]), expect);
+                let options = file(&format!("targets = ['a', 'b']\n{option} = {value}"));
+                check(service(&["--config", path(&options)]), expect);
+            }
+        }
         check(
             export(&["a", "b", "--socket", "s", "--drain-limit-s", "3601"]),
             "drain-limit-s is 3601",

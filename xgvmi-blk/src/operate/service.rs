@@ -33,6 +33,8 @@ pub fn service(args: ServiceArgs) -> Result<()> {
         workers: args.workers()?,
         transfer_max: args.transfer_max()?,
         rdma: args.rdma.unwrap_or(false),
+        stock_keys: args.stock_keys.unwrap_or(false),
+        wait: args.open.longest_wait()?,
         secrets,
     };
     let service = Arc::new(Service::new(Arc::clone(&volume), &options).context("the adapter")?);
@@ -48,6 +50,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
     let ended = daemon
         .run(
             move || serving.serve(&listener),
+            Some(Arc::clone(&volume)),
             |daemon| {
                 Status::Service(ServiceProcessStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -76,6 +79,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
                 limit.as_secs()
             ));
         }
+        // Fails at once for a volume that another process has opened.
         drained = volume.flush();
     }
     ended.leave();

@@ -7,19 +7,19 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
-use xgvmi_daemon::{Metrics, status};
+use xgvmi_daemon::Metrics;
 
 /// Options of `xgvmi-blk status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// The --status-socket of the process [default: that of `xgvmi-blk export` in $RUNTIME_DIRECTORY or
-    /// $XDG_RUNTIME_DIR].
+    /// $XDG_RUNTIME_DIR, else that of the one export among the systemd units, in /run/xgvmi-blk-*].
     #[arg(long, value_name = "FILE")]
     pub socket: Option<PathBuf>,
-    /// The target at this port, in the default socket.
+    /// The target at this port, in its default socket or that of its systemd unit.
     #[arg(long, value_name = "PORT", conflicts_with = "socket")]
     pub target: Option<u16>,
-    /// The service at this port, in the default socket.
+    /// The service at this port, in its default socket or that of its systemd unit.
     #[arg(long, value_name = "PORT", conflicts_with_all = ["socket", "target"])]
     pub service: Option<u16>,
     /// As JSON.
@@ -45,6 +45,8 @@ pub struct ExportStatus {
     pub name: String,
     /// NBD clients.
     pub clients: usize,
+    /// Bytes of their requests that have no whole reply.
+    pub buffered_bytes: u64,
     /// State and counters of the volume.
     pub volume: VolumeStatus,
 }
@@ -114,29 +116,6 @@ pub enum Status {
     Target(TargetProcessStatus),
 }
 
-/// Asks a running process for its state and shows it.
-///
-/// # Errors
-/// There is no such process, or its answer is no status.
-pub fn show_status(args: &StatusArgs) -> Result<String> {
-    let name = match (args.target, args.service) {
-        (Some(port), _) => format!("xgvmi-blk-target-{port}"),
-        (None, Some(port)) => format!("xgvmi-blk-service-{port}"),
-        (None, None) => "xgvmi-blk-export".to_owned(),
-    };
-    let socket = args.socket.clone().or_else(|| status::default_path(&name));
-    let socket = socket.context(
-        "neither $RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR is set: give --socket FILE, the process's --status-socket",
-    )?;
-    let text = status::ask(&socket)?;
-    let state = Status::parse(&text).with_context(|| socket.display().to_string())?;
-    Ok(match (args.json, args.prom) {
-        (true, _) => text,
-        (_, true) => state.prometheus(),
-        _ => state.to_string(),
-    })
-}
-
 impl Status {
     /// Parses the answer of a process.
     ///
@@ -179,6 +158,8 @@ impl ExportStatus {
         let uptime = "Time since the start.";
         m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
         m.gauge("xgvmi_blk_clients", "NBD clients.", self.clients as u64);
+        let buffered = "Bytes of requests of NBD clients that have no whole reply.";
+        m.gauge("xgvmi_blk_buffered_bytes", buffered, self.buffered_bytes);
         volume_metrics(volume, m);
     }
 }
@@ -416,6 +397,7 @@ mod tests {
             socket: "s".to_owned(),
             name: String::new(),
             clients: 3,
+            buffered_bytes: 4,
             volume: VolumeStatus {
                 volume: "id".to_owned(),
                 size: 4096,
@@ -573,6 +555,7 @@ mod tests {
                     "xgvmi_blk_target_missing_blocks{role=\"data_2\"} 9",
                     "xgvmi_blk_corrupt_halves_total 16",
                     "xgvmi_blk_clients 3",
+                    "xgvmi_blk_buffered_bytes 4",
                 ][..],
                 &["absent: it is gone, lacks 9 blocks", "15 halves repaired"][..],
             ),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError, poll};
-use xgvmi_pool::{Gvmi, OwnerUuid};
+use xgvmi_pool::{AccessKey, Gvmi, OwnerUuid};
 
 /// Longest wait for an initiator that does not read its answers.
 const UNREAD: Duration = Duration::from_secs(10);
@@ -19,8 +19,8 @@ pub(super) struct Connections(Mutex<Known>);
 struct Known {
     /// Number of connections of each owner of keys. When the last one ends, the owner's aliases end.
     owners: HashMap<u64, u32>,
-    /// The connection of each session.
-    sessions: HashMap<u64, Arc<Connection>>,
+    /// The connection of each session of an owner.
+    sessions: HashMap<(u64, u64), Arc<Connection>>,
 }
 
 impl Connections {
@@ -34,6 +34,7 @@ impl Connections {
         let old = {
             let mut known = self.known();
             *known.owners.entry(owner).or_default() += 1;
+            let session = (owner, session);
             known.sessions.insert(session, Arc::clone(connection))
         };
         if let Some(old) = old {
@@ -46,6 +47,7 @@ impl Connections {
     pub(super) fn leave(&self, session: u64, connection: &Arc<Connection>) -> bool {
         let owner = connection.keys.owner.get();
         let mut known = self.known();
+        let session = (owner, session);
         let present = known.sessions.get(&session);
         if present.is_some_and(|present| Arc::ptr_eq(present, connection)) {
             known.sessions.remove(&session);
@@ -63,11 +65,14 @@ impl Connections {
 }
 
 /// Whose keys a connection uses.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Keys {
     pub(super) pooled: bool,
     pub(super) gvmi: Gvmi,
+    /// Follows from the access key of the hello: no initiator can name another one's keys.
     pub(super) owner: OwnerUuid,
+    /// What the adapter asks for before it makes an alias.
+    pub(super) access: AccessKey,
 }
 
 /// A connection that has said hello.

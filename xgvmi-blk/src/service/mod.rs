@@ -21,13 +21,16 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use worker::Worker;
-use xgvmi_daemon::{Budget, LinkError, Secret};
+use xgvmi_daemon::{Admission, Budget, LinkError, Secret, accept_patiently};
 use xgvmi_pool::{AliasPolicy, DpuHooks};
 use xgvmi_verbs::{Adapter, Transport};
 
 /// Most initiators at once.
 pub const CONNECTIONS_MAX: usize = 16;
+/// Most connections that have not proved the secret and said hello.
+const VISITORS_MAX: usize = 64;
 /// Longest transfer of one request that an option may allow.
 pub const TRANSFER_MAX: u32 = 32 << 20;
 /// Most workers.
@@ -46,6 +49,10 @@ pub struct ServiceOptions {
     pub transfer_max: u32,
     /// Move data by RDMA READ and WRITE also if the adapter has a DMA engine.
     pub rdma: bool,
+    /// Serve initiators whose keys have the access key of stock UCX, which every process knows.
+    pub stock_keys: bool,
+    /// Longest time that a request waits for targets. Initiators wait longer than that for an answer.
+    pub wait: Duration,
     /// Secrets, one of which initiators must prove. Without any, everyone is trusted.
     pub secrets: Vec<Secret>,
 }
@@ -57,6 +64,8 @@ impl Default for ServiceOptions {
             workers: 4,
             transfer_max: 4 << 20,
             rdma: false,
+            stock_keys: false,
+            wait: Duration::ZERO,
             secrets: Vec::new(),
         }
     }
@@ -111,13 +120,15 @@ impl Service {
             volume,
             transfer_max: options.transfer_max.clamp(1 << 20, TRANSFER_MAX),
             rdma: options.rdma,
+            stock_keys: options.stock_keys,
+            wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
             secrets: RwLock::new(options.secrets.clone()),
             budget: Budget::new(BUDGET),
             // Initiators that keep to their limit never find it full.
             queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
             connections: Connections::default(),
             counters: Counters::default(),
-            open: AtomicUsize::new(0),
+            admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             under_way: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
             hooks,
@@ -154,7 +165,7 @@ impl Service {
             failed: get(&counters.failed),
             fetched_bytes: get(&counters.fetched),
             delivered_bytes: get(&counters.delivered),
-            initiators: self.shared.open.load(Ordering::Relaxed) as u64,
+            initiators: self.shared.admission.admitted() as u64,
             aliases_created: aliases.creates,
             alias_hits: aliases.hits,
         }
@@ -184,33 +195,21 @@ impl Service {
     /// The socket fails.
     pub fn serve(&self, listener: &TcpListener) -> io::Result<()> {
         loop {
-            let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
+            let tell = |error: &io::Error| say(format_args!("no initiator is accepted: {error}"));
+            let (stream, _) = accept_patiently(|| listener.accept(), tell)?;
             if self.shared.is_draining() {
                 continue;
             }
-            let open = &self.shared.open;
-            if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                open.fetch_sub(1, Ordering::Relaxed);
-                say(format_args!(
-                    "an initiator was refused: {CONNECTIONS_MAX} are connected"
-                ));
-                continue;
-            }
             let shared = Arc::clone(&self.shared);
-            let work = move || {
-                match session::serve(&shared, stream) {
+            let started = self.shared.admission.arrive(&stream).and_then(|visitor| {
+                let work = move || match session::serve(&shared, stream, visitor) {
                     Ok(()) | Err(LinkError::Closed) => {}
                     Err(error) => say(format_args!("an initiator is disconnected: {error}")),
-                }
-                shared.open.fetch_sub(1, Ordering::Relaxed);
-            };
-            let thread = std::thread::Builder::new().name("initiator".to_owned());
-            if let Err(error) = thread.spawn(work) {
-                open.fetch_sub(1, Ordering::Relaxed);
+                };
+                let thread = std::thread::Builder::new().name("initiator".to_owned());
+                thread.spawn(work)
+            });
+            if let Err(error) = started {
                 say(format_args!("an initiator was refused: {error}"));
             }
         }

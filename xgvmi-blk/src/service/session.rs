@@ -4,12 +4,13 @@ use super::connection::{Connection, Keys};
 use super::queue::Job;
 use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
+use crate::say::say;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use xgvmi_daemon::{Link, LinkError, poll};
-use xgvmi_pool::{AnnounceError, Gvmi, OwnerUuid};
+use xgvmi_daemon::{Link, LinkError, Visitor, poll};
+use xgvmi_pool::{AccessKey, AnnounceError, Gvmi};
 
 /// Time limit of an initiator's first frame.
 const HELLO: Duration = Duration::from_secs(10);
@@ -17,7 +18,7 @@ const HELLO: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Serves a connection until it ends.
-pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError> {
+pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Result<(), LinkError> {
     let mut link = Link::called(stream, PROTOCOL, &shared.secrets(), &shared.budget)?;
     let hello = match hello(&mut link) {
         Ok(Some(hello)) => hello,
@@ -30,6 +31,21 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError>
             return Err(error);
         }
     };
+    let _place = match visitor.admit() {
+        Ok(place) => place,
+        Err(full) => {
+            link.refuse(&full.to_string());
+            say(format_args!("an initiator was refused: {full}"));
+            return Ok(());
+        }
+    };
+    if hello.stock && !shared.stock_keys {
+        link.refuse(
+            "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
+             --stock-keys to compare",
+        );
+        return Ok(());
+    }
     let Some(prepared) = prepare(shared, &mut link, &hello) else {
         return Ok(());
     };
@@ -37,7 +53,12 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError>
     let keys = Keys {
         pooled: hello.pooled,
         gvmi: Gvmi::new(hello.gvmi),
-        owner: OwnerUuid::new(hello.owner),
+        owner: hello.access_key.owner(),
+        access: if hello.stock {
+            AccessKey::UCX_COMPATIBLE
+        } else {
+            hello.access_key
+        },
     };
     let connection = Connection::new(keys, link);
     shared.connections.enter(hello.session, &connection);
@@ -47,6 +68,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream) -> Result<(), LinkError>
         transfer_max: shared.transfer_max,
         requests_max: REQUESTS_MAX,
         prepared,
+        wait_ms: shared.wait_ms,
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));
@@ -81,7 +103,10 @@ fn prepare(shared: &Shared, link: &mut Link, hello: &Hello) -> Option<u32> {
     if !hello.pooled || hello.announcement.is_empty() {
         return Some(0);
     }
-    match shared.hooks.receive(&hello.announcement) {
+    match shared
+        .hooks
+        .receive_with(&hello.announcement, &hello.access_key)
+    {
         Ok((_, aliases)) => Some(u32::try_from(aliases.ready).unwrap_or(u32::MAX)),
         // Connections of one process may overtake each other. The newer announcement has all keys of this one.
         Err(AnnounceError::Replayed { .. }) => Some(0),

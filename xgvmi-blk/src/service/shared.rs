@@ -5,7 +5,7 @@ use super::queue::Queue;
 use crate::volume::Volume;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use xgvmi_daemon::{Budget, Secret};
+use xgvmi_daemon::{Admission, Budget, Secret};
 use xgvmi_pool::DpuHooks;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_verbs::Adapter;
@@ -29,12 +29,14 @@ pub(super) struct Shared {
     pub(super) volume: Arc<Volume>,
     pub(super) transfer_max: u32,
     pub(super) rdma: bool,
+    pub(super) stock_keys: bool,
+    pub(super) wait_ms: u32,
     pub(super) secrets: RwLock<Vec<Secret>>,
     pub(super) budget: Budget,
     pub(super) queue: Queue,
     pub(super) connections: Connections,
     pub(super) counters: Counters,
-    pub(super) open: AtomicUsize,
+    pub(super) admission: Arc<Admission>,
     /// Requests that have arrived and have no answer.
     pub(super) under_way: AtomicUsize,
     /// No further request is taken.

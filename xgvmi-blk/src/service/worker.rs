@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AccessKey, Alias, AliasDevice as _, AliasRef, Lkey, Mkey, RemoteKey, VirtAddr};
+use xgvmi_pool::{Alias, AliasDevice as _, AliasRef, Lkey, Mkey, RemoteKey, VirtAddr};
 use xgvmi_verbs::{Buffer, Direction, Engine, EngineOptions, Transport, VerbsError};
 
 /// Time limit of one copy. A request has a few MiB, which take milliseconds.
@@ -78,7 +78,7 @@ impl Worker {
             let outcome = if connection.has_ended() {
                 Outcome::Failed("the connection has ended".to_owned())
             } else {
-                self.carry_out(connection.keys, request.call)
+                self.carry_out(&connection.keys, request.call)
             };
             if !matches!(outcome, Outcome::Done | Outcome::Extents(_)) {
                 add(&self.shared.counters.failed, 1);
@@ -88,7 +88,7 @@ impl Worker {
         }
     }
 
-    fn carry_out(&mut self, keys: Keys, call: Call) -> Outcome {
+    fn carry_out(&mut self, keys: &Keys, call: Call) -> Outcome {
         if let Err(reason) = self.check(&call) {
             return Outcome::Invalid(reason);
         }
@@ -147,7 +147,7 @@ impl Worker {
         checked.map_err(|error| error.to_string())
     }
 
-    fn read(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
+    fn read(&mut self, keys: &Keys, range: Range, memory: Memory) -> Result<()> {
         let bytes = &mut self.buffer.bytes()[..range.length as usize];
         self.shared.volume.read(range.offset, bytes)?;
         self.copy(keys, Direction::ToHost, (range, memory))?;
@@ -155,7 +155,7 @@ impl Worker {
         Ok(())
     }
 
-    fn write(&mut self, keys: Keys, range: Range, memory: Memory) -> Result<()> {
+    fn write(&mut self, keys: &Keys, range: Range, memory: Memory) -> Result<()> {
         self.copy(keys, Direction::FromHost, (range, memory))?;
         add(&self.shared.counters.fetched, range.length.into());
         let bytes = &self.buffer.bytes()[..range.length as usize];
@@ -164,7 +164,7 @@ impl Worker {
 
     fn copy(
         &mut self,
-        keys: Keys,
+        keys: &Keys,
         direction: Direction,
         (range, memory): (Range, Memory),
     ) -> Result<()> {
@@ -188,19 +188,19 @@ impl Worker {
         Ok(())
     }
 
-    fn alias(&self, keys: Keys, mkey: u32) -> std::result::Result<Access, String> {
+    fn alias(&self, keys: &Keys, mkey: u32) -> std::result::Result<Access, String> {
         let key = RemoteKey {
             gvmi: keys.gvmi,
             mkey: Mkey::from_raw(mkey),
             owner: keys.owner,
         };
         if keys.pooled {
-            let alias = self.shared.hooks.attach(key);
+            let alias = self.shared.hooks.attach_with(key, &keys.access);
             return alias.map(Access::Pooled).map_err(|error| error.to_string());
         }
         let device = Arc::clone(&self.shared.device);
         let alias = device
-            .create_alias(&key, &AccessKey::UCX_COMPATIBLE)
+            .create_alias(&key, &keys.access)
             .map_err(|error| error.to_string())?;
         Ok(Access::Own(device, alias))
     }

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -49,7 +49,9 @@ impl FileMedium {
     /// The file exists, or errors of the system.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).open(path)?;
+        // Others could read the data, and keep the lock.
+        options.read(true).write(true).create_new(true).mode(0o600);
+        let file = options.open(path)?;
         Self::locked(file)
     }
 

@@ -1,12 +1,17 @@
 //! Several requests of one connection at once, and the end of a server.
 
 use super::*;
+use crate::disk::Disk;
+use crate::error::Result;
 use crate::nbd::connection::REQUESTS_MAX;
 use crate::store::Medium;
+use crate::volume::{Extent, VolumeStatus};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::time::Instant;
 
 /// A test that takes longer has failed.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -174,6 +179,102 @@ fn the_data_of_requests_under_way_have_a_limit() {
     }
     assert_eq!(client.read(0, 512), [0; 512]);
     client.leave();
+}
+
+/// Zeros, and the number of reads that have begun.
+#[derive(Default)]
+struct Counted(AtomicUsize);
+
+impl Disk for Counted {
+    fn id(&self) -> Id {
+        Id([3; 16])
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry::of_size(4096, 64 << 20).unwrap()
+    }
+
+    fn read(&self, _: u64, bytes: &mut [u8]) -> Result<()> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        bytes.fill(5);
+        Ok(())
+    }
+
+    fn write(&self, _: u64, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    fn write_zeroes(&self, _: u64, _: u64, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn trim(&self, _: u64, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn extents(&self, _: u64, length: u64, _: usize) -> Result<Vec<Extent>> {
+        Ok(vec![Extent {
+            length,
+            zero: false,
+        }])
+    }
+
+    fn status(&self) -> VolumeStatus {
+        VolumeStatus::default()
+    }
+}
+
+/// A client that reads no replies keeps at most the data of two of its requests in the server's memory.
+#[test]
+fn replies_that_nobody_reads_count_as_data_of_requests() {
+    const LENGTH: u32 = LENGTH_MAX / 2;
+    const READS: u64 = 8;
+    let disk = Arc::new(Counted::default());
+    let export = Export::new(Arc::clone(&disk) as Arc<dyn Disk>, "vol");
+    let mut client = Client::connect(&export, 3);
+    let replies = client.option(option::GO, &[name("vol"), vec![0, 0]].concat());
+    assert_eq!(replies.last().unwrap().0, reply::ACK);
+    for cookie in 1..=READS {
+        client.post_as(cookie, (READ, 0), (0, LENGTH), &[]);
+    }
+    let end = Instant::now() + LIMIT;
+    let (mut data, whole) = (vec![0; LENGTH as usize], vec![5; LENGTH as usize]);
+    for read in 0..READS {
+        let expect = (read + 2).min(READS);
+        while (disk.0.load(Ordering::SeqCst) as u64) < expect {
+            assert!(Instant::now() < end, "the reads stop");
+            std::thread::yield_now();
+        }
+        // No socket takes the whole reply: the next two are under way, and all others wait.
+        assert_eq!(disk.0.load(Ordering::SeqCst) as u64, expect);
+        assert!(export.buffered_bytes() <= LENGTH_MAX.into());
+        assert_eq!(client.number(4), u64::from(SIMPLE_REPLY_MAGIC));
+        client.take(12);
+        client.stream.read_exact(&mut data).unwrap();
+        assert!(data == whole);
+    }
+    client.leave();
+    assert_eq!(export.buffered_bytes(), 0);
+}
+
+/// The accounting of a client that ends in the middle of a request.
+#[test]
+fn a_client_that_breaks_off_leaves_no_bytes_behind() {
+    let export = export();
+    let mut client = Client::ready(&export);
+    client.post_as(1, (WRITE, 0), (0, 4096), &[7; 100]);
+    let end = Instant::now() + LIMIT;
+    while export.buffered_bytes() != 4096 {
+        assert!(Instant::now() < end, "the request does not arrive");
+        std::thread::yield_now();
+    }
+    client.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    assert!(client.server.take().unwrap().join().unwrap().is_err());
+    assert_eq!(export.buffered_bytes(), 0);
 }
 
 #[test]
