@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+mod durable;
+
 const BLOCKS: u64 = 16;
 
 /// A medium that outlives its store, and fails from the n-th write on, as if the process had been killed.
