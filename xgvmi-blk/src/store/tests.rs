@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::block::{encode, part_length};
+use crate::record::HEADER;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
