@@ -4,7 +4,7 @@ use super::wire::{Answer, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::pipe::{Broken, Order, Pipe};
 use crate::record::Half;
-use crate::store::{Begun, Held, Identity, Seating, Step, Target, Usage};
+use crate::store::{Begun, Held, Identity, Mark, Seating, Step, Target, Usage};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
@@ -279,11 +279,11 @@ impl Target for RemoteTarget {
         self.done(&Call::Flush, 0, 0)
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
         let owner = self.owner;
         let call = Call::Mark {
             epoch,
-            complete,
+            mark,
             owner,
             take_over: self.take_over,
         };
@@ -294,9 +294,7 @@ impl Target for RemoteTarget {
         let bytes = self.pipe.wait_longer(number, self.longest, |_| false);
         let answer = parse(&self.name, &self.pipe, bytes)?;
         self.outcome(answer, 0, 0)?;
-        let mut known = self.known();
-        known.0.epoch = epoch;
-        known.0.complete = complete;
+        self.known().0.marked(epoch, mark);
         Ok(())
     }
 

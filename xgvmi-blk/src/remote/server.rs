@@ -6,8 +6,7 @@
 use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
-use crate::store::{Identity, Store, Target, Usage};
-use crate::volume::EPOCH_MAX;
+use crate::store::{EPOCH_MAX, Identity, Mark, Store, Target, Usage};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -252,19 +251,23 @@ impl TargetServer {
             }
             Call::Held { from } => return self.held(*from),
             Call::Fetch { block, generation } => {
-                // The next owner may begin during the fetch, which then counts as earlier.
-                let fetched = self.owned(peer, |_| Ok(()));
-                return match fetched.and_then(|()| self.store.fetch(*block, *generation)) {
+                // The next owner may begin during the fetch, which then counts as earlier. A connection that has not marked
+                // the target yet looks at what it holds.
+                let may = match peer.process {
+                    Some(_) => self.owned(peer, |_| Ok(())),
+                    None => Ok(()),
+                };
+                return match may.and_then(|()| self.store.fetch(*block, *generation)) {
                     Ok(half) => Answer::Half(half),
                     Err(error) => Answer::of_error(&error),
                 };
             }
             Call::Mark {
                 epoch,
-                complete,
+                mark,
                 owner,
                 take_over,
-            } => self.mark((*epoch, *complete), (peer, *owner), *take_over),
+            } => self.mark((*epoch, *mark), (peer, *owner), *take_over),
             Call::Confirm => self.owned(peer, |_| Ok(())),
             Call::Prepare { block, keep, half } => self.owned(peer, |store| {
                 if half.fits(store.identity().role) {
@@ -307,7 +310,7 @@ impl TargetServer {
     /// Makes a connection the owner, unless another process has opened the volume later, or has it open.
     fn mark(
         &self,
-        (epoch, complete): (u64, bool),
+        (epoch, mark): (u64, Mark),
         (peer, process): (&mut Peer, [u8; 16]),
         take_over: bool,
     ) -> Result<()> {
@@ -332,7 +335,7 @@ impl TargetServer {
         }
         let stream = peer.stream.try_clone();
         let stream = stream.map_err(|error| BlkError::io(self.store.name(), error))?;
-        self.store.mark(epoch, complete)?;
+        self.store.mark(epoch, mark)?;
         peer.process = Some(process);
         *owner = Owner {
             connection: peer.number,

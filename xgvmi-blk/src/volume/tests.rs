@@ -5,16 +5,21 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
 use crate::store::Target;
-use crate::store::{Held, Identity, Medium, MemoryMedium, NewTarget, Store, Usage};
+use crate::store::{Held, Identity, Mark, Medium, MemoryMedium, NewTarget, Store, Usage};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod damage;
+mod faults;
+mod history;
 mod outage;
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 24;
+/// Bytes of a disk that a copy takes.
+const COPY: usize = 1 << 18;
 
 /// A medium that outlives its store, and whose writes fail once a number that all targets share is used up: the process
 /// is dead from there on.
@@ -96,7 +101,7 @@ impl World {
                 bytes: Arc::default(),
                 writes_left: Arc::new(AtomicU64::new(u64::MAX)),
             };
-            let mut bytes = vec![0; 2 << 20];
+            let mut bytes = vec![0; COPY];
             disk.bytes.read(0, &mut bytes).unwrap();
             copy.bytes.write(0, &bytes).unwrap();
             copy
@@ -187,6 +192,7 @@ fn fill(volume: &Volume, version: u64) -> Vec<u64> {
             .write(offset(block), &content(block, version))
             .unwrap();
     }
+    volume.flush().unwrap();
     vec![version; usize::try_from(BLOCKS).unwrap()]
 }
 
@@ -272,7 +278,8 @@ fn a_process_killed_between_any_two_writes_leaves_old_or_new() {
             let mut bytes = vec![0; BLOCK];
             for block in 0..3u64 {
                 let at = usize::try_from(block).unwrap();
-                volume.read(offset(block), &mut bytes).unwrap();
+                let read = volume.read(offset(block), &mut bytes);
+                read.unwrap_or_else(|error| panic!("{writes}, {absent:?}: {error}"));
                 if bytes == content(block, 3) {
                     shadow[at] = 3;
                 } else {
@@ -385,6 +392,8 @@ fn a_target_that_returns_with_old_data_is_completed() {
         }
         volume.trim(offset(9), BLOCK as u64).unwrap();
         shadow[9] = 0;
+        // What waits for a flush would be there at once.
+        volume.flush().unwrap();
         expect(&volume, &shadow);
         let missing = |volume: &Volume| volume.status().targets[absent.index()].missing_blocks;
         assert_eq!(missing(&volume), BLOCKS);
@@ -504,7 +513,7 @@ fn targets_that_do_not_belong_together_are_refused() {
         "its place is taken"
     );
     let later = world.store(Role::Second);
-    later.mark(99, true).unwrap();
+    later.mark(99, Mark::Complete).unwrap();
     let error = volume.attach(later).unwrap_err().to_string();
     assert!(
         error.contains("another process has opened the volume"),
@@ -623,8 +632,8 @@ impl Target for Unreliable {
         self.here()?.flush()
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
-        self.here()?.mark(epoch, complete)
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        self.here()?.mark(epoch, mark)
     }
 
     fn usage(&self) -> Usage {
