@@ -179,6 +179,11 @@ pub trait Target: Send + Sync {
     /// Errors of the system.
     fn flush(&self) -> Result<()>;
 
+    /// True if [`Target::flush`] has nothing to wait for, so that it needs no thread of its own.
+    fn flushes_at_once(&self) -> bool {
+        false
+    }
+
     /// Records, durably, the epoch of the volume and whether the target holds everything.
     ///
     /// # Errors
@@ -356,6 +361,14 @@ impl Store {
             _ => BlkError::io(&name, error),
         })?;
         Self::open(&name, Box::new(medium), capacity)
+    }
+
+    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn searched(&self) -> String {
+        let state = self.state();
+        format!("{:?} {:?} {:?}", state.superblock, state.index, state.space)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -581,7 +594,7 @@ fn read_index(
     let blocks = usize::try_from(geometry.blocks()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut index = Vec::with_capacity(blocks);
     let mut damaged = 0;
-    let mut chunk = vec![0; INDEX_CHUNK];
+    let mut chunk = vec![0; INDEX_CHUNK.min(blocks * ENTRY)];
     while index.len() < blocks {
         let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
         let at = INDEX_AT + (index.len() * ENTRY) as u64;
@@ -668,6 +681,10 @@ impl Target for Store {
 
     fn flush(&self) -> Result<()> {
         self.sync(&self.syncing())
+    }
+
+    fn flushes_at_once(&self) -> bool {
+        self.medium.syncs_at_once()
     }
 
     fn mark(&self, epoch: u64, complete: bool) -> Result<()> {

@@ -177,7 +177,7 @@ impl Volume {
 
     /// As [`Volume::flush`], without a wait for targets that return.
     pub(super) fn flush_once(&self) -> Result<()> {
-        let flush = |role| -> Result<()> {
+        let flush = |role: Role| -> Result<()> {
             let target = self.target(role)?;
             target.flush().inspect_err(|error| {
                 if !error.is_full() {
@@ -185,15 +185,25 @@ impl Volume {
                 }
             })
         };
+        let waits =
+            |role: &Role| matches!(self.target(*role), Ok(target) if !target.flushes_at_once());
+        let (waiting, at_once): (Vec<Role>, Vec<Role>) = Role::ALL.into_iter().partition(waits);
         let done = std::thread::scope(|scope| {
-            let [first, second] =
-                [Role::First, Role::Second].map(|role| scope.spawn(move || flush(role)));
-            let parity = flush(Role::Parity);
-            [first, second]
-                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            // All but one of those that wait have a thread; this one takes the last.
+            let (last, others) = match waiting.split_last() {
+                Some((last, others)) => (Some(*last), others),
+                None => (None, &[][..]),
+            };
+            let spawn = |role: &Role| {
+                let role = *role;
+                scope.spawn(move || flush(role))
+            };
+            let threads: Vec<_> = others.iter().map(spawn).collect();
+            let here: Vec<_> = at_once.into_iter().chain(last).map(flush).collect();
+            let joined = threads
                 .into_iter()
-                .chain([parity])
-                .collect::<Vec<_>>()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            joined.chain(here).collect::<Vec<_>>()
         });
         self.at_least_two(&done)
     }

@@ -22,6 +22,7 @@
 mod io;
 mod open;
 mod repair;
+mod searching;
 mod seats;
 mod state;
 #[cfg(test)]
