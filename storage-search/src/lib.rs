@@ -16,16 +16,33 @@ mod disk;
 mod explore;
 mod model;
 mod node;
+mod regressions;
 mod report;
 mod step;
 mod world;
 
+use std::os::fd::AsRawFd as _;
+
 pub use chance::{Stock, search, sequence};
 pub use disk::{Damage, Keep};
 pub use explore::{Alphabet, explore};
+pub use regressions::{REGRESSIONS, Regression};
 pub use report::{Finding, Report};
 pub use step::{Step, parse, to_text};
 pub use world::{Fresh, Setting, Violation, World};
+
+/// Discards standard error from here on: what the product says of each fault would be gigabytes.
+///
+/// # Errors
+/// Errors of the system.
+pub fn silence() -> std::io::Result<()> {
+    let null = std::fs::File::options().write(true).open("/dev/null")?;
+    // SAFETY: both are open files of this process; no memory is involved.
+    if unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
+}
 
 /// Threads that search.
 fn threads() -> usize {

@@ -3,9 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use lexopt::prelude::*;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -75,19 +73,6 @@ fn options() -> Result<Option<Options>> {
         }
     }
     Ok(Some(options))
-}
-
-/// What the product says of each fault would be gigabytes.
-fn silence() -> Result<()> {
-    let null = File::options()
-        .write(true)
-        .open("/dev/null")
-        .context("/dev/null")?;
-    // SAFETY: both are open files of this process; no memory is involved.
-    if unsafe { libc::dup2(null.as_raw_fd(), libc::STDERR_FILENO) } < 0 {
-        return Err(std::io::Error::last_os_error()).context("standard error");
-    }
-    Ok(())
 }
 
 fn tell(text: &str) -> Result<()> {
@@ -194,7 +179,7 @@ fn run() -> Result<bool> {
         return Ok(true);
     };
     if !options.log {
-        silence()?;
+        storage_search::silence()?;
     }
     if let Some(seed) = options.replay {
         let (setting, steps) = sequence(seed);

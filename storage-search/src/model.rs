@@ -63,7 +63,7 @@ struct Block {
     dirty: u8,
     /// Targets whose sync failed with it: what they hold can be in the page cache only.
     suspect: u8,
-    /// It was written since the volume was opened: the next flush covers it.
+    /// A write was acknowledged since the volume was opened: the next flush covers it.
     written: bool,
     /// Since the volume was opened a write has failed, or power was lost: a later opening may decide in another way.
     undecided: bool,
@@ -176,7 +176,7 @@ impl Model {
         block.since.retain(|value| !new.contains(value));
         add(&mut block.since, &new);
         block.dirty |= part.used;
-        block.written = true;
+        block.written |= end == End::Done;
     }
 
     /// A flush that succeeded.
@@ -265,7 +265,9 @@ impl Model {
             let last = block.since.iter().rposition(|other| *other == value);
             block.since.truncate(last.map_or(0, |last| last + 1));
             add(&mut block.since, &[value]);
-            let two = |set: u8| (set & part.used).count_ones() >= 2;
+            // A volume knows zeros by itself.
+            let targets = if value == [0; 2] { ALL } else { part.used };
+            let two = |set: u8| (set & targets).count_ones() >= 2;
             block.holders = if was_sure {
                 block.holders.only(two)
             } else {

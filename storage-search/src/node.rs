@@ -127,10 +127,12 @@ impl Target for Link {
 
     fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
         // A target elsewhere gets them one by one.
-        match (&self.fuse, self.store()) {
-            (None, Ok(store)) => store.begin_all(steps),
-            _ => steps.iter().map(|step| self.begin(*step)).collect(),
+        if self.fuse.is_none()
+            && let Ok(store) = self.store()
+        {
+            return store.begin_all(steps);
         }
+        steps.iter().map(|step| self.begin(*step)).collect()
     }
 
     fn flush(&self) -> Result<()> {

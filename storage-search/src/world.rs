@@ -95,7 +95,7 @@ fn fill(bytes: &mut [u8], block: usize, sector: usize, version: u32) {
     let mut state = mark;
     for (at, word) in bytes.chunks_mut(8).enumerate() {
         // Every other version does not compress.
-        let value = if at == 0 || version % 2 == 0 {
+        let value = if at == 0 || version.is_multiple_of(2) {
             mark
         } else {
             random(&mut state)
