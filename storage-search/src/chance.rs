@@ -16,6 +16,7 @@ fn setting(choice: u64) -> Setting {
         blocks: [1, 1, 2, 3][below(&mut (choice >> 4).clone(), 4)],
         block_len: if choice & 0xe == 0 { 1024 } else { 128 },
         elsewhere: choice & 1 == 1,
+        lies: false,
     }
 }
 

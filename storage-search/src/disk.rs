@@ -76,6 +76,8 @@ pub(crate) struct Faults {
     pub(crate) sync: Option<i32>,
     /// No sector can be added.
     pub(crate) full: bool,
+    /// Syncs have no effect.
+    pub(crate) lies: bool,
     /// Some operation failed since this was last reset.
     pub(crate) met: bool,
     /// A sync failed since this was last reset.
@@ -286,7 +288,9 @@ impl Medium for Disk {
             content.faults.unsynced = true;
             return Err(io::Error::from_raw_os_error(error));
         }
-        content.sync();
+        if !content.faults.lies {
+            content.sync();
+        }
         Ok(())
     }
 
@@ -295,4 +299,74 @@ impl Medium for Disk {
     }
 
     fn release(&self, _: u64, _: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(disk: &Disk, at: u64) -> u8 {
+        let mut byte = [0];
+        disk.read(at, &mut byte).unwrap();
+        byte[0]
+    }
+
+    /// A disk whose first byte was synced as 1 and then written as 2 and 3, and whose second sector as 4.
+    fn written() -> Disk {
+        let disk = Disk::new(Content::default(), &Fuse::new());
+        disk.write(0, &[1]).unwrap();
+        disk.sync().unwrap();
+        for (at, value) in [(0, 2), (512, 4), (0, 3)] {
+            disk.write(at, &[value]).unwrap();
+        }
+        disk
+    }
+
+    #[test]
+    fn a_loss_of_power_keeps_what_it_says() {
+        for (keep, first, second) in [
+            (Keep::None, 1, 0),
+            (Keep::First(1), 2, 0),
+            (Keep::First(2), 2, 4),
+            (Keep::All, 3, 4),
+        ] {
+            let disk = written();
+            disk.content().lose_power(keep);
+            assert_eq!(
+                (bytes(&disk, 0), bytes(&disk, 512)),
+                (first, second),
+                "{keep}"
+            );
+        }
+        let ends: std::collections::BTreeSet<(u8, u8)> = (0..200)
+            .map(|choice| {
+                let disk = written();
+                disk.content().lose_power(Keep::Any(choice));
+                (bytes(&disk, 0), bytes(&disk, 512))
+            })
+            .collect();
+        assert_eq!(ends.len(), 6, "each state of each sector: {ends:?}");
+    }
+
+    #[test]
+    fn what_a_failed_sync_leaves_out_the_next_one_leaves_out_too() {
+        let disk = written();
+        disk.content().faults.sync = Some(libc::EIO);
+        assert!(disk.sync().is_err());
+        disk.sync().unwrap();
+        assert_eq!(bytes(&disk, 0), 3, "it is in the page cache");
+        disk.content().lose_power(Keep::All);
+        assert_eq!(bytes(&disk, 0), 1);
+    }
+
+    #[test]
+    fn a_fuse_ends_at_its_operation() {
+        let fuse = Fuse::new();
+        let disk = Disk::new(Content::default(), &fuse);
+        fuse.set(2);
+        disk.write(0, &[1]).unwrap();
+        assert!(disk.write(0, &[2]).is_err() && disk.sync().is_err());
+        fuse.set(u32::MAX);
+        assert_eq!(bytes(&disk, 0), 1);
+    }
 }

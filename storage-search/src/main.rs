@@ -137,6 +137,7 @@ fn all(options: &Options) -> Result<bool> {
                 blocks: 1,
                 block_len: 128,
                 elsewhere,
+                lies: false,
             };
             let found = explore(setting, alphabet, depth, &report)?;
             states += found;
@@ -190,6 +191,7 @@ fn run() -> Result<bool> {
             blocks: options.blocks,
             block_len: 128,
             elsewhere: options.elsewhere,
+            lies: false,
         };
         return one(setting, &parse(text)?);
     }

@@ -67,6 +67,8 @@ struct Block {
     written: bool,
     /// Since the volume was opened a write has failed, or power was lost: a later opening may decide in another way.
     undecided: bool,
+    /// A write was cut off: two targets may have its value, and no one has looked since.
+    partial: bool,
 }
 
 /// How a request ended.
@@ -120,6 +122,7 @@ impl Model {
             suspect: 0,
             written: false,
             undecided: false,
+            partial: false,
         };
         Self {
             blocks: vec![block; blocks],
@@ -171,6 +174,7 @@ impl Model {
                 block.undecided = true;
             }
         }
+        block.partial = end != End::Done;
         add(&mut block.values, &new);
         // In the order of the writes: the last one counts.
         block.since.retain(|value| !new.contains(value));
@@ -224,6 +228,9 @@ impl Model {
     /// A target has lost bytes that were flushed.
     pub(crate) fn damaged(&mut self, target: u8) {
         for block in &mut self.blocks {
+            if block.partial {
+                block.holders = block.holders.or(Sets::of(|set| set.count_ones() >= 2));
+            }
             block.holders = block.holders.or(block.holders.map(|set| set & !target));
         }
     }
@@ -260,6 +267,7 @@ impl Model {
             ));
         }
         if !block.undecided {
+            block.partial = false;
             let was_sure = block.values.len() == 1;
             block.values = vec![value];
             let last = block.since.iter().rposition(|other| *other == value);

@@ -100,6 +100,7 @@ impl Regression {
             blocks,
             block_len: 128,
             elsewhere,
+            lies: false,
         };
         [with(1, false), with(1, true), with(3, false), with(3, true)]
     }

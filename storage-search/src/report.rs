@@ -88,6 +88,7 @@ impl Finding {
             blocks,
             block_len,
             elsewhere,
+            ..
         } = self.setting;
         let place = if elsewhere { "elsewhere" } else { "files" };
         let seed = self

@@ -20,6 +20,8 @@ pub struct Setting {
     pub block_len: u16,
     /// The targets are processes of their own. Otherwise they are files of the export, which end with it.
     pub elsewhere: bool,
+    /// Syncs have no effect: disks that break their own promise, to see that the search finds it.
+    pub lies: bool,
 }
 
 /// A broken promise.
@@ -66,6 +68,7 @@ impl Fresh {
             };
             drop(Store::create("new", Box::new(disk.clone()), new, None)?);
             disks[role.index()] = disk.content().clone();
+            disks[role.index()].faults.lies = setting.lies;
         }
         Ok(Self { setting, disks })
     }

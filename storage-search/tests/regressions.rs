@@ -1,6 +1,8 @@
 //! Sequences that broke a promise once keep all of them now.
 
-use storage_search::{REGRESSIONS, Regression, Stock, parse, to_text};
+use storage_search::{
+    Alphabet, REGRESSIONS, Regression, Report, Setting, Stock, explore, parse, to_text,
+};
 
 #[test]
 fn sequences_that_broke_a_promise_keep_all_of_them() {
@@ -41,5 +43,24 @@ fn steps_come_back_from_their_text() {
         "",
     ] {
         assert!(parse(text).is_err(), "{text}");
+    }
+}
+
+/// Disks that ignore syncs break the promise of each flush.
+#[test]
+fn the_search_finds_disks_that_lie() {
+    storage_search::silence().unwrap();
+    for (lies, finds) in [(false, false), (true, true)] {
+        let setting = Setting {
+            blocks: 1,
+            block_len: 128,
+            elsewhere: false,
+            lies,
+        };
+        let report = Report::default();
+        let states = explore(setting, Alphabet::Core, 3, &report).unwrap();
+        assert!(states > 100, "{states}");
+        let found: Vec<_> = report.findings();
+        assert_eq!(!found.is_empty(), finds, "{found:?}");
     }
 }
