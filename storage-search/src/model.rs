@@ -140,10 +140,16 @@ impl Model {
         targets == ALL || (targets & self.whole).count_ones() >= 2
     }
 
-    pub(crate) fn opened(&mut self) {
+    /// A volume was opened with these targets. Two of them decide about a write that was cut off; the third one, if it is
+    /// absent, does not have it.
+    pub(crate) fn opened(&mut self, targets: u8) {
         for block in &mut self.blocks {
             block.written = false;
             block.undecided = false;
+            if block.partial && targets != ALL {
+                let two = Sets::of(|set| (set & targets).count_ones() >= 2);
+                block.holders = block.holders.or(two);
+            }
         }
     }
 
@@ -186,8 +192,8 @@ impl Model {
     /// A flush that succeeded.
     pub(crate) fn flushed(&mut self, part: Part) {
         for block in &mut self.blocks {
-            // What was lost before this opening stays lost.
-            if !block.written && !block.holders.are_two_of(ALL) {
+            // What an earlier opening wrote and this one cannot read is not covered.
+            if !block.written && !block.holders.are_two_of(part.healthy()) {
                 continue;
             }
             block.since.clone_from(&block.values);
@@ -203,10 +209,13 @@ impl Model {
         }
     }
 
-    /// The sync of a target has failed.
+    /// The sync of a target has failed: what it had not made durable does not count any more.
     pub(crate) fn sync_failed(&mut self, target: u8) {
         for block in &mut self.blocks {
-            block.suspect |= block.dirty & target;
+            if block.dirty & target != 0 {
+                block.suspect |= target;
+                block.holders = block.holders.or(block.holders.map(|set| set & !target));
+            }
         }
     }
 
@@ -225,8 +234,9 @@ impl Model {
         }
     }
 
-    /// A target has lost bytes that were flushed.
+    /// A target has lost bytes that were flushed. Those that were not may be lost as by a loss of power.
     pub(crate) fn damaged(&mut self, target: u8) {
+        self.lost_power(target);
         for block in &mut self.blocks {
             if block.partial {
                 block.holders = block.holders.or(Sets::of(|set| set.count_ones() >= 2));
@@ -268,6 +278,10 @@ impl Model {
         }
         if !block.undecided {
             block.partial = false;
+            // What this opening has written it also knows by itself.
+            if block.written {
+                return Ok(());
+            }
             let was_sure = block.values.len() == 1;
             block.values = vec![value];
             let last = block.since.iter().rposition(|other| *other == value);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::record::Half;
-use xgvmi_blk::store::{Begun, Held, Identity, Step, Usage};
+use xgvmi_blk::store::{Begun, Held, Identity, Mark, Step, Usage};
 use xgvmi_blk::{Store, Target};
 
 /// A target: its disk, and the store that serves it if there is one.
@@ -143,8 +143,8 @@ impl Target for Link {
         true
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
-        self.store()?.mark(epoch, complete)
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        self.store()?.mark(epoch, mark)
     }
 
     fn usage(&self) -> Usage {

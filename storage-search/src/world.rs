@@ -354,7 +354,7 @@ impl World {
         for target in targets(mask) {
             found.extend(self.connect(target));
         }
-        self.model.opened();
+        self.model.opened(mask);
         let result = Volume::open(found);
         let part = self.ended(Part {
             used: mask,

@@ -16,6 +16,8 @@ pub enum Kind {
     Raw = 2,
     /// One LZ4 block, without frame.
     Lz4 = 3,
+    /// The target knows of this generation and has no half of it: fewer than two targets had one when it was completed.
+    Lost = 4,
 }
 
 impl Kind {
@@ -26,6 +28,7 @@ impl Kind {
             1 => Some(Self::Zero),
             2 => Some(Self::Raw),
             3 => Some(Self::Lz4),
+            4 => Some(Self::Lost),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use xgvmi_blk::block::{Kind, part_length};
 use xgvmi_blk::record::Half;
+use xgvmi_blk::store::Mark;
 use xgvmi_blk::{Role, Store, Target as _};
 
 const EINVAL: u32 = 22;
@@ -145,7 +146,7 @@ fn a_target_of_a_later_generation() {
     Nbd::connect(&socket).write(0, &[7; 1024]).unwrap();
     // Another process has opened the volume with this target since.
     let later = Store::open_file(&away, None).unwrap();
-    later.mark(99, true).unwrap();
+    later.mark(99, Mark::Complete).unwrap();
     drop(later);
     fs::rename(&away, &ours[2]).unwrap();
     let said = || fs::read_to_string(&log).unwrap();

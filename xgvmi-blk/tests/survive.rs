@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use xgvmi_blk::store::Mark;
 use xgvmi_blk::{Role, Store, Target, Volume};
 
 const BLOCK: usize = 1024;
@@ -610,7 +611,7 @@ fn everything_is_killed_while_two_targets_are_not_complete() {
     for path in &world.paths[1..] {
         // As an export does that takes a target back.
         let store = Store::open_file(path, None).unwrap();
-        store.mark(store.identity().epoch, false).unwrap();
+        store.mark(store.identity().epoch, Mark::Owned).unwrap();
     }
     verify(&world.paths, None, &world.shadow);
     verify_each(&world.paths, &world.shadow);

@@ -3,7 +3,7 @@
 use super::common::secret;
 use super::options::OpenArgs;
 use crate::error::BlkError;
-use crate::geometry::{Id, Role};
+use crate::geometry::{Id, Role, TARGETS};
 use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
 use crate::say::say;
@@ -13,10 +13,18 @@ use anyhow::{Context as _, Result};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between attempts to take absent targets back.
 const RETURN: Duration = Duration::from_secs(1);
+/// Time until a rebuild that has failed is tried again, if the target has not freed space before.
+const REBUILD_AGAIN: Duration = Duration::from_secs(60);
+/// Names of rebuilds in messages.
+const REBUILD: [&str; TARGETS] = [
+    "rebuild of data_1",
+    "rebuild of data_2",
+    "rebuild of data_p",
+];
 
 /// The targets that the user names, and how to open them.
 #[derive(Debug)]
@@ -115,27 +123,53 @@ impl Opener {
     /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
     fn keep_complete(&self, volume: &Volume) {
         let mut told: HashMap<&str, String> = HashMap::new();
-        let mut complete = false;
+        let mut failed = [None; TARGETS];
         loop {
             let present = volume.present();
             for name in &self.targets {
                 if !present.contains(name) {
                     let taken = self.open(name).and_then(|target| volume.attach(target));
                     if let Ok(role) = taken {
-                        complete = false;
+                        // What could not be read before may be there now.
+                        failed = [None; TARGETS];
                         say(format_args!("{role} is used again: {name}"));
                     }
                     tell_once(&mut told, name, taken.map_err(Into::into));
                 }
             }
-            if !complete {
-                let rebuilt = rebuild(volume);
-                complete = rebuilt.is_ok();
-                tell_once(&mut told, "rebuild", rebuilt);
+            for (role, failed) in Role::ALL.into_iter().zip(&mut failed) {
+                if let Some(used) = wants_rebuild(volume, role, *failed) {
+                    let rebuilt = rebuild_one(volume, role);
+                    *failed = rebuilt.is_err().then(|| Failed {
+                        used,
+                        at: Instant::now(),
+                    });
+                    tell_once(&mut told, REBUILD[role.index()], rebuilt);
+                }
             }
             std::thread::sleep(RETURN);
         }
     }
+}
+
+/// A rebuild that has failed.
+#[derive(Debug, Clone, Copy)]
+struct Failed {
+    /// Bytes in use at the target then.
+    used: u64,
+    at: Instant,
+}
+
+/// Bytes in use at a target that lacks something, if a rebuild may help: it has not failed yet, the target has freed space
+/// since, or some time has passed.
+fn wants_rebuild(volume: &Volume, role: Role, failed: Option<Failed>) -> Option<u64> {
+    let used = volume.used(role)?;
+    if volume.is_complete(role) && volume.missing_blocks(role) == 0 {
+        return None;
+    }
+    let again =
+        failed.is_none_or(|failed| used < failed.used || failed.at.elapsed() >= REBUILD_AGAIN);
+    again.then_some(used)
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
@@ -204,17 +238,21 @@ pub fn new_id() -> Result<Id> {
 /// As [`Volume::rebuild`].
 pub fn rebuild(volume: &Volume) -> Result<()> {
     let mut result = Ok(());
-    for (role, target) in Role::ALL.into_iter().zip(volume.status().targets) {
-        if target.absent.is_empty() {
-            let was_complete = volume.is_complete(role);
-            // Also marks a target as complete that lacks nothing.
-            match volume.rebuild(role) {
-                Ok(0) if was_complete => {}
-                Ok(count) => say(format_args!("{role} is complete: it lacked {count} blocks")),
-                // The others are completed nevertheless.
-                Err(error) => result = result.and(Err(error)),
-            }
+    for role in Role::ALL {
+        if volume.used(role).is_some() {
+            // The others are completed nevertheless.
+            result = result.and(rebuild_one(volume, role));
         }
     }
-    Ok(result?)
+    result
+}
+
+/// Completes the target of a role. Also marks one as complete that lacks nothing.
+fn rebuild_one(volume: &Volume, role: Role) -> Result<()> {
+    let was_complete = volume.is_complete(role);
+    match volume.rebuild(role)? {
+        0 if was_complete => {}
+        count => say(format_args!("{role} is complete: it lacked {count} blocks")),
+    }
+    Ok(())
 }

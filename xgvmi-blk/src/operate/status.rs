@@ -254,6 +254,9 @@ fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
     }
     let lost = "Blocks that fewer than two targets hold.";
     m.gauge("xgvmi_blk_lost_blocks", lost, volume.lost_blocks);
+    let damaged =
+        "Index entries that could not be read when their target was opened or has returned.";
+    m.gauge("xgvmi_blk_damaged_entries", damaged, volume.damaged_entries);
     for (name, help, value) in [
         ("read_bytes", "Bytes read by clients.", volume.read_bytes),
         (
@@ -328,14 +331,15 @@ fn show_volume(f: &mut fmt::Formatter<'_>, volume: &VolumeStatus) -> fmt::Result
     write!(
         f,
         "{} bytes read, {} written, {} sent to targets; {} degraded reads, {} halves repaired, {} wrong; {} \
-         blocks lost",
+         blocks lost, {} index entries damaged",
         volume.read_bytes,
         volume.written_bytes,
         volume.moved_bytes,
         volume.degraded_reads,
         volume.repaired_halves,
         volume.corrupt_halves,
-        volume.lost_blocks
+        volume.lost_blocks,
+        volume.damaged_entries
     )
 }
 
@@ -433,6 +437,7 @@ mod tests {
                 repaired_halves: 15,
                 corrupt_halves: 16,
                 flushes: 17,
+                damaged_entries: 18,
             },
         })
     }
@@ -572,9 +577,14 @@ mod tests {
                     "xgvmi_blk_target_present{role=\"data_p\"} 1",
                     "xgvmi_blk_target_missing_blocks{role=\"data_2\"} 9",
                     "xgvmi_blk_corrupt_halves_total 16",
+                    "xgvmi_blk_damaged_entries 18",
                     "xgvmi_blk_clients 3",
                 ][..],
-                &["absent: it is gone, lacks 9 blocks", "15 halves repaired"][..],
+                &[
+                    "absent: it is gone, lacks 9 blocks",
+                    "15 halves repaired",
+                    "18 index entries damaged",
+                ][..],
             ),
             (
                 service(),

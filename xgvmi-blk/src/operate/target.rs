@@ -52,7 +52,7 @@ pub fn target(args: TargetArgs) -> Result<()> {
                     role: identity.role.to_string(),
                     volume: identity.volume.to_string(),
                     epoch: identity.epoch,
-                    complete: identity.complete,
+                    complete: identity.is_complete(),
                     used: usage.used,
                     damaged: usage.damaged,
                     connections: load.connections,

@@ -4,7 +4,7 @@ use super::wire::{Answer, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::pipe::{Broken, Order, Pipe};
 use crate::record::Half;
-use crate::store::{Begun, Held, Identity, Seating, Step, Target, Usage};
+use crate::store::{Begun, Held, Identity, Mark, Seating, Step, Target, Usage};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
@@ -172,8 +172,8 @@ impl Target for RemoteTarget {
             let from = all.len() as u64;
             match self.call(&Call::Held { from })? {
                 Answer::Held(part) if part.is_empty() => return Ok(all),
-                // A block has two generations at most.
-                Answer::Held(part) if from < 2 * self.identity().geometry.blocks() => {
+                // A block has three generations at most, or two and damage.
+                Answer::Held(part) if from < 3 * self.identity().geometry.blocks() => {
                     all.extend(part)
                 }
                 Answer::Held(_) => {
@@ -251,13 +251,9 @@ impl Target for RemoteTarget {
         self.done(&Call::Flush, 0, 0)
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
         let owner = self.owner;
-        let call = Call::Mark {
-            epoch,
-            complete,
-            owner,
-        };
+        let call = Call::Mark { epoch, mark, owner };
         let number = self.pipe.send(|_| call.to_bytes());
         let number = number.map_err(|error| unreachable(&self.name, &error))?;
         // It writes the superblock through to the disk, which may be busy with what was written before. A target that
@@ -265,9 +261,7 @@ impl Target for RemoteTarget {
         let bytes = self.pipe.wait_longer(number, self.longest, |_| false);
         let answer = parse(&self.name, &self.pipe, bytes)?;
         self.outcome(answer, 0, 0)?;
-        let mut known = self.known();
-        known.0.epoch = epoch;
-        known.0.complete = complete;
+        self.known().0.marked(epoch, mark);
         Ok(())
     }
 

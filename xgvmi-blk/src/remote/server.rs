@@ -6,7 +6,7 @@
 use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
-use crate::store::{Held, Identity, Store, Target, Usage};
+use crate::store::{Held, Identity, Mark, Store, Target, Usage};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -194,11 +194,7 @@ impl TargetServer {
                     Err(error) => Answer::of_error(&error),
                 };
             }
-            Call::Mark {
-                epoch,
-                complete,
-                owner,
-            } => self.mark((*epoch, *complete), (connection, *owner)),
+            Call::Mark { epoch, mark, owner } => self.mark((*epoch, *mark), (connection, *owner)),
             Call::Prepare { block, keep, half } => self.owned(connection, |store| {
                 if half.fits(store.identity().role) {
                     store.prepare(*block, half, *keep)
@@ -244,7 +240,7 @@ impl TargetServer {
     /// Makes a connection the owner, unless another process has opened the volume later.
     fn mark(
         &self,
-        (epoch, complete): (u64, bool),
+        (epoch, mark): (u64, Mark),
         (connection, process): (usize, [u8; 16]),
     ) -> Result<()> {
         let mut owner = self.owner();
@@ -253,7 +249,7 @@ impl TargetServer {
         if epoch < known || (epoch == known && !is_same) {
             return Err(self.refused("another process has opened the volume since"));
         }
-        self.store.mark(epoch, complete)?;
+        self.store.mark(epoch, mark)?;
         *owner = Owner {
             connection,
             process,

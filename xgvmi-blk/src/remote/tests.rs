@@ -5,7 +5,7 @@ use crate::block::encode;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
-use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::store::{Mark, MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -85,11 +85,11 @@ fn a_late_call_of_an_earlier_connection_has_no_effect() {
     let to = start(Role::First);
     let early = connect(&to, 1);
     assert!(early.flush().is_err(), "it is not the owner");
-    early.mark(1, true).unwrap();
+    early.mark(1, Mark::Complete).unwrap();
     early.prepare(3, &half(1), 0).unwrap();
     // The same process connects again, and its first connection's calls arrive now.
     let again = connect(&to, 1);
-    again.mark(1, true).unwrap();
+    again.mark(1, Mark::Complete).unwrap();
     let late = early.commit(3, 1).unwrap_err();
     assert!(
         late.to_string().contains("another connection owns"),
@@ -100,13 +100,13 @@ fn a_late_call_of_an_earlier_connection_has_no_effect() {
     // Another process with the same epoch, or an older one, is refused.
     let other = connect(&to, 2);
     for epoch in [0, 1] {
-        let refused = other.mark(epoch, true).unwrap_err();
+        let refused = other.mark(epoch, Mark::Complete).unwrap_err();
         assert!(
             refused.to_string().contains("another process has opened"),
             "{refused}"
         );
     }
-    other.mark(2, true).unwrap();
+    other.mark(2, Mark::Complete).unwrap();
     assert!(again.flush().is_err());
 }
 
@@ -134,8 +134,8 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let to = start(Role::First);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"XBLK\x01\0\0\0\xff\xff\xff\xff\0",
-        b"XBLK\x01\0\0\0\x02\0\0\0\0\x63",
+        b"XBLK\x02\0\0\0\xff\xff\xff\xff\0",
+        b"XBLK\x02\0\0\0\x02\0\0\0\0\x63",
     ] {
         let mut stream = TcpStream::connect(&to).unwrap();
         stream
@@ -148,7 +148,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
         assert!(answer.is_empty());
     }
     let target = connect(&to, 1);
-    target.mark(1, true).unwrap();
+    target.mark(1, Mark::Complete).unwrap();
     let wrong = Half {
         data: vec![1; 99],
         ..half(1)
@@ -157,5 +157,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     assert!(error.to_string().contains("wrong length"), "{error}");
     assert!(matches!(target.fetch(64, 1), Err(BlkError::Refused { .. })));
     target.prepare(0, &half(1), 0).unwrap();
-    assert_eq!(target.held().unwrap().len(), 1);
+    let held = target.held().unwrap();
+    let held: Vec<_> = held.iter().map(|held| held.generation).collect();
+    assert_eq!(held, [1, 0], "and the durable state before");
 }

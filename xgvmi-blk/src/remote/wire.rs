@@ -7,14 +7,14 @@ use crate::block::Kind;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::{Half, RECORD_MAX};
-use crate::store::{Held, Identity, Usage};
+use crate::store::{Held, Identity, Mark, Standing, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// The frames.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 1,
+    version: 2,
     program: "xgvmi-blk target",
 };
 /// Longest call.
@@ -22,6 +22,8 @@ pub(super) const CALL_MAX: usize = RECORD_MAX + 256;
 /// Most entries of one answer to HELD.
 pub(super) const HELD_MAX: usize = 1 << 16;
 const HELD_BYTES: usize = 18;
+/// In place of 0 or 1 for settled.
+const DAMAGED: u8 = 2;
 /// Longest text of an error.
 const TEXT_MAX: usize = 1024;
 
@@ -50,7 +52,7 @@ pub(super) enum Call {
     Flush,
     Mark {
         epoch: u64,
-        complete: bool,
+        mark: Mark,
         owner: [u8; 16],
     },
 }
@@ -86,11 +88,9 @@ impl Call {
             Self::Commit { block, generation } => writer.u8(4).u64(*block).u64(*generation),
             Self::Fetch { block, generation } => writer.u8(5).u64(*block).u64(*generation),
             Self::Flush => writer.u8(6),
-            Self::Mark {
-                epoch,
-                complete,
-                owner,
-            } => writer.u8(7).u64(*epoch).u8(u8::from(*complete)).raw(owner),
+            Self::Mark { epoch, mark, owner } => {
+                writer.u8(7).u64(*epoch).u8(mark_number(*mark)).raw(owner)
+            }
         };
         writer.finish()
     }
@@ -119,7 +119,7 @@ impl Call {
             6 => Self::Flush,
             7 => Self::Mark {
                 epoch: reader.u64()?,
-                complete: reader.raw::<1>()? != [0],
+                mark: take_mark(&mut reader)?,
                 owner: reader.raw()?,
             },
             _ => return Err(reader.fault("of an unknown kind")),
@@ -176,7 +176,8 @@ impl Answer {
                     .u64(geometry.blocks())
                     .u8(role);
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
-                writer.u64(identity.epoch).u8(u8::from(identity.complete));
+                writer.u64(identity.epoch).u8(identity.standing.number());
+                writer.u64(identity.agreed);
                 writer.u64(usage.used).u64(usage.damaged)
             }
             Self::Held(held) => writer.u8(2).records(held, |held| {
@@ -184,7 +185,11 @@ impl Answer {
                 bytes[..8].copy_from_slice(&held.block.to_le_bytes());
                 bytes[8..16].copy_from_slice(&held.generation.to_le_bytes());
                 bytes[16] = held.kind as u8;
-                bytes[17] = u8::from(held.settled);
+                bytes[17] = if held.damaged {
+                    DAMAGED
+                } else {
+                    u8::from(held.settled)
+                };
                 bytes
             }),
             Self::Half(half) => {
@@ -259,8 +264,28 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
         volume: Id(reader.raw()?),
         target: Id(reader.raw()?),
         epoch: reader.u64()?,
-        complete: reader.raw::<1>()? != [0],
+        standing: {
+            let [standing] = reader.raw()?;
+            Standing::of(standing).ok_or(reader.fault("with an unknown standing"))?
+        },
+        agreed: reader.u64()?,
     })
+}
+
+const fn mark_number(mark: Mark) -> u8 {
+    match mark {
+        Mark::Owned => 0,
+        Mark::Agreed => 1,
+        Mark::Complete => 2,
+    }
+}
+
+fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
+    let [number] = reader.raw()?;
+    let all = [Mark::Owned, Mark::Agreed, Mark::Complete];
+    let mut all = all.into_iter();
+    all.find(|mark| mark_number(*mark) == number)
+        .ok_or(reader.fault("with an unknown mark"))
 }
 
 fn take_usage(reader: &mut Reader<'_>) -> Result<Usage, BadMessage> {
@@ -282,7 +307,8 @@ fn take_held(reader: &mut Reader<'_>) -> Result<Vec<Held>, BadMessage> {
             block: word(0),
             generation: word(8),
             kind,
-            settled: bytes[17] != 0,
+            settled: bytes[17] == 1,
+            damaged: bytes[17] == DAMAGED,
         })
     };
     let records = reader.records::<HELD_BYTES>()?;
@@ -330,7 +356,7 @@ mod tests {
             Call::Flush,
             Call::Mark {
                 epoch: 3,
-                complete: true,
+                mark: Mark::Agreed,
                 owner: [7; 16],
             },
         ]
@@ -343,7 +369,8 @@ mod tests {
             volume: Id([1; 16]),
             target: Id([2; 16]),
             epoch: 3,
-            complete: false,
+            standing: Standing::Returned,
+            agreed: 2,
         };
         let usage = Usage {
             used: 4,
@@ -354,10 +381,16 @@ mod tests {
             generation: 2,
             kind: Kind::Zero,
             settled: true,
+            damaged: false,
+        };
+        let damaged = Held {
+            settled: false,
+            damaged: true,
+            ..held
         };
         vec![
             Answer::Hello(identity, usage),
-            Answer::Held(vec![held; 3]),
+            Answer::Held(vec![held, damaged, held]),
             Answer::Half(half()),
             Answer::Done(usage),
             Answer::Absent,

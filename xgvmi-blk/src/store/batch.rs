@@ -5,8 +5,8 @@
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
 use super::space::{Extent, Space};
-use super::{Change, Record, Step, Store, zero};
-use crate::error::Result;
+use super::{Change, Intent, Record, Step, Store, Target as _, zero};
+use crate::error::{BlkError, Result};
 use crate::record::Half;
 
 /// Most bytes of a call.
@@ -19,34 +19,55 @@ impl Store {
     /// Carries out steps, each of another block.
     pub(super) fn run(&self, steps: &[Step<'_>]) -> Results {
         let mut results: Results = steps.iter().map(|_| Ok(None)).collect();
-        let (mut changes, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut intents, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
         for (at, step) in steps.iter().enumerate() {
             let planned = match *step {
                 Step::Prepare { block, half, keep } => {
-                    self.plan(block, half, keep).map(|(change, record)| {
+                    self.plan(block, half).map(|(slot, record)| {
                         records.extend(record.map(|record| (at, record)));
-                        Some(change)
+                        intents.push((at, block, Intent::Prepare { slot, keep }));
                     })
                 }
-                Step::Commit { block, generation } => self.settle(block, generation),
-                Step::Fetch { block, generation } => self.find(block, generation).map(|extent| {
-                    match extent {
+                Step::Commit { block, generation } => {
+                    intents.push((at, block, Intent::Commit { generation }));
+                    Ok(())
+                }
+                Step::Fetch { block, generation } => {
+                    self.find(block, generation).map(|extent| match extent {
                         Some(extent) => fetches.push((at, extent)),
                         None => results[at] = Ok(Some(zero(generation))),
-                    }
-                    None
-                }),
+                    })
+                }
             };
-            match planned {
-                Ok(change) => changes.extend(change.map(|change| (at, change))),
-                Err(error) => results[at] = Err(error),
+            if let Err(error) = planned {
+                results[at] = Err(error);
             }
         }
         self.write_records(records, &mut results);
-        changes.retain(|(at, _)| results[*at].is_ok());
-        self.write_changes(changes, &mut results);
+        self.prepare_again(steps, &mut intents, &mut results);
+        self.write_changes(intents, &mut results);
         self.fetch_runs(steps, fetches, &mut results);
         results
+    }
+
+    /// Leaves out what has failed. What had no space on the medium is carried out alone: that frees some.
+    fn prepare_again(
+        &self,
+        steps: &[Step<'_>],
+        intents: &mut Vec<(usize, u64, Intent)>,
+        results: &mut Results,
+    ) {
+        intents.retain(|(at, ..)| {
+            let result = &mut results[*at];
+            if let (Err(BlkError::Io { .. }), Step::Prepare { block, half, keep }) =
+                (&result, steps[*at])
+                && result.as_ref().is_err_and(BlkError::is_full)
+            {
+                *result = self.prepare(block, half, keep).map(|()| None);
+                return false;
+            }
+            result.is_ok()
+        });
     }
 
     fn write_records(&self, mut records: Vec<(usize, Record)>, results: &mut Results) {
@@ -73,8 +94,18 @@ impl Store {
         }
     }
 
-    fn write_changes(&self, mut changes: Vec<(usize, Change)>, results: &mut Results) {
-        changes.sort_unstable_by_key(|(_, change)| change.block);
+    fn write_changes(&self, mut intents: Vec<(usize, u64, Intent)>, results: &mut Results) {
+        intents.sort_unstable_by_key(|(_, block, _)| *block);
+        let mut alone = Vec::new();
+        let shared = self.shared();
+        let mut changes: Vec<(usize, Change)> = Vec::with_capacity(intents.len());
+        for (at, block, intent) in intents {
+            match self.change(block, intent) {
+                Ok(Some(change)) => changes.extend(change.map(|change| (at, change))),
+                Ok(None) => alone.push((at, block, intent)),
+                Err(error) => results[at] = Err(error),
+            }
+        }
         for run in changes.chunk_by(|(_, one), (_, next)| one.block + 1 == next.block) {
             let together: Vec<Change> = run.iter().map(|(_, change)| *change).collect();
             if together.len() > 1 && self.replace(&together).is_ok() {
@@ -85,6 +116,11 @@ impl Store {
                     results[*at] = Err(error);
                 }
             }
+        }
+        drop(shared);
+        // These wait for the end of a sync.
+        for (at, block, intent) in alone {
+            results[at] = self.enter(block, intent).map(|()| None);
         }
     }
 

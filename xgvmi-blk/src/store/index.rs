@@ -1,35 +1,95 @@
 //! Index entries of a store: which generations of a block it holds, and where. Does no I/O.
 //!
 //! ```text
-//! entry of a block: two slots of 32 bytes
-//! 0 generation (8)   8 offset (8)   16 bytes of the record (4)   20 form (1), settled (1), zero (6)   28 CRC32C (4)
+//! entry of a block: three slots of 21 bytes, a zero byte
+//! 0 generation (8)   8 offset in units of 64 bytes (5), bytes of the record (3)   16 form (1)   17 CRC32C (4)
 //! ```
 //!
-//! The CRC covers the block's number and the first 28 bytes of the slot. Numbers are big endian.
+//! The form is 0x80, with 0x40 for a settled generation, and the block's form; none for an empty slot. The CRC covers the
+//! block's number and the first 17 bytes of the slot. A slot of zeros is damaged. Numbers are big endian.
+//!
+//! An entry keeps the newest generation that is known to be durable until a newer one is. A slot of generation 0 says that
+//! the durable state is "never written".
 
-use super::space::Extent;
+use super::space::{Extent, UNIT};
 use crate::block::Kind;
 
 /// Bytes of a block's entry.
 pub(super) const ENTRY: usize = 64;
-const SLOT: usize = ENTRY / 2;
-const CRC_AT: usize = 28;
+/// Generations that an entry can hold.
+const SLOTS: usize = 3;
+const SLOT: usize = 21;
+const CRC_AT: usize = 17;
+const FORM_AT: usize = 16;
+const PRESENT: u8 = 0x80;
+const SETTLED: u8 = 0x40;
+const KIND: u8 = 0x0f;
+/// Bits of a record's length beside its offset.
+const LENGTH_BITS: u32 = 24;
+
+/// Whether a slot is on the medium for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Age {
+    /// Written since the last sync began.
+    Fresh,
+    /// The sync under way began after it was written.
+    Syncing,
+    Durable,
+    /// A sync has failed since it was written: the medium may never get it.
+    Doubtful,
+}
 
 /// A generation of a block that a store holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slot {
     pub(super) generation: u64,
-    /// Where its record is. None if the block is all zeros.
-    pub(super) extent: Option<Extent>,
+    /// Offset in units and length of the record, as in the entry. 0: none.
+    place: u64,
     pub(super) kind: Kind,
     /// The generation is committed.
     pub(super) settled: bool,
+    pub(super) age: Age,
 }
 
-/// The generations of one block, the newest first.
+impl Slot {
+    /// A slot that is not settled and not durable. Without a record the half block has no bytes.
+    pub(super) fn new(generation: u64, extent: Option<Extent>, kind: Kind) -> Self {
+        let place = extent.map_or(0, |extent| {
+            (extent.offset / UNIT) << LENGTH_BITS | extent.length
+        });
+        Self {
+            generation,
+            place,
+            kind,
+            settled: false,
+            age: Age::Fresh,
+        }
+    }
+
+    /// The durable state of a block that was never written.
+    const ORIGIN: Self = Self {
+        generation: 0,
+        place: 0,
+        kind: Kind::Zero,
+        settled: true,
+        age: Age::Durable,
+    };
+
+    /// Where its record is. None if the half block has no bytes.
+    pub(super) fn extent(&self) -> Option<Extent> {
+        (self.place != 0).then(|| Extent {
+            offset: (self.place >> LENGTH_BITS) * UNIT,
+            length: self.place & ((1 << LENGTH_BITS) - 1),
+        })
+    }
+}
+
+/// The generations of one block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) slots: [Option<Slot>; 2],
+    pub(super) slots: [Option<Slot>; SLOTS],
+    /// Other generations may have been there: a slot could not be read.
+    pub(super) damaged: bool,
 }
 
 impl Entry {
@@ -38,78 +98,146 @@ impl Entry {
         slots.find(|slot| slot.generation == generation).copied()
     }
 
+    fn of(slots: impl Iterator<Item = Slot>, damaged: bool) -> Self {
+        let mut entry = Self {
+            damaged,
+            ..Self::default()
+        };
+        for (place, slot) in entry.slots.iter_mut().zip(slots) {
+            *place = Some(slot);
+        }
+        entry
+    }
+
+    /// The newest generation that is durable and settled.
+    fn durable(&self) -> Option<Slot> {
+        let slots = self.slots.iter().flatten();
+        let durable = slots.filter(|slot| slot.settled && slot.age == Age::Durable);
+        durable.max_by_key(|slot| slot.generation).copied()
+    }
+
+    /// The slots below `generation` that a loss of power must leave.
+    fn base(&self, generation: u64) -> impl Iterator<Item = Slot> + use<> {
+        let durable = self.durable();
+        let slots = self.slots.into_iter().flatten();
+        slots.filter(move |slot| {
+            let needed = slot.age == Age::Syncing || Some(*slot) == durable;
+            slot.settled && slot.generation < generation && needed
+        })
+    }
+
+    /// The entry with a further generation beside `keep` and what is durable. None if that is too much before the end of a
+    /// sync under way.
+    pub(super) fn prepare(&self, slot: Slot, keep: u64) -> Option<Self> {
+        let is_empty = self.slots.iter().all(Option::is_none) && !self.damaged;
+        let origin = is_empty.then_some(Slot::ORIGIN);
+        let kept = self.get(keep).filter(|_| keep != slot.generation);
+        let base = self.base(slot.generation);
+        let base = base.filter(|base| Some(*base) != kept && base.generation != slot.generation);
+        let slots = [Some(slot), kept].into_iter().flatten();
+        let mut slots: Vec<Slot> = slots.chain(base).chain(origin).collect();
+        if self.damaged {
+            // One place says so.
+            slots.truncate(SLOTS - 1);
+        }
+        (slots.len() <= SLOTS).then(|| Self::of(slots.into_iter(), self.damaged))
+    }
+
+    /// The entry with `generation` settled. Newer ones disappear, and older ones as far as they are not needed. None if it
+    /// does not hold it.
+    pub(super) fn commit(&self, generation: u64) -> Option<Self> {
+        if generation == 0 {
+            return Some(Self::default());
+        }
+        let slot = Slot {
+            settled: true,
+            ..self.get(generation)?
+        };
+        let base = self.base(generation);
+        let base = base.filter(|_| slot.age != Age::Durable);
+        Some(Self::of(std::iter::once(slot).chain(base), false))
+    }
+
+    /// The entry without what is older than its newest durable generation.
+    pub(super) fn aged(&self) -> Self {
+        let oldest = self.durable().map_or(0, |slot| slot.generation);
+        let slots = self.slots.into_iter().flatten();
+        Self::of(slots.filter(|slot| slot.generation >= oldest), self.damaged)
+    }
+
+    /// Changes the age of its slots.
+    pub(super) fn change_age(&mut self, from: Age, to: Age) {
+        let slots = self.slots.iter_mut().flatten();
+        for slot in slots.filter(|slot| slot.age == from) {
+            slot.age = to;
+        }
+    }
+
     pub(super) fn to_bytes(self, block: u64) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
+        let mut damaged = self.damaged;
         for (slot, part) in self.slots.iter().zip(bytes.chunks_exact_mut(SLOT)) {
-            if let Some(slot) = slot {
-                part.copy_from_slice(&slot.to_bytes(block));
+            // A damaged entry stays so: one of its slots is zeros.
+            if slot.is_some() || !std::mem::take(&mut damaged) {
+                part.copy_from_slice(&slot_bytes(*slot, block));
             }
         }
         bytes
     }
 
-    /// Parses an entry. The number counts slots that are damaged: they count as absent.
-    pub(super) fn parse(block: u64, bytes: &[u8; ENTRY]) -> (Self, u64) {
+    /// Parses an entry as it is after a sync. Slots that `fits` refuses are damaged.
+    pub(super) fn parse(block: u64, bytes: &[u8; ENTRY], fits: impl Fn(Extent) -> bool) -> Self {
         let mut entry = Self::default();
-        let mut damaged = 0;
-        for (slot, part) in entry.slots.iter_mut().zip(bytes.as_chunks::<SLOT>().0) {
-            match Slot::parse(block, part) {
-                Ok(parsed) => *slot = parsed,
-                Err(Damaged) => damaged += 1,
+        for (place, part) in entry.slots.iter_mut().zip(bytes.as_chunks::<SLOT>().0) {
+            match parse_slot(block, part) {
+                Ok(slot) if slot.is_none_or(|slot| slot.extent().is_none_or(&fits)) => {
+                    *place = slot
+                }
+                Ok(_) | Err(Damaged) => entry.damaged = true,
             }
         }
-        (entry, damaged)
+        entry
     }
 }
 
 struct Damaged;
 
-impl Slot {
-    fn to_bytes(self, block: u64) -> [u8; SLOT] {
-        let mut bytes = [0; SLOT];
-        bytes[..8].copy_from_slice(&self.generation.to_be_bytes());
-        if let Some(extent) = self.extent {
-            bytes[8..16].copy_from_slice(&extent.offset.to_be_bytes());
-            // Cannot be cut: a record has less than 2^20 bytes.
-            let length = u32::try_from(extent.length).unwrap_or(u32::MAX);
-            bytes[16..20].copy_from_slice(&length.to_be_bytes());
-        }
-        bytes[20] = self.kind as u8;
-        bytes[21] = u8::from(self.settled);
-        let crc = checksum(block, &bytes);
-        bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
-        bytes
+fn slot_bytes(slot: Option<Slot>, block: u64) -> [u8; SLOT] {
+    let mut bytes = [0; SLOT];
+    bytes[FORM_AT] = PRESENT;
+    if let Some(slot) = slot {
+        bytes[..8].copy_from_slice(&slot.generation.to_be_bytes());
+        bytes[8..16].copy_from_slice(&slot.place.to_be_bytes());
+        bytes[FORM_AT] |= slot.kind as u8 | if slot.settled { SETTLED } else { 0 };
     }
+    let crc = checksum(block, &bytes);
+    bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+    bytes
+}
 
-    fn parse(block: u64, bytes: &[u8; SLOT]) -> Result<Option<Self>, Damaged> {
-        if bytes == &[0; SLOT] {
-            return Ok(None);
-        }
-        let be32 = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
-        if be32(CRC_AT) != checksum(block, bytes) {
-            return Err(Damaged);
-        }
-        let kind = Kind::of(bytes[20]).ok_or(Damaged)?;
-        let extent = match be32(16) {
-            0 => None,
-            length => Some(Extent {
-                offset: be64(8),
-                length: u64::from(length),
-            }),
-        };
-        if extent.is_none() != (kind == Kind::Zero) {
-            return Err(Damaged);
-        }
-        Ok(Some(Self {
-            generation: be64(0),
-            extent,
-            kind,
-            settled: bytes[21] != 0,
-        }))
+fn parse_slot(block: u64, bytes: &[u8; SLOT]) -> Result<Option<Slot>, Damaged> {
+    let be32 =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
+    let form = bytes[FORM_AT];
+    if form & PRESENT == 0 || be32(CRC_AT) != checksum(block, bytes) {
+        return Err(Damaged);
     }
+    if form == PRESENT {
+        return Ok(None);
+    }
+    let slot = Slot {
+        generation: be64(0),
+        place: be64(8),
+        kind: Kind::of(form & KIND).ok_or(Damaged)?,
+        settled: form & SETTLED != 0,
+        age: Age::Durable,
+    };
+    let has_bytes = !matches!(slot.kind, Kind::Zero | Kind::Lost);
+    if slot.extent().is_some() != has_bytes {
+        return Err(Damaged);
+    }
+    Ok(Some(slot))
 }
 
 fn checksum(block: u64, bytes: &[u8; SLOT]) -> u32 {
@@ -120,47 +248,115 @@ fn checksum(block: u64, bytes: &[u8; SLOT]) -> u32 {
 mod tests {
     use super::*;
 
-    const ENTRY_OF_TWO: Entry = Entry {
-        slots: [
-            Some(Slot {
-                generation: 9,
-                extent: Some(Extent {
-                    offset: 4096,
-                    length: 100,
-                }),
-                kind: Kind::Lz4,
-                settled: false,
-            }),
-            Some(Slot {
-                generation: 3,
-                extent: None,
-                kind: Kind::Zero,
-                settled: true,
-            }),
-        ],
-    };
+    fn slot(generation: u64, age: Age) -> Slot {
+        let extent = Extent {
+            offset: 4096 * generation,
+            length: 100,
+        };
+        Slot {
+            settled: true,
+            age,
+            ..Slot::new(generation, Some(extent), Kind::Lz4)
+        }
+    }
 
-    #[test]
-    fn an_entry_comes_back_for_its_own_block() {
-        let bytes = ENTRY_OF_TWO.to_bytes(7);
-        assert_eq!(Entry::parse(7, &bytes), (ENTRY_OF_TWO, 0));
-        assert_eq!(Entry::parse(8, &bytes), (Entry::default(), 2));
-        assert_eq!(Entry::parse(7, &[0; ENTRY]), (Entry::default(), 0));
-        assert_eq!(ENTRY_OF_TWO.get(3).map(|slot| slot.kind), Some(Kind::Zero));
-        assert_eq!(ENTRY_OF_TWO.get(4), None);
+    fn entry(slots: &[Slot]) -> Entry {
+        Entry::of(slots.iter().copied(), false)
+    }
+
+    fn parse(block: u64, bytes: &[u8; ENTRY]) -> Entry {
+        Entry::parse(block, bytes, |_| true)
     }
 
     #[test]
-    fn a_damaged_slot_leaves_the_other() {
-        for bit in 0..ENTRY * 8 {
-            let mut bytes = ENTRY_OF_TWO.to_bytes(7);
-            bytes[bit / 8] ^= 1 << (bit % 8);
-            let (entry, damaged) = Entry::parse(7, &bytes);
-            assert_eq!(
-                (entry.slots.iter().flatten().count(), damaged),
-                (1, 1),
-                "{bit}"
-            );
+    fn an_entry_comes_back_for_its_own_block() {
+        for slots in [
+            &[][..],
+            &[Slot::ORIGIN],
+            &[slot(9, Age::Durable)],
+            &[
+                Slot {
+                    settled: false,
+                    ..slot(9, Age::Durable)
+                },
+                slot(7, Age::Durable),
+                Slot {
+                    settled: true,
+                    age: Age::Durable,
+                    ..Slot::new(3, None, Kind::Zero)
+                },
+            ],
+        ] {
+            let whole = entry(slots);
+            let bytes = whole.to_bytes(7);
+            assert_eq!(parse(7, &bytes), whole);
+            let elsewhere = parse(8, &bytes);
+            assert!(elsewhere.damaged && elsewhere.slots == [None; SLOTS]);
         }
+    }
+
+    #[test]
+    fn a_damaged_slot_leaves_the_others() {
+        let whole = entry(&[9, 5, 3].map(|generation| slot(generation, Age::Durable)));
+        for bit in 0..SLOTS * SLOT * 8 {
+            let mut bytes = whole.to_bytes(7);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let found = parse(7, &bytes);
+            assert_eq!(found.slots.iter().flatten().count(), 2, "{bit}");
+            assert!(found.damaged);
+        }
+    }
+
+    #[test]
+    fn zeros_are_damaged_and_a_damaged_entry_stays_so_until_a_commit() {
+        let zeros = parse(7, &[0; ENTRY]);
+        assert!(zeros.damaged);
+        assert!(parse(7, &zeros.to_bytes(7)).damaged);
+        for bit in 0..SLOTS * SLOT * 8 {
+            let mut bytes = Entry::default().to_bytes(7);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(7, &bytes).damaged, "{bit}");
+        }
+        let prepared = zeros.prepare(Slot::new(4, None, Kind::Zero), 0).unwrap();
+        let prepared = parse(7, &prepared.to_bytes(7));
+        assert!(prepared.damaged && prepared.get(4).is_some());
+        assert!(!prepared.commit(4).unwrap().damaged);
+    }
+
+    #[test]
+    fn the_durable_generation_stays_until_a_newer_one_is_durable() {
+        let generations = |entry: Entry| -> Vec<u64> {
+            let slots = entry.slots.iter().flatten();
+            slots.map(|slot| slot.generation).collect()
+        };
+        let next = |entry: Entry, number: u64, keep: u64| {
+            let slot = Slot::new(number, None, Kind::Zero);
+            entry.prepare(slot, keep)
+        };
+        let first = next(Entry::default(), 1, 0).unwrap();
+        assert_eq!(generations(first), [1, 0], "never written is durable");
+        let first = first.commit(1).unwrap();
+        assert_eq!(generations(first), [1, 0]);
+        let second = next(first, 2, 1).unwrap();
+        assert_eq!(generations(second), [2, 1, 0]);
+        let second = second.commit(2).unwrap();
+        assert_eq!(generations(second), [2, 0], "1 was never durable");
+        let mut syncing = second;
+        syncing.change_age(Age::Fresh, Age::Syncing);
+        let third = next(syncing, 3, 2).unwrap().commit(3).unwrap();
+        assert_eq!(generations(third), [3, 2, 0]);
+        assert_eq!(next(third, 4, 3), None, "the sync must end first");
+        let mut durable = third;
+        durable.change_age(Age::Syncing, Age::Durable);
+        let durable = durable.aged();
+        assert_eq!(generations(durable), [3, 2]);
+        assert_eq!(generations(next(durable, 4, 3).unwrap()), [4, 3, 2]);
+        assert_eq!(
+            generations(durable.commit(2).unwrap()),
+            [2],
+            "newer ones go"
+        );
+        assert_eq!(durable.commit(0), Some(Entry::default()));
+        assert_eq!(durable.commit(7), None);
     }
 }

@@ -1,14 +1,18 @@
 //! A target: one half of each block, on a file or in memory.
 //!
 //! ```text
-//! two superblocks | index: two slots for each block | data: records of half blocks, in units of 64 bytes
+//! two superblocks | index: three slots for each block | data: records of half blocks, in units of 64 bytes
 //! ```
 //!
 //! A write goes to free space. Then one store of 64 bytes into the index makes it visible beside the generation before
-//! it ([`Target::prepare`]). A second one drops the older generation ([`Target::commit`]). Steps of several blocks store
+//! it ([`Target::prepare`]). A second one settles it ([`Target::commit`]). Steps of several blocks store
 //! what is adjacent together ([`Target::begin_all`]). A process that is killed
 //! between any two instructions therefore leaves the old generation, or both. [`Target::flush`] makes everything
-//! durable. Space is allocated as blocks are written; freed space is used again after the next flush.
+//! durable. The last generation that was durable stays until then, so that a loss of power leaves it. Space is allocated
+//! as blocks are written; freed space is used again after the next flush but one, or when much of it rests.
+//!
+//! An entry of the index that cannot be read is damaged, also one of zeros: it says nothing about the block. After a failed
+//! sync nothing that was written before counts as durable.
 
 mod batch;
 mod index;
@@ -17,17 +21,19 @@ mod space;
 mod superblock;
 
 pub use medium::{FileMedium, Medium, MemoryMedium};
-pub use superblock::Identity;
+pub use superblock::{Identity, Standing};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, GeometryError, Id, Role};
 use crate::record::{self, HEADER, Half, Place, RECORD_MAX};
-use index::{ENTRY, Entry, Slot};
+use crate::volume::EPOCH_MAX;
+use index::{Age, ENTRY, Entry, Slot};
 use space::{Extent, Space};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::{PAGE, Superblock};
 
 /// Free ranges of at least this length are given back to the file system.
@@ -48,6 +54,19 @@ pub struct Held {
     pub kind: Kind,
     /// The generation is committed.
     pub settled: bool,
+    /// No generation: the block's entry cannot be read as a whole, and others may have been there.
+    pub damaged: bool,
+}
+
+/// What a volume records about a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The epoch alone: the target is used from now on, and may lack blocks.
+    Owned,
+    /// It has also taken over what the volume has decided about blocks.
+    Agreed,
+    /// It also holds everything.
+    Complete,
 }
 
 /// Use of a target's space.
@@ -55,7 +74,7 @@ pub struct Held {
 pub struct Usage {
     /// Bytes of records in use, headers included.
     pub used: u64,
-    /// Index slots that were damaged when the target was opened.
+    /// Entries of the index that were damaged when the target was opened.
     pub damaged: u64,
 }
 
@@ -112,19 +131,21 @@ pub trait Target: Send + Sync {
     /// What the target is.
     fn identity(&self) -> Identity;
 
-    /// All generations of all blocks, in any order.
+    /// All generations of all blocks, and all damaged entries, by block.
     ///
     /// # Errors
     /// The target does not answer.
     fn held(&self) -> Result<Vec<Held>>;
 
-    /// Stores a half block, not yet settled, beside generation `keep`. Other generations of the block disappear.
+    /// Stores a half block, not yet settled, beside generation `keep` and the last one that is durable. Others of the block
+    /// disappear.
     ///
     /// # Errors
     /// The target is full or does not answer. It then holds what it held, or both.
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()>;
 
-    /// Settles a generation. Other generations of the block disappear.
+    /// Settles a generation. Other generations of the block disappear, the last durable one when this one is durable. For
+    /// generation 0 all disappear: the block was never written.
     ///
     /// # Errors
     /// The target does not hold the generation, or does not answer.
@@ -184,11 +205,11 @@ pub trait Target: Send + Sync {
         false
     }
 
-    /// Records, durably, the epoch of the volume and whether the target holds everything.
+    /// Records, durably, the epoch of the volume and what the target has of it.
     ///
     /// # Errors
-    /// Errors of the system.
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()>;
+    /// No volume has such an epoch, or errors of the system.
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()>;
 
     /// Use of its space.
     fn usage(&self) -> Usage;
@@ -210,12 +231,21 @@ struct State {
     superblock: Superblock,
     index: Vec<Entry>,
     space: Space,
+    /// Blocks whose entries have changed since the last sync began.
+    touched: BTreeSet<u64>,
 }
 
 /// A record that is to be written, and its space.
 struct Record {
     extent: Extent,
     bytes: Vec<u8>,
+}
+
+/// A step that changes a block's entry.
+#[derive(Clone, Copy)]
+enum Intent {
+    Prepare { slot: Slot, keep: u64 },
+    Commit { generation: u64 },
 }
 
 /// A change of a block's entry.
@@ -243,7 +273,10 @@ pub struct Store {
     capacity: u64,
     damaged: u64,
     state: Mutex<State>,
-    /// Held during a sync, which keeps freed space until its end. Taken before `state`.
+    /// Shared from the look at an entry to its replacement. A sync excludes these while it changes entries itself. Taken
+    /// before `state`.
+    entries: RwLock<()>,
+    /// Held during a sync, which keeps freed space until its end. Taken before `entries`.
     syncing: Mutex<()>,
 }
 
@@ -287,8 +320,16 @@ impl Store {
             volume: new.volume,
             target: Id(random.to_ne_bytes()),
             epoch: 0,
-            complete: new.complete,
+            standing: match new.complete {
+                true => Standing::Complete,
+                false => Standing::New,
+            },
+            agreed: 0,
         };
+        // Before the superblocks: a target that is there has an index.
+        write_empty_index(medium.as_ref(), new.geometry)
+            .and_then(|()| medium.sync())
+            .map_err(|error| BlkError::io(name, error))?;
         for sequence in 0..2 {
             let superblock = Superblock { identity, sequence };
             medium
@@ -299,7 +340,7 @@ impl Store {
         Self::open(name, medium, capacity)
     }
 
-    /// Opens the target on a medium. `capacity` limits its data in bytes.
+    /// Opens the target on a medium. `capacity` limits the space that new data takes. It hides nothing that is there.
     ///
     /// # Errors
     /// The medium holds no target, or errors of the system.
@@ -313,13 +354,15 @@ impl Store {
         })?;
         let geometry = superblock.identity.geometry;
         check_size(name, medium.as_ref(), geometry)?;
+        // What the last process wrote is durable from here on, or the target is not used.
+        medium.sync().map_err(failed)?;
         let start = data_start(geometry);
-        let end = start.saturating_add(capacity.unwrap_or(i64::MAX.cast_unsigned() - start));
-        let end = end.min(medium.size().unwrap_or(u64::MAX));
-        let (index, damaged) =
-            read_index(medium.as_ref(), geometry, (start, end)).map_err(failed)?;
+        let last = medium.size().unwrap_or(i64::MAX.cast_unsigned());
+        let end = start.saturating_add(capacity.unwrap_or(last)).min(last);
+        let index = read_index(medium.as_ref(), geometry, (start, last)).map_err(failed)?;
+        let damaged = index.iter().filter(|entry| entry.damaged).count() as u64;
         let used = index.iter().flat_map(|entry| entry.slots).flatten();
-        let used = used.filter_map(|slot| slot.extent).map(|extent| Extent {
+        let used = used.filter_map(|slot| slot.extent()).map(|extent| Extent {
             length: Space::rounded(extent.length),
             ..extent
         });
@@ -333,7 +376,9 @@ impl Store {
                 superblock,
                 index,
                 space,
+                touched: BTreeSet::new(),
             }),
+            entries: RwLock::new(()),
             syncing: Mutex::new(()),
         })
     }
@@ -403,6 +448,17 @@ impl Store {
         })
     }
 
+    /// Held while an entry is looked at and replaced.
+    fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        // The lock protects no data of its own.
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Excludes all changes of entries.
+    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Replaces the entries of consecutive blocks, on the medium and then in memory, and frees what only the old ones refer
     /// to. If it fails, the medium's entries are unknown. Their space stays in use, because they may refer to it.
     fn replace(&self, changes: &[Change]) -> Result<()> {
@@ -422,13 +478,19 @@ impl Store {
             if let Some(entry) = index.and_then(|block| state.index.get_mut(block)) {
                 *entry = *new;
             }
+            if new
+                .slots
+                .iter()
+                .flatten()
+                .any(|slot| slot.age == Age::Fresh)
+            {
+                state.touched.insert(*block);
+            }
             let kept = |extent: &Extent| {
-                new.slots
-                    .iter()
-                    .flatten()
-                    .any(|slot| slot.extent == Some(*extent))
+                let mut slots = new.slots.iter().flatten();
+                slots.any(|slot| slot.extent() == Some(*extent))
             };
-            for extent in old.slots.iter().flatten().filter_map(|slot| slot.extent) {
+            for extent in old.slots.iter().flatten().filter_map(Slot::extent) {
                 if !kept(&extent) {
                     state.space.give(extent);
                 }
@@ -437,10 +499,42 @@ impl Store {
         Ok(())
     }
 
-    /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
-    fn plan(&self, block: u64, half: &Half, keep: u64) -> Result<(Change, Option<Record>)> {
+    /// What a step changes, if anything. [`None`] within: a sync under way must end first. The caller shares the entries.
+    fn change(&self, block: u64, intent: Intent) -> Result<Option<Option<Change>>> {
         let old = self.entry(block)?;
-        let record = if half.kind == Kind::Zero {
+        let new = match intent {
+            Intent::Prepare { slot, keep } => match old.prepare(slot, keep) {
+                Some(new) => new,
+                None => return Ok(None),
+            },
+            Intent::Commit { generation } => {
+                old.commit(generation).ok_or_else(|| BlkError::Absent {
+                    target: self.name.clone(),
+                    block,
+                    generation,
+                })?
+            }
+        };
+        Ok(Some((new != old).then_some(Change { block, old, new })))
+    }
+
+    /// Carries out the last part of a step: the change of the entry.
+    fn enter(&self, block: u64, intent: Intent) -> Result<()> {
+        loop {
+            let shared = self.shared();
+            if let Some(change) = self.change(block, intent)? {
+                return self.replace(change.as_slice());
+            }
+            drop(shared);
+            // Waits for the end of the sync.
+            drop(self.syncing());
+        }
+    }
+
+    /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
+    fn plan(&self, block: u64, half: &Half) -> Result<(Slot, Option<Record>)> {
+        self.entry(block)?;
+        let record = if matches!(half.kind, Kind::Zero | Kind::Lost) {
             None
         } else {
             let place = self.place(&self.state(), block);
@@ -448,20 +542,11 @@ impl Store {
             let extent = self.take(bytes.len() as u64)?;
             Some(Record { extent, bytes })
         };
-        let slot = Slot {
-            generation: half.generation,
-            extent: record.as_ref().map(|record| Extent {
-                length: record.bytes.len() as u64,
-                ..record.extent
-            }),
-            kind: half.kind,
-            settled: false,
-        };
-        let kept = old.get(keep).filter(|_| keep != half.generation);
-        let new = Entry {
-            slots: [Some(slot), kept],
-        };
-        Ok((Change { block, old, new }, record))
+        let extent = record.as_ref().map(|record| Extent {
+            length: record.bytes.len() as u64,
+            ..record.extent
+        });
+        Ok((Slot::new(half.generation, extent, half.kind), record))
     }
 
     fn write_record(&self, record: &Record) -> Result<()> {
@@ -472,24 +557,6 @@ impl Store {
         })
     }
 
-    /// What [`Target::commit`] changes, if anything.
-    fn settle(&self, block: u64, generation: u64) -> Result<Option<Change>> {
-        let old = self.entry(block)?;
-        let slot = old.get(generation).ok_or_else(|| BlkError::Absent {
-            target: self.name.clone(),
-            block,
-            generation,
-        })?;
-        let settled = Slot {
-            settled: true,
-            ..slot
-        };
-        let new = Entry {
-            slots: [Some(settled), None],
-        };
-        Ok((new != old).then_some(Change { block, old, new }))
-    }
-
     /// Where a half block is. None if it is zero.
     fn find(&self, block: u64, generation: u64) -> Result<Option<Extent>> {
         let slot = self.entry(block)?.get(generation);
@@ -498,7 +565,14 @@ impl Store {
             block,
             generation,
         })?;
-        Ok(slot.extent)
+        if slot.kind == Kind::Lost {
+            return Err(BlkError::Absent {
+                target: self.name.clone(),
+                block,
+                generation,
+            });
+        }
+        Ok(slot.extent())
     }
 
     fn read(&self, block: u64, generation: u64, extent: Extent) -> Result<Half> {
@@ -519,19 +593,22 @@ impl Store {
         })
     }
 
-    /// Takes space for a record. If only space that was freed since the last sync is left, waits for the sync of another
-    /// thread, or syncs.
+    /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
+    /// thread, or syncs. Syncs also if much was freed.
     fn take(&self, length: u64) -> Result<Extent> {
-        let taken = self.state().space.take(length);
-        if let Some(extent) = taken {
+        let is_due = self.state().space.is_sync_due();
+        if !is_due && let Some(extent) = self.state().space.take(length) {
             return Ok(extent);
         }
         let syncing = self.syncing();
-        let taken = self.state().space.take(length);
-        if let Some(extent) = taken {
-            return Ok(extent);
+        if self.state().space.is_sync_due() {
+            self.sync(&syncing)?;
         }
-        if self.state().space.has_resting() {
+        // The first sync makes newer generations durable, the second one the entries without the older ones.
+        for _ in 0..2 {
+            if let Some(extent) = self.state().space.take(length) {
+                return Ok(extent);
+            }
             self.sync(&syncing)?;
         }
         let mut state = self.state();
@@ -547,13 +624,26 @@ impl Store {
         self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes everything durable, and what was freed before usable again.
+    /// Makes everything durable, and what was freed before usable again. Then drops generations that are not needed any more.
     fn sync(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
-        let freed = self.state().space.begin_sync();
-        if let Err(error) = self.medium.sync() {
-            self.state().space.not_synced(freed);
+        let (freed, touched) = {
+            let _alone = self.alone();
+            let mut state = self.state();
+            let touched = std::mem::take(&mut state.touched);
+            state.change_age(&touched, Age::Fresh, Age::Syncing);
+            (state.space.begin_sync(), touched)
+        };
+        let synced = self.medium.sync();
+        let _alone = self.alone();
+        if let Err(error) = synced {
+            // The system may have dropped what it could not write: a later sync says nothing about it.
+            let mut state = self.state();
+            state.change_age(&touched, Age::Syncing, Age::Doubtful);
+            state.space.not_synced(freed);
             return Err(self.io(error));
         }
+        self.state()
+            .change_age(&touched, Age::Syncing, Age::Durable);
         let merged = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
         for extent in merged {
@@ -562,7 +652,33 @@ impl Store {
                 self.medium.release(extent.offset, extent.length);
             }
         }
+        self.drop_old(&touched);
         Ok(())
+    }
+
+    /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
+    fn drop_old(&self, touched: &BTreeSet<u64>) {
+        let mut changes = Vec::new();
+        for &block in touched {
+            if let Ok(old) = self.entry(block) {
+                let new = old.aged();
+                changes.extend((new != old).then_some(Change { block, old, new }));
+            }
+        }
+        for run in changes.chunk_by(|one, next| one.block + 1 == next.block) {
+            let _ = self.replace(run);
+        }
+    }
+}
+
+impl State {
+    fn change_age(&mut self, blocks: &BTreeSet<u64>, from: Age, to: Age) {
+        for block in blocks {
+            let index = usize::try_from(*block).ok();
+            if let Some(entry) = index.and_then(|block| self.index.get_mut(block)) {
+                entry.change_age(from, to);
+            }
+        }
     }
 }
 
@@ -585,15 +701,34 @@ fn data_start(geometry: Geometry) -> u64 {
     (INDEX_AT + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE as u64)
 }
 
-/// Reads the index. Slots that point outside the data area count as damaged.
+/// Writes the index of a volume without blocks.
+fn write_empty_index(medium: &dyn Medium, geometry: Geometry) -> io::Result<()> {
+    let mut block = 0;
+    while block < geometry.blocks() {
+        let end = geometry.blocks().min(block + (INDEX_CHUNK / ENTRY) as u64);
+        let bytes: Vec<u8> = (block..end)
+            .flat_map(|block| Entry::default().to_bytes(block))
+            .collect();
+        medium.write(INDEX_AT + block * ENTRY as u64, &bytes)?;
+        block = end;
+    }
+    Ok(())
+}
+
+/// Reads the index. Slots that point outside the data area are damaged.
 fn read_index(
     medium: &dyn Medium,
     geometry: Geometry,
     (start, end): (u64, u64),
-) -> io::Result<(Vec<Entry>, u64)> {
+) -> io::Result<Vec<Entry>> {
+    let fits = |extent: Extent| {
+        let last = extent.offset.checked_add(Space::rounded(extent.length));
+        extent.offset >= start
+            && last.is_some_and(|last| last <= end)
+            && (HEADER as u64..=RECORD_MAX as u64).contains(&extent.length)
+    };
     let blocks = usize::try_from(geometry.blocks()).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let mut index = Vec::with_capacity(blocks);
-    let mut damaged = 0;
     let mut chunk = vec![0; INDEX_CHUNK.min(blocks * ENTRY)];
     while index.len() < blocks {
         let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
@@ -601,24 +736,30 @@ fn read_index(
         let bytes = &mut chunk[..count * ENTRY];
         medium.read(at, bytes)?;
         for bytes in bytes.as_chunks::<ENTRY>().0 {
-            let (mut entry, faults) = Entry::parse(index.len() as u64, bytes);
-            damaged += faults;
-            for slot in &mut entry.slots {
-                let fits = |extent: Extent| {
-                    let last = extent.offset.checked_add(Space::rounded(extent.length));
-                    extent.offset >= start
-                        && last.is_some_and(|last| last <= end)
-                        && (HEADER as u64..=RECORD_MAX as u64).contains(&extent.length)
-                };
-                if slot.is_some_and(|slot| slot.extent.is_some_and(|extent| !fits(extent))) {
-                    *slot = None;
-                    damaged += 1;
-                }
-            }
-            index.push(entry);
+            index.push(Entry::parse(index.len() as u64, bytes, fits));
         }
     }
-    Ok((index, damaged))
+    Ok(index)
+}
+
+/// What an entry says.
+fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
+    let held = |slot: Slot| Held {
+        block,
+        generation: slot.generation,
+        kind: slot.kind,
+        settled: slot.settled,
+        damaged: false,
+    };
+    let damaged = entry.damaged.then_some(Held {
+        block,
+        generation: 0,
+        kind: Kind::Lost,
+        settled: false,
+        damaged: true,
+    });
+    let slots: Vec<Held> = entry.slots.into_iter().flatten().map(held).collect();
+    slots.into_iter().chain(damaged)
 }
 
 impl Target for Store {
@@ -634,35 +775,29 @@ impl Target for Store {
         let state = self.state();
         let entries = (0..).zip(&state.index);
         Ok(entries
-            .flat_map(|(block, entry)| {
-                entry
-                    .slots
-                    .into_iter()
-                    .flatten()
-                    .map(move |slot| (block, slot))
-            })
-            .map(|(block, slot)| Held {
-                block,
-                generation: slot.generation,
-                kind: slot.kind,
-                settled: slot.settled,
-            })
+            .flat_map(|(block, entry)| held_in(block, entry))
             .collect())
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
-        let (change, record) = self.plan(block, half, keep)?;
-        if let Some(record) = record {
-            self.write_record(&record)?;
+        let (mut slot, mut record) = self.plan(block, half)?;
+        if let Some(first) = &record
+            && let Err(error) = self.write_record(first)
+        {
+            if !error.is_full() {
+                return Err(error);
+            }
+            // The medium has no space for a new range. A sync makes older ones usable.
+            self.sync(&self.syncing())?;
+            self.sync(&self.syncing())?;
+            (slot, record) = self.plan(block, half)?;
+            record.map_or(Ok(()), |record| self.write_record(&record))?;
         }
-        self.replace(&[change])
+        self.enter(block, Intent::Prepare { slot, keep })
     }
 
     fn commit(&self, block: u64, generation: u64) -> Result<()> {
-        match self.settle(block, generation)? {
-            Some(change) => self.replace(&[change]),
-            None => Ok(()),
-        }
+        self.enter(block, Intent::Commit { generation })
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
@@ -687,12 +822,17 @@ impl Target for Store {
         self.medium.syncs_at_once()
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        if epoch > EPOCH_MAX {
+            return Err(BlkError::Refused {
+                target: self.name.clone(),
+                reason: format!("epoch {epoch}: the highest is {EPOCH_MAX}"),
+            });
+        }
         let mut state = self.state();
         let mut next = state.superblock;
         next.sequence += 1;
-        next.identity.epoch = epoch;
-        next.identity.complete = complete;
+        next.identity.marked(epoch, mark);
         let written = self.medium.write(next.offset(), &next.to_bytes());
         written
             .and_then(|()| self.medium.sync())

@@ -7,6 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Ranges are multiples of this number of bytes.
 pub(super) const UNIT: u64 = 64;
 
+/// Bytes that may rest before a sync is due: half of what is in use, within these limits.
+const RESTING_MIN: u64 = 4 << 20;
+const RESTING_MAX: u64 = 64 << 20;
+
 /// A range of the data area in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Extent {
@@ -33,6 +37,7 @@ pub(super) struct Space {
     used: u64,
     /// Freed since the last sync.
     resting: Vec<Extent>,
+    resting_bytes: u64,
 }
 
 impl Space {
@@ -46,12 +51,15 @@ impl Space {
             end,
             used: 0,
             resting: Vec::new(),
+            resting_bytes: 0,
         };
         for extent in used {
-            if extent.offset > space.tail {
+            // A range in use may lie behind the end: that limits what is taken from now on.
+            let gap_end = extent.offset.min(end);
+            if gap_end > space.tail {
                 space.insert(Extent {
                     offset: space.tail,
-                    length: extent.offset - space.tail,
+                    length: gap_end - space.tail,
                 });
             }
             // Ranges of a damaged index may overlap.
@@ -94,16 +102,18 @@ impl Space {
     pub(super) fn give(&mut self, extent: Extent) {
         let length = Self::rounded(extent.length);
         self.used = self.used.saturating_sub(length);
+        self.resting_bytes += length;
         self.resting.push(Extent { length, ..extent });
     }
 
-    /// True if ranges rest.
-    pub(super) fn has_resting(&self) -> bool {
-        !self.resting.is_empty()
+    /// True if so much rests that a sync is due before more is taken.
+    pub(super) fn is_sync_due(&self) -> bool {
+        self.resting_bytes >= (self.used / 2).clamp(RESTING_MIN, RESTING_MAX)
     }
 
     /// Takes the ranges that a sync which starts now will make free.
     pub(super) fn begin_sync(&mut self) -> Vec<Extent> {
+        self.resting_bytes = 0;
         std::mem::take(&mut self.resting)
     }
 
@@ -115,6 +125,7 @@ impl Space {
 
     /// Takes the ranges back if the sync has failed.
     pub(super) fn not_synced(&mut self, extents: Vec<Extent>) {
+        self.resting_bytes += extents.iter().map(|extent| extent.length).sum::<u64>();
         self.resting.extend(extents);
     }
 
@@ -134,7 +145,7 @@ impl Space {
         }
         if extent.end() == self.tail {
             self.tail = extent.offset;
-        } else {
+        } else if extent.end() <= self.end {
             self.insert(extent);
         }
         extent
@@ -166,7 +177,7 @@ impl Space {
 
     /// Bytes that can be allocated, in ranges that may be too short.
     pub(super) fn available(&self) -> u64 {
-        self.free.values().sum::<u64>() + (self.end - self.tail)
+        self.free.values().sum::<u64>() + self.end.saturating_sub(self.tail)
     }
 }
 
@@ -185,6 +196,37 @@ mod tests {
         let resting = space.begin_sync();
         space.synced(resting);
         assert_eq!(space.take(64), Some(extents[1]));
+    }
+
+    /// A smaller limit takes nothing away, and nothing is taken behind it.
+    #[test]
+    fn ranges_in_use_behind_the_end_stay() {
+        let used = [64, 256, 448].map(|offset| Extent { offset, length: 64 });
+        let mut space = Space::new(0, 192, used.to_vec());
+        assert_eq!((space.used(), space.available()), (192, 128));
+        assert_eq!(space.take(64).map(|extent| extent.offset), Some(0));
+        assert_eq!(space.take(64).map(|extent| extent.offset), Some(128));
+        assert_eq!(space.take(64), None);
+        space.give(used[1]);
+        let resting = space.begin_sync();
+        space.synced(resting);
+        assert_eq!(space.take(64), None, "it was behind the end");
+    }
+
+    #[test]
+    fn a_sync_is_due_when_much_rests() {
+        let mut space = Space::new(0, u64::MAX, Vec::new());
+        let record = 1 << 20;
+        for _ in 0..4 {
+            assert!(!space.is_sync_due());
+            let extent = space.take(record).unwrap();
+            space.give(extent);
+        }
+        assert!(space.is_sync_due());
+        let resting = space.begin_sync();
+        assert!(!space.is_sync_due());
+        space.not_synced(resting);
+        assert!(space.is_sync_due());
     }
 
     proptest! {

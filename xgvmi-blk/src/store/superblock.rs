@@ -1,19 +1,51 @@
 //! The superblock of a target: what it is, in two copies. Does no I/O.
 //!
 //! ```text
-//! 0  magic "XGVMIBLK"    8  version (4)   12 role (1), complete (1), zero (2)   16 block size (4)   20 zero (4)
-//! 24 blocks (8)          32 volume (16)   48 target (16)   64 sequence (8)   72 epoch (8)   80 CRC32C (4)
+//! 0  magic "XGVMIBLK"    8  version (4)   12 role (1), standing (1), zero (2)   16 block size (4)   20 zero (4)
+//! 24 blocks (8)          32 volume (16)   48 target (16)   64 sequence (8)   72 epoch (8)   80 agreed (8)
+//! 88 CRC32C (4)
 //! ```
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
+use super::Mark;
 use crate::geometry::{Geometry, Id, Role};
 
 /// Bytes of a copy on the medium.
 pub(super) const PAGE: usize = 4096;
-const BYTES: usize = 84;
+const BYTES: usize = 92;
+const CRC_AT: usize = 88;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version before, and where its checksum was. Its empty index entries have no checksums.
+const OLD: (u32, usize) = (1, 80);
+
+/// How far a target holds what its volume has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It takes the place of another target, and has never held everything.
+    New,
+    /// It has held everything once. Since then it was absent, or its volume was not closed.
+    Returned,
+    /// It holds everything.
+    Complete,
+}
+
+impl Standing {
+    /// Its number on the medium and on the wire.
+    pub(crate) const fn number(self) -> u8 {
+        match self {
+            Self::New => 0,
+            Self::Complete => 1,
+            Self::Returned => 2,
+        }
+    }
+
+    pub(crate) fn of(number: u8) -> Option<Self> {
+        let all = [Self::New, Self::Complete, Self::Returned];
+        all.into_iter().find(|standing| standing.number() == number)
+    }
+}
 
 /// What a target is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +60,31 @@ pub struct Identity {
     pub target: Id,
     /// Number of times that the volume was opened. A higher one is a later one.
     pub epoch: u64,
-    /// False for a new target of an old volume until it holds everything.
-    pub complete: bool,
+    /// What it holds of the volume.
+    pub standing: Standing,
+    /// The last epoch whose decisions about blocks it has taken over.
+    pub agreed: u64,
+}
+
+impl Identity {
+    /// True if the target holds everything.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.standing == Standing::Complete
+    }
+
+    /// Records what a volume says about its target.
+    pub(crate) fn marked(&mut self, epoch: u64, mark: Mark) {
+        self.epoch = epoch;
+        match mark {
+            Mark::Owned if self.standing == Standing::Complete => {
+                self.standing = Standing::Returned
+            }
+            Mark::Owned => {}
+            Mark::Agreed => self.agreed = epoch,
+            Mark::Complete => (self.agreed, self.standing) = (epoch, Standing::Complete),
+        }
+    }
 }
 
 /// A superblock and the number of its write.
@@ -52,15 +107,16 @@ impl Superblock {
         bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
         // Cannot be cut: 0 to 2.
         bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
-        bytes[13] = u8::from(identity.complete);
+        bytes[13] = identity.standing.number();
         bytes[16..20].copy_from_slice(&identity.geometry.block_size().to_be_bytes());
         bytes[24..32].copy_from_slice(&identity.geometry.blocks().to_be_bytes());
         bytes[32..48].copy_from_slice(&identity.volume.0);
         bytes[48..64].copy_from_slice(&identity.target.0);
         bytes[64..72].copy_from_slice(&self.sequence.to_be_bytes());
         bytes[72..80].copy_from_slice(&identity.epoch.to_be_bytes());
-        let crc = crc32c::crc32c(&bytes[..80]);
-        bytes[80..].copy_from_slice(&crc.to_be_bytes());
+        bytes[80..88].copy_from_slice(&identity.agreed.to_be_bytes());
+        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
         bytes
     }
 
@@ -91,12 +147,19 @@ impl Superblock {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
-        if be32(80) != crc32c::crc32c(&bytes[..80]) {
+        let (old, crc_of_old) = OLD;
+        if be32(8) == old && be32(crc_of_old) == crc32c::crc32c(&bytes[..crc_of_old]) {
+            return Err(format!(
+                "its format has version {old}, which this program does not read: export the volume by the release that \
+                 made it, and copy it to a new volume"
+            ));
+        }
+        if be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
             return Err("its superblock is damaged".to_owned());
         }
         if be32(8) != VERSION {
             return Err(format!(
-                "its version is {}; this program knows {VERSION}",
+                "its format has version {}; this program reads version {VERSION}",
                 be32(8)
             ));
         }
@@ -111,7 +174,8 @@ impl Superblock {
             volume: id(32),
             target: id(48),
             epoch: be64(72),
-            complete: bytes[13] != 0,
+            standing: Standing::of(bytes[13]).ok_or("its standing is unknown")?,
+            agreed: be64(80),
         };
         Ok(Self {
             identity,
@@ -133,7 +197,8 @@ mod tests {
                 volume: Id([1; 16]),
                 target: Id([2; 16]),
                 epoch: sequence + 5,
-                complete: true,
+                standing: Standing::Returned,
+                agreed: sequence + 4,
             },
             sequence,
         }
@@ -163,14 +228,31 @@ mod tests {
         assert!(Superblock::parse(&[]).is_err());
     }
 
+    /// A target of the version before is refused by a message that says what to do.
+    #[test]
+    fn the_format_before_is_refused() {
+        let (old, crc_of_old) = OLD;
+        let mut pages = pages(&[superblock(4), superblock(5)]);
+        for page in pages.chunks_mut(PAGE) {
+            page[8..12].copy_from_slice(&old.to_be_bytes());
+            let crc = crc32c::crc32c(&page[..crc_of_old]);
+            page[crc_of_old..crc_of_old + 4].copy_from_slice(&crc.to_be_bytes());
+        }
+        let fault = Superblock::parse(&pages).unwrap_err();
+        assert!(
+            fault.contains("version 1") && fault.contains("copy it"),
+            "{fault}"
+        );
+    }
+
     proptest! {
         #[test]
         fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), right in any::<bool>()) {
             if right && bytes.len() >= BYTES {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
-                let crc = crc32c::crc32c(&bytes[..80]);
-                bytes[80..84].copy_from_slice(&crc.to_be_bytes());
+                let crc = crc32c::crc32c(&bytes[..CRC_AT]);
+                bytes[CRC_AT..BYTES].copy_from_slice(&crc.to_be_bytes());
             }
             let _ = Superblock::parse(&bytes);
         }

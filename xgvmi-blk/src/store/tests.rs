@@ -91,7 +91,11 @@ fn a_generation_stays_until_the_next_one_is_settled() {
         .iter()
         .map(|held| (held.generation, held.settled))
         .collect();
-    assert_eq!(settled, [(2, false), (1, true)]);
+    assert_eq!(
+        settled,
+        [(2, false), (1, true), (0, true)],
+        "1 was not durable"
+    );
     store.commit(3, 2).unwrap();
     assert!(matches!(store.fetch(3, 1), Err(BlkError::Absent { .. })));
     assert_eq!(store.fetch(3, 2).unwrap(), half(2, 2));
@@ -277,10 +281,6 @@ fn an_index_that_points_elsewhere_is_damaged() {
             length: 64,
         },
         Extent {
-            offset: u64::MAX - 63,
-            length: 64,
-        },
-        Extent {
             offset: data_start(new_target().geometry),
             length: 63,
         },
@@ -289,22 +289,15 @@ fn an_index_that_points_elsewhere_is_damaged() {
             length: 1 << 30,
         },
     ] {
-        let slot = Slot {
-            generation: 1,
-            extent: Some(extent),
-            kind: Kind::Raw,
-            settled: true,
-        };
-        let entry = Entry {
-            slots: [Some(slot), None],
-        };
+        let entry = Entry::default();
+        let entry = entry.prepare(Slot::new(1, Some(extent), Kind::Raw), 0);
+        let entry = entry.unwrap().commit(1).unwrap();
         medium.bytes.write(INDEX_AT, &entry.to_bytes(0)).unwrap();
         let store = Store::open("t", Box::new(medium.clone()), Some(1 << 20)).unwrap();
-        assert_eq!(
-            (store.usage().damaged, store.held().unwrap().len()),
-            (1, 0),
-            "{extent:?}"
-        );
+        let held = store.held().unwrap();
+        assert_eq!(store.usage().damaged, 1, "{extent:?}");
+        assert!(held.iter().any(|held| held.damaged), "{extent:?}");
+        assert!(held.iter().all(|held| held.generation == 0), "{extent:?}");
     }
 }
 
@@ -314,14 +307,23 @@ fn the_epoch_is_kept() {
     let target = store(&medium, None);
     assert_eq!(target.identity().epoch, 0);
     for epoch in 1..5 {
-        target.mark(epoch, epoch == 4).unwrap();
+        let (mark, standing, agreed) = match epoch {
+            1 | 2 => (Mark::Owned, Standing::Returned, 0),
+            3 => (Mark::Agreed, Standing::Returned, 3),
+            _ => (Mark::Complete, Standing::Complete, 4),
+        };
+        target.mark(epoch, mark).unwrap();
         let again = Store::open("t", Box::new(medium.clone()), None).unwrap();
+        let identity = again.identity();
         assert_eq!(
-            (again.identity().epoch, again.identity().complete),
-            (epoch, epoch == 4)
+            (identity.epoch, identity.standing, identity.agreed),
+            (epoch, standing, agreed)
         );
         assert_eq!(again.identity(), target.identity());
     }
+    let beyond = target.mark(EPOCH_MAX + 1, Mark::Owned).unwrap_err();
+    assert!(beyond.to_string().contains("the highest"), "{beyond}");
+    assert_eq!(target.identity().epoch, 4);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, Step, Target};
-use std::panic::resume_unwind;
+use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard};
 
 /// The part of a range that lies in one block.
@@ -30,7 +30,7 @@ struct BlockWrite {
 }
 
 /// The targets that an operation uses. None: absent.
-type Targets = [Option<Arc<dyn Target>>; TARGETS];
+pub(super) type Targets = [Option<Arc<dyn Target>>; TARGETS];
 
 /// Most blocks whose calls are under way at once, far below the number of locks.
 const GROUP_BLOCKS: usize = 64;
@@ -90,6 +90,7 @@ impl Volume {
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         for group in pieces.chunks(self.group()) {
             self.with_return(|| {
+                self.relieve()?;
                 self.update(group, block::encode, |piece, into| {
                     into.copy_from_slice(&bytes[piece.range.clone()]);
                 })
@@ -100,7 +101,7 @@ impl Volume {
     }
 
     /// Blocks whose calls are under way at once.
-    fn group(&self) -> usize {
+    pub(super) fn group(&self) -> usize {
         (GROUP_BYTES / self.geometry.block_len()).clamp(1, GROUP_BLOCKS)
     }
 
@@ -141,7 +142,10 @@ impl Volume {
             if group.is_empty() {
                 return Ok(());
             }
-            self.with_return(|| self.update(&group, encode, |_, into| into.fill(0)))?;
+            self.with_return(|| {
+                self.relieve()?;
+                self.update(&group, encode, |_, into| into.fill(0))
+            })?;
         }
     }
 
@@ -166,50 +170,8 @@ impl Volume {
         Ok(extents)
     }
 
-    /// Makes all data durable that was acknowledged before.
-    ///
-    /// # Errors
-    /// Fewer than two targets could do it.
-    pub fn flush(&self) -> Result<()> {
-        add(&self.counters.flushes, 1);
-        self.with_return(|| self.flush_once())
-    }
-
-    /// As [`Volume::flush`], without a wait for targets that return.
-    pub(super) fn flush_once(&self) -> Result<()> {
-        let flush = |role: Role| -> Result<()> {
-            let target = self.target(role)?;
-            target.flush().inspect_err(|error| {
-                if !error.is_full() {
-                    self.fail(&target, error);
-                }
-            })
-        };
-        let waits =
-            |role: &Role| matches!(self.target(*role), Ok(target) if !target.flushes_at_once());
-        let (waiting, at_once): (Vec<Role>, Vec<Role>) = Role::ALL.into_iter().partition(waits);
-        let done = std::thread::scope(|scope| {
-            // All but one of those that wait have a thread; this one takes the last.
-            let (last, others) = match waiting.split_last() {
-                Some((last, others)) => (Some(*last), others),
-                None => (None, &[][..]),
-            };
-            let spawn = |role: &Role| {
-                let role = *role;
-                scope.spawn(move || flush(role))
-            };
-            let threads: Vec<_> = others.iter().map(spawn).collect();
-            let here: Vec<_> = at_once.into_iter().chain(last).map(flush).collect();
-            let joined = threads
-                .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
-            joined.chain(here).collect::<Vec<_>>()
-        });
-        self.at_least_two(&done)
-    }
-
     /// The targets now.
-    fn targets(&self) -> Targets {
+    pub(super) fn targets(&self) -> Targets {
         Role::ALL.map(|role| self.target(role).ok())
     }
 
@@ -227,7 +189,7 @@ impl Volume {
 
     /// Carries out a step for each block at each target, all of them at once. `step` returns nothing for those that are
     /// left out.
-    fn each<'a, T>(
+    pub(super) fn each<'a, T>(
         &self,
         targets: &Targets,
         blocks: &'a [T],
@@ -245,7 +207,7 @@ impl Volume {
     }
 
     /// An error unless two targets were successful.
-    fn at_least_two(&self, done: &[Result<()>]) -> Result<()> {
+    pub(super) fn at_least_two(&self, done: &[Result<()>]) -> Result<()> {
         let usable = done.iter().filter(|done| done.is_ok()).count();
         if usable >= 2 {
             return Ok(());
@@ -274,12 +236,15 @@ impl Volume {
         })
     }
 
-    /// Excludes other operations on the blocks of a group.
+    /// Excludes other operations on blocks.
+    pub(super) fn lock_blocks(&self, blocks: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
+        // In the order of the locks: two groups never wait for each other.
+        let locks: BTreeSet<u64> = blocks.map(|block| block % LOCKS as u64).collect();
+        locks.into_iter().map(|lock| self.lock(lock)).collect()
+    }
+
     fn lock_all(&self, group: &[Piece]) -> Vec<MutexGuard<'_, ()>> {
-        let mut blocks: Vec<u64> = group.iter().map(|piece| piece.block).collect();
-        // In the order of the locks: two groups never wait for each other. A group has fewer blocks than there are locks.
-        blocks.sort_unstable_by_key(|block| block % LOCKS as u64);
-        blocks.into_iter().map(|block| self.lock(block)).collect()
+        self.lock_blocks(group.iter().map(|piece| piece.block))
     }
 
     /// Changes parts of blocks, or whole ones. `change` gets the part of a piece.
@@ -299,7 +264,7 @@ impl Volume {
             change(piece, &mut whole[piece.at..piece.at + piece.range.len()]);
             writes.push(self.new_write(piece.block, encode(&whole)));
         }
-        self.write_blocks(&writes)
+        self.write_blocks(writes)
     }
 
     fn new_write(&self, block: u64, encoded: Encoded) -> BlockWrite {
@@ -326,9 +291,9 @@ impl Volume {
 
     /// Writes blocks, whose locks the caller holds: all parts are stored at all targets before the first one is settled.
     /// Returns the first error.
-    fn write_blocks(&self, writes: &[BlockWrite]) -> Result<()> {
+    fn write_blocks(&self, writes: Vec<BlockWrite>) -> Result<()> {
         let targets = self.targets();
-        let prepared = self.each(&targets, writes, |write, role| {
+        let prepared = self.each(&targets, &writes, |write, role| {
             Some(Step::Prepare {
                 block: write.block,
                 half: &write.halves[role.index()],
@@ -343,12 +308,17 @@ impl Volume {
                 generation: write.generation,
             })
         });
+        drop(numbered);
         let mut result = Ok(());
-        for ((at, write), committed) in numbered.into_iter().zip(&committed) {
-            let done = self.at_least_two(&prepared[at]);
+        for (write, (prepared, committed)) in
+            writes.into_iter().zip(prepared.iter().zip(&committed))
+        {
+            let moved = write.halves.iter().zip(prepared);
+            let moved = moved.filter(|(_, done)| done.is_ok());
+            let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
+            add(&self.counters.moved_bytes, moved as u64);
+            let done = self.at_least_two(prepared);
             let done = done.and_then(|()| {
-                let moved: usize = write.halves.iter().map(|half| half.data.len()).sum();
-                add(&self.counters.moved_bytes, moved as u64);
                 self.record(write, &targets, committed);
                 self.at_least_two(committed)
             });
@@ -358,7 +328,7 @@ impl Volume {
     }
 
     /// Records who holds a block that was written.
-    fn record(&self, write: &BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
+    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
         // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
         self.seats.look(|seats| {
             let holds = |role: &Role| {
@@ -374,15 +344,20 @@ impl Volume {
                         .map_or_else(BlkError::is_full, |()| true)
             };
             let holders = Role::ALL.into_iter().filter(holds);
+            let holders = holders.fold(0, |mask, role| mask | role.bit());
             self.set_state(
                 write.block,
                 BlockState {
                     generation: write.generation,
-                    holders: holders.fold(0, |mask, role| mask | role.bit()),
+                    holders,
+                    marked: 0,
                     zero: write.kind == Kind::Zero,
                     lost: false,
                 },
             );
+            let parts = Arc::new(write.halves);
+            self.pending
+                .wrote(write.block, write.generation, holders, parts);
         });
     }
 
@@ -459,11 +434,26 @@ impl Volume {
             self.get(block, state, Role::Parity, &mut halves);
             add(&self.counters.degraded_reads, 1);
         }
+        self.add_kept(block, state, &mut halves);
         halves
             .decode(into)
             .map_err(|error| halves.lost(block, error))?;
         self.write_again(block, state, &halves);
         Ok(())
+    }
+
+    /// Adds the parts that are still in memory, if the targets do not have enough.
+    pub(super) fn add_kept(&self, block: u64, state: BlockState, halves: &mut Halves) {
+        if halves.count() >= 2 {
+            return;
+        }
+        if let Some(parts) = self.pending.parts(block, state.generation) {
+            for (found, half) in halves.found.iter_mut().zip(parts.iter()) {
+                if !matches!(found, Some(Ok(_))) {
+                    *found = Some(Ok(half.clone()));
+                }
+            }
+        }
     }
 
     /// Stops the use of a target that fails to fetch. Wrong or absent halves are written again instead.
@@ -509,35 +499,55 @@ impl Volume {
             let (Ok(half), Ok(target)) = (halves.restored(role), self.target(role)) else {
                 continue;
             };
-            written += u64::from(self.put(block, state, (role, &target), &half));
+            written += u64::from(self.put(block, state, (role, &target), &half).is_ok());
         }
         written
     }
 
-    /// Writes a restored half of the generation that counts. True if the target has it now.
+    /// Writes a restored half of the generation that counts, or that the target has to know of. The caller holds the lock of
+    /// the block. Stops the use of a target that fails, unless it is only full.
     pub(super) fn put(
         &self,
         block: u64,
         state: BlockState,
         (role, target): (Role, &Arc<dyn Target>),
         half: &Half,
-    ) -> bool {
+    ) -> Result<()> {
         let written = target.prepare(block, half, 0);
-        match written.and_then(|()| target.commit(block, state.generation)) {
-            Ok(()) => {
-                let holders = self.state(block).holders | role.bit();
-                self.set_state(block, BlockState { holders, ..state });
-                add(&self.counters.repaired_halves, 1);
-                add(&self.counters.moved_bytes, half.data.len() as u64);
-                true
+        let written = written.and_then(|()| target.commit(block, half.generation));
+        if let Err(error) = written {
+            if !error.is_full() {
+                self.fail(target, &error);
             }
-            Err(error) => {
-                if !error.is_full() {
-                    self.fail(target, &error);
-                }
-                false
-            }
+            return Err(error);
         }
+        // Another target in this place does not have it.
+        self.seats.look(|seats| {
+            if !matches!(&seats[role.index()], Seat::Present(now) if same(now.target.as_ref(), target.as_ref()))
+            {
+                return;
+            }
+            let now = self.state(block);
+            let (holders, marked) = match half.kind {
+                Kind::Lost => (now.holders, now.marked | role.bit()),
+                _ => (now.holders | role.bit(), now.marked & !role.bit()),
+            };
+            self.set_state(
+                block,
+                BlockState {
+                    generation: half.generation,
+                    holders,
+                    marked,
+                    ..state
+                },
+            );
+            self.pending.holds(block, half.generation, role, false);
+        });
+        if half.kind != Kind::Lost {
+            add(&self.counters.repaired_halves, 1);
+        }
+        add(&self.counters.moved_bytes, half.data.len() as u64);
+        Ok(())
     }
 }
 

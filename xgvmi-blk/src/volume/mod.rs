@@ -5,10 +5,16 @@
 //! part beside the generation before it, and then settle it. A write is acknowledged when two targets have settled it.
 //!
 //! # Which generation counts
-//! When a volume is opened, the newest generation counts that two targets hold. A newer one that one target has settled
-//! was acknowledged once: if its second half is absent, the block is lost, and an older generation is not shown instead.
-//! A newer one that one target holds unsettled was never acknowledged, and disappears. Opening settles everything, so the
-//! same data counts from then on, whichever target is lost next.
+//! When a volume is opened, the newest generation counts that two targets hold ([`decide`]). A newer one that one target has
+//! settled was acknowledged once: unless all three are there and the two others overrule it, the block is lost, and an older
+//! generation is not shown instead. A newer one that one target holds unsettled was never acknowledged, and disappears.
+//! Opening settles everything and makes that durable, so the same data counts from then on, whichever target is lost next.
+//! An index entry that cannot be read never counts as a block that was never written.
+//!
+//! # Flushes
+//! The data of what was written since the last flush stays in memory, up to a limit at which a write flushes. A target that
+//! leaves may have lost it: what it had not made durable is written to it again when it returns. A flush is successful when
+//! two targets have made each block durable.
 //!
 //! # Several processes
 //! A target has one owner at a time. Each opening raises the epoch on at least two targets, and generations start with
@@ -19,8 +25,11 @@
 //! it and wait longer for it. A request that fails because a target is absent waits for its return, up to the limit of
 //! [`Volume::set_outage_limit`], and is then carried out again. No lock of a block is held during that wait.
 
+mod decide;
+mod flush;
 mod io;
 mod open;
+mod pending;
 mod repair;
 mod searching;
 mod seats;
@@ -29,5 +38,6 @@ mod state;
 mod tests;
 
 pub use io::Extent;
+pub(crate) use open::EPOCH_MAX;
 pub use repair::ScrubReport;
 pub use state::{TargetStatus, Volume, VolumeStatus};

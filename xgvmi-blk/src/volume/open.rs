@@ -1,25 +1,30 @@
-//! Opens a volume: checks that the targets belong together, and decides which generation of each block counts.
+//! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
+use super::decide::{Witness, decide_block, unclean};
+use super::pending::Pending;
 use super::seats::{Occupant, Seat, Seats};
-use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Volume};
+use super::state::{BlockState, Blocks, COUNTER_BITS, Counters, LOCKS, Volume, add};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::say::say;
-use crate::store::{Held, Identity, Seating, Target};
+use crate::store::{Held, Identity, Mark, Seating, Standing, Step, Target};
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Highest epoch: the rest of a generation's 64 bits.
-const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
+pub(crate) const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
 
-impl Volume {
-    /// Opens the volume on these targets, in any order. Two are enough.
-    ///
-    /// # Errors
-    /// The targets belong to different volumes, two of them have one role, fewer than two are there, or too few of them
-    /// hold everything: two, or one if all three are there and none is new.
-    pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
+/// The targets of an opening. One that fails is left out.
+struct Found {
+    seats: [Option<Arc<dyn Target>>; TARGETS],
+    reasons: [String; TARGETS],
+}
+
+impl Found {
+    /// Puts targets at their places.
+    fn new(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
         let mut seats: [Option<Arc<dyn Target>>; TARGETS] = [None, None, None];
         let mut first: Option<(String, Identity)> = None;
         for target in targets {
@@ -39,40 +44,151 @@ impl Volume {
             }
             *seat = Some(target);
         }
-        let present: Vec<_> = seats.iter().flatten().collect();
-        let whole = present
-            .iter()
-            .filter(|target| target.identity().complete)
-            .count();
-        // With all three there, one that holds everything is enough: it has the newest generation of each block. The
-        // others were taken back by an export that then ended. New ones, which have never been opened, do not count.
-        let all_known =
-            present.len() == TARGETS && present.iter().all(|seat| seat.identity().epoch > 0);
-        let usable = whole >= 2 || (whole == 1 && all_known);
-        let Some((_, identity)) = first.filter(|_| usable) else {
-            return Err(too_few(&seats));
+        let absent = || "it was not there when the volume was opened".to_owned();
+        Ok(Self {
+            seats,
+            reasons: [(); TARGETS].map(|()| absent()),
+        })
+    }
+
+    fn present(&self) -> impl Iterator<Item = (Role, &Arc<dyn Target>)> {
+        let seats = Role::ALL.into_iter().zip(&self.seats);
+        seats.filter_map(|(role, seat)| Some((role, seat.as_ref()?)))
+    }
+
+    /// The identity of the volume. Two targets are enough that are not new: one of them has each acknowledged write.
+    fn identity(&self) -> Result<Identity> {
+        let identities = self.present().map(|(_, target)| target.identity());
+        let mut old = identities.filter(|identity| identity.standing != Standing::New);
+        match (old.next(), old.next()) {
+            (Some(identity), Some(_)) => Ok(identity),
+            _ => Err(too_few(&self.seats)),
+        }
+    }
+
+    /// Leaves a target out that has failed. That is its error if too few are left.
+    fn leave_out(&mut self, role: Role, error: BlkError) -> Result<()> {
+        self.seats[role.index()] = None;
+        if self.identity().is_err() {
+            return Err(error);
+        }
+        say(format_args!("{error}; the volume is opened without {role}"));
+        self.reasons[role.index()] = error.to_string();
+        Ok(())
+    }
+
+    /// Calls each target.
+    fn each<T>(
+        &mut self,
+        mut call: impl FnMut(Role, &dyn Target) -> Result<T>,
+    ) -> Result<[Option<T>; TARGETS]> {
+        let mut results = [const { None }; TARGETS];
+        for role in Role::ALL {
+            let Some(target) = self.seats[role.index()].clone() else {
+                continue;
+            };
+            match call(role, target.as_ref()) {
+                Ok(result) => results[role.index()] = Some(result),
+                Err(error) => self.leave_out(role, error)?,
+            }
+        }
+        Ok(results)
+    }
+
+    /// What the targets hold, by block, the newest generation first.
+    fn held(&mut self) -> Result<Vec<(Held, Role)>> {
+        let held = self.each(|role, target| {
+            let held = target.held()?;
+            let torn = torn(target, &held)?;
+            let whole = held
+                .into_iter()
+                .filter(|held| !torn.contains(&(held.block, held.generation)));
+            Ok(whole.map(|held| (held, role)).collect::<Vec<_>>())
+        })?;
+        let present = Role::ALL.into_iter().zip(held);
+        let present = present.filter(|(role, _)| self.seats[role.index()].is_some());
+        let mut all: Vec<(Held, Role)> = present.filter_map(|(_, held)| held).flatten().collect();
+        sort(&mut all);
+        Ok(all)
+    }
+}
+
+/// By block, the newest generation first.
+pub(super) fn sort(all: &mut [(Held, Role)]) {
+    all.sort_unstable_by_key(|(held, role)| {
+        (held.block, std::cmp::Reverse(held.generation), *role)
+    });
+}
+
+/// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable
+/// yet. Others are durable: if their records are wrong, the block is lost and not an older one.
+fn torn(target: &dyn Target, held: &[Held]) -> Result<BTreeSet<(u64, u64)>> {
+    const GROUP: usize = 64;
+    let mut by_age: [Vec<&Held>; TARGETS - 1] = [Vec::new(), Vec::new()];
+    for of_block in held.chunk_by(|a, b| a.block == b.block) {
+        let mut slots: Vec<&Held> = of_block.iter().filter(|held| !held.damaged).collect();
+        slots.sort_unstable_by_key(|held| std::cmp::Reverse(held.generation));
+        slots.pop();
+        for (held, into) in slots.into_iter().zip(&mut by_age) {
+            if !matches!(held.kind, Kind::Zero | Kind::Lost) {
+                into.push(held);
+            }
+        }
+    }
+    let mut torn = BTreeSet::new();
+    for group in by_age.iter().flat_map(|held| held.chunks(GROUP)) {
+        let fetch = |held: &&Held| Step::Fetch {
+            block: held.block,
+            generation: held.generation,
         };
-        let epoch = present
-            .iter()
-            .map(|target| target.identity().epoch)
-            .max()
-            .unwrap_or(0)
-            + 1;
+        let steps: Vec<Step<'_>> = group.iter().map(fetch).collect();
+        let mut failed = None;
+        for (held, begun) in group.iter().zip(target.begin_all(&steps)) {
+            match target.finish(begun) {
+                Ok(_) => {}
+                Err(error) if error.is_repairable() => {
+                    torn.insert((held.block, held.generation));
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(()), Err)?;
+    }
+    Ok(torn)
+}
+
+impl Volume {
+    /// Opens the volume on these targets, in any order. Two are enough.
+    ///
+    /// # Errors
+    /// The targets belong to different volumes, two of them have one role, or fewer than two are there that are not new and
+    /// can be used.
+    pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
+        let mut found = Found::new(targets)?;
+        let identity = found.identity()?;
+        let epochs = found.present().map(|(_, target)| target.identity().epoch);
+        let epoch = epochs.max().unwrap_or(0) + 1;
         if epoch > EPOCH_MAX {
             return Err(BlkError::Epochs(EPOCH_MAX));
         }
         // First of all: from here on no other process changes them.
-        for target in &present {
-            target.mark(epoch, target.identity().complete)?;
-        }
-        let blocks = decide(&seats, identity)?;
-        let seats = Role::ALL.map(|role| match seats[role.index()].take() {
-            Some(target) => Seat::Present(Occupant {
-                whole: target.identity().complete,
-                target,
-                arriving: false,
-            }),
-            None => Seat::Absent("it was not there when the volume was opened".to_owned()),
+        found.each(|_, target| target.mark(epoch, Mark::Owned))?;
+        let held = found.held()?;
+        let decided = decide(&found, &held, identity);
+        let damaged = found.present().map(|(_, target)| target.usage().damaged);
+        let damaged = damaged.sum();
+        let Found { mut seats, reasons } = found;
+        let mut reasons = reasons.into_iter();
+        let seats = Role::ALL.map(|role| {
+            let reason = reasons.next().unwrap_or_default();
+            match seats[role.index()].take() {
+                Some(target) => Seat::Present(Occupant {
+                    target,
+                    whole: false,
+                    arriving: false,
+                }),
+                None => Seat::Absent(reason),
+            }
         });
         let volume = Self {
             geometry: identity.geometry,
@@ -80,16 +196,21 @@ impl Volume {
             epoch,
             counter: AtomicU64::new(0),
             seats: Arc::new(Seats::new(seats)),
-            blocks: Mutex::new(blocks.states),
+            blocks: Mutex::new(Blocks::new(decided.states)),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            pending: Pending::default(),
+            attaching: Mutex::new(()),
+            relieving: Mutex::new(()),
             counters: Counters::default(),
         };
+        add(&volume.counters.damaged_entries, damaged);
         for role in Role::ALL {
             if let Ok(target) = volume.target(role) {
                 target.seated(volume.seating());
             }
         }
-        volume.settle(&blocks.unsettled)?;
+        let kept = volume.settle(&decided.unclean)?;
+        volume.take_over(kept)?;
         Ok(volume)
     }
 
@@ -99,36 +220,80 @@ impl Volume {
         seats
     }
 
-    /// Settles what the last owner of the targets left between two steps.
-    fn settle(&self, blocks: &[u64]) -> Result<()> {
-        for &block in blocks {
-            let _lock = self.lock(block);
-            let state = self.state(block);
-            // Nothing is decided for a lost block: a target that is absent may bring it back.
-            if state.lost {
-                continue;
-            }
-            for role in Role::ALL.into_iter().filter(|role| state.is_held_by(*role)) {
-                self.target(role)?.commit(block, state.generation)?;
-            }
-            if self
-                .target(Role::First)
-                .and(self.target(Role::Second))
-                .and(self.target(Role::Parity))
-                .is_ok()
-            {
-                match self.repair_block(block) {
-                    // After a loss of power an entry may be there without its half block. The other blocks are served.
-                    Err(error @ BlkError::Lost { .. }) => say(&error),
-                    other => other?,
+    /// Leaves in entries only what was decided, and makes that durable. Returns the targets that still have something else.
+    pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u8> {
+        let mut kept = 0;
+        for group in blocks.chunks(self.group()) {
+            let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
+            let targets = self.targets();
+            let states = group.iter().map(|unclean| self.state(unclean.block));
+            let steps: Vec<(&Unclean, BlockState)> = group.iter().zip(states).collect();
+            let done = self.each(&targets, &steps, |(unclean, state), role| {
+                let has_it = state.generation == 0 || state.is_held_by(role);
+                (unclean.roles & role.bit() != 0 && !state.lost && has_it).then_some(Step::Commit {
+                    block: unclean.block,
+                    generation: state.generation,
+                })
+            });
+            for ((unclean, state), done) in steps.iter().zip(done) {
+                for role in Role::ALL {
+                    let is_settled = done[role.index()].is_ok();
+                    if state.lost || is_settled {
+                        continue;
+                    }
+                    // A target that only lacks the block gets it as well: then any two of the three show the same.
+                    let is_right = self.put_right(unclean.block, role);
+                    if unclean.roles & role.bit() != 0 && !is_right {
+                        kept |= role.bit();
+                    }
                 }
             }
         }
-        if blocks.is_empty() {
-            Ok(())
-        } else {
-            self.flush_once()
+        if !blocks.is_empty() {
+            self.flush_once()?;
         }
+        Ok(kept)
+    }
+
+    /// Writes a block again at a target that has something else. False if that is not possible now. The caller holds its lock.
+    fn put_right(&self, block: u64, role: Role) -> bool {
+        let state = self.state(block);
+        if state.generation == 0 || state.is_held_by(role) {
+            return false;
+        }
+        let Ok(target) = self.target(role) else {
+            return false;
+        };
+        // The other blocks are served in any case: after a loss of power an entry may be there without its half block, and
+        // a target may be full.
+        self.rebuild_block(block, state, role, &target)
+            .inspect_err(|error| say(error))
+            .is_ok()
+    }
+
+    /// Records at the targets, but for those in `kept`, that they have taken over the decisions of this opening.
+    fn take_over(&self, kept: u8) -> Result<()> {
+        let done: Vec<Result<()>> = Role::ALL
+            .into_iter()
+            .map(|role| {
+                let target = self.target(role)?;
+                if kept & role.bit() != 0 {
+                    return Ok(());
+                }
+                let mark = match self.missing_blocks(role) {
+                    0 => Mark::Complete,
+                    _ => Mark::Agreed,
+                };
+                target
+                    .mark(self.epoch, mark)
+                    .inspect_err(|error| self.fail(&target, error))?;
+                if mark == Mark::Complete {
+                    self.seats.completed(&target);
+                }
+                Ok(())
+            })
+            .collect();
+        self.at_least_two(&done)
     }
 }
 
@@ -160,7 +325,7 @@ fn same_role(first: &Identity, second: &Identity) -> String {
 fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
     let reason = |role: Role| match &seats[role.index()] {
         None => Some(format!("{role} is absent")),
-        Some(target) if !target.identity().complete => Some(format!(
+        Some(target) if target.identity().standing == Standing::New => Some(format!(
             "{role} ({}) is new and does not hold everything yet",
             target.name()
         )),
@@ -173,136 +338,43 @@ fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
     }
 }
 
+/// A block, and the targets whose entries say more than what was decided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unclean {
+    pub(super) block: u64,
+    pub(super) roles: u8,
+}
+
 /// The decision about all blocks.
 struct Decided {
     states: Vec<BlockState>,
-    /// Blocks that some target holds unsettled, or in two generations.
-    unsettled: Vec<u64>,
+    unclean: Vec<Unclean>,
 }
 
-fn decide(seats: &[Option<Arc<dyn Target>>; TARGETS], identity: Identity) -> Result<Decided> {
-    let mut all: Vec<(Held, Role)> = Vec::new();
-    for (role, seat) in Role::ALL.into_iter().zip(seats) {
-        if let Some(target) = seat {
-            all.extend(target.held()?.into_iter().map(|held| (held, role)));
-        }
+fn decide(found: &Found, held: &[(Held, Role)], identity: Identity) -> Decided {
+    let mut witnesses = [None; TARGETS];
+    for (role, target) in found.present() {
+        witnesses[role.index()] = Some(Witness::of(&target.identity()));
     }
-    // By block, the newest generation first.
-    all.sort_unstable_by_key(|(held, role)| {
-        (held.block, std::cmp::Reverse(held.generation), *role)
-    });
     let blocks = usize::try_from(identity.geometry.blocks()).unwrap_or(usize::MAX);
     let mut states = vec![BlockState::default(); blocks];
-    let mut unsettled = Vec::new();
-    for of_block in all.chunk_by(|(a, _), (b, _)| a.block == b.block) {
-        let Some((held, _)) = of_block.first() else {
+    let mut all = Vec::new();
+    for of_block in held.chunk_by(|(a, _), (b, _)| a.block == b.block) {
+        let Some(block) = of_block.first().map(|(held, _)| held.block) else {
             continue;
         };
-        let Some(state) = usize::try_from(held.block)
-            .ok()
-            .and_then(|block| states.get_mut(block))
-        else {
+        let index = usize::try_from(block).ok();
+        let Some(state) = index.and_then(|block| states.get_mut(block)) else {
             continue;
         };
-        *state = decide_block(of_block);
-        let holds = |role| of_block.iter().filter(|(_, other)| *other == role).count();
-        if of_block.iter().any(|(held, _)| !held.settled)
-            || Role::ALL.into_iter().any(|role| holds(role) > 1)
-        {
-            unsettled.push(held.block);
+        *state = decide_block(of_block, &witnesses);
+        let roles = unclean(of_block, *state);
+        if roles != 0 {
+            all.push(Unclean { block, roles });
         }
     }
-    Ok(Decided { states, unsettled })
-}
-
-/// The generation of a block that counts. The newest is first.
-fn decide_block(of_block: &[(Held, Role)]) -> BlockState {
-    for of_generation in of_block.chunk_by(|(a, _), (b, _)| a.generation == b.generation) {
-        let holders = of_generation
-            .iter()
-            .fold(0u8, |mask, (_, role)| mask | role.bit());
-        let Some((held, _)) = of_generation.first() else {
-            continue;
-        };
-        let state = BlockState {
-            generation: held.generation,
-            holders,
-            zero: held.kind == Kind::Zero,
-            lost: false,
-        };
-        if holders.count_ones() >= 2 {
-            return state;
-        }
-        if of_generation.iter().any(|(held, _)| held.settled) {
-            return BlockState {
-                lost: true,
-                ..state
-            };
-        }
-    }
-    // One target has tried a first write, which no other one has.
-    BlockState::default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Generations of the targets, the newest first; a capital S marks a settled one.
-    #[track_caller]
-    fn check(targets: [&str; TARGETS], generation: u64, holders: u8, lost: bool) {
-        let mut held = Vec::new();
-        for (role, text) in Role::ALL.into_iter().zip(targets) {
-            for word in text.split_whitespace() {
-                let (number, settled) = match word.strip_suffix('S') {
-                    Some(number) => (number, true),
-                    None => (word, false),
-                };
-                let generation = number.parse().unwrap();
-                let kind = Kind::Raw;
-                let block = 0;
-                held.push((
-                    Held {
-                        block,
-                        generation,
-                        kind,
-                        settled,
-                    },
-                    role,
-                ));
-            }
-        }
-        held.sort_unstable_by_key(|(held, _)| std::cmp::Reverse(held.generation));
-        let state = decide_block(&held);
-        assert_eq!(
-            (state.generation, state.holders, state.lost),
-            (generation, holders, lost),
-            "{targets:?}"
-        );
-    }
-
-    #[test]
-    fn the_newest_generation_of_two_targets_counts() {
-        check(["1S", "1S", "1S"], 1, 0b111, false);
-        check(["2 1S", "1S", "1S"], 1, 0b111, false);
-        check(["2 1S", "2 1S", "1S"], 2, 0b011, false);
-        check(["2S", "2 1S", "2 1S"], 2, 0b111, false);
-        check(["2S", "2S", "1S"], 2, 0b011, false);
-        check(["1", "", ""], 0, 0, false);
-        check(["1", "1", ""], 1, 0b011, false);
-    }
-
-    /// With one target absent, the rule is the same.
-    #[test]
-    fn an_acknowledged_generation_is_not_replaced_by_an_older_one() {
-        check(["", "2S", "1S"], 2, 0b010, true);
-        check(["2S", "", "1S"], 2, 0b001, true);
-        check(["", "2 1S", "1S"], 1, 0b110, false);
-        check(["2 1S", "2 1S", ""], 2, 0b011, false);
-        // A target that came back with an old state.
-        check(["1S", "2S", "2S"], 2, 0b110, false);
-        check(["1S", "1S", "2S"], 2, 0b100, true);
-        // A first write that one settled, and the other half is gone.
-        check(["1S", "", ""], 1, 0b001, true);
+    Decided {
+        states,
+        unclean: all,
     }
 }

@@ -1,14 +1,21 @@
 //! Targets that return or are new, rebuild, and scrub, while the volume serves.
 
+use super::decide::{Witness, decide_block, unclean};
 use super::io::Halves;
-use super::open::agree;
-use super::state::{BlockState, Volume};
-use crate::block;
+use super::open::{Unclean, agree, sort};
+use super::state::{BlockState, Volume, add};
+use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
-use crate::geometry::Role;
+use crate::geometry::{Role, TARGETS};
+use crate::record::Half;
 use crate::say::say;
-use crate::store::Target;
-use std::sync::Arc;
+use crate::store::{Held, Mark, Step, Target};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Blocks that a rebuild writes before it flushes.
+const REBUILD_FLUSH: u64 = 1 << 12;
 
 /// Result of a scrub.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -21,10 +28,13 @@ pub struct ScrubReport {
     pub repaired_halves: u64,
     /// Blocks that cannot be read.
     pub lost_blocks: u64,
+    /// Index entries that could not be read when the volume was opened.
+    pub damaged_entries: u64,
 }
 
 impl Volume {
-    /// Uses a target that returns, or a new one of the same role. [`Volume::rebuild`] then completes it.
+    /// Uses a target that returns, or a new one of the same role. One that lacks nothing is complete at once;
+    /// [`Volume::rebuild`] completes others.
     ///
     /// # Errors
     /// It belongs to another volume, its place is taken, or a later owner has used it.
@@ -43,83 +53,244 @@ impl Volume {
                 fault: "another process has opened the volume since: close this one".to_owned(),
             });
         }
-        // It is incomplete until the rebuild, so that two such targets never make a volume.
-        target.mark(self.epoch, false)?;
+        // The lock protects no data of its own.
+        let turn = self
+            .attaching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.seats.check_free(&target)?;
+        target.mark(self.epoch, Mark::Owned)?;
         self.seats.take(&target, || {
             // What it held before is unknown; writes from here on reach it.
-            for state in self.blocks().iter_mut() {
-                state.holders &= !role.bit();
-            }
-        })?;
+            self.blocks().forget(role);
+            self.pending.left(role);
+        });
+        drop(turn);
         target.seated(self.seating());
         // Without this its place stays taken by a target that nobody completes.
-        self.recognize(&target)
+        self.recognize(role, &target)
+            .and_then(|()| self.replay(role, &target))
             .inspect_err(|error| self.fail(&target, error))?;
         self.seats.arrived(&target);
+        self.reconsider();
+        if self.missing_blocks(role) == 0 {
+            self.complete(role, &target)?;
+        }
         Ok(role)
     }
 
     /// Finds out what a target holds that has returned.
-    fn recognize(&self, target: &Arc<dyn Target>) -> Result<()> {
-        let role = target.identity().role;
-        for held in target.held()? {
-            let _lock = self.lock(held.block);
-            let state = self.state(held.block);
-            if held.generation != state.generation {
+    fn recognize(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        add(&self.counters.damaged_entries, target.usage().damaged);
+        let mut held = target.held()?;
+        held.sort_unstable_by_key(|held| held.block);
+        let mut unclean = Vec::new();
+        for of_block in held.chunk_by(|a, b| a.block == b.block) {
+            let Some(Held { block, .. }) = of_block.first().copied() else {
+                continue;
+            };
+            let _lock = self.lock(block);
+            if self.pending.is_doubted(role, block) {
                 continue;
             }
-            let holders = state.holders | role.bit();
-            let lost = state.lost && holders.count_ones() < 2;
-            self.set_state(
-                held.block,
-                BlockState {
-                    holders,
-                    lost,
-                    ..state
-                },
-            );
-            target.commit(held.block, held.generation)?;
+            if self.recognize_block(role, block, of_block) {
+                unclean.push(Unclean {
+                    block,
+                    roles: role.bit(),
+                });
+            }
+        }
+        self.clean(role, target, &unclean)
+    }
+
+    /// Records what a target holds of a block. True if its entry says more. The caller holds the lock.
+    fn recognize_block(&self, role: Role, block: u64, of_block: &[Held]) -> bool {
+        let state = self.state(block);
+        if state.generation == 0 {
+            return !state.lost;
+        }
+        let mut slots = of_block.iter().filter(|held| !held.damaged);
+        let Some(held) = slots.find(|held| held.generation == state.generation) else {
+            return false;
+        };
+        if held.kind == Kind::Lost {
+            let marked = state.marked | role.bit();
+            self.set_state(block, BlockState { marked, ..state });
+            return false;
+        }
+        let holders = state.holders | role.bit();
+        let lost = state.lost && holders.count_ones() < 2;
+        self.set_state(
+            block,
+            BlockState {
+                holders,
+                lost,
+                ..state
+            },
+        );
+        self.pending.holds(block, state.generation, role, true);
+        !lost && (of_block.len() > 1 || !held.settled)
+    }
+
+    /// Settles at a target what its entries say too much.
+    fn clean(&self, role: Role, target: &Arc<dyn Target>, blocks: &[Unclean]) -> Result<()> {
+        for group in blocks.chunks(self.group()) {
+            let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
+            let step = |unclean: &Unclean| {
+                let state = self.state(unclean.block);
+                let has_it = state.generation == 0 || state.is_held_by(role);
+                (!state.lost && has_it).then_some(Step::Commit {
+                    block: unclean.block,
+                    generation: state.generation,
+                })
+            };
+            let steps: Vec<Step<'_>> = group.iter().filter_map(step).collect();
+            let mut done = Ok(());
+            for begun in target.begin_all(&steps) {
+                match target.finish(begun) {
+                    Err(error) if !error.is_full() => done = done.and(Err(error)),
+                    _ => {}
+                }
+            }
+            done?;
         }
         Ok(())
     }
 
-    /// Completes the target of a role. Returns the number of blocks that it lacked.
+    /// Decides again about blocks that count as lost: a target that has returned may say something about them.
+    fn reconsider(&self) {
+        let lost: BTreeSet<u64> = self.blocks().lost().into_iter().collect();
+        if lost.is_empty() {
+            return;
+        }
+        let mut all = Vec::new();
+        let mut witnesses = [None; TARGETS];
+        for role in Role::ALL {
+            let Ok(target) = self.target(role) else {
+                continue;
+            };
+            match target.held() {
+                Ok(held) => {
+                    witnesses[role.index()] = Some(Witness::of(&target.identity()));
+                    let held = held.into_iter().filter(|held| lost.contains(&held.block));
+                    all.extend(held.map(|held| (held, role)));
+                }
+                Err(error) => self.fail(&target, &error),
+            }
+        }
+        sort(&mut all);
+        let mut to_settle = Vec::new();
+        for of_block in all.chunk_by(|(a, _), (b, _)| a.block == b.block) {
+            let Some((Held { block, .. }, _)) = of_block.first().copied() else {
+                continue;
+            };
+            let _lock = self.lock(block);
+            let found = decide_block(of_block, &witnesses);
+            if self.state(block).lost && !found.lost {
+                self.set_state(block, found);
+                let roles = unclean(of_block, found);
+                to_settle.push(Unclean { block, roles });
+            }
+        }
+        if let Err(error) = self.settle(&to_settle) {
+            say(error);
+        }
+    }
+
+    /// Completes the target of a role. Returns the number of blocks that it lacked. Of blocks that are lost it gets to know
+    /// that they are.
     ///
     /// # Errors
-    /// A block is lost, or a target fails. What is complete stays so.
+    /// A block cannot be read now, or the target fails or is full. What is complete stays so.
     pub fn rebuild(&self, role: Role) -> Result<u64> {
         let target = self.target(role)?;
         let mut rebuilt = 0;
-        let mut lost = None;
+        let mut lost = 0;
+        let mut unread = None;
         for block in 0..self.geometry.blocks() {
             let _lock = self.lock(block);
             let state = self.state(block);
-            if state.lost {
-                lost.get_or_insert(block);
-            } else if state.generation != 0 && !state.is_held_by(role) {
-                match self.rebuild_block(block, state, role, &target) {
-                    Ok(()) => rebuilt += 1,
-                    // The other blocks are completed nevertheless.
-                    Err(BlkError::Lost { .. }) => {
-                        lost.get_or_insert(block);
-                    }
-                    Err(error) => return Err(error),
+            if !state.is_missing_at(role) {
+                continue;
+            }
+            let done = match state.lost {
+                true => Err(None),
+                false => self
+                    .rebuild_block(block, state, role, &target)
+                    .map_err(Some),
+            };
+            match done {
+                Ok(()) => rebuilt += 1,
+                Err(None) => {
+                    self.mark_lost(block, state, (role, &target))?;
+                    lost += 1;
                 }
+                Err(Some(error @ BlkError::Lost { .. })) => {
+                    if self.others(role).all(|other| self.target(other).is_ok()) {
+                        // Their half blocks are wrong: that does not become better.
+                        if lost == 0 {
+                            say(&error);
+                        }
+                        self.mark_lost(block, state, (role, &target))?;
+                        lost += 1;
+                    } else {
+                        // The other blocks are completed nevertheless.
+                        unread.get_or_insert(error);
+                    }
+                }
+                Err(Some(error)) => return Err(error),
+            }
+            if (rebuilt + lost) % REBUILD_FLUSH == 0 {
+                self.flush_target(role, &target)?;
             }
         }
-        if let Some(block) = lost {
-            return Err(BlkError::Lost {
-                block,
-                reason: "fewer than two targets hold its last generation".to_owned(),
-            });
+        if let Some(error) = unread {
+            return Err(error);
         }
-        self.flush_once()?;
-        target.mark(self.epoch, true)?;
-        self.seats.completed(&target);
+        if lost > 0 {
+            say(format_args!(
+                "{role} knows of {lost} blocks that fewer than two targets hold"
+            ));
+        }
+        self.complete(role, &target)?;
         Ok(rebuilt)
     }
 
-    fn rebuild_block(
+    fn others(&self, role: Role) -> impl Iterator<Item = Role> + use<> {
+        Role::ALL.into_iter().filter(move |other| *other != role)
+    }
+
+    /// Records, after a flush of its own, that a target lacks nothing.
+    fn complete(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        self.flush_target(role, target)?;
+        target
+            .mark(self.epoch, Mark::Complete)
+            .inspect_err(|error| self.fail(target, error))?;
+        self.seats.completed(target);
+        Ok(())
+    }
+
+    /// Lets a target know of a block that is lost: without it, two targets that hold nothing would say that the block was
+    /// never written.
+    fn mark_lost(
+        &self,
+        block: u64,
+        state: BlockState,
+        (role, target): (Role, &Arc<dyn Target>),
+    ) -> Result<()> {
+        let half = Half {
+            generation: match state.generation {
+                0 => self.next_generation(),
+                generation => generation,
+            },
+            kind: Kind::Lost,
+            stored: 0,
+            data: Vec::new(),
+        };
+        self.put(block, state, (role, target), &half)
+    }
+
+    pub(super) fn rebuild_block(
         &self,
         block: u64,
         state: BlockState,
@@ -127,31 +298,14 @@ impl Volume {
         target: &Arc<dyn Target>,
     ) -> Result<()> {
         let mut halves = Halves::default();
-        for other in Role::ALL.into_iter().filter(|other| *other != role) {
+        for other in self.others(role) {
             self.get(block, state, other, &mut halves);
         }
+        self.add_kept(block, state, &mut halves);
         let half = halves
             .restored(role)
             .map_err(|error| halves.lost(block, error))?;
-        if self.put(block, state, (role, target), &half) {
-            Ok(())
-        } else {
-            Err(BlkError::Offline(role))
-        }
-    }
-
-    /// Completes one block at all targets. The caller holds its lock.
-    pub(super) fn repair_block(&self, block: u64) -> Result<()> {
-        let state = self.state(block);
-        for role in Role::ALL
-            .into_iter()
-            .filter(|role| !state.is_held_by(*role))
-        {
-            if state.generation != 0 {
-                self.rebuild_block(block, state, role, &self.target(role)?)?;
-            }
-        }
-        Ok(())
+        self.put(block, state, (role, target), &half)
     }
 
     /// Reads everything, parity included, compares it, and writes again what is absent or wrong.
@@ -159,7 +313,10 @@ impl Volume {
     /// # Errors
     /// Fewer than two targets are present.
     pub fn scrub(&self) -> Result<ScrubReport> {
-        let mut report = ScrubReport::default();
+        let mut report = ScrubReport {
+            damaged_entries: self.counters.damaged_entries.load(Ordering::Relaxed),
+            ..ScrubReport::default()
+        };
         let mut content = vec![0; self.geometry.block_len()];
         for block in 0..self.geometry.blocks() {
             let _lock = self.lock(block);
@@ -210,13 +367,13 @@ impl Volume {
         say(format_args!(
             "block {block}: the parity is not that of its halves"
         ));
-        let right = crate::record::Half {
+        let right = Half {
             data,
             ..parity.clone()
         };
         if let Ok(target) = self.target(Role::Parity) {
             let done = self.put(block, state, (Role::Parity, &target), &right);
-            report.repaired_halves += u64::from(done);
+            report.repaired_halves += u64::from(done.is_ok());
         }
         true
     }

@@ -11,7 +11,7 @@ impl Volume {
     pub fn searched(&self) -> String {
         let mut text = format!("{:?} {:?}", self.epoch, self.counter);
         // Cannot fail: memory.
-        let _ = write!(text, "{:?}", self.blocks());
+        let _ = write!(text, "{:?} {:?}", self.blocks(), self.pending);
         self.seats.look(|seats| {
             for seat in seats {
                 let _ = match seat {

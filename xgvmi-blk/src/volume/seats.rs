@@ -46,11 +46,14 @@ struct State {
 
 impl Seats {
     pub(super) fn new(seats: [Seat; TARGETS]) -> Self {
+        let is_absent = |seat: &Seat| matches!(seat, Seat::Absent(_));
+        // One that was not there at the opening counts as lost then.
+        let lost_at = seats.iter().any(is_absent).then(Instant::now);
         Self {
             state: Mutex::new(State {
                 seats,
                 returns: 0,
-                lost_at: None,
+                lost_at,
                 outage_limit: Duration::ZERO,
                 #[cfg(test)]
                 attempts: 0,
@@ -77,24 +80,29 @@ impl Seats {
         }
     }
 
-    /// Gives `target` its place. `clear` runs before any other thread sees it there.
-    pub(super) fn take(&self, target: &Arc<dyn Target>, clear: impl FnOnce()) -> Result<()> {
+    /// An error if the place of `target` is taken.
+    pub(super) fn check_free(&self, target: &Arc<dyn Target>) -> Result<()> {
         let role = target.identity().role;
-        let mut state = self.state();
-        if let Seat::Present(other) = &state.seats[role.index()] {
-            return Err(BlkError::Disagree {
+        match &self.state().seats[role.index()] {
+            Seat::Absent(_) => Ok(()),
+            Seat::Present(other) => Err(BlkError::Disagree {
                 first: other.target.name().to_owned(),
                 second: target.name().to_owned(),
                 difference: format!("both are {role}"),
-            });
+            }),
         }
+    }
+
+    /// Gives `target` its place, which is free. `clear` runs before any other thread sees it there.
+    pub(super) fn take(&self, target: &Arc<dyn Target>, clear: impl FnOnce()) {
+        let role = target.identity().role;
+        let mut state = self.state();
         clear();
         state.seats[role.index()] = Seat::Present(Occupant {
             target: Arc::clone(target),
             whole: false,
             arriving: true,
         });
-        Ok(())
     }
 
     /// What `target` holds is known from here on. Requests that wait for a target try again.
@@ -105,6 +113,11 @@ impl Seats {
             state.returns += 1;
             self.changed.notify_all();
         }
+    }
+
+    /// True if `target` is in use.
+    pub(super) fn is_used(&self, target: &Arc<dyn Target>) -> bool {
+        self.state().find(target.as_ref()).is_some()
     }
 
     /// `target` holds everything from here on.

@@ -1,5 +1,6 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
+use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
@@ -20,15 +21,95 @@ pub(super) struct BlockState {
     pub(super) generation: u64,
     /// Targets that hold it.
     pub(super) holders: u8,
+    /// Targets that were completed without it, because it was lost.
+    pub(super) marked: u8,
     /// The block is all zeros.
     pub(super) zero: bool,
-    /// A newer generation was settled and has fewer than two holders.
+    /// The generation was settled and has fewer than two holders, or too few targets say what the block is.
     pub(super) lost: bool,
 }
 
 impl BlockState {
     pub(super) fn is_held_by(self, role: Role) -> bool {
         self.holders & role.bit() != 0
+    }
+
+    /// True if it has data, or should have.
+    fn is_used(self) -> bool {
+        self.generation != 0 || self.lost
+    }
+
+    /// True if a target lacks something of it.
+    pub(super) fn is_missing_at(self, role: Role) -> bool {
+        self.is_used() && (self.holders | self.marked) & role.bit() == 0
+    }
+
+    fn is_unreadable(self) -> bool {
+        self.lost || (self.generation != 0 && self.holders.count_ones() < 2)
+    }
+}
+
+/// The states of all blocks, and how many of them lack something.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    states: Vec<BlockState>,
+    missing: [u64; TARGETS],
+    unreadable: u64,
+}
+
+impl Blocks {
+    pub(super) fn new(states: Vec<BlockState>) -> Self {
+        let mut blocks = Self {
+            states,
+            missing: [0; TARGETS],
+            unreadable: 0,
+        };
+        blocks.count_all();
+        blocks
+    }
+
+    fn count_all(&mut self) {
+        let count = |test: &dyn Fn(&&BlockState) -> bool| {
+            self.states.iter().filter(|state| test(state)).count() as u64
+        };
+        self.missing = Role::ALL.map(|role| count(&|state| state.is_missing_at(role)));
+        self.unreadable = count(&|state| state.is_unreadable());
+    }
+
+    fn get(&self, block: u64) -> BlockState {
+        let index = usize::try_from(block).unwrap_or(usize::MAX);
+        self.states.get(index).copied().unwrap_or_default()
+    }
+
+    fn set(&mut self, block: u64, state: BlockState) {
+        let index = usize::try_from(block).unwrap_or(usize::MAX);
+        let Some(place) = self.states.get_mut(index) else {
+            return;
+        };
+        let old = std::mem::replace(place, state);
+        for role in Role::ALL {
+            let missing = &mut self.missing[role.index()];
+            *missing += u64::from(state.is_missing_at(role));
+            *missing -= u64::from(old.is_missing_at(role));
+        }
+        self.unreadable += u64::from(state.is_unreadable());
+        self.unreadable -= u64::from(old.is_unreadable());
+    }
+
+    /// What the target of a role holds is not known any more.
+    pub(super) fn forget(&mut self, role: Role) {
+        for state in &mut self.states {
+            state.holders &= !role.bit();
+            state.marked &= !role.bit();
+        }
+        self.count_all();
+    }
+
+    /// Blocks that count as lost.
+    pub(super) fn lost(&self) -> Vec<u64> {
+        let states = (0..).zip(&self.states);
+        let lost = states.filter(|(_, state)| state.lost);
+        lost.map(|(block, _)| block).collect()
     }
 }
 
@@ -42,6 +123,7 @@ pub(super) struct Counters {
     pub(super) repaired_halves: AtomicU64,
     pub(super) corrupt_halves: AtomicU64,
     pub(super) flushes: AtomicU64,
+    pub(super) damaged_entries: AtomicU64,
 }
 
 pub(super) fn add(counter: &AtomicU64, amount: u64) {
@@ -91,6 +173,9 @@ pub struct VolumeStatus {
     pub corrupt_halves: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Index entries that could not be read when their target was opened or has returned.
+    #[serde(default)]
+    pub damaged_entries: u64,
 }
 
 /// A volume that is open.
@@ -100,8 +185,13 @@ pub struct Volume {
     pub(super) epoch: u64,
     pub(super) counter: AtomicU64,
     pub(super) seats: Arc<Seats>,
-    pub(super) blocks: Mutex<Vec<BlockState>>,
+    pub(super) blocks: Mutex<Blocks>,
     pub(super) locks: Vec<Mutex<()>>,
+    pub(super) pending: Pending,
+    /// Held while a target takes its place.
+    pub(super) attaching: Mutex<()>,
+    /// Held during a flush that a write begins because much waits for one.
+    pub(super) relieving: Mutex<()>,
     pub(super) counters: Counters,
 }
 
@@ -131,18 +221,11 @@ impl Volume {
     /// State and counters.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
-        let mut missing = [0; TARGETS];
-        let mut lost_blocks = 0;
-        for state in self
-            .blocks()
-            .iter()
-            .filter(|state| state.generation != 0 || state.lost)
-        {
-            lost_blocks += u64::from(state.lost);
-            for role in Role::ALL {
-                missing[role.index()] += u64::from(!state.is_held_by(role));
-            }
-        }
+        let (missing, unreadable) = {
+            let blocks = self.blocks();
+            (blocks.missing, blocks.unreadable)
+        };
+        let lost_blocks = unreadable.saturating_sub(self.pending.kept_here());
         let seats = self.seats.look(|seats| {
             seats.each_ref().map(|seat| match seat {
                 Seat::Present(occupant) => Ok(Arc::clone(&occupant.target)),
@@ -179,6 +262,7 @@ impl Volume {
             repaired_halves: get(&counters.repaired_halves),
             corrupt_halves: get(&counters.corrupt_halves),
             flushes: get(&counters.flushes),
+            damaged_entries: get(&counters.damaged_entries),
         }
     }
 
@@ -191,6 +275,18 @@ impl Volume {
         };
         self.seats
             .look(|seats| seats.iter().filter_map(name).collect())
+    }
+
+    /// Number of blocks that the target of a role lacks.
+    #[must_use]
+    pub fn missing_blocks(&self, role: Role) -> u64 {
+        self.blocks().missing[role.index()]
+    }
+
+    /// Bytes of records in use at the target of a role, if it is there.
+    #[must_use]
+    pub fn used(&self, role: Role) -> Option<u64> {
+        Some(self.target(role).ok()?.usage().used)
     }
 
     /// True if the target of a role is in use and was completed. Blocks for which it had no space since do not count.
@@ -237,22 +333,18 @@ impl Volume {
         self.seats.fail(target, error);
     }
 
-    pub(super) fn blocks(&self) -> MutexGuard<'_, Vec<BlockState>> {
+    pub(super) fn blocks(&self) -> MutexGuard<'_, Blocks> {
         // A panic cannot leave the table half changed: states are replaced as a whole.
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// State of a block. The block is inside the volume.
     pub(super) fn state(&self, block: u64) -> BlockState {
-        let index = usize::try_from(block).unwrap_or(usize::MAX);
-        self.blocks().get(index).copied().unwrap_or_default()
+        self.blocks().get(block)
     }
 
     pub(super) fn set_state(&self, block: u64, state: BlockState) {
-        let index = usize::try_from(block).unwrap_or(usize::MAX);
-        if let Some(place) = self.blocks().get_mut(index) {
-            *place = state;
-        }
+        self.blocks().set(block, state);
     }
 
     /// Excludes other operations on a block.

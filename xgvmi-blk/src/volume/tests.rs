@@ -5,7 +5,7 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
 use crate::store::Target;
-use crate::store::{Held, Identity, Medium, MemoryMedium, NewTarget, Store, Usage};
+use crate::store::{Held, Identity, Mark, Medium, MemoryMedium, NewTarget, Store, Usage};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -187,6 +187,7 @@ fn fill(volume: &Volume, version: u64) -> Vec<u64> {
             .write(offset(block), &content(block, version))
             .unwrap();
     }
+    volume.flush().unwrap();
     vec![version; usize::try_from(BLOCKS).unwrap()]
 }
 
@@ -272,7 +273,8 @@ fn a_process_killed_between_any_two_writes_leaves_old_or_new() {
             let mut bytes = vec![0; BLOCK];
             for block in 0..3u64 {
                 let at = usize::try_from(block).unwrap();
-                volume.read(offset(block), &mut bytes).unwrap();
+                let read = volume.read(offset(block), &mut bytes);
+                read.unwrap_or_else(|error| panic!("{writes}, {absent:?}: {error}"));
                 if bytes == content(block, 3) {
                     shadow[at] = 3;
                 } else {
@@ -385,6 +387,8 @@ fn a_target_that_returns_with_old_data_is_completed() {
         }
         volume.trim(offset(9), BLOCK as u64).unwrap();
         shadow[9] = 0;
+        // What waits for a flush would be there at once.
+        volume.flush().unwrap();
         expect(&volume, &shadow);
         let missing = |volume: &Volume| volume.status().targets[absent.index()].missing_blocks;
         assert_eq!(missing(&volume), BLOCKS);
@@ -504,7 +508,7 @@ fn targets_that_do_not_belong_together_are_refused() {
         "its place is taken"
     );
     let later = world.store(Role::Second);
-    later.mark(99, true).unwrap();
+    later.mark(99, Mark::Complete).unwrap();
     let error = volume.attach(later).unwrap_err().to_string();
     assert!(
         error.contains("another process has opened the volume"),
@@ -623,8 +627,8 @@ impl Target for Unreliable {
         self.here()?.flush()
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
-        self.here()?.mark(epoch, complete)
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        self.here()?.mark(epoch, mark)
     }
 
     fn usage(&self) -> Usage {

@@ -39,8 +39,8 @@ impl Target for Mute {
         self.0.flush()
     }
 
-    fn mark(&self, epoch: u64, complete: bool) -> Result<()> {
-        self.0.mark(epoch, complete)
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        self.0.mark(epoch, mark)
     }
 
     fn usage(&self) -> Usage {
@@ -148,7 +148,7 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
     for fails in [false, true] {
         let returns = seats.returns();
         let target: Arc<dyn Target> = world.store(Role::First);
-        seats.take(&target, || ()).unwrap();
+        seats.take(&target, || ());
         std::thread::scope(|scope| {
             let before = seats.attempts();
             let waits = scope.spawn(|| seats.wait_for_return(returns, begun));
@@ -165,7 +165,7 @@ fn a_request_that_was_held_up_waits_for_a_target_that_returns() {
     }
     // Twice the limit is the end in any case.
     let target: Arc<dyn Target> = world.store(Role::First);
-    seats.take(&target, || ()).unwrap();
+    seats.take(&target, || ());
     let begun = begun.checked_sub(LONG).expect("the machine runs longer");
     assert!(!seats.wait_for_return(seats.returns(), begun));
 }
@@ -185,6 +185,7 @@ fn a_late_target_is_given_up_only_if_the_others_hold_everything() {
     assert!(!gives_up(&second) && !gives_up(&parity), "two are left");
     // The first one returns. The others are needed until it is complete.
     volume.write(offset(2), &content(2, 6)).unwrap();
+    volume.flush().unwrap();
     volume.attach(world.store(Role::First)).unwrap();
     assert!(!volume.is_complete(Role::First));
     assert!(

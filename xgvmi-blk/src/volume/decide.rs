@@ -1,0 +1,331 @@
+//! Decides which generation of a block counts, from what the targets hold. Does no I/O.
+//!
+//! The newest generation counts that two targets hold. A newer one that one target alone has settled was acknowledged, and
+//! the other half of it may be at a target that is absent: the block is then lost, and no older generation is shown. If
+//! all three targets are there, nobody else has it: it was never made durable, or an opening without this target has
+//! decided against it, and the generation counts that two others hold. Only targets count there that were in use when
+//! the newer generation was written, or later.
+//!
+//! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
+//! holds nothing. Fewer than two targets that say something decide nothing.
+
+use super::state::{BlockState, COUNTER_BITS};
+use crate::block::Kind;
+use crate::geometry::{Role, TARGETS};
+use crate::store::{Held, Identity, Standing};
+
+/// A target that is there, as far as it matters for a decision.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Witness {
+    is_new: bool,
+    agreed: u64,
+}
+
+impl Witness {
+    pub(super) fn of(identity: &Identity) -> Self {
+        Self {
+            is_new: identity.standing == Standing::New,
+            agreed: identity.agreed,
+        }
+    }
+}
+
+/// The targets that are there.
+pub(super) type Witnesses = [Option<Witness>; TARGETS];
+
+/// What one generation of a block has.
+#[derive(Debug, Clone, Copy, Default)]
+struct Votes {
+    /// Targets with a half block.
+    holders: u8,
+    /// Targets that only know of it.
+    marked: u8,
+    settled: bool,
+    zero: bool,
+}
+
+impl Votes {
+    fn voters(self) -> u8 {
+        self.holders | self.marked
+    }
+
+    fn state(self, generation: u64, lost: bool) -> BlockState {
+        BlockState {
+            generation,
+            holders: self.holders,
+            marked: self.marked,
+            zero: self.zero,
+            lost,
+        }
+    }
+}
+
+/// What the targets hold of one block, the newest generation first.
+pub(super) fn decide_block(of_block: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
+    let known = known(of_block, witnesses);
+    let enough = known.count_ones() >= 2;
+    // The newest generation that one target alone has settled.
+    let mut alone: Option<(u64, Votes)> = None;
+    let slots = of_block.iter().filter(|(held, _)| !held.damaged);
+    let slots: Vec<(Held, Role)> = slots.copied().collect();
+    for of_generation in slots.chunk_by(|(a, _), (b, _)| a.generation == b.generation) {
+        let Some((Held { generation, .. }, _)) = of_generation.first().copied() else {
+            continue;
+        };
+        if generation == 0 {
+            continue;
+        }
+        let votes = of_generation.iter().fold(Votes::default(), add_vote);
+        if votes.voters().count_ones() >= 2 {
+            if let Some((newer, its_votes)) = alone
+                && !overrules(newer, generation, votes.voters(), known, witnesses)
+            {
+                return its_votes.state(newer, true);
+            }
+            return votes.state(generation, !enough || votes.holders.count_ones() < 2);
+        }
+        if votes.settled {
+            alone.get_or_insert((generation, votes));
+        }
+    }
+    let never = known & never_written(&slots);
+    match alone {
+        Some((newer, _))
+            if never.count_ones() >= 2 && overrules(newer, 0, never, known, witnesses) =>
+        {
+            BlockState::default()
+        }
+        Some((newer, votes)) => votes.state(newer, true),
+        None => BlockState {
+            lost: !enough,
+            ..BlockState::default()
+        },
+    }
+}
+
+fn add_vote(votes: Votes, (held, role): &(Held, Role)) -> Votes {
+    let mut votes = votes;
+    match held.kind {
+        Kind::Lost => votes.marked |= role.bit(),
+        _ => votes.holders |= role.bit(),
+    }
+    votes.settled |= held.settled;
+    votes.zero |= held.kind == Kind::Zero;
+    votes
+}
+
+/// The targets that say something about the block.
+fn known(of_block: &[(Held, Role)], witnesses: &Witnesses) -> u8 {
+    let mut known = 0;
+    for role in Role::ALL {
+        let mut entries = of_block.iter().filter(|(_, of)| *of == role);
+        let is_damaged = entries.clone().any(|(held, _)| held.damaged);
+        let holds = entries.any(|(held, _)| !held.damaged);
+        if let Some(witness) = witnesses[role.index()]
+            && !is_damaged
+            && (!witness.is_new || holds)
+        {
+            known |= role.bit();
+        }
+    }
+    known
+}
+
+/// Targets for which the block was never written: they hold nothing, or say so beside a first generation.
+fn never_written(slots: &[(Held, Role)]) -> u8 {
+    let never = |role: &Role| {
+        let mut of_role = slots.iter().filter(|(_, of)| of == role);
+        of_role.clone().next().is_none() || of_role.any(|(held, _)| held.generation == 0)
+    };
+    let roles = Role::ALL.into_iter().filter(never);
+    roles.fold(0, |mask, role| mask | role.bit())
+}
+
+/// True if the targets that hold an older generation overrule the one that alone has settled a newer one.
+fn overrules(newer: u64, older: u64, voters: u8, known: u8, witnesses: &Witnesses) -> bool {
+    let epoch = |generation: u64| generation >> COUNTER_BITS;
+    let took_part = |role: &Role| {
+        let witness = witnesses[role.index()];
+        voters & role.bit() != 0
+            && witness.is_some_and(|witness| witness.agreed.max(epoch(older)) >= epoch(newer))
+    };
+    known.count_ones() == 3 && Role::ALL.iter().filter(|role| took_part(role)).count() >= 2
+}
+
+/// Targets whose entry says more than the decision: it is unsettled, has other generations or newer ones, or is damaged.
+pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState) -> u8 {
+    if state.lost {
+        // A target that is absent may bring it back.
+        return 0;
+    }
+    let is_unclean = |role: &Role| {
+        let entries = of_block.iter().filter(|(_, of)| of == role);
+        let entries: Vec<&Held> = entries.map(|(held, _)| held).collect();
+        let holds = entries
+            .iter()
+            .any(|held| !held.damaged && held.generation == state.generation);
+        let other = |held: &&&Held| held.damaged || held.generation > state.generation;
+        entries.iter().any(|held| other(&held))
+            || (holds && (entries.len() > 1 || state.generation == 0 || !entries[0].settled))
+    };
+    let roles = Role::ALL.into_iter().filter(is_unclean);
+    roles.fold(0, |mask, role| mask | role.bit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Generations of the targets, the newest first. A capital S marks a settled one, L a settled one without data, D a
+    /// damaged entry. "absent", and "new" in front, are what they say; "at2" is the epoch that it has agreed with.
+    fn parse(targets: [&str; TARGETS]) -> (Vec<(Held, Role)>, Witnesses) {
+        let mut held = Vec::new();
+        let mut witnesses = [None; TARGETS];
+        for (role, text) in Role::ALL.into_iter().zip(targets) {
+            if text == "absent" {
+                continue;
+            }
+            let mut witness = Witness {
+                is_new: false,
+                agreed: 9,
+            };
+            for word in text.split_whitespace() {
+                if word == "new" {
+                    witness.is_new = true;
+                    continue;
+                }
+                if let Some(agreed) = word.strip_prefix("at") {
+                    witness.agreed = agreed.parse().unwrap();
+                    continue;
+                }
+                let number = word.trim_end_matches(['S', 'L', 'D']);
+                let (epoch, count) = number.split_once('.').unwrap_or(("0", number));
+                let count: u64 = count.parse().unwrap_or(0);
+                held.push((
+                    Held {
+                        block: 0,
+                        generation: epoch.parse::<u64>().unwrap_or(0) << COUNTER_BITS | count,
+                        kind: match word.ends_with('L') {
+                            true => Kind::Lost,
+                            false => Kind::Raw,
+                        },
+                        settled: word.ends_with(['S', 'L']),
+                        damaged: word.ends_with('D'),
+                    },
+                    role,
+                ));
+            }
+            witnesses[role.index()] = Some(witness);
+        }
+        held.sort_by_key(|(held, role)| (std::cmp::Reverse(held.generation), *role));
+        (held, witnesses)
+    }
+
+    #[track_caller]
+    fn check(targets: [&str; TARGETS], generation: u64, holders: u8, lost: bool) {
+        let (held, witnesses) = parse(targets);
+        let state = decide_block(&held, &witnesses);
+        let count = state.generation & ((1 << COUNTER_BITS) - 1);
+        assert_eq!(
+            (count, state.holders, state.lost),
+            (generation, holders, lost),
+            "{targets:?}"
+        );
+    }
+
+    #[test]
+    fn the_newest_generation_of_two_targets_counts() {
+        check(["1S", "1S", "1S"], 1, 0b111, false);
+        check(["2 1S", "1S", "1S"], 1, 0b111, false);
+        check(["2 1S", "2 1S", "1S"], 2, 0b011, false);
+        check(["2S", "2 1S", "2 1S"], 2, 0b111, false);
+        check(["2S", "2S", "1S"], 2, 0b011, false);
+        check(["1", "", ""], 0, 0, false);
+        check(["1", "1", ""], 1, 0b011, false);
+        check(["3 2S 1S", "2S 1S", "absent"], 2, 0b011, false);
+    }
+
+    /// With one target absent.
+    #[test]
+    fn an_acknowledged_generation_is_not_replaced_by_an_older_one() {
+        check(["absent", "2S", "1S"], 2, 0b010, true);
+        check(["2S", "absent", "1S"], 2, 0b001, true);
+        check(["2S 1S", "1S", "absent"], 2, 0b001, true);
+        check(["absent", "2 1S", "1S"], 1, 0b110, false);
+        check(["2 1S", "2 1S", "absent"], 2, 0b011, false);
+        // A target that came back with an old state.
+        check(["1S", "2S", "2S"], 2, 0b110, false);
+        // A first write that one settled, and the other half is gone.
+        check(["1S", "", "absent"], 1, 0b001, true);
+    }
+
+    /// With all three there, what one alone has was never made durable.
+    #[test]
+    fn two_targets_overrule_one() {
+        check(["1S", "1S", "2S"], 1, 0b011, false);
+        check(["1S", "1S", "2S 1S"], 1, 0b111, false);
+        check(["", "", "2S"], 0, 0, false);
+        check(["0S", "", "2S 0S"], 0, 0, false);
+        check(["1S", "2S 1S", "3S 1S"], 1, 0b111, false);
+        // Nothing that two have.
+        check(["1S", "2S", "3S"], 3, 0b100, true);
+    }
+
+    /// A later opening does not reverse what an earlier one without this target has decided.
+    #[test]
+    fn a_target_that_missed_a_decision_does_not_overrule_it() {
+        check(["at2 1.1S", "at2 1.1S", "at1 1.2S"], 1, 0b011, false);
+        check(["at2", "at2", "at1 1.2S"], 0, 0, false);
+        // Targets that were not there when the newer one was written do not overrule it.
+        check(["at1 1.1S", "at2 1.1S", "at2 2.2S"], 2, 0b100, true);
+        check(["at1 2.1S", "at2 2.1S", "at2 2.2S"], 1, 0b011, false);
+    }
+
+    #[test]
+    fn a_damaged_entry_says_nothing() {
+        check(["D", "1S", "1S"], 1, 0b110, false);
+        check(["D", "", ""], 0, 0, false);
+        check(["D", "", "absent"], 0, 0, true);
+        check(["D", "1S", "absent"], 1, 0b010, true);
+        check(["1S D", "1S", "absent"], 1, 0b011, true);
+        check(["1S D", "1S", ""], 1, 0b011, false);
+        check(["D", "2S", "1S"], 2, 0b010, true);
+        check(["D", "D", "1S"], 1, 0b100, true);
+        check(["D", "D", ""], 0, 0, true);
+    }
+
+    #[test]
+    fn a_new_target_says_nothing_about_what_it_does_not_hold() {
+        check(["new", "1S", "1S"], 1, 0b110, false);
+        check(["new", "", "1S"], 1, 0b100, true);
+        check(["new 1S", "1S", "2S"], 1, 0b011, false);
+        check(["new", "1S", "2S 1S"], 2, 0b100, true);
+        check(["new", "D", ""], 0, 0, true);
+    }
+
+    /// A target that was completed without a block knows of its generation.
+    #[test]
+    fn a_lost_block_stays_lost_without_the_target_that_has_the_rest() {
+        check(["1L", "", "absent"], 1, 0, true);
+        check(["1L", "1S", "absent"], 1, 0b010, true);
+        check(["1L", "1S", "0S"], 1, 0b010, true);
+        check(["1L", "1S", "1S"], 1, 0b110, false);
+        check(["2S 1L", "2S", "absent"], 2, 0b011, false);
+    }
+
+    #[test]
+    fn entries_that_say_more_than_the_decision_are_settled() {
+        let unclean_roles = |targets| {
+            let (held, witnesses) = parse(targets);
+            unclean(&held, decide_block(&held, &witnesses))
+        };
+        assert_eq!(unclean_roles(["1S", "1S", ""]), 0);
+        assert_eq!(unclean_roles(["2S", "2 1S", "1S"]), 0b010);
+        assert_eq!(unclean_roles(["2S 1S", "2S", "1S"]), 0b001);
+        assert_eq!(unclean_roles(["1S", "1S", "2S"]), 0b100);
+        assert_eq!(unclean_roles(["D", "1S", "1S"]), 0b001);
+        assert_eq!(unclean_roles(["1S D", "1S", "1S"]), 0b001);
+        assert_eq!(unclean_roles(["", "1 0S", ""]), 0b010);
+        assert_eq!(unclean_roles(["2S", "1S", "absent"]), 0, "it is lost");
+    }
+}

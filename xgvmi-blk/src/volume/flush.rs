@@ -1,0 +1,157 @@
+//! Flushes: two targets make each block durable that was written before.
+
+use super::io::Targets;
+use super::pending::Due;
+use super::state::{Volume, add};
+use crate::error::{BlkError, Result};
+use crate::geometry::{Role, TARGETS};
+use crate::store::Target;
+use std::panic::resume_unwind;
+use std::sync::{Arc, TryLockError};
+
+impl Volume {
+    /// Makes all data durable that was acknowledged before.
+    ///
+    /// # Errors
+    /// Fewer than two targets could do it for some block.
+    pub fn flush(&self) -> Result<()> {
+        add(&self.counters.flushes, 1);
+        self.with_return(|| self.flush_once())
+    }
+
+    /// As [`Volume::flush`], without a wait for targets that return.
+    pub(super) fn flush_once(&self) -> Result<()> {
+        let (done, left) = self.flush_pending();
+        self.at_least_two(&done)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        // A target that had no space, or has returned, may take them now.
+        for role in Role::ALL {
+            if let Ok(target) = self.target(role) {
+                self.replay(role, &target)?;
+            }
+        }
+        let (done, left) = self.flush_pending();
+        self.at_least_two(&done)?;
+        match left.first() {
+            None => Ok(()),
+            Some(due) => Err(BlkError::TooFewTargets {
+                usable: 1,
+                reasons: format!(
+                    "{} blocks since the last flush are durable at fewer than two, block {} first",
+                    left.len(),
+                    due.block
+                ),
+            }),
+        }
+    }
+
+    /// Flushes all targets. Returns their results, and the blocks that fewer than two have made durable.
+    fn flush_pending(&self) -> ([Result<()>; TARGETS], Vec<Due>) {
+        // First these: a target that takes a place afterwards is not flushed here.
+        let targets = self.targets();
+        let batch = self.pending.begin();
+        let done = self.flush_targets(&targets);
+        let mut durable = 0;
+        for role in Role::ALL {
+            let (Ok(()), Some(target)) = (&done[role.index()], &targets[role.index()]) else {
+                continue;
+            };
+            if self.seats.is_used(target) {
+                self.pending.synced(role, &batch);
+                durable |= role.bit();
+            }
+        }
+        let mut left = Vec::new();
+        for due in batch.due {
+            if (due.holders & durable).count_ones() >= 2 {
+                self.pending.done(due);
+            } else {
+                left.push(due);
+            }
+        }
+        (done, left)
+    }
+
+    /// Flushes the targets, all at once. One that fails is not used any more: nobody knows what it has.
+    fn flush_targets(&self, targets: &Targets) -> [Result<()>; TARGETS] {
+        let flush = |role: Role| -> Result<()> {
+            let target = targets[role.index()]
+                .as_ref()
+                .ok_or(BlkError::Offline(role))?;
+            target.flush().inspect_err(|error| self.fail(target, error))
+        };
+        let waits = |target: &Arc<dyn Target>| !target.flushes_at_once();
+        if !targets.iter().flatten().any(waits) {
+            return Role::ALL.map(flush);
+        }
+        std::thread::scope(|scope| {
+            let [first, second] =
+                [Role::First, Role::Second].map(|role| scope.spawn(move || flush(role)));
+            let parity = flush(Role::Parity);
+            let [first, second] = [first, second]
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            [first, second, parity]
+        })
+    }
+
+    /// Makes durable what one target holds.
+    pub(super) fn flush_target(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        let batch = self.pending.begin();
+        target
+            .flush()
+            .inspect_err(|error| self.fail(target, error))?;
+        if self.seats.is_used(target) {
+            self.pending.synced(role, &batch);
+        }
+        Ok(())
+    }
+
+    /// Gives a target the blocks that wait for a flush and that it does not hold.
+    ///
+    /// # Errors
+    /// The target fails. One that is full takes a part.
+    pub(super) fn replay(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        for block in self.pending.absent_at(role) {
+            let _lock = self.lock(block);
+            let state = self.state(block);
+            let parts = self.pending.parts(block, state.generation);
+            let Some(parts) = parts.filter(|_| !state.is_held_by(role)) else {
+                continue;
+            };
+            match self.put(block, state, (role, target), &parts[role.index()]) {
+                Err(error) if !error.is_full() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Flushes if much waits for that. Other writes go on meanwhile, up to twice as much.
+    ///
+    /// # Errors
+    /// Twice as much waits, and the targets cannot make it durable.
+    pub(super) fn relieve(&self) -> Result<()> {
+        if !self.pending.is_flush_due(1) {
+            return Ok(());
+        }
+        let turn = match self.relieving.try_lock() {
+            Ok(turn) => Some(turn),
+            // The lock protects no data of its own.
+            Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+            Err(TryLockError::WouldBlock) if self.pending.is_flush_due(2) => {
+                let turn = self.relieving.lock();
+                Some(turn.unwrap_or_else(std::sync::PoisonError::into_inner))
+            }
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if turn.is_none() || !self.pending.is_flush_due(1) {
+            return Ok(());
+        }
+        match self.flush_once() {
+            Err(error) if self.pending.is_flush_due(2) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What was written since it was last made durable: the data of blocks, to give it to targets again that lose it, and the
+//! blocks that each target may lose.
+
+use crate::geometry::{Role, TARGETS};
+use crate::record::Half;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most bytes and blocks that wait for a flush. More of them make a write flush.
+const BYTES_MAX: usize = 64 << 20;
+const BLOCKS_MAX: usize = 1 << 16;
+
+/// The parts of a block, for all targets.
+pub(super) type Parts = Arc<[Half; TARGETS]>;
+
+/// A block that fewer than two targets have made durable.
+#[derive(Debug)]
+struct Written {
+    generation: u64,
+    /// Targets that hold this generation, durable or not.
+    holders: u8,
+    parts: Parts,
+}
+
+impl Written {
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|half| half.data.len()).sum()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    blocks: BTreeMap<u64, Written>,
+    bytes: usize,
+    /// Blocks and generations that a target holds and has not made durable.
+    unsynced: [BTreeMap<u64, u64>; TARGETS],
+    /// Blocks of which nothing at a target counts before it is written again: the target has left before they were durable.
+    doubted: [BTreeSet<u64>; TARGETS],
+}
+
+/// A block that a flush must make durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Due {
+    pub(super) block: u64,
+    pub(super) generation: u64,
+    /// Targets that held it when the flush began.
+    pub(super) holders: u8,
+}
+
+/// What a flush has to do.
+pub(super) struct Batch {
+    pub(super) due: Vec<Due>,
+    unsynced: [BTreeMap<u64, u64>; TARGETS],
+}
+
+/// Blocks that wait for a flush.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    state: Mutex<State>,
+}
+
+impl Pending {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic cannot leave it half changed in a way that matters: the byte count alone may be too high.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block was written; `holders` hold it.
+    pub(super) fn wrote(&self, block: u64, generation: u64, holders: u8, parts: Parts) {
+        let mut state = self.state();
+        let new = Written {
+            generation,
+            holders,
+            parts,
+        };
+        state.bytes += new.bytes();
+        let old = state.blocks.insert(block, new);
+        state.bytes -= old.map_or(0, |old| old.bytes());
+        for role in Role::ALL {
+            state.doubted[role.index()].remove(&block);
+            if holders & role.bit() != 0 {
+                state.unsynced[role.index()].insert(block, generation);
+            } else {
+                state.unsynced[role.index()].remove(&block);
+            }
+        }
+    }
+
+    /// A target holds a generation of a block, newly written or not.
+    pub(super) fn holds(&self, block: u64, generation: u64, role: Role, is_durable: bool) {
+        let mut state = self.state();
+        if let Some(written) = state.blocks.get_mut(&block)
+            && written.generation == generation
+        {
+            written.holders |= role.bit();
+        }
+        if !is_durable {
+            state.doubted[role.index()].remove(&block);
+            state.unsynced[role.index()].insert(block, generation);
+        }
+    }
+
+    /// A target has left its place. What it had not made durable does not count when it returns.
+    pub(super) fn left(&self, role: Role) {
+        let mut state = self.state();
+        let unsynced = std::mem::take(&mut state.unsynced[role.index()]);
+        state.doubted[role.index()].extend(unsynced.into_keys());
+        for written in state.blocks.values_mut() {
+            written.holders &= !role.bit();
+        }
+    }
+
+    /// True if what a target holds of a block does not count.
+    pub(super) fn is_doubted(&self, role: Role, block: u64) -> bool {
+        self.state().doubted[role.index()].contains(&block)
+    }
+
+    /// The parts of a generation, if it waits for a flush.
+    pub(super) fn parts(&self, block: u64, generation: u64) -> Option<Parts> {
+        let state = self.state();
+        let written = state.blocks.get(&block)?;
+        (written.generation == generation).then(|| Arc::clone(&written.parts))
+    }
+
+    /// Blocks that wait and that a target does not hold.
+    pub(super) fn absent_at(&self, role: Role) -> Vec<u64> {
+        let state = self.state();
+        let blocks = state.blocks.iter();
+        let absent = blocks.filter(|(_, written)| written.holders & role.bit() == 0);
+        absent.map(|(block, _)| *block).collect()
+    }
+
+    /// Number of blocks that wait and that fewer than two targets hold. Their data is here.
+    pub(super) fn kept_here(&self) -> u64 {
+        let state = self.state();
+        let mut blocks = state.blocks.values();
+        let few = |written: &&Written| written.holders.count_ones() < 2;
+        blocks.by_ref().filter(few).count() as u64
+    }
+
+    /// True if so much waits that a flush is due, or `times` as much.
+    pub(super) fn is_flush_due(&self, times: usize) -> bool {
+        let state = self.state();
+        state.bytes > times * BYTES_MAX || state.blocks.len() > times * BLOCKS_MAX
+    }
+
+    /// What a flush that begins now has to make durable.
+    pub(super) fn begin(&self) -> Batch {
+        let state = self.state();
+        let due = state.blocks.iter().map(|(block, written)| Due {
+            block: *block,
+            generation: written.generation,
+            holders: written.holders,
+        });
+        Batch {
+            due: due.collect(),
+            unsynced: state.unsynced.clone(),
+        }
+    }
+
+    /// A target has made durable what it held when `batch` began.
+    pub(super) fn synced(&self, role: Role, batch: &Batch) {
+        let mut state = self.state();
+        let unsynced = &mut state.unsynced[role.index()];
+        for (block, generation) in &batch.unsynced[role.index()] {
+            if unsynced.get(block) == Some(generation) {
+                unsynced.remove(block);
+            }
+        }
+    }
+
+    /// Two targets have made a block durable.
+    pub(super) fn done(&self, due: Due) {
+        let mut state = self.state();
+        let is_same = state.blocks.get(&due.block);
+        if is_same.is_some_and(|written| written.generation == due.generation) {
+            let old = state.blocks.remove(&due.block);
+            state.bytes -= old.map_or(0, |old| old.bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Kind;
+
+    fn parts(generation: u64) -> Parts {
+        Arc::new([1, 2, 3].map(|length| Half {
+            generation,
+            kind: Kind::Raw,
+            stored: 3,
+            data: vec![0; length],
+        }))
+    }
+
+    #[test]
+    fn a_target_that_leaves_before_a_flush_is_doubted_until_it_is_written_again() {
+        let pending = Pending::default();
+        pending.wrote(4, 9, 0b011, parts(9));
+        let batch = pending.begin();
+        pending.synced(Role::First, &batch);
+        for role in [Role::First, Role::Second] {
+            pending.left(role);
+        }
+        assert!(!pending.is_doubted(Role::First, 4), "it was durable there");
+        assert!(pending.is_doubted(Role::Second, 4));
+        assert_eq!(pending.absent_at(Role::Second), [4]);
+        assert_eq!(pending.kept_here(), 1);
+        pending.holds(4, 9, Role::First, true);
+        pending.holds(4, 9, Role::Second, false);
+        assert!(!pending.is_doubted(Role::Second, 4));
+        assert_eq!(pending.begin().due[0].holders, 0b011);
+        pending.done(pending.begin().due[0]);
+        assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
+    }
+
+    #[test]
+    fn a_flush_ends_nothing_that_was_written_after_it_began() {
+        let pending = Pending::default();
+        pending.wrote(4, 9, 0b111, parts(9));
+        let batch = pending.begin();
+        pending.wrote(4, 10, 0b111, parts(10));
+        pending.synced(Role::First, &batch);
+        pending.done(batch.due[0]);
+        assert_eq!(pending.begin().due[0].generation, 10);
+        pending.left(Role::First);
+        assert!(pending.is_doubted(Role::First, 4));
+        assert!(!pending.is_flush_due(1));
+        for block in 0..=BLOCKS_MAX as u64 {
+            pending.wrote(block, 11, 0b111, parts(11));
+        }
+        assert!(pending.is_flush_due(1) && !pending.is_flush_due(2));
+    }
+}
