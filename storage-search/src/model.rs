@@ -140,14 +140,14 @@ impl Model {
         targets == ALL || (targets & self.whole).count_ones() >= 2
     }
 
-    /// A volume was opened with these targets. Two of them decide about a write that was cut off; the third one, if it is
-    /// absent, does not have it.
-    pub(crate) fn opened(&mut self, targets: u8) {
+    /// A volume was opened. Two targets decide about a write that was cut off. If one of the three was absent or has failed
+    /// meanwhile, the third one may not have it.
+    pub(crate) fn opened(&mut self, part: Part) {
         for block in &mut self.blocks {
             block.written = false;
             block.undecided = false;
-            if block.partial && targets != ALL {
-                let two = Sets::of(|set| (set & targets).count_ones() >= 2);
+            if block.partial && part.healthy() != ALL {
+                let two = Sets::of(|set| (set & part.used).count_ones() >= 2);
                 block.holders = block.holders.or(two);
             }
         }

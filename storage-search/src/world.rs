@@ -354,12 +354,12 @@ impl World {
         for target in targets(mask) {
             found.extend(self.connect(target));
         }
-        self.model.opened(mask);
         let result = Volume::open(found);
         let part = self.ended(Part {
             used: mask,
             faulty: 0,
         });
+        self.model.opened(part);
         match result {
             Ok(volume) => {
                 self.volume = Some(volume);
