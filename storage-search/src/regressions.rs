@@ -76,6 +76,30 @@ pub const REGRESSIONS: &[Regression] = &[
         "a target that fails while it is marked prevents the opening with two others",
         "die-at 0 *; open 012",
     ),
+    new(
+        "a target whose flushed record is damaged says that the block was never written",
+        "open 02; write 0; flush; machine none; damage 0 1 byte 86; open 012; read",
+    ),
+    new(
+        "a target that holds a newer value votes for an older one",
+        "open 012; sync-full 2; write 0; flush; write 0; power 12 none; term; open 012; read",
+    ),
+    new(
+        "a value that is older than the last flush is shown after two losses of power",
+        "open 012; write 0; power 2 first 8; flush; write 0; flush; write 0; power 1 none; flush; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost because a rebuild has marked it",
+        "damage 0 0 zero; open 01; rebuild; attach 2; read; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost when the second target returns that says so",
+        "damage 0 0 byte 58; open 02; restart 0; attach 1; read",
+    ),
+    new(
+        "an opening that is killed makes a write that was cut off win alone",
+        "open 012; write 0; flush; kill-at 4; write 0; kill-at *; open 012; kill; open 02; read",
+    ),
 ];
 
 impl Regression {
