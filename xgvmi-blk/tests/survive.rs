@@ -645,3 +645,98 @@ fn flush_and_fua_hold_over_the_kill_of_everything() {
     }
     world.finish();
 }
+
+/// Tries of the test below. Set `XGVMI_BLK_RESTARTS` for more: those run in several volumes at once.
+fn tries() -> u64 {
+    let text = std::env::var("XGVMI_BLK_RESTARTS");
+    text.map_or(10, |text| text.parse().expect("a number of tries"))
+}
+
+impl World {
+    /// Restarts all targets and ends the export, as the number of a try says. Then each command opens the volume.
+    fn restart_all(&mut self, number: u64) {
+        let mut seed = number;
+        let mut below = |limit: u64| random(&mut seed) % limit;
+        self.write(4);
+        let mut posted = Vec::new();
+        if below(2) == 0 {
+            // Requests under way, each of which may have an effect or not.
+            for _ in 0..4 {
+                let (range, data) = self.next();
+                let at = range.start * SECTOR;
+                self.client.post((WRITE, 0), at, data.len(), &data);
+                posted.push((range, self.version));
+            }
+        }
+        let mut order = [0, 1, 2];
+        order.rotate_left(usize::try_from(below(3)).unwrap());
+        if below(2) == 0 {
+            order.swap(1, 2);
+        }
+        if below(2) == 0 {
+            for role in order {
+                self.kill(role);
+                self.restart(role);
+            }
+        } else {
+            order.iter().for_each(|role| self.kill(*role));
+            order.iter().for_each(|role| self.restart(*role));
+        }
+        // Longer than the export needs to see some of them again, or not.
+        for _ in 0..below(64) {
+            self.status(order[0]);
+        }
+        let ending = self.export.take().unwrap();
+        if below(2) == 0 {
+            ending.signal(libc::SIGTERM);
+            assert!(ending.ended().success(), "try {number}");
+        } else {
+            ending.kill();
+        }
+        let names = self.addresses.each_ref().map(String::as_str);
+        let report = |command: &str| -> serde_json::Value {
+            serde_json::from_str(&good(&[&[command], &names[..]].concat())).unwrap()
+        };
+        match below(3) {
+            0 => assert_eq!(report("show")["lost_blocks"], 0, "try {number}"),
+            1 => assert_eq!(report("scrub")["lost_blocks"], 0, "try {number}"),
+            _ => {}
+        }
+        let (export, client) = export(self.dir.path(), &self.addresses);
+        (self.export, self.client) = (Some(export), client);
+        let bytes = self.client.read(0, SECTORS * SECTOR).unwrap();
+        for (number, bytes) in bytes.chunks(SECTOR).enumerate() {
+            let written = posted.iter().filter(|(range, _)| range.contains(&number));
+            for (_, version) in written {
+                if bytes == sector(number, *version) {
+                    self.shadow[number] = *version;
+                }
+            }
+        }
+        compare(&bytes, &self.shadow, &format!("try {number}"));
+    }
+}
+
+/// All targets are restarted in any order, one after another or together, with requests under way or without, and then the
+/// export gets SIGTERM or SIGKILL. The volume opens each time.
+#[test]
+fn the_volume_opens_after_a_restart_of_all_targets() {
+    let _turn = turn();
+    let (tries, next) = (tries(), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for volume in 0..tries.div_ceil(10).min(6) {
+            let next = &next;
+            scope.spawn(move || {
+                let mut world = World::new(40 + volume);
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= tries {
+                        break;
+                    }
+                    world.restart_all(number);
+                }
+            });
+        }
+    });
+    assert!(next.into_inner() >= tries);
+}

@@ -16,6 +16,7 @@
 
 mod batch;
 mod index;
+mod layout;
 mod medium;
 mod space;
 mod superblock;
@@ -26,9 +27,10 @@ pub use superblock::{Identity, Standing};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, GeometryError, Id, Role};
-use crate::record::{self, HEADER, Half, Place, RECORD_MAX};
+use crate::record::{self, Half, Place};
 use crate::volume::EPOCH_MAX;
 use index::{Age, ENTRY, Entry, Slot};
+use layout::{check_size, data_start, read_index, write_empty_index};
 use space::{Extent, Space};
 use std::collections::BTreeSet;
 use std::io;
@@ -40,8 +42,6 @@ use superblock::{PAGE, Superblock};
 const RELEASE_MIN: u64 = 64 << 10;
 /// Offset of the index, behind both superblocks.
 const INDEX_AT: u64 = 2 * PAGE as u64;
-/// Bytes of the index per read when a store is opened.
-const INDEX_CHUNK: usize = 1 << 20;
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -680,66 +680,6 @@ impl State {
             }
         }
     }
-}
-
-/// An error if a medium cannot hold the index of a volume.
-fn check_size(name: &str, medium: &dyn Medium, geometry: Geometry) -> Result<()> {
-    let (size, index) = (medium.size().unwrap_or(u64::MAX), data_start(geometry));
-    if size >= index {
-        return Ok(());
-    }
-    Err(BlkError::NotATarget {
-        target: name.to_owned(),
-        fault: format!(
-            "it has {size} bytes, and the index of a volume with {geometry} takes {index}: give it more"
-        ),
-    })
-}
-
-/// Offset of the first record.
-fn data_start(geometry: Geometry) -> u64 {
-    (INDEX_AT + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE as u64)
-}
-
-/// Writes the index of a volume without blocks.
-fn write_empty_index(medium: &dyn Medium, geometry: Geometry) -> io::Result<()> {
-    let mut block = 0;
-    while block < geometry.blocks() {
-        let end = geometry.blocks().min(block + (INDEX_CHUNK / ENTRY) as u64);
-        let bytes: Vec<u8> = (block..end)
-            .flat_map(|block| Entry::default().to_bytes(block))
-            .collect();
-        medium.write(INDEX_AT + block * ENTRY as u64, &bytes)?;
-        block = end;
-    }
-    Ok(())
-}
-
-/// Reads the index. Slots that point outside the data area are damaged.
-fn read_index(
-    medium: &dyn Medium,
-    geometry: Geometry,
-    (start, end): (u64, u64),
-) -> io::Result<Vec<Entry>> {
-    let fits = |extent: Extent| {
-        let last = extent.offset.checked_add(Space::rounded(extent.length));
-        extent.offset >= start
-            && last.is_some_and(|last| last <= end)
-            && (HEADER as u64..=RECORD_MAX as u64).contains(&extent.length)
-    };
-    let blocks = usize::try_from(geometry.blocks()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let mut index = Vec::with_capacity(blocks);
-    let mut chunk = vec![0; INDEX_CHUNK.min(blocks * ENTRY)];
-    while index.len() < blocks {
-        let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
-        let at = INDEX_AT + (index.len() * ENTRY) as u64;
-        let bytes = &mut chunk[..count * ENTRY];
-        medium.read(at, bytes)?;
-        for bytes in bytes.as_chunks::<ENTRY>().0 {
-            index.push(Entry::parse(index.len() as u64, bytes, fits));
-        }
-    }
-    Ok(index)
 }
 
 /// What an entry says.

@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::block::{encode, part_length};
+use crate::record::HEADER;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
+
+mod durable;
 
 const BLOCKS: u64 = 16;
 

@@ -6,6 +6,9 @@
 //! decided against it, and the generation counts that two others hold. Only targets count there that were in use when
 //! the newer generation was written, or later.
 //!
+//! A record that cannot be read beside an older generation is torn: a loss of power has left its entry alone, or it was
+//! damaged. If no target has a whole one, it does not count. If one has, the block is lost, because it may have been flushed.
+//!
 //! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
 //! holds nothing. Fewer than two targets that say something decide nothing.
 
@@ -40,6 +43,8 @@ struct Votes {
     holders: u8,
     /// Targets that only know of it.
     marked: u8,
+    /// Targets whose record is torn.
+    torn: u8,
     settled: bool,
     zero: bool,
 }
@@ -47,6 +52,16 @@ struct Votes {
 impl Votes {
     fn voters(self) -> u8 {
         self.holders | self.marked
+    }
+
+    fn add(&mut self, held: &Held, role: Role, is_torn: bool) {
+        match held.kind {
+            _ if is_torn => self.torn |= role.bit(),
+            Kind::Lost => self.marked |= role.bit(),
+            _ => self.holders |= role.bit(),
+        }
+        self.settled |= held.settled;
+        self.zero |= held.kind == Kind::Zero;
     }
 
     fn state(self, generation: u64, lost: bool) -> BlockState {
@@ -61,11 +76,17 @@ impl Votes {
 }
 
 /// What the targets hold of one block, the newest generation first.
-pub(super) fn decide_block(of_block: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
+/// `torn` says whether a record is.
+pub(super) fn decide_block(
+    of_block: &[(Held, Role)],
+    witnesses: &Witnesses,
+    torn: impl Fn(&Held, Role) -> bool,
+) -> BlockState {
     let known = known(of_block, witnesses);
     let enough = known.count_ones() >= 2;
-    // The newest generation that one target alone has settled.
+    // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
+    let mut newer_at = 0;
     let slots = of_block.iter().filter(|(held, _)| !held.damaged);
     let slots: Vec<(Held, Role)> = slots.copied().collect();
     for of_generation in slots.chunk_by(|(a, _), (b, _)| a.generation == b.generation) {
@@ -75,20 +96,29 @@ pub(super) fn decide_block(of_block: &[(Held, Role)], witnesses: &Witnesses) -> 
         if generation == 0 {
             continue;
         }
-        let votes = of_generation.iter().fold(Votes::default(), add_vote);
+        let mut votes = Votes::default();
+        for (held, role) in of_generation {
+            votes.add(held, *role, torn(held, *role));
+        }
         if votes.voters().count_ones() >= 2 {
+            let voters = votes.voters() & !newer_at;
             if let Some((newer, its_votes)) = alone
-                && !overrules(newer, generation, votes.voters(), known, witnesses)
+                && !overrules(newer, generation, voters, known, witnesses)
             {
                 return its_votes.state(newer, true);
             }
             return votes.state(generation, !enough || votes.holders.count_ones() < 2);
         }
-        if votes.settled {
+        if votes.settled && votes.voters() != 0 {
+            if votes.torn != 0 {
+                let (generation, votes) = alone.unwrap_or((generation, votes));
+                return votes.state(generation, true);
+            }
             alone.get_or_insert((generation, votes));
+            newer_at |= votes.voters();
         }
     }
-    let never = known & never_written(&slots);
+    let never = known & never_written(&slots) & !newer_at;
     match alone {
         Some((newer, _))
             if never.count_ones() >= 2 && overrules(newer, 0, never, known, witnesses) =>
@@ -101,17 +131,6 @@ pub(super) fn decide_block(of_block: &[(Held, Role)], witnesses: &Witnesses) -> 
             ..BlockState::default()
         },
     }
-}
-
-fn add_vote(votes: Votes, (held, role): &(Held, Role)) -> Votes {
-    let mut votes = votes;
-    match held.kind {
-        Kind::Lost => votes.marked |= role.bit(),
-        _ => votes.holders |= role.bit(),
-    }
-    votes.settled |= held.settled;
-    votes.zero |= held.kind == Kind::Zero;
-    votes
 }
 
 /// The targets that say something about the block.
@@ -176,8 +195,8 @@ pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState) -> u8 {
 mod tests {
     use super::*;
 
-    /// Generations of the targets, the newest first. A capital S marks a settled one, L a settled one without data, D a
-    /// damaged entry. "absent", and "new" in front, are what they say; "at2" is the epoch that it has agreed with.
+    /// Generations of the targets, the newest first. A capital S marks a settled one, L a settled one without data, T one
+    /// with a torn record, D a damaged entry. "absent", and "new" in front, are what they say; "at2" is the epoch that it has agreed with.
     fn parse(targets: [&str; TARGETS]) -> (Vec<(Held, Role)>, Witnesses) {
         let mut held = Vec::new();
         let mut witnesses = [None; TARGETS];
@@ -198,18 +217,19 @@ mod tests {
                     witness.agreed = agreed.parse().unwrap();
                     continue;
                 }
-                let number = word.trim_end_matches(['S', 'L', 'D']);
+                let number = word.trim_end_matches(['S', 'L', 'T', 'D']);
                 let (epoch, count) = number.split_once('.').unwrap_or(("0", number));
                 let count: u64 = count.parse().unwrap_or(0);
                 held.push((
                     Held {
                         block: 0,
                         generation: epoch.parse::<u64>().unwrap_or(0) << COUNTER_BITS | count,
-                        kind: match word.ends_with('L') {
-                            true => Kind::Lost,
-                            false => Kind::Raw,
+                        kind: match word.bytes().last() {
+                            Some(b'L') => Kind::Lost,
+                            Some(b'T') => Kind::Zero,
+                            _ => Kind::Raw,
                         },
-                        settled: word.ends_with(['S', 'L']),
+                        settled: word.ends_with(['S', 'L', 'T']),
                         damaged: word.ends_with('D'),
                     },
                     role,
@@ -221,10 +241,17 @@ mod tests {
         (held, witnesses)
     }
 
+    /// A record with the form of zeros is torn here.
+    fn decide(held: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
+        decide_block(held, witnesses, |held, _| {
+            held.kind == Kind::Zero && held.generation != 0
+        })
+    }
+
     #[track_caller]
     fn check(targets: [&str; TARGETS], generation: u64, holders: u8, lost: bool) {
         let (held, witnesses) = parse(targets);
-        let state = decide_block(&held, &witnesses);
+        let state = decide(&held, &witnesses);
         let count = state.generation & ((1 << COUNTER_BITS) - 1);
         assert_eq!(
             (count, state.holders, state.lost),
@@ -266,9 +293,28 @@ mod tests {
         check(["1S", "1S", "2S 1S"], 1, 0b111, false);
         check(["", "", "2S"], 0, 0, false);
         check(["0S", "", "2S 0S"], 0, 0, false);
-        check(["1S", "2S 1S", "3S 1S"], 1, 0b111, false);
-        // Nothing that two have.
+        // Nothing that two have, or that two have and no newer one.
+        check(["1S", "2S 1S", "3S 1S"], 3, 0b100, true);
         check(["1S", "2S", "3S"], 3, 0b100, true);
+    }
+
+    /// The third one says nothing, or a record that was flushed may have been damaged since.
+    #[test]
+    fn one_target_does_not_overrule_another() {
+        check(["1T 0S", "at0", "1S 0S"], 1, 0b100, true);
+        check(["2S", "1S 0S", ""], 2, 0b001, true);
+        check(["2S 1S", "1S", "0S"], 2, 0b001, true);
+        check(["2T 1S", "1S", "2S 1S"], 2, 0b100, true);
+    }
+
+    /// A loss of power has left entries alone.
+    #[test]
+    fn a_torn_record_does_not_hide_what_is_older() {
+        check(["2T 1S", "2T 1S", "2T 1S"], 1, 0b111, false);
+        check(["2T 1S", "1S", "1S"], 1, 0b111, false);
+        check(["2T 1S", "2T 1S", "absent"], 1, 0b011, false);
+        check(["1T 0S", "1T 0S", ""], 0, 0, false);
+        check(["2T 1S", "2S 1S", "2S 1S"], 2, 0b110, false);
     }
 
     /// A later opening does not reverse what an earlier one without this target has decided.
@@ -317,7 +363,7 @@ mod tests {
     fn entries_that_say_more_than_the_decision_are_settled() {
         let unclean_roles = |targets| {
             let (held, witnesses) = parse(targets);
-            unclean(&held, decide_block(&held, &witnesses))
+            unclean(&held, decide(&held, &witnesses))
         };
         assert_eq!(unclean_roles(["1S", "1S", ""]), 0);
         assert_eq!(unclean_roles(["2S", "2 1S", "1S"]), 0b010);

@@ -95,22 +95,30 @@ impl Found {
         Ok(results)
     }
 
-    /// What the targets hold, by block, the newest generation first.
-    fn held(&mut self) -> Result<Vec<(Held, Role)>> {
-        let held = self.each(|role, target| {
+    /// What the targets hold.
+    fn held(&mut self) -> Result<All> {
+        let parts = self.each(|_, target| {
             let held = target.held()?;
             let torn = torn(target, &held)?;
-            let whole = held
-                .into_iter()
-                .filter(|held| !torn.contains(&(held.block, held.generation)));
-            Ok(whole.map(|held| (held, role)).collect::<Vec<_>>())
+            Ok((held, torn))
         })?;
-        let present = Role::ALL.into_iter().zip(held);
-        let present = present.filter(|(role, _)| self.seats[role.index()].is_some());
-        let mut all: Vec<(Held, Role)> = present.filter_map(|(_, held)| held).flatten().collect();
-        sort(&mut all);
+        let mut all = All::default();
+        for (role, part) in Role::ALL.into_iter().zip(parts) {
+            if let Some((held, torn)) = part.filter(|_| self.seats[role.index()].is_some()) {
+                all.held.extend(held.into_iter().map(|held| (held, role)));
+                all.torn[role.index()] = torn;
+            }
+        }
+        sort(&mut all.held);
         Ok(all)
     }
+}
+
+/// What all targets hold, by block, the newest generation first.
+#[derive(Default)]
+struct All {
+    held: Vec<(Held, Role)>,
+    torn: [BTreeSet<(u64, u64)>; TARGETS],
 }
 
 /// By block, the newest generation first.
@@ -122,7 +130,7 @@ pub(super) fn sort(all: &mut [(Held, Role)]) {
 
 /// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable
 /// yet. Others are durable: if their records are wrong, the block is lost and not an older one.
-fn torn(target: &dyn Target, held: &[Held]) -> Result<BTreeSet<(u64, u64)>> {
+pub(super) fn torn(target: &dyn Target, held: &[Held]) -> Result<BTreeSet<(u64, u64)>> {
     const GROUP: usize = 64;
     let mut by_age: [Vec<&Held>; TARGETS - 1] = [Vec::new(), Vec::new()];
     for of_block in held.chunk_by(|a, b| a.block == b.block) {
@@ -225,6 +233,14 @@ impl Volume {
         let mut kept = 0;
         for group in blocks.chunks(self.group()) {
             let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
+            // First all get the generation, and only then it is settled at the others, as in a write: two of them show it,
+            // whichever two are there after a kill.
+            for unclean in group {
+                for role in Role::ALL {
+                    let wrong = !self.put_right(unclean.block, role);
+                    kept |= if wrong { unclean.roles & role.bit() } else { 0 };
+                }
+            }
             let targets = self.targets();
             let states = group.iter().map(|unclean| self.state(unclean.block));
             let steps: Vec<(&Unclean, BlockState)> = group.iter().zip(states).collect();
@@ -237,14 +253,8 @@ impl Volume {
             });
             for ((unclean, state), done) in steps.iter().zip(done) {
                 for role in Role::ALL {
-                    let is_settled = done[role.index()].is_ok();
-                    if state.lost || is_settled {
-                        continue;
-                    }
-                    // A target that only lacks the block gets it as well: then any two of the three show the same.
-                    let is_right = self.put_right(unclean.block, role);
-                    if unclean.roles & role.bit() != 0 && !is_right {
-                        kept |= role.bit();
+                    if !state.lost && done[role.index()].is_err() {
+                        kept |= unclean.roles & role.bit();
                     }
                 }
             }
@@ -255,11 +265,11 @@ impl Volume {
         Ok(kept)
     }
 
-    /// Writes a block again at a target that has something else. False if that is not possible now. The caller holds its lock.
+    /// Writes a block at a target that does not have it. False if that is not possible now. The caller holds its lock.
     fn put_right(&self, block: u64, role: Role) -> bool {
         let state = self.state(block);
-        if state.generation == 0 || state.is_held_by(role) {
-            return false;
+        if state.lost || state.generation == 0 || state.is_held_by(role) {
+            return true;
         }
         let Ok(target) = self.target(role) else {
             return false;
@@ -351,7 +361,7 @@ struct Decided {
     unclean: Vec<Unclean>,
 }
 
-fn decide(found: &Found, held: &[(Held, Role)], identity: Identity) -> Decided {
+fn decide(found: &Found, all_held: &All, identity: Identity) -> Decided {
     let mut witnesses = [None; TARGETS];
     for (role, target) in found.present() {
         witnesses[role.index()] = Some(Witness::of(&target.identity()));
@@ -359,7 +369,7 @@ fn decide(found: &Found, held: &[(Held, Role)], identity: Identity) -> Decided {
     let blocks = usize::try_from(identity.geometry.blocks()).unwrap_or(usize::MAX);
     let mut states = vec![BlockState::default(); blocks];
     let mut all = Vec::new();
-    for of_block in held.chunk_by(|(a, _), (b, _)| a.block == b.block) {
+    for of_block in all_held.held.chunk_by(|(a, _), (b, _)| a.block == b.block) {
         let Some(block) = of_block.first().map(|(held, _)| held.block) else {
             continue;
         };
@@ -367,7 +377,9 @@ fn decide(found: &Found, held: &[(Held, Role)], identity: Identity) -> Decided {
         let Some(state) = index.and_then(|block| states.get_mut(block)) else {
             continue;
         };
-        *state = decide_block(of_block, &witnesses);
+        *state = decide_block(of_block, &witnesses, |held, role| {
+            all_held.torn[role.index()].contains(&(held.block, held.generation))
+        });
         let roles = unclean(of_block, *state);
         if roles != 0 {
             all.push(Unclean { block, roles });

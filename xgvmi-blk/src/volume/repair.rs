@@ -2,14 +2,14 @@
 
 use super::decide::{Witness, decide_block, unclean};
 use super::io::Halves;
-use super::open::{Unclean, agree, sort};
+use super::open::{Unclean, agree, sort, torn};
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::record::Half;
 use crate::say::say;
-use crate::store::{Held, Mark, Step, Target};
+use crate::store::{Held, Mark, Standing, Step, Target};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -71,8 +71,8 @@ impl Volume {
         self.recognize(role, &target)
             .and_then(|()| self.replay(role, &target))
             .inspect_err(|error| self.fail(&target, error))?;
-        self.seats.arrived(&target);
         self.reconsider();
+        self.seats.arrived(&target);
         if self.missing_blocks(role) == 0 {
             self.complete(role, &target)?;
         }
@@ -118,18 +118,11 @@ impl Volume {
             self.set_state(block, BlockState { marked, ..state });
             return false;
         }
+        // Whether a lost block is still lost is decided afterwards.
         let holders = state.holders | role.bit();
-        let lost = state.lost && holders.count_ones() < 2;
-        self.set_state(
-            block,
-            BlockState {
-                holders,
-                lost,
-                ..state
-            },
-        );
+        self.set_state(block, BlockState { holders, ..state });
         self.pending.holds(block, state.generation, role, true);
-        !lost && (of_block.len() > 1 || !held.settled)
+        !state.lost && (of_block.len() > 1 || !held.settled)
     }
 
     /// Settles at a target what its entries say too much.
@@ -165,27 +158,36 @@ impl Volume {
         }
         let mut all = Vec::new();
         let mut witnesses = [None; TARGETS];
+        let mut all_torn: [BTreeSet<(u64, u64)>; TARGETS] = Default::default();
         for role in Role::ALL {
             let Ok(target) = self.target(role) else {
                 continue;
             };
-            match target.held() {
-                Ok(held) => {
+            let held = target.held().and_then(|mut held| {
+                held.retain(|held| lost.contains(&held.block));
+                let torn = torn(target.as_ref(), &held)?;
+                Ok((held, torn))
+            });
+            match held {
+                Ok((held, torn)) => {
                     witnesses[role.index()] = Some(Witness::of(&target.identity()));
-                    let held = held.into_iter().filter(|held| lost.contains(&held.block));
-                    all.extend(held.map(|held| (held, role)));
+                    all.extend(held.into_iter().map(|held| (held, role)));
+                    all_torn[role.index()] = torn;
                 }
                 Err(error) => self.fail(&target, &error),
             }
         }
         sort(&mut all);
         let mut to_settle = Vec::new();
-        for of_block in all.chunk_by(|(a, _), (b, _)| a.block == b.block) {
-            let Some((Held { block, .. }, _)) = of_block.first().copied() else {
-                continue;
-            };
+        for block in lost {
+            // None, if the target with a damaged entry has left.
+            let from = all.partition_point(|(held, _)| held.block < block);
+            let to = all.partition_point(|(held, _)| held.block <= block);
+            let of_block = &all[from..to];
             let _lock = self.lock(block);
-            let found = decide_block(of_block, &witnesses);
+            let found = decide_block(of_block, &witnesses, |held, role| {
+                all_torn[role.index()].contains(&(held.block, held.generation))
+            });
             if self.state(block).lost && !found.lost {
                 self.set_state(block, found);
                 let roles = unclean(of_block, found);
@@ -221,10 +223,13 @@ impl Volume {
             };
             match done {
                 Ok(()) => rebuilt += 1,
-                Err(None) => {
-                    self.mark_lost(block, state, (role, &target))?;
-                    lost += 1;
-                }
+                Err(None) => match self.mark_lost(block, state, (role, &target)) {
+                    Ok(()) => lost += 1,
+                    Err(error @ BlkError::Lost { .. }) => {
+                        unread.get_or_insert(error);
+                    }
+                    Err(error) => return Err(error),
+                },
                 Err(Some(error @ BlkError::Lost { .. })) => {
                     if self.others(role).all(|other| self.target(other).is_ok()) {
                         // Their half blocks are wrong: that does not become better.
@@ -270,7 +275,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Lets a target know of a block that is lost: without it, two targets that hold nothing would say that the block was
+    /// Lets a new target know of a block that is lost: without it, two targets that hold nothing would say that the block was
     /// never written.
     fn mark_lost(
         &self,
@@ -278,11 +283,20 @@ impl Volume {
         state: BlockState,
         (role, target): (Role, &Arc<dyn Target>),
     ) -> Result<()> {
+        if target.identity().standing != Standing::New {
+            // What it holds, or that it holds nothing, is true and may help to decide later.
+            let marked = state.marked | role.bit();
+            self.set_state(block, BlockState { marked, ..state });
+            return Ok(());
+        }
+        if state.generation == 0 {
+            return Err(BlkError::Lost {
+                block,
+                reason: "nobody knows whether it was written".to_owned(),
+            });
+        }
         let half = Half {
-            generation: match state.generation {
-                0 => self.next_generation(),
-                generation => generation,
-            },
+            generation: state.generation,
             kind: Kind::Lost,
             stored: 0,
             data: Vec::new(),

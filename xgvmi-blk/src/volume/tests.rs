@@ -11,10 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod damage;
+mod faults;
+mod history;
 mod outage;
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 24;
+/// Bytes of a disk that a copy takes.
+const COPY: usize = 1 << 18;
 
 /// A medium that outlives its store, and whose writes fail once a number that all targets share is used up: the process
 /// is dead from there on.
@@ -96,7 +101,7 @@ impl World {
                 bytes: Arc::default(),
                 writes_left: Arc::new(AtomicU64::new(u64::MAX)),
             };
-            let mut bytes = vec![0; 2 << 20];
+            let mut bytes = vec![0; COPY];
             disk.bytes.read(0, &mut bytes).unwrap();
             copy.bytes.write(0, &bytes).unwrap();
             copy
