@@ -63,8 +63,12 @@ struct Block {
     dirty: u8,
     /// Targets whose sync failed with it: what they hold can be in the page cache only.
     suspect: u8,
-    /// A write was acknowledged since the volume was opened: the next flush covers it.
+    /// Targets that were damaged since: a rebuild does not look at what they hold.
+    rotten: u8,
+    /// A write was acknowledged since the volume was opened.
     written: bool,
+    /// The next flush covers it.
+    due: bool,
     /// Since the volume was opened a write has failed, or power was lost: a later opening may decide in another way.
     undecided: bool,
     /// A write was cut off: two targets may have its value, and no one has looked since.
@@ -101,6 +105,8 @@ pub(crate) struct Model {
     blocks: Vec<Block>,
     /// Targets that count as complete.
     whole: u8,
+    /// An opening was killed: until the next one its targets may be ahead of those of another.
+    cut: bool,
 }
 
 fn add(values: &mut Vec<Value>, more: &[Value]) {
@@ -120,13 +126,16 @@ impl Model {
             holders: Sets::of(|set| set == ALL),
             dirty: 0,
             suspect: 0,
+            rotten: 0,
             written: false,
+            due: false,
             undecided: false,
             partial: false,
         };
         Self {
             blocks: vec![block; blocks],
             whole: ALL,
+            cut: false,
         }
     }
 
@@ -143,14 +152,26 @@ impl Model {
     /// A volume was opened. Two targets decide about a write that was cut off. If one of the three was absent or has failed
     /// meanwhile, the third one may not have it.
     pub(crate) fn opened(&mut self, part: Part) {
+        self.cut &= part.healthy() != ALL;
         for block in &mut self.blocks {
             block.written = false;
+            block.due = false;
             block.undecided = false;
             if block.partial && part.healthy() != ALL {
                 let two = Sets::of(|set| (set & part.used).count_ones() >= 2);
                 block.holders = block.holders.or(two);
             }
         }
+    }
+
+    /// An opening was killed. A target that it has marked returns only at the next opening with it.
+    pub(crate) fn opening_killed(&mut self) {
+        self.cut = true;
+    }
+
+    /// True if a target is bound to be taken back.
+    pub(crate) fn is_return_sure(&self) -> bool {
+        !self.cut
     }
 
     /// A write of a block: `change` makes the new value of an old one.
@@ -169,6 +190,7 @@ impl Model {
             End::Done => {
                 block.values.clear();
                 block.undecided = false;
+                block.rotten &= !part.healthy();
                 block.holders = now.only(|set| set.count_ones() >= 2);
             }
             End::Killed if part.faulty == 0 => {
@@ -187,24 +209,30 @@ impl Model {
         add(&mut block.since, &new);
         block.dirty |= part.used;
         block.written |= end == End::Done;
+        block.due |= end == End::Done;
     }
 
     /// A flush that succeeded.
     pub(crate) fn flushed(&mut self, part: Part) {
         for block in &mut self.blocks {
             // What an earlier opening wrote and this one cannot read is not covered.
-            if !block.written && !block.holders.are_two_of(part.healthy()) {
+            if !block.due && !block.holders.are_two_of(part.healthy()) {
                 continue;
             }
+            block.due = false;
             block.since.clone_from(&block.values);
             block.dirty &= !part.healthy();
-            let two = |set: u8| set.count_ones() >= 2;
-            let sound = Sets::of(|set| two(set & !block.suspect));
-            if block.holders.0 & sound.0 == 0 {
+            // Two of those that were flushed have it, whoever had it before.
+            let sound = part.used & !block.suspect;
+            if !block.holders.are_two_of(sound) {
+                let two = |set: u8| (set & part.used).count_ones() >= 2;
+                let kept = block
+                    .holders
+                    .iter()
+                    .filter(|set| (set & sound).count_ones() >= 2);
+                let kept = Sets(kept.fold(0, |sets, set| sets | 1 << set));
+                block.holders = kept.or(Sets::of(two));
                 block.suspect = 0;
-                block.holders = block.holders.only(two);
-            } else {
-                block.holders = Sets(block.holders.0 & sound.0);
             }
         }
     }
@@ -238,6 +266,7 @@ impl Model {
     pub(crate) fn damaged(&mut self, target: u8) {
         self.lost_power(target);
         for block in &mut self.blocks {
+            block.rotten |= target;
             if block.partial {
                 block.holders = block.holders.or(Sets::of(|set| set.count_ones() >= 2));
             }
@@ -248,13 +277,20 @@ impl Model {
     /// A target begins to return: it does not count as complete until it has been rebuilt.
     pub(crate) fn returns(&mut self, target: u8) {
         self.whole &= !target;
+        // What it had not made durable when it left does not count before that either.
+        for block in &mut self.blocks {
+            if block.dirty & target != 0 {
+                block.holders = block.holders.or(block.holders.map(|set| set & !target));
+            }
+        }
     }
 
     /// All targets in use have been completed.
     pub(crate) fn rebuilt(&mut self, part: Part) {
         for block in &mut self.blocks {
             if block.holders.are_two_of(part.used) {
-                block.holders = block.holders.map(|set| set | part.used);
+                let sound = part.used & !block.rotten;
+                block.holders = block.holders.map(|set| set | sound);
             }
             block.suspect &= !part.used;
         }

@@ -85,6 +85,8 @@ pub struct World {
     fuse: Fuse,
     model: Model,
     version: u32,
+    /// The target that is damaged. Two are not: nothing is promised then.
+    damaged: Option<u8>,
     /// The fuse of the last step has burnt.
     cut: bool,
 }
@@ -140,6 +142,7 @@ impl World {
             fuse,
             model: Model::new(setting.blocks.into()),
             version: 0,
+            damaged: None,
             cut: false,
         }
     }
@@ -165,7 +168,7 @@ impl World {
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
-        (live, self.version, &self.model).hash(&mut hasher);
+        (live, self.version, self.damaged, &self.model).hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
         for node in &self.nodes {
             node.disk.content().hash(&mut hasher);
@@ -276,9 +279,11 @@ impl World {
             Step::Full(target) => self.node(target).disk.content().faults.full = true,
             Step::Space(target) => self.node(target).disk.content().faults.full = false,
             Step::Damage(target, nth, damage) => {
-                if self.volume.is_some() {
+                let other = self.damaged.is_some_and(|damaged| damaged != target);
+                if self.volume.is_some() || other {
                     return Ok(());
                 }
+                self.damaged = Some(target);
                 self.node(target).stop();
                 if !self.node(target).disk.content().damage(nth, damage) {
                     return Ok(());
@@ -360,6 +365,9 @@ impl World {
             faulty: 0,
         });
         self.model.opened(part);
+        if self.is_killed() {
+            self.model.opening_killed();
+        }
         match result {
             Ok(volume) => {
                 self.volume = Some(volume);

@@ -256,3 +256,53 @@ fn rebuild_one(volume: &Volume, role: Role) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::Geometry;
+    use crate::store::MemoryMedium;
+
+    /// A target that was full is completed when it has freed space, and is not tried again and again before.
+    #[test]
+    fn a_full_target_is_completed_when_it_has_space() {
+        let (size, count) = (4096u32, 8);
+        let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
+            let new = NewTarget {
+                geometry: Geometry::new(size, count).unwrap(),
+                role,
+                volume: Id([1; 16]),
+                complete: true,
+            };
+            // Four half blocks and their headers, in the first target.
+            let capacity = (role == Role::First).then_some(4 * (2048 + 64));
+            let medium = Box::new(MemoryMedium::default());
+            Arc::new(Store::create("memory", medium, new, capacity).unwrap())
+        });
+        let volume = Volume::open(targets.to_vec()).unwrap();
+        let mut seed = 1u64;
+        let mut noise = || {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            seed.to_be_bytes()[0]
+        };
+        for block in 0..6 {
+            let bytes: Vec<u8> = (0..size).map(|_| noise()).collect();
+            volume.write(block * u64::from(size), &bytes).unwrap();
+        }
+        volume.flush().unwrap();
+        assert_eq!(volume.missing_blocks(Role::First), 2);
+        let used = wants_rebuild(&volume, Role::First, None).expect("it has not been tried");
+        assert!(rebuild_one(&volume, Role::First).is_err());
+        let failed = Some(Failed {
+            used,
+            at: Instant::now(),
+        });
+        assert_eq!(wants_rebuild(&volume, Role::First, failed), None);
+        volume.trim(0, 2 * u64::from(size)).unwrap();
+        volume.flush().unwrap();
+        assert!(wants_rebuild(&volume, Role::First, failed).is_some());
+        rebuild_one(&volume, Role::First).unwrap();
+        assert_eq!(volume.missing_blocks(Role::First), 0);
+        assert_eq!(wants_rebuild(&volume, Role::First, None), None);
+    }
+}

@@ -1,14 +1,16 @@
 //! Where the parts of a store are on its medium, and the index as a whole.
 
 use super::index::{ENTRY, Entry};
+use super::medium::Medium;
 use super::space::{Extent, Space};
 use super::superblock::PAGE;
-use super::{INDEX_AT, Medium};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
 use crate::record::{HEADER, RECORD_MAX};
 use std::io;
 
+/// Offset of the index, behind both superblocks.
+pub(super) const INDEX_AT: u64 = 2 * PAGE as u64;
 /// Bytes of the index per call.
 const INDEX_CHUNK: usize = 1 << 20;
 

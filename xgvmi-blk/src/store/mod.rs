@@ -22,15 +22,15 @@ mod space;
 mod superblock;
 
 pub use medium::{FileMedium, Medium, MemoryMedium};
-pub use superblock::{Identity, Standing};
+pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
+pub use superblock::{Identity, Mark, Standing};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, GeometryError, Id, Role};
 use crate::record::{self, Half, Place};
-use crate::volume::EPOCH_MAX;
 use index::{Age, ENTRY, Entry, Slot};
-use layout::{check_size, data_start, read_index, write_empty_index};
+use layout::{INDEX_AT, check_size, data_start, read_index, write_empty_index};
 use space::{Extent, Space};
 use std::collections::BTreeSet;
 use std::io;
@@ -40,8 +40,6 @@ use superblock::{PAGE, Superblock};
 
 /// Free ranges of at least this length are given back to the file system.
 const RELEASE_MIN: u64 = 64 << 10;
-/// Offset of the index, behind both superblocks.
-const INDEX_AT: u64 = 2 * PAGE as u64;
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,17 +54,6 @@ pub struct Held {
     pub settled: bool,
     /// No generation: the block's entry cannot be read as a whole, and others may have been there.
     pub damaged: bool,
-}
-
-/// What a volume records about a target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// The epoch alone: the target is used from now on, and may lack blocks.
-    Owned,
-    /// It has also taken over what the volume has decided about blocks.
-    Agreed,
-    /// It also holds everything.
-    Complete,
 }
 
 /// Use of a target's space.

@@ -8,7 +8,6 @@
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
-use super::Mark;
 use crate::geometry::{Geometry, Id, Role};
 
 /// Bytes of a copy on the medium.
@@ -19,6 +18,22 @@ const MAGIC: [u8; 8] = *b"XGVMIBLK";
 const VERSION: u32 = 2;
 /// The version before, and where its checksum was. Its empty index entries have no checksums.
 const OLD: (u32, usize) = (1, 80);
+
+/// Bits of a generation below the epoch.
+pub(crate) const COUNTER_BITS: u32 = 40;
+/// Highest epoch: the rest of a generation's 64 bits.
+pub(crate) const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
+
+/// What a volume records about a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// The epoch alone: the target is used from now on, and may lack blocks.
+    Owned,
+    /// It has also taken over what the volume has decided about blocks.
+    Agreed,
+    /// It also holds everything.
+    Complete,
+}
 
 /// How far a target holds what its volume has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,10 +12,10 @@
 //! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
 //! holds nothing. Fewer than two targets that say something decide nothing.
 
-use super::state::{BlockState, COUNTER_BITS};
+use super::state::BlockState;
 use crate::block::Kind;
 use crate::geometry::{Role, TARGETS};
-use crate::store::{Held, Identity, Standing};
+use crate::store::{COUNTER_BITS, Held, Identity, Standing};
 
 /// A target that is there, as far as it matters for a decision.
 #[derive(Debug, Clone, Copy)]

@@ -38,6 +38,5 @@ mod state;
 mod tests;
 
 pub use io::Extent;
-pub(crate) use open::EPOCH_MAX;
 pub use repair::ScrubReport;
 pub use state::{TargetStatus, Volume, VolumeStatus};

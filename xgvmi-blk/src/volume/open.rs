@@ -3,18 +3,15 @@
 use super::decide::{Witness, decide_block, unclean};
 use super::pending::Pending;
 use super::seats::{Occupant, Seat, Seats};
-use super::state::{BlockState, Blocks, COUNTER_BITS, Counters, LOCKS, Volume, add};
+use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, add};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::say::say;
-use crate::store::{Held, Identity, Mark, Seating, Standing, Step, Target};
+use crate::store::{EPOCH_MAX, Held, Identity, Mark, Seating, Standing, Step, Target};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
-
-/// Highest epoch: the rest of a generation's 64 bits.
-pub(crate) const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
 
 /// The targets of an opening. One that fails is left out.
 struct Found {

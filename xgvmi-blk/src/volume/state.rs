@@ -4,15 +4,13 @@ use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
-use crate::store::Target;
+use crate::store::{COUNTER_BITS, Target};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Locks for blocks: two blocks with the same number modulo this share one.
 pub(super) const LOCKS: usize = 256;
-/// Bits of a generation below the epoch.
-pub(super) const COUNTER_BITS: u32 = 40;
 
 /// What the volume knows of a block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
