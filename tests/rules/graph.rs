@@ -95,6 +95,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("dev-setup", &["dev-process"]),
     ("doc-numbers", &[]),
     ("xgvmi-tests", &["dev-process", "doc-numbers", "mlx5-prm"]),
+    ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["dev-process"]),
     (
         "xtask",

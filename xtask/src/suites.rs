@@ -5,6 +5,7 @@ mod osu;
 pub(crate) mod pair;
 mod pyverbs;
 mod rdmacm;
+mod search;
 mod skips;
 mod stock;
 mod storage;
@@ -43,6 +44,9 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
             volume for an hour, while targets and the service are killed, and only if it is named
+  storage-search
+            all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
+            plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -158,6 +162,7 @@ const SUITES: &[Suite] = &[
     Suite::new("osu", None, osu::run_all),
     Suite::new("ucc", Some(ucc::SAMPLE), ucc::run_all),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
+    Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
@@ -203,6 +208,8 @@ impl World {
                 "xgvmi-fio",
                 "-p",
                 "ucc-tl",
+                "-p",
+                "storage-search",
             ])
             .current_dir(workspace::root());
         let done = process::run(&mut build, BUILD)?;
@@ -468,7 +475,11 @@ mod tests {
         assert!(choose(&["uxc".to_owned()]).is_err());
         for suite in SUITES {
             let name = suite.name.strip_prefix("roce-").unwrap_or(suite.name);
-            assert!(HELP.contains(&format!("\n  {name} ")));
+            assert!(
+                HELP.lines()
+                    .any(|line| line.trim_end() == format!("  {name}")
+                        || line.starts_with(&format!("  {name} ")))
+            );
             assert_eq!(name != suite.name, suite.link == Link::Ethernet);
         }
     }

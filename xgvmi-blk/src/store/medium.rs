@@ -30,6 +30,11 @@ pub trait Medium: Send + Sync {
     /// Gives the memory of a range back. Its contents may then be anything.
     fn release(&self, offset: u64, length: u64);
 
+    /// True if [`Medium::sync`] has nothing to wait for.
+    fn syncs_at_once(&self) -> bool {
+        false
+    }
+
     /// Its size in bytes, if it cannot grow.
     fn size(&self) -> Option<u64> {
         None
@@ -164,6 +169,10 @@ impl Medium for MemoryMedium {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
+    }
+
+    fn syncs_at_once(&self) -> bool {
+        true
     }
 
     fn release(&self, offset: u64, length: u64) {

@@ -197,6 +197,11 @@ pub trait Target: Send + Sync {
     /// Errors of the system.
     fn flush(&self) -> Result<()>;
 
+    /// True if [`Target::flush`] has nothing to wait for, so that it needs no thread of its own.
+    fn flushes_at_once(&self) -> bool {
+        false
+    }
+
     /// Records, durably, the epoch of the volume and what the target has of it.
     ///
     /// # Errors
@@ -398,6 +403,14 @@ impl Store {
             _ => BlkError::io(&name, error),
         })?;
         Self::open(&name, Box::new(medium), capacity)
+    }
+
+    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn searched(&self) -> String {
+        let state = self.state();
+        format!("{:?} {:?} {:?}", state.superblock, state.index, state.space)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -748,6 +761,10 @@ impl Target for Store {
 
     fn flush(&self) -> Result<()> {
         self.sync(&self.syncing())
+    }
+
+    fn flushes_at_once(&self) -> bool {
+        self.medium.syncs_at_once()
     }
 
     fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {

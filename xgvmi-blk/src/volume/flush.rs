@@ -82,6 +82,10 @@ impl Volume {
                 .ok_or(BlkError::Offline(role))?;
             target.flush().inspect_err(|error| self.fail(target, error))
         };
+        let waits = |target: &Arc<dyn Target>| !target.flushes_at_once();
+        if !targets.iter().flatten().any(waits) {
+            return Role::ALL.map(flush);
+        }
         std::thread::scope(|scope| {
             let [first, second] =
                 [Role::First, Role::Second].map(|role| scope.spawn(move || flush(role)));

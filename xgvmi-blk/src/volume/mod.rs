@@ -35,6 +35,7 @@ mod io;
 mod open;
 mod pending;
 mod repair;
+mod searching;
 mod seats;
 mod state;
 #[cfg(test)]

@@ -181,6 +181,11 @@ impl Seats {
         self.changed.notify_all();
     }
 
+    /// True if there is a target to wait for.
+    pub(super) fn is_return_possible(&self) -> bool {
+        self.state().end(Instant::now()).is_some()
+    }
+
     /// Number of targets that have returned so far.
     pub(super) fn returns(&self) -> u64 {
         self.state().returns

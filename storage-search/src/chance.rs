@@ -1,0 +1,305 @@
+//! Random sequences, each of which follows from its seed, and the search for a shorter one that fails in the same way.
+
+use crate::disk::{Damage, Keep, below, random};
+use crate::report::Report;
+use crate::step::Step;
+use crate::world::{Fresh, Setting, Violation, World};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Most steps of a sequence before its end.
+const LONGEST: usize = 22;
+
+/// All settings of random sequences, by the low bits of a number.
+fn setting(choice: u64) -> Setting {
+    Setting {
+        blocks: [1, 1, 2, 3][below(&mut (choice >> 4).clone(), 4)],
+        block_len: if choice & 0xe == 0 { 1024 } else { 128 },
+        elsewhere: choice & 1 == 1,
+        lies: false,
+    }
+}
+
+/// Numbers for one sequence.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u8) -> u8 {
+        // Cannot be cut: less than `end`.
+        u8::try_from(random(&mut self.0) % u64::from(end)).unwrap_or(0)
+    }
+
+    fn mask(&mut self) -> u8 {
+        1 + self.below(7)
+    }
+
+    fn opening(&mut self) -> Step {
+        Step::Open([0b111, 0b111, 0b011, 0b101, 0b110][usize::from(self.below(5))])
+    }
+
+    fn keep(&mut self) -> Keep {
+        match self.below(6) {
+            0 | 1 => Keep::None,
+            2 => Keep::All,
+            3 => Keep::First(self.below(12)),
+            _ => Keep::Any(self.below(255)),
+        }
+    }
+
+    fn damage(&mut self) -> Step {
+        let damage = match self.below(4) {
+            0 => Damage::Cut,
+            1 => Damage::Byte(self.below(255)),
+            _ => Damage::Zero,
+        };
+        Step::Damage(self.below(3), self.below(6), damage)
+    }
+
+    fn write(&mut self) -> Step {
+        match self.below(8) {
+            0 => Step::Zero(self.below(3)),
+            1 | 2 => Step::Part(self.below(3), self.below(2)),
+            3 => Step::All,
+            _ => Step::Write(self.below(3)),
+        }
+    }
+
+    fn request(&mut self) -> Step {
+        match self.below(20) {
+            0..8 => self.write(),
+            8..11 => Step::Flush,
+            11..13 => Step::Read,
+            13..15 => Step::Keep,
+            15..18 => Step::Attach(self.below(3)),
+            18 => Step::Rebuild,
+            _ => Step::Scrub,
+        }
+    }
+}
+
+/// The sequence of a seed.
+#[must_use]
+pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
+    let mut dice = Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let setting = setting(random(&mut dice.0));
+    // Which faults it has: many need a long row of others that do not disturb.
+    let faults = random(&mut dice.0);
+    let has = |bit: u32| faults >> bit & 1 == 1;
+    let mut steps = vec![dice.opening()];
+    let mut open = true;
+    let length = 3 + below(&mut dice.0, LONGEST - 2);
+    while steps.len() < length {
+        if !open {
+            match dice.below(8) {
+                0 if has(0) => steps.push(dice.damage()),
+                1 if has(1) => steps.push(Step::Power(dice.mask(), dice.keep())),
+                2 if has(2) && setting.elsewhere => steps.push(Step::Restart(dice.mask())),
+                3 if has(3) => {
+                    steps.extend([Step::KillAt(dice.below(20)), dice.opening(), Step::Kill])
+                }
+                _ => {
+                    steps.push(dice.opening());
+                    open = true;
+                }
+            }
+            continue;
+        }
+        match dice.below(24) {
+            0 | 1 if has(1) => steps.push(Step::Power(dice.mask(), dice.keep())),
+            2 | 3 if has(2) => steps.push(Step::Restart(dice.mask())),
+            4 if has(3) => {
+                steps.extend([Step::KillAt(dice.below(24)), dice.request(), Step::Kill]);
+                open = false;
+            }
+            5 if has(4) => {
+                steps.extend([Step::DieAt(dice.below(3), dice.below(10)), dice.request()])
+            }
+            6 if has(5) => steps.push(Step::SyncFails(dice.below(3))),
+            7 if has(5) => steps.push(Step::SyncFull(dice.below(3))),
+            8 if has(6) => steps.push(Step::Full(dice.below(3))),
+            9 if has(6) => steps.push(Step::Space(dice.below(3))),
+            10 | 11 => {
+                let machine = has(7) && dice.below(2) == 0;
+                let end = if machine {
+                    Step::Machine(dice.keep())
+                } else {
+                    Step::Kill
+                };
+                steps.push(if dice.below(4) == 0 { Step::Term } else { end });
+                open = false;
+            }
+            _ => steps.push(dice.request()),
+        }
+    }
+    for _ in 0..2 {
+        steps.extend([Step::Kill, dice.opening(), Step::Read]);
+    }
+    steps.extend([Step::Kill, Step::Open(0b111), Step::Read]);
+    (setting, steps)
+}
+
+/// Fresh disks for each setting.
+#[derive(Debug, Default)]
+pub struct Stock(HashMap<(u8, u16, bool), Fresh>);
+
+impl Stock {
+    /// Carries out a sequence. Returns the number of the step that broke a promise.
+    ///
+    /// # Errors
+    /// The product creates no volume.
+    pub fn run(
+        &mut self,
+        setting: Setting,
+        steps: &[Step],
+    ) -> anyhow::Result<Option<(usize, Violation)>> {
+        let key = (setting.blocks, setting.block_len, setting.elsewhere);
+        let fresh = match self.0.entry(key) {
+            std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::hash_map::Entry::Vacant(entry) => entry.insert(Fresh::new(setting)?),
+        };
+        let mut world = World::new(fresh);
+        for (at, step) in steps.iter().enumerate() {
+            if let Err(violation) = world.step(*step) {
+                return Ok(Some((at, violation)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leaves out steps, and makes others simpler, as long as the same promise is broken.
+    ///
+    /// # Errors
+    /// The product creates no volume.
+    pub fn minimize(
+        &mut self,
+        setting: Setting,
+        steps: &[Step],
+        kind: &str,
+    ) -> anyhow::Result<(Setting, Vec<Step>)> {
+        let (mut setting, mut steps) = (setting, steps.to_vec());
+        loop {
+            let mut shorter = false;
+            for (setting_now, steps_now) in candidates(setting, &steps) {
+                if let Some((at, violation)) = self.run(setting_now, &steps_now)?
+                    && violation.kind == kind
+                {
+                    setting = setting_now;
+                    steps = steps_now;
+                    steps.truncate(at + 1);
+                    shorter = true;
+                    break;
+                }
+            }
+            if !shorter {
+                return Ok((setting, steps));
+            }
+        }
+    }
+}
+
+/// Simpler sequences.
+fn candidates(setting: Setting, steps: &[Step]) -> Vec<(Setting, Vec<Step>)> {
+    let mut all = Vec::new();
+    for at in (0..steps.len()).rev() {
+        let mut fewer = steps.to_vec();
+        fewer.remove(at);
+        all.push((setting, fewer));
+    }
+    for at in 0..steps.len().saturating_sub(1) {
+        let mut fewer = steps.to_vec();
+        fewer.drain(at..at + 2);
+        all.push((setting, fewer));
+    }
+    for (at, step) in steps.iter().enumerate() {
+        for simpler in simpler(*step) {
+            let mut other = steps.to_vec();
+            other[at] = simpler;
+            all.push((setting, other));
+        }
+    }
+    for blocks in 1..setting.blocks {
+        all.push((Setting { blocks, ..setting }, steps.to_vec()));
+    }
+    if setting.block_len > 128 {
+        all.push((
+            Setting {
+                block_len: 128,
+                ..setting
+            },
+            steps.to_vec(),
+        ));
+    }
+    if setting.elsewhere {
+        all.push((
+            Setting {
+                elsewhere: false,
+                ..setting
+            },
+            steps.to_vec(),
+        ));
+    }
+    all
+}
+
+fn simpler(step: Step) -> Vec<Step> {
+    match step {
+        Step::Power(mask, keep) => {
+            let fewer = crate::step::targets(mask).map(|target| mask & !(1 << target));
+            let mut all: Vec<Step> = fewer
+                .filter(|mask| *mask != 0)
+                .map(|mask| Step::Power(mask, keep))
+                .collect();
+            if keep != Keep::None {
+                all.push(Step::Power(mask, Keep::None));
+            }
+            all
+        }
+        Step::Restart(mask) => crate::step::targets(mask)
+            .map(|target| mask & !(1 << target))
+            .filter(|mask| *mask != 0)
+            .map(Step::Restart)
+            .collect(),
+        Step::Machine(keep) if keep != Keep::None => vec![Step::Machine(Keep::None)],
+        Step::Term | Step::Machine(Keep::None) => vec![Step::Kill],
+        Step::All | Step::Zero(_) | Step::Part(..) => vec![Step::Write(0)],
+        Step::Write(block) if block != 0 => vec![Step::Write(0)],
+        Step::Keep => vec![
+            Step::Attach(0),
+            Step::Attach(1),
+            Step::Attach(2),
+            Step::Rebuild,
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// Runs the sequences of `count` seeds from `first` on.
+///
+/// # Errors
+/// The product creates no volume.
+pub fn search(first: u64, count: u64, report: &Report) -> anyhow::Result<()> {
+    let next = AtomicU64::new(first);
+    let work = || -> anyhow::Result<()> {
+        let mut stock = Stock::default();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first + count {
+                return Ok(());
+            }
+            let (setting, steps) = sequence(seed);
+            report.sequence();
+            if let Some((at, violation)) = stock.run(setting, &steps)? {
+                report.violation(setting, &steps[..=at], &violation, Some(seed));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..crate::threads()).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(())
+    })
+}

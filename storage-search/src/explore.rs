@@ -1,0 +1,216 @@
+//! All sequences up to a depth. A state that was reached before is not continued.
+
+use crate::disk::{Damage, Keep};
+use crate::report::Report;
+use crate::step::Step;
+use crate::world::{Fresh, Setting, World};
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most operations of one step between which it is cut.
+const CUTS: u8 = 40;
+
+/// A set of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Alphabet {
+    /// Whole steps, and losses of power that keep nothing.
+    Core,
+    /// Also steps that are cut at each operation, failed syncs, full disks, damage, and losses of power that keep a part.
+    Full,
+}
+
+/// One step of the search: faults that are prepared, and a step.
+type Move = Vec<Step>;
+
+/// A step with a fault before each of its operations. The first one that is not cut ends the row.
+struct Row(Vec<Move>);
+
+fn whole_steps() -> Vec<Step> {
+    let mut steps = vec![
+        Step::Write(0),
+        Step::Part(0, 1),
+        Step::Flush,
+        Step::Read,
+        Step::Rebuild,
+        Step::Kill,
+        Step::Machine(Keep::None),
+    ];
+    steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
+    steps.extend([0, 1, 2].map(Step::Attach));
+    steps.extend([0b111, 0b001, 0b010, 0b100].map(Step::Restart));
+    let power = [0b001, 0b010, 0b100, 0b011, 0b110, 0b101];
+    steps.extend(power.map(|mask| Step::Power(mask, Keep::None)));
+    steps
+}
+
+/// Steps that are cut.
+fn cut_steps() -> Vec<Step> {
+    let mut steps = vec![
+        Step::Write(0),
+        Step::Part(0, 1),
+        Step::Flush,
+        Step::Keep,
+        Step::Rebuild,
+        Step::Scrub,
+    ];
+    steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
+    steps.extend([0, 1, 2].map(Step::Attach));
+    steps
+}
+
+fn rows(alphabet: Alphabet) -> Vec<Row> {
+    let mut rows: Vec<Row> = whole_steps()
+        .into_iter()
+        .map(|step| Row(vec![vec![step]]))
+        .collect();
+    if alphabet == Alphabet::Core {
+        return rows;
+    }
+    let mut more = vec![Step::Zero(0), Step::Term, Step::Scrub, Step::Keep];
+    for target in 0..3 {
+        more.extend([Step::Full(target), Step::Space(target)]);
+        for nth in 0..2 {
+            let kinds = [Damage::Zero, Damage::Byte(9), Damage::Cut];
+            more.extend(kinds.map(|damage| Step::Damage(target, nth, damage)));
+        }
+        more.extend((1..6).map(|count| Step::Power(1 << target, Keep::First(count))));
+    }
+    more.extend([Keep::First(1), Keep::First(2), Keep::Any(0), Keep::Any(1)].map(Step::Machine));
+    rows.extend(more.into_iter().map(|step| Row(vec![vec![step]])));
+    for step in cut_steps() {
+        rows.push(Row((0..CUTS)
+            .map(|at| vec![Step::KillAt(at), step])
+            .collect()));
+        for target in 0..3 {
+            let dies = |at| vec![Step::DieAt(target, at), step];
+            rows.push(Row((0..CUTS).map(dies).collect()));
+            rows.push(Row(vec![vec![Step::SyncFails(target), step]]));
+            rows.push(Row(vec![vec![Step::SyncFull(target), step]]));
+        }
+    }
+    rows
+}
+
+/// What follows each state: the export ends, and two openings read everything.
+fn ends() -> Vec<Move> {
+    let then = |mask| {
+        let mut steps = vec![Step::Kill, Step::Open(mask), Step::Read];
+        steps.extend([Step::Kill, Step::Open(0b111), Step::Read]);
+        steps
+    };
+    let mut ends: Vec<Move> = [0b011, 0b101, 0b110].map(then).into();
+    ends.push(vec![Step::Kill, Step::Open(0b111), Step::Read]);
+    ends.push(vec![Step::Read]);
+    ends
+}
+
+/// Carries out steps. Returns whether the last one was cut, or None after a violation, which is reported.
+fn follow(
+    world: &mut World,
+    setting: Setting,
+    path: &[Step],
+    from: usize,
+    report: &Report,
+) -> Option<bool> {
+    for (at, step) in path.iter().enumerate().skip(from) {
+        if let Err(violation) = world.step(*step) {
+            report.violation(setting, &path[..=at], &violation, None);
+            return None;
+        }
+    }
+    Some(world.was_cut())
+}
+
+/// Searches to `depth` steps behind the first opening. Returns the number of states.
+///
+/// # Errors
+/// The product creates no volume.
+pub fn explore(
+    setting: Setting,
+    alphabet: Alphabet,
+    depth: u32,
+    report: &Report,
+) -> anyhow::Result<u64> {
+    let fresh = Fresh::new(setting)?;
+    let rows = rows(alphabet);
+    let ends = ends();
+    let seen = Mutex::new(HashSet::new());
+    let mut states = 0;
+    let mut level: Vec<Vec<Step>> = vec![vec![Step::Open(0b111)]];
+    for depth_left in (0..=depth).rev() {
+        states += level.len() as u64;
+        let (next, at) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
+        let (level_now, next_now) = (&level, &next);
+        let work = || {
+            while let Some(path) = level_now.get(at.fetch_add(1, Ordering::Relaxed)) {
+                let paths = expand(
+                    &fresh,
+                    setting,
+                    path,
+                    &ends,
+                    report,
+                    |world| {
+                        let mut seen = seen
+                            .lock()
+                            .unwrap_or_else(std::sync::PoisonError::into_inner);
+                        seen.insert(world.digest())
+                    },
+                    if depth_left == 0 { &[] } else { &rows },
+                );
+                let mut next = next_now
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                next.extend(paths);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..crate::threads() {
+                scope.spawn(work);
+            }
+        });
+        level = next
+            .into_inner()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+    }
+    Ok(states)
+}
+
+/// Judges the state at the end of a path, and returns the paths to new states behind it.
+fn expand(
+    fresh: &Fresh,
+    setting: Setting,
+    path: &[Step],
+    ends: &[Move],
+    report: &Report,
+    is_new: impl Fn(&World) -> bool,
+    rows: &[Row],
+) -> Vec<Vec<Step>> {
+    let mut paths = Vec::new();
+    let run = |steps: &[Step]| {
+        let mut world = World::new(fresh);
+        let whole = [path, steps].concat();
+        let cut = follow(&mut world, setting, &whole, 0, report)?;
+        Some((world, whole, cut))
+    };
+    for end in ends {
+        report.sequence();
+        run(end);
+    }
+    for row in rows {
+        for steps in &row.0 {
+            report.sequence();
+            let Some((world, whole, cut)) = run(steps) else {
+                continue;
+            };
+            // Without an effect, so are the later places of the cut.
+            if row.0.len() > 1 && !cut {
+                break;
+            }
+            if is_new(&world) {
+                paths.push(whole);
+            }
+        }
+    }
+    paths
+}

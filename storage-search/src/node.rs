@@ -1,0 +1,153 @@
+//! A target's process and the volume's connection to it. The target itself is the product's `Store`.
+
+use crate::disk::{Disk, Fuse};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use xgvmi_blk::error::{BlkError, Result};
+use xgvmi_blk::record::Half;
+use xgvmi_blk::store::{Begun, Held, Identity, Mark, Step, Usage};
+use xgvmi_blk::{Store, Target};
+
+/// A target: its disk, and the store that serves it if there is one.
+#[derive(Debug)]
+pub(crate) struct Node {
+    name: &'static str,
+    pub(crate) disk: Disk,
+    store: Mutex<Option<Arc<Store>>>,
+    /// How often it was started.
+    boots: AtomicU32,
+}
+
+impl Node {
+    pub(crate) fn new(name: &'static str, disk: Disk) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            disk,
+            store: Mutex::new(None),
+            boots: AtomicU32::new(0),
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its process ends; connections to it fail from here on.
+    pub(crate) fn stop(&self) {
+        self.close();
+        self.boots.fetch_add(1, Ordering::Relaxed);
+        self.disk.own().set(u32::MAX);
+    }
+
+    /// The store's process has ended, or the export that was it.
+    pub(crate) fn close(&self) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    pub(crate) fn store(&self) -> Option<Arc<Store>> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        store.clone()
+    }
+
+    /// True if a connection that was made at `boot` works.
+    pub(crate) fn serves(&self, boot: u32) -> bool {
+        self.boots() == boot && !self.disk.own().is_burnt()
+    }
+
+    pub(crate) fn boots(&self) -> u32 {
+        self.boots.load(Ordering::Relaxed)
+    }
+
+    /// Connects to it, and starts its store if there is none. Calls burn `fuse`: that of an export elsewhere.
+    pub(crate) fn connect(self: &Arc<Self>, fuse: Option<&Fuse>) -> Result<Arc<Link>> {
+        let store = match self.store() {
+            Some(store) => store,
+            None => {
+                let store = Arc::new(Store::open(self.name, Box::new(self.disk.clone()), None)?);
+                *self.store.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Arc::clone(&store));
+                store
+            }
+        };
+        Ok(Arc::new(Link {
+            boot: self.boots(),
+            node: Arc::clone(self),
+            store,
+            fuse: fuse.cloned(),
+        }))
+    }
+}
+
+/// A volume's connection to a target.
+#[derive(Debug)]
+pub(crate) struct Link {
+    node: Arc<Node>,
+    store: Arc<Store>,
+    boot: u32,
+    fuse: Option<Fuse>,
+}
+
+impl Link {
+    fn store(&self) -> Result<&Store> {
+        let sent = self.fuse.as_ref().is_none_or(Fuse::burn);
+        if sent && self.node.boots() == self.boot {
+            return Ok(&self.store);
+        }
+        Err(BlkError::Unreachable {
+            target: self.node.name.to_owned(),
+            reason: "it was stopped".to_owned(),
+        })
+    }
+}
+
+impl Target for Link {
+    fn name(&self) -> &str {
+        self.node.name
+    }
+
+    fn identity(&self) -> Identity {
+        self.store.identity()
+    }
+
+    fn held(&self) -> Result<Vec<Held>> {
+        self.store()?.held()
+    }
+
+    fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
+        self.store()?.prepare(block, half, keep)
+    }
+
+    fn commit(&self, block: u64, generation: u64) -> Result<()> {
+        self.store()?.commit(block, generation)
+    }
+
+    fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
+        self.store()?.fetch(block, generation)
+    }
+
+    fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
+        // A target elsewhere gets them one by one.
+        if self.fuse.is_none()
+            && let Ok(store) = self.store()
+        {
+            return store.begin_all(steps);
+        }
+        steps.iter().map(|step| self.begin(*step)).collect()
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.store()?.flush()
+    }
+
+    fn flushes_at_once(&self) -> bool {
+        true
+    }
+
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
+        self.store()?.mark(epoch, mark)
+    }
+
+    fn usage(&self) -> Usage {
+        self.store.usage()
+    }
+}

@@ -1,0 +1,131 @@
+//! Sequences that broke a promise once, each as short as it can be. `cargo test -p storage-search` carries them out.
+
+use crate::step::{Step, parse};
+use crate::world::Setting;
+
+/// Most operations of a step.
+const CUTS: u8 = 40;
+
+/// A sequence that broke a promise once.
+#[derive(Debug, Clone, Copy)]
+pub struct Regression {
+    /// What was wrong.
+    pub name: &'static str,
+    steps: &'static str,
+}
+
+const fn new(name: &'static str, steps: &'static str) -> Regression {
+    Regression { name, steps }
+}
+
+/// All of them.
+pub const REGRESSIONS: &[Regression] = &[
+    new(
+        "three targets that return one after another leave no complete one, and the volume never opens again",
+        "open 012; restart 012; flush; attach 0; attach 1; attach 2; kill; open 012",
+    ),
+    new(
+        "a request of a volume that was opened with two targets does not wait for the third one",
+        "open 012; restart 0; write 0; kill; open 01; read",
+    ),
+    new(
+        "a flush succeeds although a block has one holder, because two targets have lost power since its write",
+        "open 012; write 0; power 01 none; read; attach 0; attach 1; flush; read",
+    ),
+    new(
+        "a flush succeeds although a block has one holder, because a target has taken the place of another",
+        "open 01; write 0; power 0 none; attach 2; flush; keep",
+    ),
+    new(
+        "a target that was absent takes a value back that two others have decided and shown",
+        "open 012; write 0; power 01 none; kill; open 01; read; kill; open 012; read",
+    ),
+    new(
+        "a first write that was never acknowledged comes back after zeros were shown",
+        "open 012; kill-at *; write 0; open 12; read; kill; open 012; read",
+    ),
+    new(
+        "a first write that has lost power comes back after zeros were shown",
+        "open 02; write 0; power 2 first 2; kill; open 12; read; kill; open 012; read",
+    ),
+    new(
+        "a zero entry of the index reads as zeros where a block was written",
+        "open 12; write 0; kill; damage 2 0 zero; open 02; read",
+    ),
+    new(
+        "a target that is cut off reads as zeros where a block was written",
+        "open 01; write 0; kill; damage 0 0 cut; open 02; read",
+    ),
+    new(
+        "a target whose sync fails prevents the opening with two others",
+        "sync-fails 1; open 012",
+    ),
+    new(
+        "a target whose sync has no space prevents the opening with two others",
+        "sync-full 1; open 012",
+    ),
+    new(
+        "a target whose sync had no space counts as a durable holder",
+        "open 012; write 0; rebuild; die-at 1 *; write 0; sync-full 2; rebuild; flush; machine none; open 12; read",
+    ),
+    new(
+        "a block that two targets of an opening cannot decide stays lost when the third one returns",
+        "open 01; write 0; kill-at *; write 0; open 12; keep; read",
+    ),
+    new(
+        "a target that fails while it is marked prevents the opening with two others",
+        "die-at 0 *; open 012",
+    ),
+    new(
+        "a target whose flushed record is damaged says that the block was never written",
+        "open 02; write 0; flush; machine none; damage 0 1 byte 86; open 012; read",
+    ),
+    new(
+        "a target that holds a newer value votes for an older one",
+        "open 012; sync-full 2; write 0; flush; write 0; power 12 none; term; open 012; read",
+    ),
+    new(
+        "a value that is older than the last flush is shown after two losses of power",
+        "open 012; write 0; power 2 first 8; flush; write 0; flush; write 0; power 1 none; flush; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost because a rebuild has marked it",
+        "damage 0 0 zero; open 01; rebuild; attach 2; read; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost when the second target returns that says so",
+        "damage 0 0 byte 58; open 02; restart 0; attach 1; read",
+    ),
+    new(
+        "an opening that is killed makes a write that was cut off win alone",
+        "open 012; write 0; flush; kill-at 4; write 0; kill-at *; open 012; kill; open 02; read",
+    ),
+];
+
+impl Regression {
+    /// Its sequences: `kill-at *` is each operation of the step behind it.
+    ///
+    /// # Errors
+    /// Its text has a step that does not exist.
+    pub fn sequences(&self) -> anyhow::Result<Vec<Vec<Step>>> {
+        let cuts = if self.steps.contains('*') {
+            0..CUTS
+        } else {
+            0..1
+        };
+        let with = |at: u8| parse(&self.steps.replace('*', &at.to_string()));
+        cuts.map(with).collect()
+    }
+
+    /// What it is carried out on.
+    #[must_use]
+    pub fn settings() -> [Setting; 4] {
+        let with = |blocks, elsewhere| Setting {
+            blocks,
+            block_len: 128,
+            elsewhere,
+            lies: false,
+        };
+        [with(1, false), with(1, true), with(3, false), with(3, true)]
+    }
+}

@@ -1,0 +1,576 @@
+//! Three targets, an export and the model: carries out steps on the product's `Volume` and `Store`.
+
+use crate::disk::{Content, Disk, Fuse, random};
+use crate::model::{ALL, End, Model, Part};
+use crate::node::Node;
+use crate::step::{Step, targets};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+use xgvmi_blk::error::{BlkError, Result};
+use xgvmi_blk::store::NewTarget;
+use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, operate};
+
+/// What a sequence starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Blocks of the volume, 1 to 3.
+    pub blocks: u8,
+    /// Bytes of a block.
+    pub block_len: u16,
+    /// The targets are processes of their own. Otherwise they are files of the export, which end with it.
+    pub elsewhere: bool,
+    /// Syncs have no effect: disks that break their own promise, to see that the search finds it.
+    pub lies: bool,
+}
+
+/// A broken promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// What is wrong, in a few words.
+    pub kind: &'static str,
+    /// Which step, and details.
+    pub detail: String,
+}
+
+type Outcome<T = ()> = std::result::Result<T, Violation>;
+
+fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
+    Err(Violation {
+        kind,
+        detail: detail.into(),
+    })
+}
+
+/// Disks of new volumes: making them takes longer than a sequence.
+#[derive(Debug)]
+pub struct Fresh {
+    setting: Setting,
+    disks: [Content; 3],
+}
+
+impl Fresh {
+    /// Creates the targets of a new volume.
+    ///
+    /// # Errors
+    /// The product refuses it.
+    pub fn new(setting: Setting) -> Result<Self> {
+        let fuse = Fuse::new();
+        let mut disks: [Content; 3] = Default::default();
+        for role in Role::ALL {
+            let disk = Disk::new(Content::default(), &fuse);
+            let geometry = Geometry::new(setting.block_len.into(), setting.blocks.into())?;
+            let new = NewTarget {
+                geometry,
+                role,
+                volume: Id([7; 16]),
+                complete: true,
+            };
+            drop(Store::create("new", Box::new(disk.clone()), new, None)?);
+            disks[role.index()] = disk.content().clone();
+            disks[role.index()].faults.lies = setting.lies;
+        }
+        Ok(Self { setting, disks })
+    }
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    setting: Setting,
+    nodes: [Arc<Node>; 3],
+    /// Boots of the targets in use when they were connected.
+    links: [Option<u32>; 3],
+    volume: Option<Volume>,
+    fuse: Fuse,
+    model: Model,
+    version: u32,
+    /// The target that is damaged. Two are not: nothing is promised then.
+    damaged: Option<u8>,
+    /// The fuse of the last step has burnt.
+    cut: bool,
+}
+
+/// Bytes of a sector that a write made.
+fn fill(bytes: &mut [u8], block: usize, sector: usize, version: u32) {
+    if version == 0 {
+        return bytes.fill(0);
+    }
+    let mark = u64::from(version) << 16 | (block as u64) << 8 | (sector as u64 + 1);
+    let mut state = mark;
+    for (at, word) in bytes.chunks_mut(8).enumerate() {
+        // Every other version does not compress.
+        let value = if at == 0 || version.is_multiple_of(2) {
+            mark
+        } else {
+            random(&mut state)
+        };
+        word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+    }
+}
+
+/// The write that made a sector's bytes. None: no write has made them.
+fn version_of(bytes: &[u8], block: usize, sector: usize) -> Option<u32> {
+    let word: [u8; 8] = *bytes.first_chunk()?;
+    let version = u32::try_from(u64::from_le_bytes(word) >> 16).ok()?;
+    let mut right = vec![0; bytes.len()];
+    fill(&mut right, block, sector, version);
+    (right == bytes).then_some(version)
+}
+
+impl World {
+    /// A volume that was never opened.
+    #[must_use]
+    pub fn new(fresh: &Fresh) -> Self {
+        let setting = fresh.setting;
+        let fuse = Fuse::new();
+        let names = ["data_1", "data_2", "data_p"];
+        let nodes = std::array::from_fn(|at| {
+            // A target elsewhere survives the export.
+            let of_disk = if setting.elsewhere {
+                Fuse::new()
+            } else {
+                fuse.clone()
+            };
+            Node::new(names[at], Disk::new(fresh.disks[at].clone(), &of_disk))
+        });
+        Self {
+            setting,
+            nodes,
+            links: [None; 3],
+            volume: None,
+            fuse,
+            model: Model::new(setting.blocks.into()),
+            version: 0,
+            damaged: None,
+            cut: false,
+        }
+    }
+
+    fn node(&self, target: u8) -> &Arc<Node> {
+        &self.nodes[usize::from(target)]
+    }
+
+    /// True if an export runs.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.volume.is_some()
+    }
+
+    /// True if the last step did not come to its end: it had more operations than the fuse before it allows.
+    #[must_use]
+    pub fn was_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// A number for everything that later steps depend on.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
+        (live, self.version, self.damaged, &self.model).hash(&mut hasher);
+        self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
+        for node in &self.nodes {
+            node.disk.content().hash(&mut hasher);
+            let store = node.store().map(|store| store.searched());
+            (store, node.disk.own().is_burnt()).hash(&mut hasher);
+        }
+        hasher.finish()
+    }
+
+    /// The targets that the volume uses and that answer, and those that are full.
+    fn part(&self, volume: &Volume) -> Part {
+        let mut used = 0;
+        let present = volume.present();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let serves = self.links[at].is_some_and(|boot| node.serves(boot));
+            used |= u8::from(serves && present.iter().any(|name| name == node.name())) << at;
+        }
+        Part { used, faulty: 0 }
+    }
+
+    /// The targets of a step that has ended, and what has failed in it.
+    fn ended(&mut self, mut part: Part) -> Part {
+        for target in 0..3 {
+            let node = Arc::clone(self.node(target));
+            let faults = &mut node.disk.content().faults;
+            if faults.met || faults.full || node.disk.own().is_burnt() {
+                part.faulty |= 1 << target;
+            }
+            if std::mem::take(&mut faults.unsynced) {
+                self.model.sync_failed(1 << target);
+            }
+            faults.met = false;
+        }
+        part
+    }
+
+    fn is_killed(&self) -> bool {
+        self.fuse.is_burnt()
+    }
+
+    fn end<T>(&self, result: &Result<T>) -> End {
+        match result {
+            _ if self.is_killed() => End::Killed,
+            Ok(_) => End::Done,
+            Err(_) => End::Failed,
+        }
+    }
+
+    /// Carries out a step. One that does not apply has no effect.
+    ///
+    /// # Errors
+    /// A promise is broken.
+    pub fn step(&mut self, step: Step) -> Outcome {
+        let arms = matches!(step, Step::KillAt(_) | Step::DieAt(..));
+        let burnt = |world: &Self| {
+            let own = world
+                .nodes
+                .each_ref()
+                .map(|node| node.disk.own().is_burnt());
+            (world.is_killed(), own)
+        };
+        let before = burnt(self);
+        self.apply(step).map_err(|violation| Violation {
+            detail: format!("{step}: {}", violation.detail),
+            ..violation
+        })?;
+        self.cut = burnt(self) != before;
+        if !arms {
+            if self.is_killed() {
+                self.close();
+            }
+            self.fuse.set(u32::MAX);
+            for node in &self.nodes {
+                // A target that has failed stays so.
+                if !node.disk.own().is_burnt() {
+                    node.disk.own().set(u32::MAX);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, step: Step) -> Outcome {
+        match step {
+            Step::Open(mask) => return self.open(mask),
+            Step::Restart(mask) => {
+                targets(mask).for_each(|target| self.node(target).stop());
+            }
+            Step::Power(mask, keep) => {
+                for target in targets(mask) {
+                    self.node(target).stop();
+                    self.node(target).disk.content().lose_power(keep);
+                    self.model.lost_power(1 << target);
+                }
+            }
+            Step::Machine(keep) => {
+                self.close();
+                return self.apply(Step::Power(ALL, keep));
+            }
+            Step::KillAt(at) => self.fuse.set(u32::from(at) + 1),
+            Step::DieAt(target, at) => self.node(target).disk.own().set(u32::from(at) + 1),
+            Step::SyncFails(target) => {
+                self.node(target).disk.content().faults.sync = Some(libc::EIO);
+            }
+            Step::SyncFull(target) => {
+                self.node(target).disk.content().faults.sync = Some(libc::ENOSPC);
+            }
+            Step::Full(target) => self.node(target).disk.content().faults.full = true,
+            Step::Space(target) => self.node(target).disk.content().faults.full = false,
+            Step::Damage(target, nth, damage) => {
+                let other = self.damaged.is_some_and(|damaged| damaged != target);
+                if self.volume.is_some() || other {
+                    return Ok(());
+                }
+                self.damaged = Some(target);
+                self.node(target).stop();
+                if !self.node(target).disk.content().damage(nth, damage) {
+                    return Ok(());
+                }
+                self.model.damaged(1 << target);
+            }
+            _ => return self.request(step),
+        }
+        Ok(())
+    }
+
+    /// A step of a running export.
+    fn request(&mut self, step: Step) -> Outcome {
+        let Some(volume) = self.volume.take() else {
+            return Ok(());
+        };
+        let done = self.of_volume(&volume, step);
+        self.volume = Some(volume);
+        if matches!(step, Step::Kill | Step::Term) {
+            self.close();
+        }
+        done
+    }
+
+    fn of_volume(&mut self, volume: &Volume, step: Step) -> Outcome {
+        let blocks = self.setting.blocks;
+        match step {
+            Step::Write(block) => self.write(volume, block % blocks, None),
+            Step::Part(block, sector) => self.write(volume, block % blocks, Some(sector)),
+            Step::Zero(block) => self.zero(volume, block % blocks),
+            Step::All => self.write_all(volume),
+            Step::Flush | Step::Term => self.flush(volume),
+            Step::Read => self.read(volume),
+            Step::Attach(target) => self.attach(volume, target),
+            Step::Rebuild => self.rebuild(volume),
+            Step::Keep => {
+                for target in 0..3 {
+                    self.attach(volume, target)?;
+                }
+                self.rebuild(volume)
+            }
+            Step::Scrub => self.scrub(volume),
+            _ => Ok(()),
+        }
+    }
+
+    /// The export has ended.
+    fn close(&mut self) {
+        self.volume = None;
+        self.links = [None; 3];
+        if !self.setting.elsewhere {
+            self.nodes.iter().for_each(|node| node.close());
+        }
+    }
+
+    fn connect(&mut self, target: u8) -> Result<Arc<dyn Target>> {
+        let node = Arc::clone(self.node(target));
+        if !self.setting.elsewhere {
+            node.close();
+        }
+        let fuse = self.setting.elsewhere.then_some(&self.fuse);
+        let link = node.connect(fuse)?;
+        self.links[usize::from(target)] = Some(node.boots());
+        Ok(link)
+    }
+
+    /// As `operate::Opener` does: targets that cannot be opened are left out.
+    fn open(&mut self, mask: u8) -> Outcome {
+        if self.volume.is_some() {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        for target in targets(mask) {
+            found.extend(self.connect(target));
+        }
+        let result = Volume::open(found);
+        let part = self.ended(Part {
+            used: mask,
+            faulty: 0,
+        });
+        self.model.opened(part);
+        if self.is_killed() {
+            self.model.opening_killed();
+        }
+        match result {
+            Ok(volume) => {
+                self.volume = Some(volume);
+                Ok(())
+            }
+            Err(error) => {
+                self.close();
+                if !self.is_killed() && self.model.opens(part.healthy()) {
+                    return violation("no opening", error.to_string());
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A request has failed: an error if it must not, or not yet.
+    fn refused(&self, volume: &Volume, part: Part, readable: bool, error: &BlkError) -> Outcome {
+        if self.is_killed() {
+            return Ok(());
+        }
+        let wants_target = matches!(
+            error,
+            BlkError::TooFewTargets { .. } | BlkError::Lost { .. } | BlkError::Offline(_)
+        );
+        if wants_target && volume.present().len() < 3 && !volume.waits_for_return() {
+            return violation("no wait", format!("it fails at once: {error}"));
+        }
+        if readable && part.healthy().count_ones() >= 2 {
+            return violation("refused", error.to_string());
+        }
+        Ok(())
+    }
+
+    fn block_len(&self) -> usize {
+        self.setting.block_len.into()
+    }
+
+    fn write(&mut self, volume: &Volume, block: u8, sector: Option<u8>) -> Outcome {
+        self.version += 1;
+        let (version, block) = (self.version, usize::from(block));
+        let half = self.block_len() / 2;
+        let sectors = match sector {
+            Some(sector) => usize::from(sector)..usize::from(sector) + 1,
+            None => 0..2,
+        };
+        let mut bytes = vec![0; half * sectors.len()];
+        for (sector, bytes) in sectors.clone().zip(bytes.chunks_mut(half)) {
+            fill(bytes, block, sector, version);
+        }
+        let part = self.part(volume);
+        let result = volume.write((block * 2 * half + sectors.start * half) as u64, &bytes);
+        let part = self.ended(part);
+        let readable = sector.is_none() || self.model.is_readable(block, part.healthy());
+        if let Err(error) = &result {
+            self.refused(volume, part, readable, error)?;
+        }
+        let change = |mut value: [u32; 2]| {
+            sectors.clone().for_each(|sector| value[sector] = version);
+            value
+        };
+        self.model.write(block, change, part, self.end(&result));
+        Ok(())
+    }
+
+    fn zero(&mut self, volume: &Volume, block: u8) -> Outcome {
+        let (block, length) = (usize::from(block), self.block_len());
+        let part = self.part(volume);
+        let result = volume.write_zeroes((block * length) as u64, length as u64, false);
+        let part = self.ended(part);
+        if let Err(error) = &result {
+            self.refused(volume, part, true, error)?;
+        }
+        self.model.write(block, |_| [0; 2], part, self.end(&result));
+        Ok(())
+    }
+
+    fn write_all(&mut self, volume: &Volume) -> Outcome {
+        self.version += 1;
+        let (version, half) = (self.version, self.block_len() / 2);
+        let blocks = usize::from(self.setting.blocks);
+        let mut bytes = vec![0; 2 * half * blocks];
+        for (at, bytes) in bytes.chunks_mut(half).enumerate() {
+            fill(bytes, at / 2, at % 2, version);
+        }
+        let part = self.part(volume);
+        let result = volume.write(0, &bytes);
+        let part = self.ended(part);
+        if let Err(error) = &result {
+            self.refused(volume, part, true, error)?;
+        }
+        for block in 0..blocks {
+            self.model
+                .write(block, |_| [version; 2], part, self.end(&result));
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self, volume: &Volume) -> Outcome {
+        let part = self.part(volume);
+        let result = volume.flush();
+        let part = self.ended(part);
+        match &result {
+            Ok(()) if !self.is_killed() => self.model.flushed(part),
+            Ok(()) => {}
+            Err(error) => self.refused(volume, part, self.are_readable(part), error)?,
+        }
+        Ok(())
+    }
+
+    /// True if all blocks are bound to be readable with these targets.
+    fn are_readable(&self, part: Part) -> bool {
+        let mut blocks = 0..usize::from(self.setting.blocks);
+        blocks.all(|block| self.model.is_readable(block, part.healthy()))
+    }
+
+    fn read(&mut self, volume: &Volume) -> Outcome {
+        let half = self.block_len() / 2;
+        let mut bytes = vec![0xaa; 2 * half];
+        for block in 0..usize::from(self.setting.blocks) {
+            let part = self.part(volume);
+            let result = volume.read((block * 2 * half) as u64, &mut bytes);
+            let part = self.ended(part);
+            if self.is_killed() {
+                return Ok(());
+            }
+            if let Err(error) = result {
+                let readable = self.model.is_readable(block, part.healthy());
+                self.refused(volume, part, readable, &error)?;
+                continue;
+            }
+            let sectors = [0, 1].map(|at| version_of(&bytes[at * half..][..half], block, at));
+            let [Some(first), Some(second)] = sectors else {
+                return violation(
+                    "wrong data",
+                    format!("block {block} has bytes that nobody wrote"),
+                );
+            };
+            if let Err(detail) = self.model.read(block, [first, second], part) {
+                let kind = if detail.starts_with("zeros") {
+                    "zeros"
+                } else {
+                    "wrong data"
+                };
+                return violation(kind, detail);
+            }
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, volume: &Volume, target: u8) -> Outcome {
+        let name = self.node(target).name();
+        if volume.present().iter().any(|present| present == name) {
+            return Ok(());
+        }
+        let part = self.part(volume);
+        let result = self
+            .connect(target)
+            .and_then(|target| volume.attach(target));
+        let mut part = self.ended(part);
+        self.model.returns(1 << target);
+        part.used |= 1 << target;
+        match result {
+            Err(error) if !self.is_killed() && part.faulty & 1 << target == 0 => {
+                violation("no return", error.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn rebuild(&mut self, volume: &Volume) -> Outcome {
+        let part = self.part(volume);
+        // One that has stopped and is still in use is found now.
+        let all_answer = volume.present().len() == part.used.count_ones() as usize;
+        let result = operate::rebuild(volume);
+        let part = self.ended(part);
+        let is_sound = all_answer && part.faulty == 0 && part.used.count_ones() >= 2;
+        if self.is_killed() {
+            return Ok(());
+        }
+        match result {
+            Ok(()) => {
+                let used = part.healthy();
+                self.model.rebuilt(Part { used, ..part });
+                Ok(())
+            }
+            Err(error) if is_sound && self.are_readable(part) => {
+                violation("no rebuild", format!("{error:#}"))
+            }
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn scrub(&mut self, volume: &Volume) -> Outcome {
+        let part = self.part(volume);
+        let result = volume.scrub();
+        let part = self.ended(part);
+        match result {
+            Err(error)
+                if !self.is_killed() && part.healthy().count_ones() >= 2 && part.faulty == 0 =>
+            {
+                violation("no scrub", error.to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Sequences that broke a promise once keep all of them now.
+
+use storage_search::{
+    Alphabet, REGRESSIONS, Regression, Report, Setting, Stock, explore, parse, to_text,
+};
+
+#[test]
+fn sequences_that_broke_a_promise_keep_all_of_them() {
+    storage_search::silence().unwrap();
+    let mut stock = Stock::default();
+    let mut broken = Vec::new();
+    for regression in REGRESSIONS {
+        let name = regression.name;
+        for steps in regression.sequences().unwrap() {
+            for setting in Regression::settings() {
+                if let Some((at, violation)) = stock.run(setting, &steps).unwrap() {
+                    let (text, kind) = (to_text(&steps[..=at]), violation.kind);
+                    broken.push(format!(
+                        "{name}: {setting:?}: {text}: {kind}: {}",
+                        violation.detail
+                    ));
+                }
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+#[test]
+fn steps_come_back_from_their_text() {
+    for seed in 0..2000 {
+        let (_, steps) = storage_search::sequence(seed);
+        let text = to_text(&steps);
+        assert_eq!(parse(&text).unwrap(), steps, "{text}");
+    }
+    for text in [
+        "open 3",
+        "write",
+        "write 9",
+        "power 0",
+        "power 0 first",
+        "kill 1",
+        "",
+    ] {
+        assert!(parse(text).is_err(), "{text}");
+    }
+}
+
+/// Disks that ignore syncs break the promise of each flush.
+#[test]
+fn the_search_finds_disks_that_lie() {
+    storage_search::silence().unwrap();
+    for (lies, finds) in [(false, false), (true, true)] {
+        let setting = Setting {
+            blocks: 1,
+            block_len: 128,
+            elsewhere: false,
+            lies,
+        };
+        let report = Report::default();
+        let states = explore(setting, Alphabet::Core, 3, &report).unwrap();
+        assert!(states > 100, "{states}");
+        let found: Vec<_> = report.findings();
+        assert_eq!(!found.is_empty(), finds, "{found:?}");
+    }
+}

@@ -1,0 +1,32 @@
+//! What a search of all states (crate `storage-search`) sees of a volume, beside its public functions. No program uses it.
+
+use super::Volume;
+use super::seats::Seat;
+use std::fmt::Write as _;
+
+impl Volume {
+    /// Everything that the next request depends on, as text. Times are left out.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn searched(&self) -> String {
+        let mut text = format!("{:?} {:?}", self.epoch, self.counter);
+        // Cannot fail: memory.
+        let _ = write!(text, "{:?} {:?}", self.blocks(), self.pending);
+        self.seats.look(|seats| {
+            for seat in seats {
+                let _ = match seat {
+                    Seat::Present(one) => write!(text, "{} {}", one.whole, one.arriving),
+                    Seat::Absent(_) => write!(text, "absent"),
+                };
+            }
+        });
+        text
+    }
+
+    /// True if a request that fails now because a target is absent would wait for its return, given a limit above zero.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn waits_for_return(&self) -> bool {
+        self.seats.is_return_possible()
+    }
+}
