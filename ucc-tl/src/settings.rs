@@ -59,6 +59,9 @@ pub(crate) struct Settings {
     pub(crate) score: u32,
 }
 
+/// Time after which a node without a service process has none, in seconds. The program starts without the offload then.
+const ABSENT_LIMIT_S: u64 = 2;
+
 /// Names of the collectives, and whether `all` includes them.
 const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
@@ -138,6 +141,8 @@ impl Settings {
         };
         served.retain(|served| !is_taken(served.kind));
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let connect_limit_s =
+            seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?;
         let client = ClientArgs {
             services: raw
                 .services
@@ -147,9 +152,8 @@ impl Settings {
                 .collect(),
             node: given(&raw.node),
             offload_config: given(&raw.config).map(Into::into),
-            connect_limit_s: Some(
-                seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?,
-            ),
+            connect_limit_s: Some(connect_limit_s),
+            absent_limit_s: Some(connect_limit_s.min(ABSENT_LIMIT_S)),
             offload_limit_s: Some(seconds(raw.limit_s).map_err(|why| option("LIMIT", why))?),
             secret_file: given(&raw.secret_file).map(Into::into),
             ..ClientArgs::default()
@@ -312,6 +316,7 @@ mod tests {
         assert_eq!(settings.client.services, ["127.0.0.1:1", "127.0.0.1:2"]);
         assert_eq!(settings.served.len(), 10);
         assert_eq!(settings.client.scheme, Scheme::Stock);
+        assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
         assert_eq!(Settings::default_collectives(), settings.served);
         assert!(Settings::wanted(&raw()));

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
-use xgvmi_daemon::{Link, LinkError, poll, pollfd};
+use xgvmi_daemon::{Link, LinkError, poll, pollfd, reach_within};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
@@ -258,8 +258,10 @@ fn admit(
     let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
     worker.expect(token.0);
     let secret = options.secret.as_ref();
-    let mut link =
-        Link::connect(address, options.connect_limit, FRAMES, secret).map_err(|error| {
+    let mut link = reach_within(address, options.connect_limit, options.absent_limit)
+        .map_err(LinkError::Io)
+        .and_then(|stream| Link::calling(stream, FRAMES, secret))
+        .map_err(|error| {
             OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
         })?;
     let hello = Frame::Hello(Hello {

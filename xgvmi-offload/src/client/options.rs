@@ -22,6 +22,8 @@ pub struct ClientOptions {
     pub scheme: Scheme,
     /// Maximum time to connect.
     pub connect_limit: Duration,
+    /// Maximum time until an SP listens: the end of the attempts that its host, or the network, refuses.
+    pub absent_limit: Duration,
     /// Maximum time of a collective.
     pub limit: Duration,
     /// Time to poll before a wait sleeps.
@@ -47,6 +49,9 @@ pub struct ClientArgs {
     /// Time limit for connecting to the SPs [default: 30].
     #[arg(long, value_name = "S")]
     pub connect_limit_s: Option<u64>,
+    /// Time limit until the SP of this rank listens [default: that of the connect].
+    #[arg(long, value_name = "S")]
+    pub absent_limit_s: Option<u64>,
     /// Time limit of an offloaded collective [default: 60].
     #[arg(long, value_name = "S")]
     pub offload_limit_s: Option<u64>,
@@ -69,6 +74,7 @@ struct ClientFile {
     sp: Vec<String>,
     nodes: BTreeMap<String, Node>,
     connect_limit_s: Option<u64>,
+    absent_limit_s: Option<u64>,
     offload_limit_s: Option<u64>,
     offload_spin_us: Option<u64>,
     secret_file: Option<PathBuf>,
@@ -114,15 +120,22 @@ impl ClientArgs {
         let seconds = |name, flag: Option<u64>, file: Option<u64>, default| {
             within(name, flag.or(file).unwrap_or(default), 1..=86_400).map(Duration::from_secs)
         };
+        let connect_limit = seconds(
+            "connect-limit-s",
+            self.connect_limit_s,
+            file.connect_limit_s,
+            30,
+        )?;
         Ok(ClientOptions {
             services,
             node,
             scheme,
-            connect_limit: seconds(
-                "connect-limit-s",
-                self.connect_limit_s,
-                file.connect_limit_s,
-                30,
+            connect_limit,
+            absent_limit: seconds(
+                "absent-limit-s",
+                self.absent_limit_s,
+                file.absent_limit_s,
+                connect_limit.as_secs(),
             )?,
             limit: seconds(
                 "offload-limit-s",
