@@ -6,7 +6,7 @@ mod members;
 mod messages;
 
 use super::*;
-use harness::{Beside, Served, Way, arrival, check};
+use harness::{Beside, Served, Way, arrival, check, reason};
 use members::{IMPOSTORS, WRONG_FRAMES, WRONG_TABLES, pointed};
 use messages::{HOARDS, WRONG_MESSAGES, WRONG_OFFERS};
 
@@ -38,6 +38,21 @@ fn a_silent_third_party_ends_its_job_alone() {
         "not all are connected: ranks without a connection: [], services: [0]",
     );
     check(&served, &[silent]);
+}
+
+/// The port of a service that calls is the system's choice, and changes with each call.
+#[test]
+fn a_service_that_is_lost_is_named_by_its_address_in_the_table() {
+    let served = served();
+    let (mut member, impostor) = served
+        .ready_beside_impostor(JobId(1), 2)
+        .expect("connected");
+    drop(impostor);
+    let reason = reason(&mut member.rank.link);
+    assert!(
+        reason.starts_with("service 1 (127.0.0.1:9) has closed its connection"),
+        "{reason}"
+    );
 }
 
 #[test]
