@@ -75,6 +75,13 @@ pub(super) struct Collective {
     pub(super) step: u32,
 }
 
+impl Collective {
+    /// Whether this is step 1 of a window of an allreduce.
+    pub(super) fn is_scatter(self) -> bool {
+        self.step % 2 == 1
+    }
+}
+
 impl std::fmt::Display for Collective {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(

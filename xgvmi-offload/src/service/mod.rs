@@ -21,6 +21,7 @@ mod options;
 mod outbox;
 mod preparing;
 pub(crate) mod script;
+mod segments;
 mod sharing;
 mod slots;
 #[doc(hidden)]

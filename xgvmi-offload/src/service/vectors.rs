@@ -1,19 +1,14 @@
-//! The allreduces of this SP's ranks, and this SP's memory for their segments.
+//! The allreduces of this SP's ranks.
 
+use super::segments::{Segments, Staged};
 use super::transport::Transport;
 use super::windows::{Division, Range, Window};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
 use crate::wire::{Block, Collective, Delivered};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
-
-/// Maximum memory of a job for segments at this SP.
-const STAGED_MAX: usize = 256 << 20;
-
-/// Minimum size of a buffer for segments.
-const STAGED_MIN: usize = 4 << 10;
 
 /// A local rank and a communicator.
 pub(super) type Line = (usize, u32);
@@ -24,19 +19,10 @@ pub(super) struct Reducing<T: Transport> {
     /// The first of each line is under way.
     pub(super) lines: HashMap<Line, VecDeque<Vector<T>>>,
     pub(super) count: usize,
-    /// Free buffers by size.
-    free: BTreeMap<usize, Vec<Staged<T>>>,
-    staged_bytes: usize,
+    /// Memory for segments.
+    pub(super) segments: Segments<T>,
     /// Bytes of the vectors of `lines`, about.
     pub(super) vector_bytes: usize,
-}
-
-/// A buffer of this SP for segments.
-#[derive(Debug)]
-pub(super) struct Staged<T: Transport> {
-    pub(super) memory: T::Memory,
-    pub(super) key: T::Packed,
-    size: usize,
 }
 
 /// A rank's part in an allreduce.
@@ -61,7 +47,7 @@ pub(super) struct Vector<T: Transport> {
     pub(super) begun: u32,
     pub(super) complete: u32,
     /// Results of this rank's segments, by window.
-    pub(super) results: Vec<(u32, Rc<Staged<T>>)>,
+    pub(super) results: Vec<(u32, Staged<T>)>,
     pub(super) since: Instant,
     /// Bytes that its message has made this SP keep, about.
     pub(super) bytes: usize,
@@ -69,10 +55,9 @@ pub(super) struct Vector<T: Transport> {
 
 /// What a rank has of a step when the step is complete.
 #[derive(Debug)]
-pub(super) struct Stepped<T: Transport> {
+pub(super) struct Stepped {
     pub(super) collective: Collective,
     pub(super) local: usize,
-    pub(super) staged: Option<Rc<Staged<T>>>,
     pub(super) short: Vec<Delivered>,
     pub(super) bytes: Vec<u8>,
 }
@@ -82,49 +67,14 @@ impl<T: Transport> Reducing<T> {
         Self {
             lines: HashMap::new(),
             count: 0,
-            free: BTreeMap::new(),
-            staged_bytes: 0,
+            segments: Segments::new(),
             vector_bytes: 0,
         }
     }
 
     /// Bytes that messages of ranks have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.staged_bytes + self.vector_bytes
-    }
-
-    /// A buffer of `length` bytes or more.
-    pub(super) fn stage(&mut self, transport: &T, length: u64) -> Result<Rc<Staged<T>>> {
-        let size = usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= STAGED_MAX)
-            .map_or(usize::MAX, |length| {
-                length.next_power_of_two().max(STAGED_MIN)
-            });
-        if let Some(staged) = self.free.get_mut(&size).and_then(Vec::pop) {
-            return Ok(Rc::new(staged));
-        }
-        while size > STAGED_MAX - self.staged_bytes {
-            let Some(other) = self.free.values_mut().find_map(Vec::pop) else {
-                return Err(failed(format!(
-                    "an allreduce needs {length} bytes, and others have {} of {STAGED_MAX}: let fewer of them run at once",
-                    self.staged_bytes
-                )));
-            };
-            self.staged_bytes -= other.size;
-            transport.unmap(other.memory)?;
-        }
-        let memory = transport.stage(size)?;
-        self.staged_bytes += size;
-        let key = transport.pack(&memory)?;
-        Ok(Rc::new(Staged { memory, key, size }))
-    }
-
-    /// A buffer is free again.
-    pub(super) fn put_back(&mut self, staged: Rc<Staged<T>>) -> Result<()> {
-        let staged = sole(staged)?;
-        self.free.entry(staged.size).or_default().push(staged);
-        Ok(())
+        self.segments.bytes() + self.vector_bytes
     }
 }
 

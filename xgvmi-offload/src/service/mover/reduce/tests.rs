@@ -4,7 +4,6 @@ use super::*;
 use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Peers};
 use crate::service::transport::{Ended, Range, Sent};
-use crate::service::vectors::Reducing;
 use crate::token::Token;
 use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
@@ -24,6 +23,7 @@ struct Machine {
     reads: RefCell<Vec<Rc<Read>>>,
     imports: Cell<i64>,
     staged: Cell<usize>,
+    staged_most: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -105,6 +105,8 @@ impl Transport for Machine {
 
     fn stage(&self, length: usize) -> Result<Area> {
         self.staged.set(self.staged.get() + length);
+        let most = self.staged_most.get().max(self.staged.get());
+        self.staged_most.set(most);
         Ok(Area {
             address: allocate(length),
             length: Some(length),
@@ -223,13 +225,38 @@ impl Job {
         }
     }
 
+    /// A rank's part in an allreduce of 32-bit sums, on a communicator of its own; its elements depend on the number.
+    fn vector(&self, rank: u32, members: &[u32], elements: usize, communicator: u32) -> HostReduce {
+        let length = elements * 4;
+        let (send, receive) = (allocate(length), allocate(length));
+        let vector = words(elements, |index| {
+            value(rank, index).wrapping_add(communicator)
+        });
+        at(send, length).copy_from_slice(&vector);
+        let export = |address| Export {
+            address,
+            length: length as u64,
+            packed: vec![1],
+        };
+        HostReduce {
+            collective: Collective {
+                communicator,
+                sequence: 0,
+                step: 0,
+            },
+            rank,
+            reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+            length: length as u64,
+            members: members.to_vec(),
+            send_memory: Some(export(send)),
+            receive_memory: Some(export(receive)),
+            short: Vec::new(),
+        }
+    }
+
     /// An allreduce of 32-bit sums over `members`; checks each result.
     fn check(&mut self, members: &[u32], elements: usize, in_place: bool) {
         let length = elements * 4;
-        let value = |rank: u32, index: usize| {
-            let index = u32::try_from(index).expect("small");
-            index.wrapping_mul(0x9e37_79b1).rotate_left(rank) ^ rank
-        };
         let communicator = u32::from(members.len() != self.service_of.len());
         let mut results = Vec::new();
         for rank in members {
@@ -289,6 +316,12 @@ impl Job {
         assert_eq!(self.machine.imports.get(), 0, "all buffers are released");
         self.calls += 1;
     }
+}
+
+/// An element of a rank's vector.
+fn value(rank: u32, index: usize) -> u32 {
+    let index = u32::try_from(index).expect("small");
+    index.wrapping_mul(0x9e37_79b1).rotate_left(rank) ^ rank
 }
 
 fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
@@ -366,23 +399,87 @@ fn memory_for_segments_is_used_again() {
     assert_eq!(job.machine.staged.get(), staged);
 }
 
+/// The limits of the memory for segments at all SPs.
+fn limit(job: &mut Job, early_max: usize, all_max: usize) {
+    for mover in &mut job.movers {
+        mover.reducing.segments.early_max = early_max;
+        mover.reducing.segments.all_max = all_max;
+    }
+}
+
+/// With the memory of one window, an SP that has begun one allreduce meets another SP that has begun a different one.
 #[test]
-fn memory_for_segments_is_bounded() {
-    let machine = Machine::default();
-    let mut reducing = Reducing::new();
-    let half = 128 << 20;
-    let first = reducing.stage(&machine, half).expect("half of the limit");
-    let second = reducing.stage(&machine, half).expect("the limit");
-    let error = reducing.stage(&machine, 1).expect_err("beyond the limit");
-    assert!(
-        error.to_string().contains("let fewer of them run"),
-        "{error}"
-    );
-    reducing.put_back(first).expect("in no other use");
-    // Free memory of another size makes place.
-    reducing.stage(&machine, 1).expect("a page");
-    assert_eq!(machine.staged.get(), (128 << 20) + 4096);
-    drop(second);
+fn allreduces_that_need_more_memory_than_there_is_wait() {
+    let members = [0, 1, 2, 3];
+    // The second form has two windows.
+    for (calls, elements, window) in [(40, 10_000, 64 << 10), (4, 70_000, 256 << 10)] {
+        for early_max in [0, window] {
+            check_under(&members, early_max, 2 * window, (calls, elements));
+        }
+    }
+}
+
+fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elements): (u32, usize)) {
+    let mut job = Job::new(&[0, 0, 1, 1]);
+    limit(&mut job, early_max, all_max);
+    let mut results = Vec::new();
+    for (rank, call) in members.iter().flat_map(|rank| {
+        let order: Vec<u32> = match rank % 2 {
+            0 => (0..calls).collect(),
+            _ => (0..calls).rev().collect(),
+        };
+        order.into_iter().map(move |call| (*rank, call))
+    }) {
+        let message = job.vector(rank, members, elements, call);
+        let receive = message.receive_memory.as_ref().expect("long").address;
+        results.push((call, receive));
+        job.enter(&message);
+        // Each SP begins what it can before the next rank comes.
+        job.run();
+    }
+    assert_eq!(job.machine.answers.take().len(), 4 * calls as usize);
+    for (call, receive) in results {
+        let expect = words(elements, |index| {
+            let value = |rank: &u32| value(*rank, index).wrapping_add(call);
+            members.iter().map(value).fold(0, u32::wrapping_add)
+        });
+        assert!(at(receive, elements * 4) == expect, "call {call}");
+    }
+    assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
+    for mover in &job.movers {
+        assert_eq!(mover.reducing.bytes(), 0);
+    }
+    let most = job.machine.staged_most.get();
+    // Both SPs: the windows, and the results of two windows of each allreduce of each rank.
+    let results = calls as usize * 4 * 2 * all_max / 8;
+    assert!(most <= 2 * all_max + results, "{most}");
+}
+
+/// More SPs than credits, and no memory before all members have come.
+#[test]
+fn a_window_that_waits_for_all_members_needs_no_credit() {
+    let service_of: Vec<u32> = (0..9).collect();
+    let mut job = Job::new(&service_of);
+    limit(&mut job, 0, 0);
+    for elements in [2048, 100_000, 200_000] {
+        job.check(&service_of, elements, false);
+    }
+}
+
+/// A job with cached buffers, and one that has none.
+#[test]
+fn free_memory_for_segments_does_not_count_and_can_be_returned() {
+    let mut job = Job::new(&[0, 1]);
+    job.check(&[0, 1], 300_000, false);
+    let machine = &job.machine;
+    assert!(machine.staged.get() > 0);
+    for mover in &mut job.movers {
+        assert_eq!(mover.bytes(), 0);
+        assert!(mover.free_bytes() > 0);
+        mover.drop_free(machine).expect("returned");
+        assert_eq!(mover.free_bytes(), 0);
+    }
+    assert_eq!(machine.staged.get(), 0);
 }
 
 #[test]
