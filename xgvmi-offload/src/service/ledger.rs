@@ -296,17 +296,20 @@ impl Ledger {
             .local(rank)
             .ok_or_else(|| wrong("it is not this service's"))?;
         // Memory follows the number of blocks.
-        let (slots, expected) = match receives {
-            Receives::Later(count) => (None, count),
-            Receives::Now(blocks) => {
-                let slots = Slots::new(blocks);
-                let slots = slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?;
-                (Some(slots), blocks.len())
-            }
+        let expected = match receives {
+            Receives::Now(blocks) => blocks.len(),
+            Receives::Later(count) => count,
         };
         if sends.len().max(expected) > self.service_of.len() {
             return Err(wrong("it has more blocks than the job has ranks"));
         }
+        let slots = match receives {
+            Receives::Now(blocks) => {
+                let slots = Slots::new(blocks);
+                Some(slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?)
+            }
+            Receives::Later(_) => None,
+        };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));

@@ -18,7 +18,6 @@ use crate::wire::{
 };
 use std::rc::Rc;
 use std::time::Instant;
-use xgvmi_ucp::InboxBudget;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
@@ -152,8 +151,7 @@ impl<T: Transport> Receive<T> {
 }
 
 impl<T: Transport> Mover<T> {
-    /// `budget` counts the waiting messages of all jobs.
-    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits, budget: InboxBudget) -> Self {
+    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits) -> Self {
         Self {
             limits,
             me: peers.me,
@@ -168,7 +166,7 @@ impl<T: Transport> Mover<T> {
             services: peers.services,
             from_ranks: peers.from_ranks,
             ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
-            late: Late::new(budget),
+            late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
             moved: Moved::default(),
@@ -214,7 +212,7 @@ impl<T: Transport> Mover<T> {
                 if self.has_room(&rts) {
                     self.offered(transport, &rts)?;
                 } else {
-                    self.late.push(data.to_vec())?;
+                    self.late.push(data.to_vec());
                 }
                 self.parts = emptied(rts.parts);
                 Ok(())
@@ -250,7 +248,7 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.reducing.bytes()
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes()
     }
 
     /// Bytes of memory that no call uses, for later allreduces.
@@ -649,7 +647,8 @@ impl<T: Transport> Mover<T> {
             return Ok(());
         }
         self.parts = emptied(rts.parts);
-        self.late.push(message)
+        self.late.push(message);
+        Ok(())
     }
 
     fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {

@@ -14,7 +14,6 @@ use crate::wire::{Block, Collective, DpuFin, Export, ExportRef, HostArrive, Host
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use xgvmi_ucp::InboxBudget;
 
 /// SP 0 is the one under test; it serves ranks 0, 1 and 3.
 const SERVICE_OF: [u32; 6] = [0, 0, 1, 0, 1, 2];
@@ -270,7 +269,7 @@ fn mover() -> Mover<Machine> {
         receives: 2,
         direct_min: DIRECT_MIN,
     };
-    let mut mover = Mover::new(peers, limits, InboxBudget::new(1 << 16));
+    let mut mover = Mover::new(peers, limits);
     for service in 1..3 {
         mover.expect_service(service, service_token(service));
     }

@@ -22,6 +22,9 @@ impl<F: Fabric> Sp<F> {
     pub(super) fn keep_time(&mut self) {
         let now = Instant::now();
         self.timers_looked = now;
+        if let Some(standstill) = self.pulse.look(now, xgvmi_daemon::thread_time()) {
+            self.log(LogLevel::Error, format_args!("{standstill}"));
+        }
         self.accepts = 0;
         if self.accept_after.is_some_and(|after| now >= after) {
             self.resume_accepting();

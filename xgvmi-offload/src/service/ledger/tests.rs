@@ -663,3 +663,62 @@ fn another_service_cannot_answer_an_offer() {
     let error = ledger.finished(2, offer.id).unwrap_err().to_string();
     assert!(error.contains("offered to another service"), "{error}");
 }
+
+/// 128 ranks of an SP, each with 1,024 calls outstanding, until a rank of another SP comes.
+#[test]
+fn calls_of_many_ranks_have_no_fixed_number() {
+    const RANKS: u32 = 128;
+    const CALLS: u32 = 1024;
+    let mut service_of = vec![0; RANKS as usize];
+    service_of.push(1);
+    let mut ledger = Ledger::new(0, service_of, DIRECT_MIN, 4);
+    let block = |peer| Block {
+        peer,
+        offset: 0,
+        length: 4096,
+    };
+    let call = |sequence| Collective { sequence, ..CALL };
+    let side = [block(RANKS)];
+    for sequence in 0..CALLS {
+        for rank in 0..RANKS {
+            enter(&mut ledger, call(sequence), rank, [&side, &side], b"").expect("taken");
+        }
+    }
+    assert_eq!(ledger.lengths()[0], CALLS as usize);
+    assert!(ledger.bytes() < 256 << 20, "{}", ledger.bytes());
+    for sequence in 0..CALLS {
+        let offer = Sent {
+            from: 1,
+            to: 0,
+            id: sequence.into(),
+            collective: call(sequence),
+            parts: vec![Part {
+                source: RANKS,
+                base: 0,
+                blocks: (0..RANKS).map(block).collect(),
+                short: Vec::new(),
+            }],
+        };
+        offer.offer_to(&mut ledger).expect("taken");
+    }
+    let mut complete = 0;
+    loop {
+        while let Some(action) = ledger.next() {
+            match action {
+                // The other SP receives at once.
+                Action::Offer { to, message } => {
+                    let offer = Sent::read(0, to, &message);
+                    ledger.finished(to, offer.id).expect("on offer");
+                }
+                Action::Complete { .. } => complete += 1,
+                _ => {}
+            }
+        }
+        match ledger.next_transfer() {
+            Some(transfer) => ledger.transferred(&transfer),
+            None => break,
+        }
+    }
+    assert_eq!(complete, RANKS * CALLS);
+    assert_eq!((ledger.bytes(), ledger.lengths()), (0, [0; 3]));
+}

@@ -149,7 +149,6 @@ fn mover(me: u32) -> Mover<Recorder> {
             receives: 4,
             direct_min: 512,
         },
-        InboxBudget::new(1 << 20),
     );
     for from in 0..2 {
         mover.expect_service(from, token(100 + from));

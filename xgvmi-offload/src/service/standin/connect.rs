@@ -284,6 +284,10 @@ impl Worker for MailWorker {
         false
     }
 
+    fn waiting_bytes(&self) -> usize {
+        0
+    }
+
     fn take(&self) -> Result<Option<Message>> {
         while let Some(message) = self.mine.take() {
             let token = message.header.first_chunk();

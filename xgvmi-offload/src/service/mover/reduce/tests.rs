@@ -8,7 +8,6 @@ use crate::token::Token;
 use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use xgvmi_ucp::InboxBudget;
 
 const DIRECT_MIN: u64 = 512;
 
@@ -358,7 +357,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         receives: 3,
         direct_min: DIRECT_MIN,
     };
-    let mut mover = Mover::new(peers, limits, InboxBudget::new(1 << 20));
+    let mut mover = Mover::new(peers, limits);
     for from in 0..services {
         mover.expect_service(from, token(100 + from));
     }
