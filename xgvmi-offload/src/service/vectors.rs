@@ -15,8 +15,14 @@ const STAGED_MAX: usize = 256 << 20;
 /// Minimum size of a buffer for segments.
 const STAGED_MIN: usize = 4 << 10;
 
-/// A local rank and a communicator.
-pub(super) type Line = (usize, u32);
+/// Allreduces that run one after the other: a local rank and a communicator; and for a persistent call its number, as the
+/// members may start two of these in different orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Line {
+    pub(super) local: usize,
+    pub(super) communicator: u32,
+    pub(super) persistent: Option<u32>,
+}
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
@@ -77,6 +83,17 @@ pub(super) struct Stepped<T: Transport> {
     pub(super) bytes: Vec<u8>,
 }
 
+impl Line {
+    /// The line of a call that starts.
+    pub(super) fn new(local: usize, collective: Collective, turn: Option<u32>) -> Self {
+        Self {
+            local,
+            communicator: collective.communicator,
+            persistent: turn.is_none().then_some(collective.sequence),
+        }
+    }
+}
+
 impl<T: Transport> Reducing<T> {
     pub(super) fn new() -> Self {
         Self {
@@ -91,6 +108,19 @@ impl<T: Transport> Reducing<T> {
     /// Bytes that messages of ranks have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
         self.staged_bytes + self.vector_bytes
+    }
+
+    /// The line of a call under way.
+    pub(super) fn line_of(&self, local: usize, collective: Collective) -> Line {
+        let persistent = Line::new(local, collective, None);
+        if self.lines.contains_key(&persistent) {
+            persistent
+        } else {
+            Line {
+                persistent: None,
+                ..persistent
+            }
+        }
     }
 
     /// A buffer of `length` bytes or more.

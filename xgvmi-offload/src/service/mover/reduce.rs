@@ -6,8 +6,9 @@
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
 //! place needs no copy. Members are reduced in their order, and once for all ranks: all ranks get the same bits.
 //!
-//! The allreduces of a rank on a communicator run one after the other, and each has two windows under way. What one of
-//! them needs at other SPs has therefore never to wait behind a later one.
+//! The ordinary allreduces of a rank on a communicator run one after the other, and each has two windows under way. What
+//! one of them needs at other SPs has therefore never to wait behind a later one. Members may start persistent ones in
+//! different orders, so those run beside each other.
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
@@ -95,7 +96,7 @@ impl<T: Transport> Mover<T> {
         };
         self.reducing.count += 1;
         self.reducing.vector_bytes += bytes;
-        let key = (local, collective.communicator);
+        let key = Line::new(local, collective, message.turn);
         let line = self.reducing.lines.entry(key).or_default();
         line.push_back(vector);
         if line.len() == 1 {
@@ -198,9 +199,9 @@ impl<T: Transport> Mover<T> {
     /// A step of a rank is complete.
     pub(super) fn stepped(&mut self, transport: &T, stepped: Stepped<T>) -> Result<()> {
         let collective = stepped.collective;
-        let line = (stepped.local, collective.communicator);
+        let line = self.reducing.line_of(stepped.local, collective);
         let vector = self.first_of(line);
-        let vector = vector.filter(|vector| vector.collective.sequence == collective.sequence);
+        let vector = vector.filter(|vector| vector.step(collective.step) == collective);
         let mut vector =
             vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))?;
         let index = (collective.step - 1) / 2;

@@ -166,6 +166,8 @@ struct Job {
     movers: Vec<Mover<Machine>>,
     service_of: Vec<u32>,
     calls: u32,
+    /// Number of allreduces on each communicator.
+    turns: [u32; 2],
 }
 
 impl Job {
@@ -178,6 +180,7 @@ impl Job {
                 .collect(),
             service_of: service_of.to_vec(),
             calls: 0,
+            turns: [0; 2],
         }
     }
 
@@ -247,10 +250,12 @@ impl Job {
                 collective: Collective {
                     communicator,
                     sequence: self.calls,
+                    start: 0,
                     step: 0,
                 },
                 rank: *rank,
                 reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                turn: Some(self.turns[communicator as usize]),
                 length: length as u64,
                 members: members.to_vec(),
                 send_memory: (!is_short && !in_place).then(|| export(send)),
@@ -288,6 +293,7 @@ impl Job {
         }
         assert_eq!(self.machine.imports.get(), 0, "all buffers are released");
         self.calls += 1;
+        self.turns[communicator as usize] += 1;
     }
 }
 
@@ -353,6 +359,67 @@ fn every_rank_gets_the_sum() {
     }
 }
 
+/// Rank 0 starts call 0 and then call 1, rank 1 the other way round, and each starts every call several times.
+#[test]
+fn persistent_calls_start_in_different_orders() {
+    for elements in [8, 5000, 200_000] {
+        let mut job = Job::new(&[0, 1]);
+        let length = elements * 4;
+        let is_short = (length as u64) < DIRECT_MIN;
+        let value = |rank: u32, call: u32, start: u32| 1000 * call + 10 * start + rank;
+        for start in 0..3 {
+            let mut receives = BTreeMap::new();
+            for (rank, calls) in [(0, [0, 1]), (1, [1, 0])] {
+                for call in calls {
+                    let vector = words(elements, |_| value(rank, call, start));
+                    let (send, receive) = (allocate(length), allocate(length));
+                    at(send, length).copy_from_slice(&vector);
+                    receives.insert((rank, call), receive);
+                    let export = |address| {
+                        (!is_short).then(|| Export {
+                            address,
+                            length: length as u64,
+                            packed: vec![1],
+                        })
+                    };
+                    job.enter(&HostReduce {
+                        collective: Collective {
+                            communicator: 0,
+                            sequence: call,
+                            start,
+                            step: 0,
+                        },
+                        rank,
+                        reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                        turn: None,
+                        length: length as u64,
+                        members: vec![0, 1],
+                        send_memory: export(send),
+                        receive_memory: export(receive),
+                        short: if is_short { vector } else { Vec::new() },
+                    });
+                }
+            }
+            job.run();
+            let answers = job.machine.answers.take();
+            assert_eq!(answers.len(), 4, "both calls complete at both ranks");
+            for (rank, fin) in answers {
+                let call = fin.collective.sequence;
+                let receive = receives.remove(&(rank, call)).expect("once");
+                if is_short {
+                    at(receive, length).copy_from_slice(&fin.bytes);
+                }
+                let sum = value(0, call, start) + value(1, call, start);
+                assert!(
+                    at(receive, length) == words(elements, |_| sum),
+                    "rank {rank}, call {call}, start {start}"
+                );
+            }
+        }
+        assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
+    }
+}
+
 #[test]
 fn memory_for_segments_is_used_again() {
     let mut job = Job::new(&[0, 1]);
@@ -391,10 +458,12 @@ fn what_no_rank_sends_fails_the_job() {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank: 0,
         reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+        turn: Some(0),
         length: 4,
         members: vec![0, 1],
         send_memory: None,
