@@ -125,11 +125,9 @@ impl ContextState {
             .map_or(OnFailure::Error, |settings| settings.on_failure)
     }
 
-    /// Maximum time of a collective. It is zero without settings.
-    pub(crate) fn limit(&self) -> Duration {
-        self.settings
-            .as_ref()
-            .map_or(Duration::ZERO, |settings| settings.client.limit)
+    /// Maximum time of a collective; `None` for no limit.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.settings.as_ref().ok()?.client.limit
     }
 
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {

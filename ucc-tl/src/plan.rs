@@ -61,6 +61,12 @@ pub(crate) struct Caller<'a> {
     pub(crate) datatype_bytes: &'a [usize; DATATYPES],
 }
 
+/// Whether the caller starts the collective several times.
+pub(crate) fn is_persistent(args: &ucc_coll_args_t) -> bool {
+    let has_flags = args.mask & u64::from(b::UCC_COLL_ARGS_FIELD_FLAGS) != 0;
+    has_flags && args.flags & u64::from(b::UCC_COLL_ARGS_FLAG_PERSISTENT) != 0
+}
+
 /// Flags that request something other than a collective on buffers of this process.
 const FOREIGN: u64 = (b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS
     | b::UCC_COLL_ARGS_FLAG_SRC_MEMH_GLOBAL
@@ -120,6 +126,10 @@ impl<'a> Collective<'a> {
         };
         if has(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET) {
             return Err(Refused("an active set"));
+        }
+        // A tag matches calls that the ranks start in any order, and the numbers of calls do not.
+        if has(b::UCC_COLL_ARGS_FIELD_TAG) {
+            return Err(Refused("a tag"));
         }
         if flags & FOREIGN != 0 {
             return Err(Refused("memory handles of the caller"));
@@ -682,6 +692,10 @@ mod tests {
         assert_eq!(
             refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET)),
             "an active set"
+        );
+        assert_eq!(
+            refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_TAG)),
+            "a tag"
         );
         assert_eq!(
             refused(&|args| args.flags = b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS.into()),

@@ -154,7 +154,10 @@ impl Settings {
             offload_config: given(&raw.config).map(Into::into),
             connect_limit_s: Some(connect_limit_s),
             absent_limit_s: Some(connect_limit_s.min(ABSENT_LIMIT_S)),
-            offload_limit_s: Some(seconds(raw.limit_s).map_err(|why| option("LIMIT", why))?),
+            offload_limit_s: Some(match raw.limit_s {
+                0.0 => 0,
+                limit => seconds(limit).map_err(|why| option("LIMIT", why))?,
+            }),
             secret_file: given(&raw.secret_file).map(Into::into),
             ..ClientArgs::default()
         }
@@ -306,7 +309,7 @@ mod tests {
             fallback: "host".to_owned(),
             score: 100,
             connect_limit_s: 30.0,
-            limit_s: 60.0,
+            limit_s: 0.0,
         }
     }
 
@@ -324,6 +327,16 @@ mod tests {
             services: String::new(),
             ..raw()
         }));
+    }
+
+    #[test]
+    fn a_collective_has_no_limit_unless_one_is_set() {
+        let limit = |limit_s| {
+            let raw = Raw { limit_s, ..raw() };
+            Settings::new(&raw, "").expect("valid").client.limit
+        };
+        assert_eq!(limit(0.0), None);
+        assert_eq!(limit(1.5), Some(Duration::from_secs(2)));
     }
 
     #[test]
@@ -383,10 +396,10 @@ mod tests {
         );
         check(
             Raw {
-                limit_s: 0.0,
+                limit_s: -1.0,
                 ..raw()
             },
-            "LIMIT: 0 s",
+            "LIMIT: -1 s",
         );
         check(
             Raw {

@@ -22,6 +22,10 @@ const VERSION: u32 = 2;
 /// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
 
+/// Time limit for the ranks' agreement after a failure, if a collective has none: a rank that makes no further collective
+/// does not come.
+const AGREEMENT_LIMIT: Duration = Duration::from_secs(60);
+
 /// A team of the component.
 pub(crate) struct TeamState {
     pub(crate) rank: u32,
@@ -291,7 +295,7 @@ impl TeamState {
                         Gather::start(oob, after.begun.to_le_bytes().to_vec()).map_err(text_of)?
                     }
                 };
-                let limit = self.context.settings()?.client.limit;
+                let limit = self.context.limit().unwrap_or(AGREEMENT_LIMIT);
                 let until = Instant::now() + limit;
                 let all = loop {
                     match within(&mut gather, until) {

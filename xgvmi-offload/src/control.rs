@@ -14,7 +14,7 @@ use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -61,7 +61,8 @@ pub(super) enum Frame {
     Abort(String),
     /// Rank to SP, SP to SP: the sender has finished without error.
     Bye,
-    /// SP to its ranks and to other SPs: the sender is alive.
+    /// SP to its ranks and to other SPs: the sender is alive. A rank sends it back, and gets no further one before: the
+    /// connection to a rank that reads nothing does not fill up.
     Beat,
 }
 

@@ -3,6 +3,7 @@
 
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
+use super::waiting::Waiting;
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -15,7 +16,7 @@ use crate::token::Token;
 use crate::wire::{Export, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
@@ -119,6 +120,9 @@ pub(super) fn connect(
     communicators.insert(0, Communicator::new((0..size).collect()));
     Ok(Client {
         live: HashMap::new(),
+        waiting: Waiting::default(),
+        bounced: 0,
+        unregistrable: VecDeque::new(),
         sends: Vec::new(),
         endpoint,
         worker,
@@ -435,6 +439,7 @@ fn make_ready(
         if let Some(body) = admitted.link.take().map_err(gone)? {
             match Frame::parse(&body).map_err(|bad| OffloadError::message(address, &bad))? {
                 Frame::Ready => ready = true,
+                Frame::Beat => admitted.link.send(&Frame::Beat.to_bytes()).map_err(gone)?,
                 Frame::Abort(reason) => return Err(OffloadError::Failed(reason)),
                 _ => {}
             }

@@ -31,6 +31,7 @@ mod state;
 mod status;
 mod timers;
 mod transport;
+mod turns;
 mod vectors;
 mod windows;
 

@@ -60,7 +60,7 @@ impl Transport for Machine {
 
     fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
         if let (Place::Service(to), Kind::DpuRts) = (to, kind) {
-            let number = data.get(16..24).and_then(|word| word.first_chunk());
+            let number = data.get(20..28).and_then(|word| word.first_chunk());
             let number = number.expect("an offer has a number");
             self.offers
                 .borrow_mut()
@@ -164,6 +164,7 @@ impl Script<'_> {
         Collective {
             communicator: u32::from(byte & 1),
             sequence: u32::from(byte >> 1 & 1),
+            start: u32::from(byte >> 7),
             step: u32::from(byte >> 4 & 7),
         }
     }
@@ -434,6 +435,8 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
         collective,
         rank,
         reduction,
+        turn: (script.byte() & 1 == 0).then_some(collective.sequence),
+        open: u32::from(script.byte() & 1),
         length,
         members,
         send_memory: if script.byte() & 1 == 0 {

@@ -271,6 +271,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,

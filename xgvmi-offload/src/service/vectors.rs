@@ -2,6 +2,7 @@
 
 use super::segments::{Segments, Staged};
 use super::transport::Transport;
+use super::turns::Turns;
 use super::windows::{Division, Range, Window};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
@@ -10,14 +11,23 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
-/// A local rank and a communicator.
-pub(super) type Line = (usize, u32);
+/// Allreduces that run one after the other: a local rank and a communicator; and for a persistent call its number, as the
+/// members may start two of these in different orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Line {
+    pub(super) local: usize,
+    pub(super) communicator: u32,
+    pub(super) persistent: Option<u32>,
+}
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
 pub(super) struct Reducing<T: Transport> {
     /// The first of each line is under way.
     pub(super) lines: HashMap<Line, VecDeque<Vector<T>>>,
+    /// Ordinary allreduces that have overtaken an earlier one, by line and turn.
+    early: HashMap<(Line, u32), Vector<T>>,
+    pub(super) turns: Turns,
     pub(super) count: usize,
     /// Memory for segments.
     pub(super) segments: Segments<T>,
@@ -62,10 +72,23 @@ pub(super) struct Stepped {
     pub(super) bytes: Vec<u8>,
 }
 
+impl Line {
+    /// The line of a call that starts.
+    pub(super) fn new(local: usize, collective: Collective, turn: Option<u32>) -> Self {
+        Self {
+            local,
+            communicator: collective.communicator,
+            persistent: turn.is_none().then_some(collective.sequence),
+        }
+    }
+}
+
 impl<T: Transport> Reducing<T> {
     pub(super) fn new() -> Self {
         Self {
             lines: HashMap::new(),
+            early: HashMap::new(),
+            turns: Turns::default(),
             count: 0,
             segments: Segments::new(),
             vector_bytes: 0,
@@ -75,6 +98,62 @@ impl<T: Transport> Reducing<T> {
     /// Bytes that messages of ranks have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
         self.segments.bytes() + self.vector_bytes
+    }
+
+    /// An allreduce of a line has come, and those that it follows have come too. Returns true if the line was empty.
+    fn push(&mut self, line: Line, vector: Vector<T>) -> bool {
+        let line = self.lines.entry(line).or_default();
+        line.push_back(vector);
+        line.len() == 1
+    }
+
+    /// A persistent allreduce has come. Returns true if the line was empty.
+    pub(super) fn add(&mut self, line: Line, vector: Vector<T>) -> bool {
+        self.count(&vector);
+        self.push(line, vector)
+    }
+
+    /// An ordinary allreduce has come. Returns true if the line has begun, and an error if its turn was there already.
+    pub(super) fn add_in_turn(
+        &mut self,
+        line: Line,
+        (turn, open): (u32, u32),
+        vector: Vector<T>,
+    ) -> std::result::Result<bool, &'static str> {
+        let next = self.turns.next(line, turn, open);
+        let is_late = turn.wrapping_sub(*next) > u32::MAX / 2;
+        if is_late || self.early.contains_key(&(line, turn)) {
+            return Err("it has started two allreduces as the same one of a communicator");
+        }
+        self.count(&vector);
+        self.early.insert((line, turn), vector);
+        let mut begins = false;
+        loop {
+            let next = self.turns.next(line, turn, open);
+            let Some(vector) = self.early.remove(&(line, *next)) else {
+                return Ok(begins);
+            };
+            *next = next.wrapping_add(1);
+            begins |= self.push(line, vector);
+        }
+    }
+
+    fn count(&mut self, vector: &Vector<T>) {
+        self.count += 1;
+        self.vector_bytes += vector.bytes;
+    }
+
+    /// The line of a call under way.
+    pub(super) fn line_of(&self, local: usize, collective: Collective) -> Line {
+        let persistent = Line::new(local, collective, None);
+        if self.lines.contains_key(&persistent) {
+            persistent
+        } else {
+            Line {
+                persistent: None,
+                ..persistent
+            }
+        }
     }
 }
 

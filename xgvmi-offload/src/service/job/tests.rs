@@ -237,6 +237,7 @@ fn enter(flood: &Flood, calls: u32, length: u64) {
                 collective: Collective {
                     communicator: 0,
                     sequence,
+                    start: 0,
                     step: 0,
                 },
                 rank,

@@ -13,6 +13,7 @@ const DIRECT_MIN: u64 = 512;
 const CALL: Collective = Collective {
     communicator: 0,
     sequence: 0,
+    start: 0,
     step: 0,
 };
 
@@ -218,6 +219,7 @@ impl World {
             let call = Collective {
                 communicator: call % 2,
                 sequence: call / 2,
+                start: 0,
                 step: call % 2,
             };
             for source in 0..ranks {

@@ -6,8 +6,9 @@
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
 //! place needs no copy. Members are reduced in their order, and once for all ranks: all ranks get the same bits.
 //!
-//! The allreduces of a rank on a communicator run one after the other, and each has two windows under way. What one of
-//! them needs at other SPs has therefore never to wait behind a later one. `service::segments` has the memory.
+//! The ordinary allreduces of a rank on a communicator run one after the other, in the order of their turns, and each has
+//! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may
+//! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
@@ -88,13 +89,16 @@ impl<T: Transport> Mover<T> {
             since: self.now(),
             bytes,
         };
-        self.reducing.count += 1;
-        self.reducing.vector_bytes += bytes;
-        let key = (local, collective.communicator);
-        let line = self.reducing.lines.entry(key).or_default();
-        line.push_back(vector);
-        if line.len() == 1 {
-            self.begin_windows(transport, key)?;
+        let line = Line::new(local, collective, message.turn);
+        let begins = match message.turn {
+            None => self.reducing.add(line, vector),
+            Some(turn) => self
+                .reducing
+                .add_in_turn(line, (turn, message.open), vector)
+                .map_err(wrong)?,
+        };
+        if begins {
+            self.begin_windows(transport, line)?;
         }
         Ok(())
     }
@@ -205,7 +209,7 @@ impl<T: Transport> Mover<T> {
     /// A step of a rank is complete.
     pub(super) fn stepped(&mut self, transport: &T, stepped: Stepped) -> Result<()> {
         let collective = stepped.collective;
-        let line = (stepped.local, collective.communicator);
+        let line = self.reducing.line_of(stepped.local, collective);
         let mut vector = self.vector_of(line, collective)?;
         let index = (collective.step - 1) / 2;
         if collective.step % 2 == 1 {
@@ -233,6 +237,7 @@ impl<T: Transport> Mover<T> {
                 .is_some_and(VecDeque::is_empty)
             {
                 self.reducing.lines.remove(&line);
+                self.reducing.turns.is_idle(line);
             }
             self.all_reduced(transport, vector)?;
         }
@@ -253,7 +258,7 @@ impl<T: Transport> Mover<T> {
         let Some(Receive::Staged(mut staged)) = entered.and_then(|of| of.receive.take()) else {
             return Ok(());
         };
-        let line = (local, collective.communicator);
+        let line = self.reducing.line_of(local, collective);
         let mut vector = self.vector_of(line, collective)?;
         let index = (collective.step - 1) / 2;
         let window = vector.division.window(index);
@@ -357,7 +362,7 @@ impl<T: Transport> Mover<T> {
     /// The first allreduce of a line, which a step belongs to.
     fn vector_of(&mut self, line: Line, collective: Collective) -> Result<Vector<T>> {
         let vector = self.first_of(line);
-        let vector = vector.filter(|vector| vector.collective.sequence == collective.sequence);
+        let vector = vector.filter(|vector| vector.step(collective.step) == collective);
         vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))
     }
 

@@ -181,6 +181,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,

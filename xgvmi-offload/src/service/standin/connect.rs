@@ -437,7 +437,7 @@ fn answer(link: &mut Link) -> Result<Frame> {
             break;
         };
         match Frame::parse(&body) {
-            Ok(Frame::Beat) => {}
+            Ok(Frame::Beat) => link.send(&Frame::Beat.to_bytes()).map_err(lost)?,
             Ok(Frame::Abort(reason)) => return Err(failed(reason)),
             Ok(frame) => return Ok(frame),
             Err(bad) => return Err(OffloadError::message("a service", &bad)),

@@ -167,6 +167,8 @@ struct Job {
     movers: Vec<Mover<Machine>>,
     service_of: Vec<u32>,
     calls: u32,
+    /// Number of allreduces on each communicator.
+    turns: [u32; 2],
 }
 
 impl Job {
@@ -179,6 +181,7 @@ impl Job {
                 .collect(),
             service_of: service_of.to_vec(),
             calls: 0,
+            turns: [0; 2],
         }
     }
 
@@ -224,12 +227,18 @@ impl Job {
         }
     }
 
-    /// A rank's part in an allreduce of 32-bit sums, on a communicator of its own; its elements depend on the number.
-    fn vector(&self, rank: u32, members: &[u32], elements: usize, communicator: u32) -> HostReduce {
+    /// A rank's part in an allreduce of 32-bit sums; its elements depend on communicator and turn.
+    fn vector(
+        &self,
+        rank: u32,
+        members: &[u32],
+        elements: usize,
+        (communicator, turn): (u32, u32),
+    ) -> HostReduce {
         let length = elements * 4;
         let (send, receive) = (allocate(length), allocate(length));
         let vector = words(elements, |index| {
-            value(rank, index).wrapping_add(communicator)
+            value(rank, index).wrapping_add(communicator + turn)
         });
         at(send, length).copy_from_slice(&vector);
         let export = |address| Export {
@@ -240,17 +249,30 @@ impl Job {
         HostReduce {
             collective: Collective {
                 communicator,
-                sequence: 0,
+                sequence: turn,
+                start: 0,
                 step: 0,
             },
             rank,
             reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+            turn: Some(turn),
+            open: turn,
             length: length as u64,
             members: members.to_vec(),
             send_memory: Some(export(send)),
             receive_memory: Some(export(receive)),
             short: Vec::new(),
         }
+    }
+
+    /// Checks the result of [`Job::vector`].
+    #[track_caller]
+    fn check_sum(&self, receive: u64, members: &[u32], elements: usize, added: u32) {
+        let expect = words(elements, |index| {
+            let value = |rank: &u32| value(*rank, index).wrapping_add(added);
+            members.iter().map(value).fold(0, u32::wrapping_add)
+        });
+        assert!(at(receive, elements * 4) == expect, "added {added}");
     }
 
     /// An allreduce of 32-bit sums over `members`; checks each result.
@@ -273,10 +295,13 @@ impl Job {
                 collective: Collective {
                     communicator,
                     sequence: self.calls,
+                    start: 0,
                     step: 0,
                 },
                 rank: *rank,
                 reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                turn: Some(self.turns[communicator as usize]),
+                open: 0,
                 length: length as u64,
                 members: members.to_vec(),
                 send_memory: (!is_short && !in_place).then(|| export(send)),
@@ -314,6 +339,7 @@ impl Job {
         }
         assert_eq!(self.machine.imports.get(), 0, "all buffers are released");
         self.calls += 1;
+        self.turns[communicator as usize] += 1;
     }
 }
 
@@ -385,6 +411,112 @@ fn every_rank_gets_the_sum() {
     }
 }
 
+/// Rank 0 starts call 0 and then call 1, rank 1 the other way round, and each starts every call several times.
+#[test]
+fn persistent_calls_start_in_different_orders() {
+    for elements in [8, 5000, 200_000] {
+        let mut job = Job::new(&[0, 1]);
+        let length = elements * 4;
+        let is_short = (length as u64) < DIRECT_MIN;
+        let value = |rank: u32, call: u32, start: u32| 1000 * call + 10 * start + rank;
+        for start in 0..3 {
+            let mut receives = BTreeMap::new();
+            for (rank, calls) in [(0, [0, 1]), (1, [1, 0])] {
+                for call in calls {
+                    let vector = words(elements, |_| value(rank, call, start));
+                    let (send, receive) = (allocate(length), allocate(length));
+                    at(send, length).copy_from_slice(&vector);
+                    receives.insert((rank, call), receive);
+                    let export = |address| {
+                        (!is_short).then(|| Export {
+                            address,
+                            length: length as u64,
+                            packed: vec![1],
+                        })
+                    };
+                    job.enter(&HostReduce {
+                        collective: Collective {
+                            communicator: 0,
+                            sequence: call,
+                            start,
+                            step: 0,
+                        },
+                        rank,
+                        reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                        turn: None,
+                        open: 0,
+                        length: length as u64,
+                        members: vec![0, 1],
+                        send_memory: export(send),
+                        receive_memory: export(receive),
+                        short: if is_short { vector } else { Vec::new() },
+                    });
+                }
+            }
+            job.run();
+            let answers = job.machine.answers.take();
+            assert_eq!(answers.len(), 4, "both calls complete at both ranks");
+            for (rank, fin) in answers {
+                let call = fin.collective.sequence;
+                let receive = receives.remove(&(rank, call)).expect("once");
+                if is_short {
+                    at(receive, length).copy_from_slice(&fin.bytes);
+                }
+                let sum = value(0, call, start) + value(1, call, start);
+                assert!(
+                    at(receive, length) == words(elements, |_| sum),
+                    "rank {rank}, call {call}, start {start}"
+                );
+            }
+        }
+        assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
+    }
+}
+
+/// Messages may overtake each other on their way to the SP: those of rank 1 arrive in the reverse order.
+#[test]
+fn allreduces_that_overtake_each_other_run_in_their_turns() {
+    const TURNS: u32 = 5;
+    let members = [0, 1];
+    for elements in [200, 200_000] {
+        let mut job = Job::new(&members);
+        let mut results = Vec::new();
+        for rank in members {
+            for turn in 0..TURNS {
+                let turn = if rank == 0 { turn } else { TURNS - 1 - turn };
+                let message = job.vector(rank, &members, elements, (0, turn));
+                let receive = message.receive_memory.as_ref().expect("long").address;
+                results.push((receive, turn));
+                job.enter(&message);
+                job.run();
+            }
+        }
+        assert_eq!(job.machine.answers.take().len(), 2 * TURNS as usize);
+        for (receive, turn) in results {
+            job.check_sum(receive, &members, elements, turn);
+        }
+    }
+}
+
+#[test]
+fn a_turn_occurs_once() {
+    let mut job = Job::new(&[0, 1]);
+    for turn in [1, 0] {
+        let message = job.vector(0, &[0, 1], 200, (0, turn));
+        job.enter(&message);
+    }
+    for turn in [0, 1] {
+        let mut again = job.vector(0, &[0, 1], 200, (0, turn));
+        again.collective.sequence = 7;
+        let header = token(0).0;
+        let error = job.movers[0]
+            .receive(&job.machine, Kind::HostReduce, &header, &again.to_bytes())
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("two allreduces as the same one"), "{error}");
+    }
+}
+
 #[test]
 fn memory_for_segments_is_used_again() {
     let mut job = Job::new(&[0, 1]);
@@ -429,7 +561,7 @@ fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elemen
         };
         order.into_iter().map(move |call| (*rank, call))
     }) {
-        let message = job.vector(rank, members, elements, call);
+        let message = job.vector(rank, members, elements, (call, 0));
         let receive = message.receive_memory.as_ref().expect("long").address;
         results.push((call, receive));
         job.enter(&message);
@@ -438,11 +570,7 @@ fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elemen
     }
     assert_eq!(job.machine.answers.take().len(), 4 * calls as usize);
     for (call, receive) in results {
-        let expect = words(elements, |index| {
-            let value = |rank: &u32| value(*rank, index).wrapping_add(call);
-            members.iter().map(value).fold(0, u32::wrapping_add)
-        });
-        assert!(at(receive, elements * 4) == expect, "call {call}");
+        job.check_sum(receive, members, elements, call);
     }
     assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
     for mover in &job.movers {
@@ -487,10 +615,13 @@ fn what_no_rank_sends_fails_the_job() {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank: 0,
         reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+        turn: Some(0),
+        open: 0,
         length: 4,
         members: vec![0, 1],
         send_memory: None,

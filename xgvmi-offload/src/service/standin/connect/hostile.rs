@@ -95,6 +95,32 @@ fn ours_worker(beside: &Beside) -> Vec<u8> {
     beside.members[0].welcome.service.worker.clone()
 }
 
+#[test]
+fn an_idle_rank_gets_one_beat_however_long_it_reads_nothing() {
+    const BEATS: u32 = 4;
+    let served = Served::start(|options| options.silence_limit = Duration::from_millis(20));
+    let mut members = served.ready(JobId(4), 2).expect("ready");
+    let (idle, busy) = members.split_at_mut(1);
+    let (idle, busy) = (&mut idle[0], &mut busy[0]);
+    for _ in 0..2 {
+        // The service has beaten this often, as the other rank knows.
+        for _ in 0..BEATS {
+            assert_eq!(busy.wait(LIMIT), Some(Frame::Beat));
+            busy.tell(&Frame::Beat).expect("told");
+        }
+        assert_eq!(idle.wait(LIMIT), Some(Frame::Beat));
+        assert_eq!(
+            idle.wait(Duration::ZERO),
+            None,
+            "a beat without an answer to the last one"
+        );
+        idle.tell(&Frame::Beat).expect("told");
+    }
+    for member in [idle, busy] {
+        member.tell(&Frame::Bye).expect("told");
+    }
+}
+
 /// SIGTERM while UCX is opened for a job: its ranks are admitted, and those of a new job are not.
 #[test]
 fn a_job_that_begins_survives_a_drain() {

@@ -178,6 +178,12 @@ impl Member {
         Ok(())
     }
 
+    /// The next frame, whatever it is.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<Frame> {
+        let body = self.rank.link.wait(limit).expect("connected")?;
+        Some(Frame::parse(&body).expect("well formed"))
+    }
+
     pub(super) fn await_ready(&mut self) -> Result<()> {
         match answer(&mut self.rank.link)? {
             Frame::Ready => {}
@@ -256,6 +262,7 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,
