@@ -101,6 +101,8 @@ pub(super) struct Welcome {
     pub(super) silence_ms: u64,
     /// Number of announced keys that have an alias now.
     pub(super) accepted: u64,
+    /// Bytes that the outstanding calls of a communicator may keep at this SP.
+    pub(super) call_bytes: u64,
 }
 
 /// Addresses of an SP.
@@ -158,6 +160,7 @@ impl Frame {
                 put_address(&mut writer, &welcome.service);
                 writer.raw(&welcome.token.0).u64(welcome.direct_min);
                 writer.u64(welcome.silence_ms).u64(welcome.accepted);
+                writer.u64(welcome.call_bytes);
             }
             Self::Table(table) => {
                 writer.list(&table.services, put_address);
@@ -209,6 +212,7 @@ impl Frame {
                     direct_min: reader.u64()?,
                     silence_ms: reader.u64()?,
                     accepted: reader.u64()?,
+                    call_bytes: reader.u64()?,
                 };
                 reader.end()?;
                 Self::Welcome(welcome)
@@ -376,6 +380,7 @@ mod tests {
                 direct_min: 512,
                 silence_ms: 20_000,
                 accepted: 4,
+                call_bytes: 1 << 25,
             }),
             Frame::Table(Table {
                 services: vec![service.clone(), service],

@@ -102,10 +102,12 @@ impl Client {
             Call::Next(id) => (self.group(id.0)?.number(id, false).start(), false),
             Call::Numbered(call) => (call.start(), call.is_persistent),
         };
+        let cost = work.cost(self.window, self.direct_min);
         let live = Live {
             is_done: false,
             is_persistent,
             has_turn: false,
+            cost,
             receive,
             receive_length,
             held: Held::default(),
@@ -114,6 +116,7 @@ impl Client {
         self.waiting.push(Prepared {
             collective,
             is_persistent,
+            cost,
             work,
         });
         self.start_waiting()?;
@@ -205,7 +208,8 @@ impl Client {
         {
             group.open -= 1;
         }
-        self.waiting.over(fin.collective, live.is_persistent);
+        self.waiting
+            .over(fin.collective, live.is_persistent, live.cost);
         self.numbers.deregistration += start.elapsed();
         self.numbers.calls += 1;
         self.numbers.aliases = fin.aliases;

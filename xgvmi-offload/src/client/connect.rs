@@ -4,6 +4,7 @@
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
 use super::waiting::Waiting;
+use super::window::Window;
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -97,6 +98,8 @@ pub(super) fn connect(
     let welcomes = all(admitted_all)?;
     let mut admitted = admitted?;
     let table = tabulate(&welcomes)?;
+    let call_bytes = welcomes.iter().map(|welcome| welcome.call_bytes);
+    let call_bytes = call_bytes.min().unwrap_or(0);
 
     let made_ready = make_ready(options, &mut admitted, rank, address, &table);
     all(share(exchange, &met(&made_ready, |()| ()))?)?;
@@ -120,7 +123,8 @@ pub(super) fn connect(
     communicators.insert(0, Communicator::new((0..size).collect()));
     Ok(Client {
         live: HashMap::new(),
-        waiting: Waiting::default(),
+        waiting: Waiting::new(usize::try_from(call_bytes).unwrap_or(usize::MAX)),
+        window: Window::new(&table),
         bounced: 0,
         unregistrable: VecDeque::new(),
         sends: Vec::new(),

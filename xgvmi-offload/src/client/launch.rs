@@ -72,7 +72,7 @@ impl Client {
         if has_turn && let Some(group) = self.communicators.get_mut(&call.collective.communicator) {
             group.open += 1;
         }
-        self.waiting.begun(call.line());
+        self.waiting.begun(call.line(), call.cost);
         let token = self.to_service.0.to_vec();
         match self.endpoint.send(kind as u16, token, data) {
             Ok(request) => self.sends.push(request),

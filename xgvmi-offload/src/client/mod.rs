@@ -9,12 +9,15 @@ mod spans;
 mod state;
 mod types;
 mod waiting;
+mod window;
 
 pub(crate) use connect::tabulate;
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
 pub use types::{Call, ClientStats, CommunicatorId, Memory, Numbered, Registered, Request, Side};
+#[cfg(test)]
+pub(crate) use window::Window;
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};

@@ -3,6 +3,7 @@
 use super::spans::Piece;
 use super::types::{CommunicatorId, Numbered};
 use super::waiting::Waiting;
+use super::window::Window;
 use crate::control::Frame;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
@@ -27,6 +28,7 @@ pub struct Client {
     pub(super) live: HashMap<Collective, Live>,
     /// Calls of `live` that have not started at the SP.
     pub(super) waiting: Waiting,
+    pub(super) window: Window,
     /// Bytes of the memory of all calls' bounces.
     pub(super) bounced: usize,
     /// Ranges whose registration has failed, the last ones. UCX logs an error for each failure.
@@ -77,6 +79,8 @@ pub(super) struct Live {
     pub(super) is_persistent: bool,
     /// Whether it is an ordinary allreduce under way at the SP.
     pub(super) has_turn: bool,
+    /// Bytes that the call takes at an SP, about.
+    pub(super) cost: usize,
     pub(super) receive: *mut u8,
     pub(super) receive_length: usize,
     /// What the call has registered. It is empty while the call waits.

@@ -5,6 +5,7 @@
 //! complete therefore always starts, whatever other communicators do. Persistent calls start in any order, so none of them
 //! waits for another.
 
+use super::window::Window;
 use crate::reduction::Reduction;
 use crate::wire::{Block, Collective};
 use std::collections::{HashMap, VecDeque};
@@ -19,6 +20,8 @@ pub(super) const UNDER_WAY_MAX: u32 = 256;
 pub(super) struct Prepared {
     pub(super) collective: Collective,
     pub(super) is_persistent: bool,
+    /// Bytes that the call takes at an SP, about.
+    pub(super) cost: usize,
     pub(super) work: Work,
 }
 
@@ -59,16 +62,46 @@ pub(super) struct Part {
 /// Calls that start one after the other: the ordinary ones of a communicator, or the starts of a persistent one.
 pub(super) type Line = (u32, Option<u32>);
 
-/// The lines of the calls that wait, and the number of ordinary calls under way of each communicator.
-#[derive(Debug, Default)]
+/// Ordinary calls of a communicator that are under way, and their cost.
+#[derive(Debug, Clone, Copy, Default)]
+struct UnderWay {
+    count: u32,
+    cost: usize,
+}
+
+/// The lines of the calls that wait, and the ordinary calls under way of each communicator.
+#[derive(Debug)]
 pub(super) struct Waiting {
+    /// Maximum cost of a communicator's calls under way. One call always fits.
+    cost_max: usize,
     lines: HashMap<Line, VecDeque<Prepared>>,
-    under_way: HashMap<u32, u32>,
+    under_way: HashMap<u32, UnderWay>,
     started: usize,
     /// The first call of a line could not get memory.
     is_short: bool,
     /// Lines whose first call may start now.
     ready: Vec<Line>,
+}
+
+impl Work {
+    /// Bytes that the call takes at an SP, about.
+    pub(super) fn cost(&self, window: Window, direct_min: usize) -> usize {
+        match self {
+            Self::Exchange { send, receive, .. } => {
+                let lengths = send.blocks.iter().map(|block| block.length);
+                let short: u64 = lengths.filter(|length| *length < direct_min as u64).sum();
+                let members = send.blocks.len().max(receive.blocks.len());
+                window.exchange(members, usize::try_from(short).unwrap_or(usize::MAX))
+            }
+            Self::Reduce {
+                receive, members, ..
+            } => {
+                let is_short = receive.length < direct_min;
+                let short = if is_short { receive.length } else { 0 };
+                window.allreduce(members.len(), short)
+            }
+        }
+    }
 }
 
 impl Prepared {
@@ -79,6 +112,17 @@ impl Prepared {
 }
 
 impl Waiting {
+    pub(super) fn new(cost_max: usize) -> Self {
+        Self {
+            cost_max,
+            lines: HashMap::new(),
+            under_way: HashMap::new(),
+            started: 0,
+            is_short: false,
+            ready: Vec::new(),
+        }
+    }
+
     /// Adds a call behind those of its line.
     pub(super) fn push(&mut self, call: Prepared) {
         let line = call.line();
@@ -89,9 +133,17 @@ impl Waiting {
     /// The next call to start.
     pub(super) fn next(&mut self) -> Option<Prepared> {
         while let Some(line) = self.ready.last().copied() {
-            let has_room = line.1.is_some() || self.count(line.0) < UNDER_WAY_MAX;
+            let of = self.under_way.get(&line.0).copied().unwrap_or_default();
+            let cost_max = self.cost_max;
+            let has_room = |call: &Prepared| {
+                let cost = of.cost.saturating_add(call.cost);
+                let fits = of.count < UNDER_WAY_MAX && cost <= cost_max;
+                line.1.is_some() || of.count == 0 || fits
+            };
             let calls = self.lines.get_mut(&line);
-            let call = calls.filter(|_| has_room).and_then(VecDeque::pop_front);
+            let call = calls
+                .filter(|calls| calls.front().is_some_and(has_room))
+                .and_then(VecDeque::pop_front);
             if let Some(call) = call {
                 return Some(call);
             }
@@ -104,10 +156,12 @@ impl Waiting {
     }
 
     /// A call of [`Waiting::next`] is under way.
-    pub(super) fn begun(&mut self, call: Line) {
+    pub(super) fn begun(&mut self, call: Line, cost: usize) {
         self.started += 1;
         if call.1.is_none() {
-            *self.under_way.entry(call.0).or_default() += 1;
+            let of = self.under_way.entry(call.0).or_default();
+            of.count += 1;
+            of.cost = of.cost.saturating_add(cost);
         }
     }
 
@@ -120,12 +174,13 @@ impl Waiting {
     }
 
     /// A call is over.
-    pub(super) fn over(&mut self, collective: Collective, is_persistent: bool) {
+    pub(super) fn over(&mut self, collective: Collective, is_persistent: bool, cost: usize) {
         self.started -= 1;
         let communicator = collective.communicator;
-        if !is_persistent && let Some(count) = self.under_way.get_mut(&communicator) {
-            *count -= 1;
-            if *count == 0 {
+        if !is_persistent && let Some(of) = self.under_way.get_mut(&communicator) {
+            of.count -= 1;
+            of.cost = of.cost.saturating_sub(cost);
+            if of.count == 0 {
                 self.under_way.remove(&communicator);
             }
         }
@@ -139,10 +194,6 @@ impl Waiting {
     /// Number of calls under way.
     pub(super) fn started(&self) -> usize {
         self.started
-    }
-
-    fn count(&self, communicator: u32) -> u32 {
-        self.under_way.get(&communicator).copied().unwrap_or(0)
     }
 }
 
@@ -169,6 +220,7 @@ mod tests {
                 step: 0,
             },
             is_persistent,
+            cost: COST,
             work: Work::Exchange {
                 send: part.clone(),
                 receive: part,
@@ -181,24 +233,40 @@ mod tests {
     fn start(waiting: &mut Waiting) -> Vec<u32> {
         let mut started = Vec::new();
         while let Some(call) = waiting.next() {
-            waiting.begun(call.line());
+            waiting.begun(call.line(), call.cost);
             started.push(call.collective.sequence);
         }
         started
     }
 
     const MOST: u32 = UNDER_WAY_MAX;
+    const COST: usize = 10;
+
+    #[test]
+    fn calls_beyond_the_memory_wait_and_one_always_starts() {
+        for (cost_max, at_once) in [(4 * COST + 9, 4), (COST, 1), (0, 1)] {
+            let mut waiting = Waiting::new(cost_max);
+            for sequence in 0..2000 {
+                waiting.push(call(1, sequence, false));
+            }
+            assert_eq!(start(&mut waiting), (0..at_once).collect::<Vec<_>>());
+            for sequence in 0..2000 - at_once {
+                waiting.over(call(1, sequence, false).collective, false, COST);
+                assert_eq!(start(&mut waiting), [sequence + at_once]);
+            }
+        }
+    }
 
     #[test]
     fn calls_beyond_the_limit_wait_and_start_in_their_order() {
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::new(usize::MAX);
         for sequence in 0..2 * MOST + 2 {
             waiting.push(call(1, sequence, false));
         }
         assert_eq!(start(&mut waiting), (0..MOST).collect::<Vec<_>>());
         // They complete in another order than they started in.
         for (over, starts) in [(7, MOST), (0, MOST + 1), (MOST, MOST + 2)] {
-            waiting.over(call(1, over, false).collective, false);
+            waiting.over(call(1, over, false).collective, false, COST);
             assert_eq!(start(&mut waiting), [starts]);
         }
         assert_eq!(waiting.started(), MOST as usize);
@@ -206,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_full_communicator_holds_no_other_call_back() {
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::new(usize::MAX);
         for sequence in 0..MOST + 5 {
             waiting.push(call(1, sequence, false));
         }
@@ -218,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_call_without_memory_starts_after_any_other_is_over() {
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::new(usize::MAX);
         waiting.push(call(1, 0, false));
         start(&mut waiting);
         waiting.push(call(2, 0, false));
@@ -226,7 +294,7 @@ mod tests {
         let without = waiting.next().expect("the first of the line");
         waiting.put_back(without);
         assert!(start(&mut waiting).is_empty());
-        waiting.over(call(1, 0, false).collective, false);
+        waiting.over(call(1, 0, false).collective, false, COST);
         assert_eq!(start(&mut waiting), [0, 1]);
         assert_eq!(waiting.started(), 2);
     }

@@ -19,6 +19,10 @@ use xgvmi_ucp::InboxLimits;
 /// Time limit for a connection to another SP. That SP is already listening: its ranks have connected to it.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
+/// Share of the memory for calls that those of one communicator may keep. Ranks let further calls wait. The rest is for other
+/// communicators, other jobs, and the segments of allreduces.
+const WINDOWS: usize = 32;
+
 /// A refusal: a short name for the counters, and the message.
 type Refusal = (&'static str, String);
 
@@ -232,6 +236,7 @@ impl<F: Fabric> Sp<F> {
             direct_min: self.options.direct_min,
             silence_ms: u64::try_from(silence).expect("an hour at the most"),
             accepted,
+            call_bytes: (self.options.call_bytes_max / WINDOWS) as u64,
         };
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("rank {}", hello.rank);

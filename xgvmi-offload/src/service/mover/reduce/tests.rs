@@ -9,6 +9,8 @@ use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+mod ahead;
+
 const DIRECT_MIN: u64 = 512;
 
 /// A message: receiver, kind, token, data.
