@@ -156,7 +156,7 @@ fn enter(
 
 /// Whether a rank gets its receive side when all blocks for it are on offer.
 fn is_late(call: Collective, rank: u32) -> bool {
-    call.is_scatter() && (rank + call.sequence) % 3 > 0
+    call.is_scatter() && !(rank + call.sequence).is_multiple_of(3)
 }
 
 /// Address of a rank's send buffer.
