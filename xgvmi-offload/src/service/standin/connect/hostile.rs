@@ -6,7 +6,7 @@ mod members;
 mod messages;
 
 use super::*;
-use harness::{Beside, Served, Way, arrival, check, reason};
+use harness::{Beside, Member, Served, Way, allreduce, arrival, check, reason};
 use members::{IMPOSTORS, WRONG_FRAMES, WRONG_TABLES, pointed};
 use messages::{HOARDS, WRONG_MESSAGES, WRONG_OFFERS};
 
@@ -68,6 +68,25 @@ fn messages_that_a_rank_does_not_send_end_its_job_alone() {
 #[test]
 fn offers_that_a_service_does_not_make_end_their_job_alone() {
     check(&served(), WRONG_OFFERS);
+}
+
+/// Jobs keep memory of their last allreduces for the next ones: more than the limit, all together.
+#[test]
+fn memory_that_idle_jobs_keep_ends_no_job() {
+    let served = served();
+    let mut jobs: Vec<Vec<Member>> = (10..26)
+        .map(|job| {
+            let members = served.ready(JobId(job), 2).expect("ready");
+            allreduce(&served, &members, 0);
+            members
+        })
+        .collect();
+    for members in &jobs {
+        allreduce(&served, members, 1);
+    }
+    for member in jobs.iter_mut().flatten() {
+        member.tell(&Frame::Bye).expect("the job goes on");
+    }
 }
 
 #[test]
