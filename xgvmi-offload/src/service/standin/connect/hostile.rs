@@ -73,8 +73,8 @@ fn offers_that_a_service_does_not_make_end_their_job_alone() {
 /// Jobs keep memory of their last allreduces for the next ones: more than the limit, all together.
 #[test]
 fn memory_that_idle_jobs_keep_ends_no_job() {
-    let served = served();
-    let mut jobs: Vec<Vec<Member>> = (10..26)
+    let served = Served::start(|options| options.call_bytes_max = 4 << 20);
+    let mut jobs: Vec<Vec<Member>> = (10..30)
         .map(|job| {
             let members = served.ready(JobId(job), 2).expect("ready");
             allreduce(&served, &members, 0);
