@@ -106,6 +106,17 @@ unsafe impl Send for ContextState {}
 unsafe impl Sync for ContextState {}
 
 impl ContextState {
+    /// A context without UCC, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn with_settings(settings: Settings) -> Self {
+        Self {
+            core: std::ptr::null_mut(),
+            settings: Ok(settings),
+            fallback: Fallback::Host,
+            jobs: Mutex::default(),
+        }
+    }
+
     pub(crate) fn core(&self) -> *mut c_void {
         self.core
     }

@@ -4,6 +4,7 @@ use crate::log;
 use crate::plan::Plan;
 use crate::settings::name_of;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Client, CommunicatorId, Memory, Numbered, OffloadError, Request, Side};
@@ -27,16 +28,32 @@ pub(crate) struct Job {
     pub(crate) id: u128,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    pub(crate) leader: Leader,
     process: u32,
     state: Mutex<State>,
+}
+
+/// Numbers of the communicators whose first member is this rank.
+#[derive(Default)]
+pub(crate) struct Leader(AtomicU32);
+
+impl Leader {
+    /// A number that no other communicator gets, also if several are created at once.
+    pub(crate) fn reserve(&self) -> u32 {
+        let next = |number: u32| number.checked_add(1);
+        match self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        {
+            Ok(number) | Err(number) => number,
+        }
+    }
 }
 
 struct State {
     /// `None` after the job has failed or was closed.
     client: Option<Held>,
     failed: Option<String>,
-    /// Number of communicators that this rank has numbered.
-    led: u32,
     /// Number of started calls by name of the collective.
     served: BTreeMap<&'static str, u64>,
     /// Number of refused calls of a served kind.
@@ -67,11 +84,11 @@ impl Job {
             id,
             rank,
             size,
+            leader: Leader::default(),
             process: std::process::id(),
             state: Mutex::new(State {
                 client: Some(client),
                 failed: None,
-                led: 0,
                 served: BTreeMap::new(),
                 left: 0,
                 warned: None,
@@ -88,6 +105,25 @@ impl Job {
         job
     }
 
+    /// A job without a connection, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn unconnected(id: u128, rank: u32, size: u32) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            rank,
+            size,
+            leader: Leader::default(),
+            process: std::process::id(),
+            state: Mutex::new(State {
+                client: None,
+                failed: None,
+                served: BTreeMap::new(),
+                left: 0,
+                warned: None,
+            }),
+        })
+    }
+
     /// Why the job is unusable; `None` while it works.
     pub(crate) fn failed(&self) -> Option<String> {
         if self.is_forked() {
@@ -96,17 +132,9 @@ impl Job {
         self.lock().failed.clone()
     }
 
-    /// Number of communicators that this rank has numbered.
-    pub(crate) fn led(&self) -> u32 {
-        self.lock().led
-    }
-
     /// Registers a team. All its members use the same number.
     pub(crate) fn add_communicator(&self, id: u32, members: &[u32]) -> Result<(), String> {
         let mut state = self.lock();
-        if members.first() == Some(&self.rank) {
-            state.led += 1;
-        }
         let Some(Held(client)) = &mut state.client else {
             return Err("the job has ended".to_owned());
         };

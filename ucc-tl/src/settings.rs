@@ -172,6 +172,16 @@ impl Settings {
         })
     }
 
+    /// The default options with these services, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_services(services: &str) -> Self {
+        let raw = Raw {
+            services: services.to_owned(),
+            ..tests::raw()
+        };
+        Self::new(&raw, "").expect("valid")
+    }
+
     /// The collectives that a team with invalid options would have served: those of the default list.
     pub(crate) fn default_collectives() -> Vec<Served> {
         let in_all = NAMES.iter().filter(|(.., in_all)| *in_all);
@@ -297,7 +307,7 @@ mod tests {
         assert_eq!(one_line("cannot read it"), "cannot read it");
     }
 
-    fn raw() -> Raw {
+    pub(super) fn raw() -> Raw {
         Raw {
             services: "127.0.0.1:1, 127.0.0.1:2".to_owned(),
             config: String::new(),

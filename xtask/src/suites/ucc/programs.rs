@@ -84,7 +84,17 @@ fn direct_with(
     words: &[&str],
     on_failure: &str,
 ) -> Result<Command> {
-    let program = compile(site, "ucc_direct")?;
+    program(site, services, "ucc_direct", words, on_failure)
+}
+
+fn program(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    name: &str,
+    words: &[&str],
+    on_failure: &str,
+) -> Result<Command> {
+    let program = compile(site, name)?;
     let words: Vec<&str> = std::iter::once(program.as_str())
         .chain(words.iter().copied())
         .collect();
@@ -116,6 +126,20 @@ pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
     ensure!(
         completed == expect,
         "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    Ok(())
+}
+
+/// A mode of the program that uses UCC in legal and rare ways: all its collectives are offloaded.
+pub(super) fn legal(site: &Site<'_>, mode: &str, collectives: u64) -> Result<()> {
+    let services = site.services("xgvmi", &[])?;
+    let mut command = program(site, &services, "ucc_legal", &[mode], "error")?;
+    let output = succeed(&mut command)?;
+    ensure!(output.lines().any(|line| line == "done"), "{output}");
+    let completed = services.completed()?;
+    ensure!(
+        completed == RANKS * collectives,
+        "the services completed {completed} calls of {RANKS} ranks, not {collectives} of each:\n{output}"
     );
     Ok(())
 }
