@@ -97,7 +97,11 @@ const CRATES: &[Crate] = &[
                 &[
                     "exchange",
                     "client::options",
+                    "client::patience",
+                    "client::spans",
                     "client::types",
+                    "client::waiting",
+                    "client::window",
                     "service::actions",
                     "service::counters",
                     "service::incoming",
@@ -105,8 +109,10 @@ const CRATES: &[Crate] = &[
                     "service::ledger",
                     "service::options",
                     "service::outbox",
+                    "service::pulse",
                     "service::sharing",
                     "service::slots",
+                    "service::turns",
                     "service::windows",
                 ],
             ),
@@ -114,6 +120,7 @@ const CRATES: &[Crate] = &[
                 "data path",
                 &[
                     "service::imported",
+                    "service::segments",
                     "service::transport",
                     "service::vectors",
                     "service::greeting",
@@ -136,6 +143,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "client::call",
                     "client::connect",
+                    "client::launch",
                     "service::admission",
                     "service::hearing",
                     "service::status",

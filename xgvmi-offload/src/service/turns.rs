@@ -6,11 +6,31 @@
 //! known begins with the first of these. The lines of the last [`KEPT`] allreduces of a rank are kept, because the next
 //! message may have left the rank before it knew of their end. It would have to be overtaken by that many allreduces.
 
-use super::vectors::Line;
+use crate::wire::Collective;
 use std::collections::{HashMap, VecDeque};
 
 /// Number of completed allreduces of a rank whose lines are kept.
 const KEPT: usize = 1024;
+
+/// Allreduces that run one after the other: a local rank and a communicator; and for a persistent call its number, as the
+/// members may start two of these in different orders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Line {
+    pub(super) local: usize,
+    pub(super) communicator: u32,
+    pub(super) persistent: Option<u32>,
+}
+
+impl Line {
+    /// The line of a call that starts.
+    pub(super) fn new(local: usize, collective: Collective, turn: Option<u32>) -> Self {
+        Self {
+            local,
+            communicator: collective.communicator,
+            persistent: turn.is_none().then_some(collective.sequence),
+        }
+    }
+}
 
 /// The lines' next turns.
 #[derive(Debug, Default)]

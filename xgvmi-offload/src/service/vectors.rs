@@ -2,7 +2,7 @@
 
 use super::segments::{Segments, Staged};
 use super::transport::Transport;
-use super::turns::Turns;
+use super::turns::{Line, Turns};
 use super::windows::{Division, Range, Window};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
@@ -10,15 +10,6 @@ use crate::wire::{Block, Collective, Delivered};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
-
-/// Allreduces that run one after the other: a local rank and a communicator; and for a persistent call its number, as the
-/// members may start two of these in different orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Line {
-    pub(super) local: usize,
-    pub(super) communicator: u32,
-    pub(super) persistent: Option<u32>,
-}
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
@@ -70,17 +61,6 @@ pub(super) struct Stepped {
     pub(super) local: usize,
     pub(super) short: Vec<Delivered>,
     pub(super) bytes: Vec<u8>,
-}
-
-impl Line {
-    /// The line of a call that starts.
-    pub(super) fn new(local: usize, collective: Collective, turn: Option<u32>) -> Self {
-        Self {
-            local,
-            communicator: collective.communicator,
-            persistent: turn.is_none().then_some(collective.sequence),
-        }
-    }
 }
 
 impl<T: Transport> Reducing<T> {
