@@ -97,7 +97,10 @@ const CRATES: &[Crate] = &[
                 &[
                     "exchange",
                     "client::options",
+                    "client::patience",
+                    "client::spans",
                     "client::types",
+                    "client::waiting",
                     "service::actions",
                     "service::counters",
                     "service::incoming",
@@ -136,6 +139,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "client::call",
                     "client::connect",
+                    "client::launch",
                     "service::admission",
                     "service::hearing",
                     "service::status",
