@@ -7,7 +7,7 @@
  *   ucc_legal protected PREFIX COMMAND...
  *                          sends from memory that cannot be written, and receives into a shared mapping of a file; before the
  *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
- *   ucc_legal teams        creates two teams at once and uses both
+ *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
  */
 #include "ucc_side.h"
 #include <unistd.h>
