@@ -4,8 +4,10 @@
  *   ucc_legal many         has many collectives outstanding at once
  *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
  *                          before the buffer's address
- *   ucc_legal protected    sends from memory that cannot be written, and receives into a shared mapping of a file
- *   ucc_legal teams        creates two teams at once and uses both
+ *   ucc_legal protected PREFIX COMMAND...
+ *                          sends from memory that cannot be written, and receives into a shared mapping of a file; before the
+ *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
+ *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
  */
 #include "ucc_side.h"
 #include <unistd.h>
@@ -225,17 +227,19 @@ static void far(void)
 		munmap(sides[side], range);
 }
 
-static void protected(void)
+static void protected(char **words)
 {
 	size_t size = (size_t)ranks * BLOCK;
 	unsigned round;
 
-	for (round = 0; round < 3; round++) {
+	for (round = 0; round < 6; round++) {
 		FILE *file = tmpfile();
 		uint8_t *send = fresh(size), *receive;
 		ucc_coll_args_t args;
 		ucc_coll_req_h request;
 
+		if (round == 3)
+			counters(words + 1, words[0], "faults");
 		CHECK(!file || ftruncate(fileno(file), (off_t)size));
 		receive = mapped(size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file));
 		fill(send, BLOCK, round);
@@ -308,10 +312,10 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "protected", protected }, { "teams", teams } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
-	int known = 0;
+	int known = argc > 3 && !strcmp(argv[1], "protected");
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -324,6 +328,8 @@ int main(int argc, char **argv)
 			known = 1;
 		}
 	CHECK(!known);
+	if (!strcmp(argv[1], "protected"))
+		protected(argv + 2);
 	ucc_stop();
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0)

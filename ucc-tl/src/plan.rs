@@ -422,7 +422,7 @@ impl Reader<'_> {
         let mut side = self.none();
         let mut places = vec![0; size];
         let (mut first, mut end) = (i64::MAX, i64::MIN);
-        for rank in 0..size {
+        for (rank, place) in places.iter_mut().enumerate() {
             // SAFETY: the caller upholds the contract.
             let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
             // SAFETY: the same.
@@ -437,9 +437,8 @@ impl Reader<'_> {
             }
             let bytes = i64::try_from(side.counts[rank]).map_err(|_| TOO_LONG)?;
             let element = i64::try_from(element).map_err(|_| TOO_LONG)?;
-            let place = displacement.checked_mul(element).ok_or(TOO_LONG)?;
-            places[rank] = place;
-            first = first.min(place);
+            *place = displacement.checked_mul(element).ok_or(TOO_LONG)?;
+            first = first.min(*place);
             end = end.max(place.checked_add(bytes).ok_or(TOO_LONG)?);
         }
         // The side begins with its first block, which may lie before the buffer's address.

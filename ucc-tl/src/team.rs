@@ -63,6 +63,8 @@ enum Stage {
     Introducing {
         gather: Gather,
         until: Option<Instant>,
+        /// Time of a warning about a rank that is late.
+        warn_at: Option<Instant>,
     },
     /// A rank that cannot join the job keeps all others from it.
     Joining {
@@ -199,8 +201,20 @@ impl TeamState {
     fn advance(&self, stage: &mut MutexGuard<'_, Stage>) -> Result<bool, String> {
         match &mut **stage {
             Stage::Over => Ok(true),
-            Stage::Introducing { gather, until } => {
+            Stage::Introducing {
+                gather,
+                until,
+                warn_at,
+            } => {
                 let Some(all) = within(gather, *until)? else {
+                    if warn_at.take_if(|at| Instant::now() > *at).is_some() {
+                        log::warning!(
+                            "rank {} of a team of {} waits for a rank that has not begun to create the team: does each \
+                             process create one team at a time?",
+                            self.rank,
+                            self.size
+                        );
+                    }
                     return Ok(false);
                 };
                 if let Some(fallback) = strictest(&all) {
@@ -402,13 +416,20 @@ fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
     // Plain data without maps: the serialization cannot fail.
     let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
     match Gather::start(oob, bytes) {
-        Ok(gather) => Stage::Introducing { gather, until },
+        Ok(gather) => Stage::Introducing {
+            gather,
+            until,
+            warn_at: Some(Instant::now() + LATE_AFTER.max(limit)),
+        },
         Err(status) => {
             log::warning!("UCC's out-of-band allgather: {}", text_of(status));
             Stage::Over
         }
     }
 }
+
+/// Minimum time until a warning about a rank that is late at the creation of a team.
+const LATE_AFTER: Duration = Duration::from_secs(60);
 
 /// Time limit for the introductions of a rank with invalid options.
 const FAULTY_LIMIT: Duration = Duration::from_secs(30);

@@ -195,9 +195,10 @@ const TESTS: &[(&str, Test)] = &[
     ("blocks far from each other", |site| {
         programs::legal(site, "far", 4)
     }),
-    ("memory that cannot be written, and of a file", |site| {
-        programs::legal(site, "protected", 3)
-    }),
+    (
+        "memory that cannot be written, and that cannot be registered",
+        programs::protected,
+    ),
     ("two teams created at once", |site| {
         programs::legal(site, "teams", 4)
     }),
