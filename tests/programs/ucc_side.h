@@ -127,7 +127,7 @@ static ucc_status_t run_posted(ucc_coll_req_h request)
 }
 
 /* Rank 0 runs `command` between two barriers, with its standard output in the file `PREFIX.TITLE`. */
-static void counters(char **command, const char *prefix, const char *title)
+static inline void counters(char **command, const char *prefix, const char *title)
 {
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0 && command && *command) {

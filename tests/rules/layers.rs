@@ -100,7 +100,11 @@ const CRATES: &[Crate] = &[
                 &[
                     "exchange",
                     "client::options",
+                    "client::patience",
+                    "client::spans",
                     "client::types",
+                    "client::waiting",
+                    "client::window",
                     "service::actions",
                     "service::counters",
                     "service::incoming",
@@ -108,8 +112,10 @@ const CRATES: &[Crate] = &[
                     "service::ledger",
                     "service::options",
                     "service::outbox",
+                    "service::pulse",
                     "service::sharing",
                     "service::slots",
+                    "service::turns",
                     "service::windows",
                 ],
             ),
@@ -117,6 +123,7 @@ const CRATES: &[Crate] = &[
                 "data path",
                 &[
                     "service::imported",
+                    "service::segments",
                     "service::transport",
                     "service::vectors",
                     "service::greeting",
@@ -139,6 +146,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "client::call",
                     "client::connect",
+                    "client::launch",
                     "service::admission",
                     "service::hearing",
                     "service::status",

@@ -9,7 +9,7 @@ use crate::world::{LIMIT, Testbed, World, free_port};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -39,6 +39,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("offload_kept_buffers", kept_buffers),
         Case::new("offload_jobs_one_after_the_other_and_at_once", jobs),
         Case::new("offload_workers_under_one_daemon", workers),
+        Case::new("offload_killed_worker_is_started_again", worker_again),
+        Case::new("offload_node_whose_service_is_on_the_host", service_on_host),
         Case::new("offload_counts_that_disagree", counts_disagree),
         Case::new("offload_service_killed", |world| {
             killed(world, Victim::Service)
@@ -465,29 +467,83 @@ fn jobs(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// One daemon runs several services, ends them on request, and ends when one of them fails.
+/// One daemon runs several services, and ends them on request.
 fn workers(world: &World) -> Result<()> {
     let mut farm = Farm::with(world, "stock", 1, &["--workers", "2"])?;
     ensure!(farm.addresses(0)?.split(',').count() == 2, "two services");
     succeed(farm.job(2, &["--rounds", "5"], |_, _| ())?)?;
-    let daemon = &mut farm.services[0][0];
+    for services in &mut farm.services {
+        let daemon = &mut services[0];
+        daemon.signal(libc::SIGTERM)?;
+        let (code, said) = daemon.end(LIMIT, &["listens on"])?;
+        ensure!(code == Some(0), "exit code {code:?}:\n{said}");
+    }
+    Ok(())
+}
+
+/// A worker is killed while a job runs on the worker beside it: the job goes on, and the killed worker serves the next one.
+fn worker_again(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "stock", 1)?;
+    let (first, second) = two_ports()?;
+    let mut command = farm.command("node1.dpu", "xgvmi-sp");
+    command.args(["--listen", &format!("127.0.0.1:{first}"), "--workers", "2"]);
+    let mut daemon = Process::spawn(&mut command)?;
+    daemon.hear(&format!("listens on 127.0.0.1:{second}"))?;
+    let id = daemon.group.child.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
+    let victim = children.split_whitespace().next().context("a service")?;
+    let victim: i32 = victim.parse()?;
+
+    let on = |services: String| -> Result<_> {
+        let here = farm.addresses(0)?;
+        Ok(move |rank: u32, command: &mut Command| {
+            let services = if rank < 2 { &here } else { &services };
+            command.args(["--sp", services]);
+        })
+    };
+    let beside = on(format!("127.0.0.1:{second}"))?;
+    let job = farm.ranks(2, &["--rounds", "60"], beside)?;
+    daemon.hear(": ready")?;
+    // SAFETY: kill(2) takes plain integers; the process is the daemon's, which has not waited for it.
+    let killed = unsafe { libc::kill(victim, libc::SIGKILL) };
+    ensure!(killed == 0, "kill {victim}");
+    daemon.hear("worker 0 has ended")?;
+    daemon.hear("it is started again")?;
+    succeed(job)?;
+    let both = on(format!("127.0.0.1:{first},127.0.0.1:{second}"))?;
+    succeed(farm.ranks(2, &["--rounds", "5"], both)?)?;
     daemon.signal(libc::SIGTERM)?;
     let (code, said) = daemon.end(LIMIT, &["listens on"])?;
     ensure!(code == Some(0), "exit code {code:?}:\n{said}");
+    Ok(())
+}
 
-    let daemon = &mut farm.services[1][0];
-    let id = daemon.group.child.id();
-    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"))?;
-    let first = children.split_whitespace().next().context("a service")?;
-    let first: i32 = first.parse()?;
-    // SAFETY: kill(2) takes plain integers; the process is the daemon's, which has not waited for it.
-    let killed = unsafe { libc::kill(first, libc::SIGKILL) };
-    ensure!(killed == 0, "kill {first}");
-    let (code, said) = daemon.end(LIMIT, &["has ended"])?;
-    ensure!(
-        code == Some(1) && said.contains("worker 0 has ended"),
-        "exit code {code:?}:\n{said}"
-    );
+/// Two free ports, one after the other.
+fn two_ports() -> Result<(u16, u16)> {
+    for _ in 0..100 {
+        let first = free_port()?;
+        let Some(second) = first.checked_add(1) else {
+            continue;
+        };
+        if TcpListener::bind(("127.0.0.1", second)).is_ok() {
+            return Ok((first, second));
+        }
+    }
+    bail!("no two ports are free")
+}
+
+/// Node 1 has no DPU: its service runs on the host.
+fn service_on_host(world: &World) -> Result<()> {
+    for scheme in ["stock", "xgvmi"] {
+        let mut farm = Farm::new(world, scheme, 1)?;
+        let mut command = farm.command("node1.host", "xgvmi-sp");
+        command.args(["--listen", "127.0.0.1:0"]);
+        let mut service = Process::spawn(&mut command)?;
+        service.hear(" listens on ")?;
+        farm.services[1] = vec![service];
+        succeed(farm.job(2, &["--rounds", "10"], |_, _| ())?)
+            .with_context(|| format!("scheme {scheme}"))?;
+    }
     Ok(())
 }
 
@@ -565,8 +621,9 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
             }
         }
         if victim == Victim::Hung {
-            // It finds the job ended and serves the next one.
+            // It finds the job ended and serves the next one. Its log says how long it stood still.
             farm.services[1][0].signal(libc::SIGCONT)?;
+            farm.services[1][0].hear("the main loop stood still for ")?;
             succeed(farm.job(2, &["--rounds", "2"], |_, _| ())?)
                 .with_context(|| format!("after the pause, scheme {scheme}"))?;
         }
@@ -647,7 +704,7 @@ fn service_missing(world: &World) -> Result<()> {
     let mut ranks = Vec::new();
     for (rank, service) in [(0, farm.addresses(0)?), (1, nobody.clone())] {
         let mut command = farm.command(&format!("node{rank}.host"), "xgvmi-offload-check");
-        command.args(["--meet", &meet, "--size", "2", "--connect-limit-s", "2"]);
+        command.args(["--meet", &meet, "--size", "2", "--absent-limit-s", "1"]);
         command.args(["--rank", &rank.to_string(), "--sp", &service]);
         ranks.push(Process::spawn(&mut command)?);
     }

@@ -185,8 +185,10 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
     ),
     (
         c"LIMIT",
-        c"60s",
-        c"Time limit of an offloaded collective.",
+        c"0",
+        c"Time limit of an offloaded collective, without the time between two tests of it\n\
+          that are far apart. 0 means none: a collective waits for its last rank as long as\n\
+          the service processes are alive, and warnings say so.",
         offset_of!(Values, limit),
         Kind::Time,
     ),

@@ -106,6 +106,17 @@ unsafe impl Send for ContextState {}
 unsafe impl Sync for ContextState {}
 
 impl ContextState {
+    /// A context without UCC, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn with_settings(settings: Settings) -> Self {
+        Self {
+            core: std::ptr::null_mut(),
+            settings: Ok(settings),
+            fallback: Fallback::Host,
+            jobs: Mutex::default(),
+        }
+    }
+
     pub(crate) fn core(&self) -> *mut c_void {
         self.core
     }
@@ -125,11 +136,9 @@ impl ContextState {
             .map_or(OnFailure::Error, |settings| settings.on_failure)
     }
 
-    /// Maximum time of a collective. It is zero without settings.
-    pub(crate) fn limit(&self) -> Duration {
-        self.settings
-            .as_ref()
-            .map_or(Duration::ZERO, |settings| settings.client.limit)
+    /// Maximum time of a collective; `None` for no limit.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.settings.as_ref().ok()?.client.limit
     }
 
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {

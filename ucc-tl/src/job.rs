@@ -4,8 +4,10 @@ use crate::log;
 use crate::plan::Plan;
 use crate::settings::name_of;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
-use xgvmi_offload::{Client, CommunicatorId, Memory, OffloadError, Request, Side};
+use std::time::{Duration, Instant};
+use xgvmi_offload::{Client, CommunicatorId, Memory, Numbered, OffloadError, Request, Side};
 
 /// A client. The thread that holds the job's lock may use it.
 pub(crate) struct Held(Client);
@@ -26,20 +28,38 @@ pub(crate) struct Job {
     pub(crate) id: u128,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    pub(crate) leader: Leader,
     process: u32,
     state: Mutex<State>,
+}
+
+/// Numbers of the communicators whose first member is this rank.
+#[derive(Default)]
+pub(crate) struct Leader(AtomicU32);
+
+impl Leader {
+    /// A number that no other communicator gets, also if several are created at once.
+    pub(crate) fn reserve(&self) -> u32 {
+        let next = |number: u32| number.checked_add(1);
+        match self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        {
+            Ok(number) | Err(number) => number,
+        }
+    }
 }
 
 struct State {
     /// `None` after the job has failed or was closed.
     client: Option<Held>,
     failed: Option<String>,
-    /// Number of communicators that this rank has numbered.
-    led: u32,
     /// Number of started calls by name of the collective.
     served: BTreeMap<&'static str, u64>,
     /// Number of refused calls of a served kind.
     left: u64,
+    /// Time of the last warning about a call that takes long.
+    warned: Option<Instant>,
 }
 
 /// State of a call.
@@ -47,7 +67,12 @@ struct State {
 pub(crate) enum Progress {
     Over,
     Under,
+    /// Another thread makes the progress.
+    Unknown,
 }
+
+/// Minimum time between two warnings about calls that take long: a program may have a thousand of them.
+const WARNINGS_APART: Duration = Duration::from_secs(60);
 
 /// All jobs of the process. The exit handler closes them.
 static JOBS: Mutex<Vec<Weak<Job>>> = Mutex::new(Vec::new());
@@ -59,13 +84,14 @@ impl Job {
             id,
             rank,
             size,
+            leader: Leader::default(),
             process: std::process::id(),
             state: Mutex::new(State {
                 client: Some(client),
                 failed: None,
-                led: 0,
                 served: BTreeMap::new(),
                 left: 0,
+                warned: None,
             }),
         });
         let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,6 +105,25 @@ impl Job {
         job
     }
 
+    /// A job without a connection, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn unconnected(id: u128, rank: u32, size: u32) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            rank,
+            size,
+            leader: Leader::default(),
+            process: std::process::id(),
+            state: Mutex::new(State {
+                client: None,
+                failed: None,
+                served: BTreeMap::new(),
+                left: 0,
+                warned: None,
+            }),
+        })
+    }
+
     /// Why the job is unusable; `None` while it works.
     pub(crate) fn failed(&self) -> Option<String> {
         if self.is_forked() {
@@ -87,17 +132,9 @@ impl Job {
         self.lock().failed.clone()
     }
 
-    /// Number of communicators that this rank has numbered.
-    pub(crate) fn led(&self) -> u32 {
-        self.lock().led
-    }
-
     /// Registers a team. All its members use the same number.
     pub(crate) fn add_communicator(&self, id: u32, members: &[u32]) -> Result<(), String> {
         let mut state = self.lock();
-        if members.first() == Some(&self.rank) {
-            state.led += 1;
-        }
         let Some(Held(client)) = &mut state.client else {
             return Err("the job has ended".to_owned());
         };
@@ -122,6 +159,33 @@ impl Job {
         self.lock().left += 1;
     }
 
+    /// Numbers a call. All members number the calls of a team in the same order.
+    ///
+    /// # Errors
+    /// The job has failed.
+    pub(crate) fn number(
+        &self,
+        communicator: u32,
+        is_persistent: bool,
+    ) -> Result<Numbered, OffloadError> {
+        let mut state = self.lock();
+        let Some(Held(client)) = &mut state.client else {
+            return Err(OffloadError::Failed("the job has ended".to_owned()));
+        };
+        client.number(CommunicatorId(communicator), is_persistent)
+    }
+
+    /// Whether to warn about a call that takes long.
+    pub(crate) fn may_warn(&self) -> bool {
+        let now = Instant::now();
+        let mut state = self.lock();
+        let may = state.warned.is_none_or(|at| now - at >= WARNINGS_APART);
+        if may {
+            state.warned = Some(now);
+        }
+        may
+    }
+
     /// Starts a call.
     ///
     /// # Errors
@@ -131,7 +195,7 @@ impl Job {
     /// The plan's buffers belong to the call until it completes or the job has failed.
     pub(crate) unsafe fn begin(
         &self,
-        communicator: u32,
+        call: &mut Numbered,
         kind: crate::bindings::ucc_coll_type_t,
         plan: &Plan,
     ) -> Result<Request, OffloadError> {
@@ -142,15 +206,14 @@ impl Job {
         let Some(Held(client)) = &mut state.client else {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
-        let id = CommunicatorId(communicator);
         let begun = match plan {
             Plan::Exchange(plan) if plan.in_place => {
                 // SAFETY: the caller upholds the contract.
-                unsafe { client.alltoallv_in_place(id, side(&plan.receive)) }
+                unsafe { client.alltoallv_in_place(call, side(&plan.receive)) }
             }
             Plan::Exchange(plan) => {
                 // SAFETY: the same.
-                unsafe { client.alltoallv(id, side(&plan.send), side(&plan.receive)) }
+                unsafe { client.alltoallv(call, side(&plan.send), side(&plan.receive)) }
             }
             Plan::Reduce(plan) => {
                 let memory = |start| Memory::Temporary {
@@ -159,7 +222,7 @@ impl Job {
                 };
                 let send = (!plan.send.is_null()).then(|| memory(plan.send));
                 // SAFETY: the same.
-                unsafe { client.allreduce(id, send, memory(plan.receive), plan.reduction) }
+                unsafe { client.allreduce(call, send, memory(plan.receive), plan.reduction) }
             }
         };
         match begun {
@@ -180,7 +243,7 @@ impl Job {
     pub(crate) fn test(&self, request: &mut Request) -> Result<Progress, OffloadError> {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
-            Err(TryLockError::WouldBlock) => return Ok(Progress::Under),
+            Err(TryLockError::WouldBlock) => return Ok(Progress::Unknown),
             Err(TryLockError::Poisoned(_)) => self.lock(),
         };
         if let Some(reason) = &state.failed {

@@ -28,6 +28,12 @@ pub(crate) struct Gather {
     operation: Option<Operation>,
 }
 
+/// An allgather of one byte.
+pub(crate) struct Vote {
+    oob: Oob,
+    operation: Option<Operation>,
+}
+
 /// Maximum length of one rank's block.
 const BYTES_MAX: usize = 1 << 26;
 
@@ -141,6 +147,19 @@ impl Gather {
                 .map(|(block, length)| block[..*length].to_vec())
                 .collect(),
         ))
+    }
+}
+
+impl Vote {
+    /// Starts the allgather of a rank's yes or no.
+    pub(crate) fn start(oob: Oob, yes: bool) -> Result<Self, ucc_status_t> {
+        let operation = Some(oob.start(vec![yes.into()])?);
+        Ok(Self { oob, operation })
+    }
+
+    /// The votes of all ranks, in rank order; `None` while one is missing.
+    pub(crate) fn poll(&mut self) -> Result<Option<Vec<u8>>, ucc_status_t> {
+        self.oob.test(&mut self.operation)
     }
 }
 

@@ -61,6 +61,12 @@ pub(crate) struct Caller<'a> {
     pub(crate) datatype_bytes: &'a [usize; DATATYPES],
 }
 
+/// Whether the caller starts the collective several times.
+pub(crate) fn is_persistent(args: &ucc_coll_args_t) -> bool {
+    let has_flags = args.mask & u64::from(b::UCC_COLL_ARGS_FIELD_FLAGS) != 0;
+    has_flags && args.flags & u64::from(b::UCC_COLL_ARGS_FLAG_PERSISTENT) != 0
+}
+
 /// Flags that request something other than a collective on buffers of this process.
 const FOREIGN: u64 = (b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS
     | b::UCC_COLL_ARGS_FLAG_SRC_MEMH_GLOBAL
@@ -120,6 +126,10 @@ impl<'a> Collective<'a> {
         };
         if has(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET) {
             return Err(Refused("an active set"));
+        }
+        // A tag matches calls that the ranks start in any order, and the numbers of calls do not.
+        if has(b::UCC_COLL_ARGS_FIELD_TAG) {
+            return Err(Refused("a tag"));
         }
         if flags & FOREIGN != 0 {
             return Err(Refused("memory handles of the caller"));
@@ -410,22 +420,40 @@ impl Reader<'_> {
         let element = self.element(info.datatype, info.mem_type)?;
         let size = self.caller.size;
         let mut side = self.none();
-        side.start = info.buffer.cast();
-        for rank in 0..size {
+        let mut places = vec![0; size];
+        let (mut first, mut end) = (i64::MAX, i64::MIN);
+        for (rank, place) in places.iter_mut().enumerate() {
             // SAFETY: the caller upholds the contract.
             let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
             // SAFETY: the same.
             let displacement =
-                unsafe { entry(info.displacements.cast(), rank, self.wide_displacements) };
-            let in_bytes = |number: u64| usize::try_from(number).ok()?.checked_mul(element);
-            side.counts[rank] = in_bytes(count).ok_or(TOO_LONG)?;
+                unsafe { signed(info.displacements.cast(), rank, self.wide_displacements) };
+            let count = usize::try_from(count).ok();
+            let count = count.and_then(|count| count.checked_mul(element));
+            side.counts[rank] = count.ok_or(TOO_LONG)?;
             if side.counts[rank] == 0 {
                 // The displacement of an empty block is ignored.
                 continue;
             }
-            side.displacements[rank] = in_bytes(displacement).ok_or(TOO_LONG)?;
-            let end = side.displacements[rank].checked_add(side.counts[rank]);
-            side.length = side.length.max(end.ok_or(TOO_LONG)?);
+            let bytes = i64::try_from(side.counts[rank]).map_err(|_| TOO_LONG)?;
+            let element = i64::try_from(element).map_err(|_| TOO_LONG)?;
+            *place = displacement.checked_mul(element).ok_or(TOO_LONG)?;
+            first = first.min(*place);
+            end = end.max(place.checked_add(bytes).ok_or(TOO_LONG)?);
+        }
+        // The side begins with its first block, which may lie before the buffer's address.
+        side.start = info.buffer.cast();
+        if first < end {
+            let distance = |place: i64| usize::try_from(place.checked_sub(first)?).ok();
+            side.length = distance(end).ok_or(TOO_LONG)?;
+            side.start = side
+                .start
+                .wrapping_offset(isize::try_from(first).map_err(|_| TOO_LONG)?);
+            for (rank, place) in places.into_iter().enumerate() {
+                if side.counts[rank] > 0 {
+                    side.displacements[rank] = distance(place).ok_or(TOO_LONG)?;
+                }
+            }
         }
         Ok(side)
     }
@@ -475,259 +503,18 @@ unsafe fn entry(array: *const u8, index: usize, wide: bool) -> u64 {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const BYTES: [usize; DATATYPES] = [1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 2, 4, 8, 2, 16, 8, 16, 32];
-    const INT32: ucc_datatype_t = 2 << 3;
-    const SRC: *mut u8 = 0x10000 as *mut u8;
-    const DST: *mut u8 = 0x20000 as *mut u8;
-
-    fn info(buffer: *mut u8, count: u64) -> ucc_coll_buffer_info_t {
-        ucc_coll_buffer_info_t {
-            buffer: buffer.cast(),
-            count,
-            datatype: INT32,
-            mem_type: b::UCC_MEMORY_TYPE_HOST,
-        }
-    }
-
-    fn info_v<T>(buffer: *mut u8, counts: &[T], displacements: &[T]) -> ucc_coll_buffer_info_v_t {
-        ucc_coll_buffer_info_v_t {
-            buffer: buffer.cast(),
-            counts: counts.as_ptr().cast_mut().cast(),
-            displacements: displacements.as_ptr().cast_mut().cast(),
-            datatype: INT32,
-            mem_type: b::UCC_MEMORY_TYPE_HOST,
-        }
-    }
-
-    fn args(kind: b::ucc_coll_type_t, flags: u32, root: u64) -> ucc_coll_args_t {
-        ucc_coll_args_t {
-            mask: b::UCC_COLL_ARGS_FIELD_FLAGS.into(),
-            coll_type: kind,
-            flags: flags.into(),
-            root,
-            ..Default::default()
-        }
-    }
-
-    fn any_plan(args: &ucc_coll_args_t, rank: usize) -> Result<Plan, Refused> {
-        let caller = Caller {
-            rank,
-            size: 3,
-            datatype_bytes: &BYTES,
-        };
-        // SAFETY: the tests' arrays have three entries.
-        unsafe { Plan::new(args, caller) }
-    }
-
-    fn plan(args: &ucc_coll_args_t, rank: usize) -> Result<Exchange, Refused> {
-        match any_plan(args, rank)? {
-            Plan::Exchange(exchange) => Ok(exchange),
-            Plan::Reduce(reduce) => panic!("{reduce:?}"),
-        }
-    }
-
-    /// Compares start, length, and (rank, count, displacement) of the non-empty blocks.
-    fn check(side: &Side, start: *mut u8, length: usize, blocks: &[(usize, usize, usize)]) {
-        let found: Vec<(usize, usize, usize)> = (0..)
-            .zip(side.counts.iter().zip(&side.displacements))
-            .filter(|(_, (count, _))| **count > 0)
-            .map(|(rank, (count, displacement))| (rank, *count, *displacement))
-            .collect();
-        assert_eq!(
-            (side.start, side.length, found.as_slice()),
-            (start, length, blocks)
-        );
-    }
-
-    fn empty(side: &Side) {
-        assert!(side.counts.iter().all(|count| *count == 0), "{side:?}");
-    }
-
-    #[test]
-    fn alltoall() {
-        let mut args = args(b::UCC_COLL_TYPE_ALLTOALL, 0, 0);
-        args.src.info = info(SRC, 6);
-        args.dst.info = info(DST, 6);
-        let all = [(0, 8, 0), (1, 8, 8), (2, 8, 16)];
-        let made = plan(&args, 1).expect("served");
-        check(&made.send, SRC, 24, &all);
-        check(&made.receive, DST, 24, &all);
-        assert!(!made.in_place);
-        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
-        let made = plan(&args, 1).expect("served");
-        check(&made.receive, DST, 24, &all);
-        empty(&made.send);
-        assert!(made.in_place);
-    }
-
-    #[test]
-    fn alltoallv_of_both_widths() {
-        let mut narrow = args(b::UCC_COLL_TYPE_ALLTOALLV, 0, 0);
-        narrow.src.info_v = info_v(SRC, &[1_u32, 0, 2], &[0_u32, u32::MAX, 5]);
-        narrow.dst.info_v = info_v(DST, &[0_u32, 0, 1], &[9_u32, 9, 9]);
-        let made = plan(&narrow, 0).expect("served");
-        check(&made.send, SRC, 28, &[(0, 4, 0), (2, 8, 20)]);
-        check(&made.receive, DST, 40, &[(2, 4, 36)]);
-        let flags = b::UCC_COLL_ARGS_FLAG_COUNT_64BIT | b::UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT;
-        let mut wide = args(b::UCC_COLL_TYPE_ALLTOALLV, flags, 0);
-        wide.src.info_v = info_v(SRC, &[1_u64, 0, 2], &[0_u64, u64::MAX, 5]);
-        wide.dst.info_v = info_v(DST, &[0_u64, 0, 1], &[9_u64, 9, 9]);
-        assert_eq!(plan(&wide, 0).expect("served"), made);
-        wide.src.info_v = info_v(SRC, &[u64::MAX, 0, 2], &[0_u64, 0, 5]);
-        assert_eq!(plan(&wide, 0), Err(TOO_LONG));
-    }
-
-    #[test]
-    fn allgather_and_in_place() {
-        let mut args = args(b::UCC_COLL_TYPE_ALLGATHER, 0, 0);
-        args.src.info = info(SRC, 2);
-        args.dst.info = info(DST, 6);
-        let made = plan(&args, 2).expect("served");
-        check(&made.send, SRC, 8, &[(0, 8, 0), (1, 8, 0), (2, 8, 0)]);
-        check(&made.receive, DST, 24, &[(0, 8, 0), (1, 8, 8), (2, 8, 16)]);
-        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
-        let made = plan(&args, 2).expect("served");
-        check(&made.send, DST.wrapping_add(16), 8, &[(0, 8, 0), (1, 8, 0)]);
-        check(&made.receive, DST, 24, &[(0, 8, 0), (1, 8, 8)]);
-        assert!(!made.in_place);
-    }
-
-    #[test]
-    fn allgatherv_in_place() {
-        let mut args = args(
-            b::UCC_COLL_TYPE_ALLGATHERV,
-            b::UCC_COLL_ARGS_FLAG_IN_PLACE,
-            0,
-        );
-        args.dst.info_v = info_v(DST, &[1_u32, 2, 0], &[0_u32, 4, 0]);
-        let made = plan(&args, 1).expect("served");
-        check(&made.send, DST.wrapping_add(16), 8, &[(0, 8, 0), (2, 8, 0)]);
-        check(&made.receive, DST, 24, &[(0, 4, 0)]);
-        empty(&plan(&args, 2).expect("served").send);
-    }
-
-    #[test]
-    fn bcast_has_one_side_at_each_rank() {
-        let mut args = args(b::UCC_COLL_TYPE_BCAST, 0, 1);
-        args.src.info = info(SRC, 2);
-        let root = plan(&args, 1).expect("served");
-        check(&root.send, SRC, 8, &[(0, 8, 0), (2, 8, 0)]);
-        empty(&root.receive);
-        let other = plan(&args, 0).expect("served");
-        check(&other.receive, SRC, 8, &[(1, 8, 0)]);
-        empty(&other.send);
-        args.root = 3;
-        assert!(plan(&args, 0).is_err());
-    }
-
-    #[test]
-    fn gather_and_scatter_with_and_without_a_copy_at_the_root() {
-        let mut gather = args(b::UCC_COLL_TYPE_GATHER, 0, 0);
-        gather.src.info = info(SRC, 2);
-        gather.dst.info = info(DST, 6);
-        check(
-            &plan(&gather, 2).expect("served").send,
-            SRC,
-            8,
-            &[(0, 8, 0)],
-        );
-        let all = [(0, 8, 0), (1, 8, 8), (2, 8, 16)];
-        check(&plan(&gather, 0).expect("served").receive, DST, 24, &all);
-        gather.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
-        let root = plan(&gather, 0).expect("served");
-        check(&root.receive, DST, 24, &all[1..]);
-        empty(&root.send);
-        let mut scatter = args(b::UCC_COLL_TYPE_SCATTERV, 0, 0);
-        scatter.src.info_v = info_v(SRC, &[1_u32, 2, 3], &[0_u32, 1, 3]);
-        scatter.dst.info = info(DST, 2);
-        let root = plan(&scatter, 0).expect("served");
-        check(&root.send, SRC, 24, &[(0, 4, 0), (1, 8, 4), (2, 12, 12)]);
-        scatter.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
-        let root = plan(&scatter, 0).expect("served");
-        check(&root.send, SRC, 24, &[(1, 8, 4), (2, 12, 12)]);
-        empty(&root.receive);
-        check(
-            &plan(&scatter, 1).expect("served").receive,
-            DST,
-            8,
-            &[(0, 8, 0)],
-        );
-    }
-
-    #[test]
-    fn what_is_not_served_is_refused() {
-        let refused = |change: &dyn Fn(&mut ucc_coll_args_t)| {
-            let mut args = args(b::UCC_COLL_TYPE_ALLTOALL, 0, 0);
-            args.src.info = info(SRC, 6);
-            args.dst.info = info(DST, 6);
-            change(&mut args);
-            plan(&args, 0).expect_err("refused").0
-        };
-        assert_eq!(
-            refused(&|args| args.src.info.datatype = 1),
-            "a generic datatype"
-        );
-        assert_eq!(
-            refused(&|args| args.dst.info.datatype = 99 << 3),
-            "a datatype of a newer UCC"
-        );
-        assert_eq!(
-            refused(&|args| args.dst.info.mem_type = 1),
-            "memory of another kind than the host's"
-        );
-        assert_eq!(
-            refused(&|args| args.mask |= u64::from(b::UCC_COLL_ARGS_FIELD_ACTIVE_SET)),
-            "an active set"
-        );
-        assert_eq!(
-            refused(&|args| args.flags = b::UCC_COLL_ARGS_FLAG_MEM_MAPPED_BUFFERS.into()),
-            "memory handles of the caller"
-        );
-        assert_eq!(
-            refused(&|args| args.coll_type = b::UCC_COLL_TYPE_FANIN),
-            "a collective that the component does not know"
-        );
-    }
-
-    #[test]
-    fn allreduce_of_known_datatypes_and_operations() {
-        let mut args = args(b::UCC_COLL_TYPE_ALLREDUCE, 0, 0);
-        args.src.info = info(SRC, 6);
-        args.dst.info = info(DST, 6);
-        args.op = b::UCC_OP_MAX;
-        let made = |args: &ucc_coll_args_t| match any_plan(args, 1) {
-            Ok(Plan::Reduce(reduce)) => Ok(reduce),
-            Ok(Plan::Exchange(exchange)) => panic!("{exchange:?}"),
-            Err(Refused(why)) => Err(why),
-        };
-        let mut expect = Reduce {
-            send: SRC,
-            receive: DST,
-            length: 24,
-            reduction: Reduction::new(Element::I32, Operation::Max).expect("defined"),
-        };
-        assert_eq!(made(&args), Ok(expect));
-        args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
-        expect.send = std::ptr::null_mut();
-        assert_eq!(made(&args), Ok(expect));
-        args.op = b::UCC_OP_AVG;
-        let computes = "a reduction that the services do not compute";
-        assert_eq!(made(&args), Err(computes));
-        args.op = b::UCC_OP_BOR;
-        args.dst.info.datatype = 12 << 3;
-        let has = "a reduction that its datatype does not have";
-        assert_eq!(made(&args), Err(has));
-        // Half precision, complex numbers, and 128 bits.
-        for number in [4, 9, 10, 13, 14, 15, 16, 17] {
-            args.dst.info.datatype = number << 3;
-            assert!(made(&args).is_err_and(|why| why.contains("datatype")));
-        }
-        args.flags = 0;
-        args.dst.info = info(DST, 5);
-        assert_eq!(made(&args), Err("buffers of two lengths or datatypes"));
+/// As [`entry`], for displacements: those of MPI are signed, and UCC passes their bits on.
+///
+/// # Safety
+/// The array has the entry.
+unsafe fn signed(array: *const u8, index: usize, wide: bool) -> i64 {
+    // SAFETY: the caller upholds the contract.
+    let bits = unsafe { entry(array, index, wide) };
+    match u32::try_from(bits) {
+        Ok(bits) if !wide => bits.cast_signed().into(),
+        _ => bits.cast_signed(),
     }
 }
+
+#[cfg(test)]
+mod tests;

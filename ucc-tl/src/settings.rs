@@ -59,6 +59,9 @@ pub(crate) struct Settings {
     pub(crate) score: u32,
 }
 
+/// Time after which a node without a service process has none, in seconds. The program starts without the offload then.
+const ABSENT_LIMIT_S: u64 = 2;
+
 /// Names of the collectives, and whether `all` includes them.
 const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
@@ -138,6 +141,8 @@ impl Settings {
         };
         served.retain(|served| !is_taken(served.kind));
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let connect_limit_s =
+            seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?;
         let client = ClientArgs {
             services: raw
                 .services
@@ -147,10 +152,12 @@ impl Settings {
                 .collect(),
             node: given(&raw.node),
             offload_config: given(&raw.config).map(Into::into),
-            connect_limit_s: Some(
-                seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?,
-            ),
-            offload_limit_s: Some(seconds(raw.limit_s).map_err(|why| option("LIMIT", why))?),
+            connect_limit_s: Some(connect_limit_s),
+            absent_limit_s: Some(connect_limit_s.min(ABSENT_LIMIT_S)),
+            offload_limit_s: Some(match raw.limit_s {
+                0.0 => 0,
+                limit => seconds(limit).map_err(|why| option("LIMIT", why))?,
+            }),
             secret_file: given(&raw.secret_file).map(Into::into),
             ..ClientArgs::default()
         }
@@ -163,6 +170,16 @@ impl Settings {
             fallback,
             score: raw.score,
         })
+    }
+
+    /// The default options with these services, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_services(services: &str) -> Self {
+        let raw = Raw {
+            services: services.to_owned(),
+            ..tests::raw()
+        };
+        Self::new(&raw, "").expect("valid")
     }
 
     /// The collectives that a team with invalid options would have served: those of the default list.
@@ -290,7 +307,7 @@ mod tests {
         assert_eq!(one_line("cannot read it"), "cannot read it");
     }
 
-    fn raw() -> Raw {
+    pub(super) fn raw() -> Raw {
         Raw {
             services: "127.0.0.1:1, 127.0.0.1:2".to_owned(),
             config: String::new(),
@@ -302,7 +319,7 @@ mod tests {
             fallback: "host".to_owned(),
             score: 100,
             connect_limit_s: 30.0,
-            limit_s: 60.0,
+            limit_s: 0.0,
         }
     }
 
@@ -312,6 +329,7 @@ mod tests {
         assert_eq!(settings.client.services, ["127.0.0.1:1", "127.0.0.1:2"]);
         assert_eq!(settings.served.len(), 10);
         assert_eq!(settings.client.scheme, Scheme::Stock);
+        assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
         assert_eq!(Settings::default_collectives(), settings.served);
         assert!(Settings::wanted(&raw()));
@@ -319,6 +337,16 @@ mod tests {
             services: String::new(),
             ..raw()
         }));
+    }
+
+    #[test]
+    fn a_collective_has_no_limit_unless_one_is_set() {
+        let limit = |limit_s| {
+            let raw = Raw { limit_s, ..raw() };
+            Settings::new(&raw, "").expect("valid").client.limit
+        };
+        assert_eq!(limit(0.0), None);
+        assert_eq!(limit(1.5), Some(Duration::from_secs(2)));
     }
 
     #[test]
@@ -378,10 +406,10 @@ mod tests {
         );
         check(
             Raw {
-                limit_s: 0.0,
+                limit_s: -1.0,
                 ..raw()
             },
-            "LIMIT: 0 s",
+            "LIMIT: -1 s",
         );
         check(
             Raw {

@@ -7,13 +7,13 @@ use crate::iface::{Object, allocate, free, own};
 use crate::job::Progress;
 use crate::layout::Layout;
 use crate::log;
-use crate::plan::{Caller, Plan, Refused};
+use crate::plan::{Caller, Plan, Refused, is_persistent};
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
 use std::ffi::c_void;
-use std::time::Instant;
-use xgvmi_offload::{OffloadError, Request};
+use std::time::{Duration, Instant};
+use xgvmi_offload::{Numbered, OffloadError, Patience, Request, Verdict};
 
 /// The component's state of a task, which follows UCC's part.
 pub(crate) struct TaskState {
@@ -21,8 +21,9 @@ pub(crate) struct TaskState {
     team: *mut c_void,
     kind: ucc_coll_type_t,
     plan: Plan,
+    call: Numbered,
     request: Option<Request>,
-    posted: Instant,
+    patience: Patience,
 }
 
 /// Initializes a collective: `ucc_base_coll_init_fn_t`.
@@ -67,12 +68,18 @@ pub(crate) unsafe extern "C" fn init(
         if let Some(reason) = joined.job.failed() {
             return refuse_after_failure(state, joined, args.coll_type, &reason);
         }
+        let number = joined.job.number(joined.communicator, is_persistent(args));
+        let call = match number {
+            Ok(call) => call,
+            Err(error) => return failed(state, args.coll_type, &error),
+        };
         let task = allocate(TaskState {
             team,
             kind: args.coll_type,
             plan,
+            call,
             request: None,
-            posted: Instant::now(),
+            patience: Patience::new(state.context().limit(), Instant::now()),
         });
         // SAFETY: newly allocated memory, and UCC's arguments.
         let status = unsafe { ucc.make_task(task, base_args, team) };
@@ -130,14 +137,10 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
             return b::UCC_ERR_NOT_SUPPORTED;
         };
         team.count_call();
-        state.posted = Instant::now();
+        state.patience = Patience::new(team.context().limit(), Instant::now());
         // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
         // registrations before the task's status reports the failure.
-        match unsafe {
-            joined
-                .job
-                .begin(joined.communicator, state.kind, &state.plan)
-        } {
+        match unsafe { joined.job.begin(&mut state.call, state.kind, &state.plan) } {
             Ok(request) => state.request = Some(request),
             Err(error) => return failed(team, state.kind, &error),
         }
@@ -167,21 +170,27 @@ unsafe extern "C" fn progress(task: *mut c_void) {
                 state.request = None;
                 b::UCC_OK
             }
-            Ok(Progress::Under) => {
-                let limit = team.context().limit();
-                if state.posted.elapsed() <= limit {
-                    return b::UCC_INPROGRESS;
+            Ok(Progress::Unknown) => b::UCC_INPROGRESS,
+            Ok(Progress::Under) => match state.patience.look(Instant::now()) {
+                Verdict::Wait => b::UCC_INPROGRESS,
+                Verdict::Warn(waited) => {
+                    if joined.job.may_warn() {
+                        warn(team, state.kind, waited);
+                    }
+                    b::UCC_INPROGRESS
                 }
-                let reason = format!(
-                    "rank {}: {} is not complete after {} s",
-                    team.rank,
-                    name_of(state.kind),
-                    limit.as_secs()
-                );
-                joined.job.abandon(&reason);
-                state.request = None;
-                failed(team, state.kind, &OffloadError::Failed(reason))
-            }
+                Verdict::GiveUp(limit) => {
+                    let reason = format!(
+                        "rank {}: {} is not complete after {} s (UCC_TL_XGVMI_LIMIT)",
+                        team.rank,
+                        name_of(state.kind),
+                        limit.as_secs()
+                    );
+                    joined.job.abandon(&reason);
+                    state.request = None;
+                    failed(team, state.kind, &OffloadError::Failed(reason))
+                }
+            },
             Err(error) => {
                 state.request = None;
                 failed(team, state.kind, &error)
@@ -190,6 +199,17 @@ unsafe extern "C" fn progress(task: *mut c_void) {
     });
     // SAFETY: a field of the task.
     unsafe { write(task, layout.task.status, status) };
+}
+
+/// Says that a collective takes long.
+fn warn(team: &TeamState, kind: ucc_coll_type_t, waited: Duration) {
+    log::warning!(
+        "rank {}: {} is not complete after {} s. The service processes are alive and all ranks are connected, so the rank \
+         waits on: has another rank of the team not started it? UCC_TL_XGVMI_LIMIT sets a limit",
+        team.rank,
+        name_of(kind),
+        waited.as_secs()
+    );
 }
 
 /// Frees a collective.

@@ -5,7 +5,7 @@ use crate::bindings::ucc_status_t;
 use crate::iface::ContextState;
 use crate::job::{Held, Job};
 use crate::log;
-use crate::oob::{Gather, Oob};
+use crate::oob::{Gather, Oob, Vote};
 use crate::refusals;
 use crate::settings::Fallback;
 use serde::{Deserialize, Serialize};
@@ -17,10 +17,14 @@ use std::time::{Duration, Instant};
 use xgvmi_offload::{Client, ClientOptions, Exchange};
 
 /// Version of the messages between the ranks.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
+
+/// Time limit for the ranks' agreement after a failure, if a collective has none: a rank that makes no further collective
+/// does not come.
+const AGREEMENT_LIMIT: Duration = Duration::from_secs(60);
 
 /// A team of the component.
 pub(crate) struct TeamState {
@@ -55,9 +59,17 @@ pub(crate) struct AfterFailure {
 }
 
 enum Stage {
+    /// Without a time limit once this process has a job: its ranks have the component, and one of them may come late.
     Introducing {
         gather: Gather,
-        until: Instant,
+        until: Option<Instant>,
+        /// Time of a warning about a rank that is late.
+        warn_at: Option<Instant>,
+    },
+    /// A rank that cannot join the job keeps all others from it.
+    Joining {
+        vote: Vote,
+        mine: Result<Joined, String>,
     },
     Connecting(Box<Connecting>),
     /// Complete. `joined` tells whether the team is served.
@@ -118,7 +130,7 @@ impl TeamState {
     /// Starts with the introductions if the team meets the requirements.
     pub(crate) fn new(context: Arc<ContextState>, rank: u32, size: u32, oob: Option<Oob>) -> Self {
         let stage = match oob {
-            Some(oob) if size > 1 => introduce(&context, oob),
+            Some(oob) if size > 1 => introduce(&context, rank, oob),
             _ => Stage::Over,
         };
         Self {
@@ -189,8 +201,20 @@ impl TeamState {
     fn advance(&self, stage: &mut MutexGuard<'_, Stage>) -> Result<bool, String> {
         match &mut **stage {
             Stage::Over => Ok(true),
-            Stage::Introducing { gather, until } => {
+            Stage::Introducing {
+                gather,
+                until,
+                warn_at,
+            } => {
                 let Some(all) = within(gather, *until)? else {
+                    if warn_at.take_if(|at| Instant::now() > *at).is_some() {
+                        log::warning!(
+                            "rank {} of a team of {} waits for a rank that has not begun to create the team: does each \
+                             process create one team at a time?",
+                            self.rank,
+                            self.size
+                        );
+                    }
                     return Ok(false);
                 };
                 if let Some(fallback) = strictest(&all) {
@@ -204,14 +228,11 @@ impl TeamState {
                         communicator,
                         members,
                     } => {
-                        let job = self
-                            .context
-                            .job(id)
-                            .ok_or("a job of this process is gone")?;
-                        job.add_communicator(communicator, &members)?;
-                        self.join(job, communicator);
-                        **stage = Stage::Over;
-                        Ok(true)
+                        let oob = self.oob.ok_or("the team has no out-of-band functions")?;
+                        let mine = self.prepare_to_join(id, communicator, &members);
+                        let vote = Vote::start(oob, mine.is_ok()).map_err(text_of)?;
+                        **stage = Stage::Joining { vote, mine };
+                        Ok(false)
                     }
                     Decision::Connect { id } => {
                         let settings = self.context.settings()?;
@@ -224,6 +245,23 @@ impl TeamState {
                         Ok(false)
                     }
                 }
+            }
+            Stage::Joining { vote, mine } => {
+                let votes = vote.poll();
+                let Some(votes) =
+                    votes.map_err(|s| format!("UCC's out-of-band allgather: {}", text_of(s)))?
+                else {
+                    return Ok(false);
+                };
+                let mine = std::mem::replace(mine, Err("the team has joined".to_owned()));
+                **stage = Stage::Over;
+                let Joined { job, communicator } = mine?;
+                if let Err(reason) = unanimous(&votes) {
+                    job.remove_communicator(communicator);
+                    return Err(reason);
+                }
+                self.join(job, communicator);
+                Ok(true)
             }
             Stage::Connecting(connecting) => {
                 let oob = self.oob.ok_or("the team has no out-of-band functions")?;
@@ -240,6 +278,21 @@ impl TeamState {
                 Ok(true)
             }
         }
+    }
+
+    /// Registers the team's communicator with the job.
+    fn prepare_to_join(
+        &self,
+        id: u128,
+        communicator: u32,
+        members: &[u32],
+    ) -> Result<Joined, String> {
+        let job = self
+            .context
+            .job(id)
+            .ok_or("a job of this process is gone")?;
+        job.add_communicator(communicator, members)?;
+        Ok(Joined { job, communicator })
     }
 
     fn join(&self, job: Arc<Job>, communicator: u32) {
@@ -291,10 +344,10 @@ impl TeamState {
                         Gather::start(oob, after.begun.to_le_bytes().to_vec()).map_err(text_of)?
                     }
                 };
-                let limit = self.context.settings()?.client.limit;
+                let limit = self.context.limit().unwrap_or(AGREEMENT_LIMIT);
                 let until = Instant::now() + limit;
                 let all = loop {
-                    match within(&mut gather, until) {
+                    match within(&mut gather, Some(until)) {
                         Ok(Some(all)) => break all,
                         Ok(None) => std::thread::yield_now(),
                         Err(_) => {
@@ -330,7 +383,7 @@ impl Drop for TeamState {
     }
 }
 
-fn introduce(context: &ContextState, oob: Oob) -> Stage {
+fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
     let (fault, agreement, limit) = match context.settings() {
         Ok(settings) => (
             refusals::earlier(settings),
@@ -339,30 +392,34 @@ fn introduce(context: &ContextState, oob: Oob) -> Stage {
         ),
         Err(fault) => (Some(fault), String::new(), FAULTY_LIMIT),
     };
+    let jobs: Vec<Membership> = context
+        .jobs()
+        .iter()
+        .filter(|job| job.failed().is_none())
+        .map(|job| Membership {
+            id: job.id,
+            rank: job.rank,
+            size: job.size,
+            // The first member numbers the communicator.
+            led: if rank == 0 { job.leader.reserve() } else { 0 },
+        })
+        .collect();
+    let until = jobs.is_empty().then(|| Instant::now() + limit);
     let introduction = Introduction {
         version: VERSION,
         fault,
         fallback: context.fallback(),
         agreement,
         id: random(),
-        jobs: context
-            .jobs()
-            .iter()
-            .filter(|job| job.failed().is_none())
-            .map(|job| Membership {
-                id: job.id,
-                rank: job.rank,
-                size: job.size,
-                led: job.led(),
-            })
-            .collect(),
+        jobs,
     };
     // Plain data without maps: the serialization cannot fail.
     let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
     match Gather::start(oob, bytes) {
         Ok(gather) => Stage::Introducing {
             gather,
-            until: Instant::now() + limit,
+            until,
+            warn_at: Some(Instant::now() + LATE_AFTER.max(limit)),
         },
         Err(status) => {
             log::warning!("UCC's out-of-band allgather: {}", text_of(status));
@@ -371,19 +428,32 @@ fn introduce(context: &ContextState, oob: Oob) -> Stage {
     }
 }
 
+/// Minimum time until a warning about a rank that is late at the creation of a team.
+const LATE_AFTER: Duration = Duration::from_secs(60);
+
 /// Time limit for the introductions of a rank with invalid options.
 const FAULTY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The blocks of all ranks, `None` while one is missing, or an error after the deadline.
-fn within(gather: &mut Gather, until: Instant) -> Result<Option<Vec<Vec<u8>>>, String> {
+fn within(gather: &mut Gather, until: Option<Instant>) -> Result<Option<Vec<Vec<u8>>>, String> {
     match gather.poll() {
         Err(status) => Err(format!("UCC's out-of-band allgather: {}", text_of(status))),
-        Ok(None) if Instant::now() > until => Err(
+        Ok(None) if until.is_some_and(|until| Instant::now() > until) => Err(
             "some ranks have not introduced themselves in time: is UCC_TL_XGVMI_SERVICES or UCC_TL_XGVMI_CONFIG set for \
              all of them, and the component installed on all nodes?"
                 .to_owned(),
         ),
         Ok(all) => Ok(all),
+    }
+}
+
+/// Whether all ranks can join the job.
+fn unanimous(votes: &[u8]) -> Result<(), String> {
+    match votes.iter().position(|vote| *vote == 0) {
+        None => Ok(()),
+        Some(rank) => Err(format!(
+            "rank {rank} cannot join the service job of the others"
+        )),
     }
 }
 
@@ -496,7 +566,7 @@ impl Connecting {
     fn poll(&mut self, oob: Oob, limit: Duration) -> Result<Option<Held>, String> {
         loop {
             if let Some((gather, until)) = &mut self.gather {
-                let Some(all) = within(gather, *until)? else {
+                let Some(all) = within(gather, Some(*until))? else {
                     return Ok(None);
                 };
                 self.gather = None;
@@ -563,6 +633,9 @@ fn random() -> u128 {
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     u128::from_ne_bytes(bytes)
 }
+
+#[cfg(test)]
+mod late;
 
 #[cfg(test)]
 mod tests {
@@ -632,6 +705,33 @@ mod tests {
                 assert!(seen.insert(communicator), "{communicator}");
             }
         }
+    }
+
+    #[test]
+    fn two_teams_that_are_created_at_once_get_two_numbers() {
+        // Rank 2 of the job is the first member of both teams, and introduces itself twice before either is decided.
+        let leader = crate::job::Leader::default();
+        let teams = [leader.reserve(), leader.reserve()]
+            .map(|led| decision(&[rank(&[(5, 2, led)]), rank(&[(5, 3, 0)])]));
+        let [
+            Decision::Join {
+                communicator: a, ..
+            },
+            Decision::Join {
+                communicator: b, ..
+            },
+        ] = teams
+        else {
+            panic!("{teams:?}");
+        };
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn one_rank_that_cannot_join_keeps_all_out() {
+        assert_eq!(unanimous(&[1, 1]), Ok(()));
+        let error = unanimous(&[1, 0, 1, 0]).unwrap_err();
+        assert!(error.contains("rank 1 cannot join"), "{error}");
     }
 
     #[test]

@@ -48,7 +48,9 @@ pub use budget::{Budget, Payer};
 pub use dialer::{Dialed, Dialer, Group};
 pub use error::{DaemonError, Result};
 pub use histogram::Histogram;
-pub use link::{FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach};
+pub use link::{
+    FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach, reach_within,
+};
 pub use listener::{accept_patiently, listen};
 pub use log::LogLevel;
 pub use memory::release_free_memory;

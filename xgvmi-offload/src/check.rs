@@ -12,6 +12,9 @@ use std::time::{Duration, Instant};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::pattern::Pattern;
 
+/// Time of the sleep in which a test kills rank 0.
+const STALL: Duration = Duration::from_secs(240);
+
 /// What a rank of the check is told.
 #[derive(Debug, Clone, Args)]
 pub struct CheckArgs {
@@ -139,7 +142,7 @@ pub fn run(args: &CheckArgs, mut print: impl FnMut(&str)) -> Result<()> {
             print(&format!("rank {}: round {round}", args.rank));
             if args.rank == 0 {
                 // The test kills this process during the sleep. The sleep is bounded in case no signal arrives.
-                std::thread::sleep(options.limit * 4);
+                std::thread::sleep(STALL);
             }
         }
         let start = Instant::now();

@@ -14,7 +14,7 @@ use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -61,7 +61,8 @@ pub(super) enum Frame {
     Abort(String),
     /// Rank to SP, SP to SP: the sender has finished without error.
     Bye,
-    /// SP to its ranks and to other SPs: the sender is alive.
+    /// SP to its ranks and to other SPs: the sender is alive. A rank sends it back, and gets no further one before: the
+    /// connection to a rank that reads nothing does not fill up.
     Beat,
 }
 
@@ -100,6 +101,8 @@ pub(super) struct Welcome {
     pub(super) silence_ms: u64,
     /// Number of announced keys that have an alias now.
     pub(super) accepted: u64,
+    /// Bytes that the outstanding calls of a communicator may keep at this SP.
+    pub(super) call_bytes: u64,
 }
 
 /// Addresses of an SP.
@@ -157,6 +160,7 @@ impl Frame {
                 put_address(&mut writer, &welcome.service);
                 writer.raw(&welcome.token.0).u64(welcome.direct_min);
                 writer.u64(welcome.silence_ms).u64(welcome.accepted);
+                writer.u64(welcome.call_bytes);
             }
             Self::Table(table) => {
                 writer.list(&table.services, put_address);
@@ -208,6 +212,7 @@ impl Frame {
                     direct_min: reader.u64()?,
                     silence_ms: reader.u64()?,
                     accepted: reader.u64()?,
+                    call_bytes: reader.u64()?,
                 };
                 reader.end()?;
                 Self::Welcome(welcome)
@@ -375,6 +380,7 @@ mod tests {
                 direct_min: 512,
                 silence_ms: 20_000,
                 accepted: 4,
+                call_bytes: 1 << 25,
             }),
             Frame::Table(Table {
                 services: vec![service.clone(), service],

@@ -99,6 +99,7 @@ mod tests {
         let collective = Collective {
             communicator: 1,
             sequence: 2,
+            start: 0,
             step: 0,
         };
         let block = |peer| Block {
@@ -169,6 +170,8 @@ mod tests {
                 collective,
                 rank: 1,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),
+                turn: Some(0),
+                open: 0,
                 length: 1 << 20,
                 members: vec![0, 1, 2],
                 send_memory: Some(export.clone()),

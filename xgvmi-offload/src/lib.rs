@@ -44,8 +44,8 @@ mod token;
 mod wire;
 
 pub use client::{
-    Client, ClientArgs, ClientOptions, ClientStats, CommunicatorId, Memory, Registered, Request,
-    Side,
+    Call, Client, ClientArgs, ClientOptions, ClientStats, CommunicatorId, Memory, Numbered,
+    Patience, Registered, Request, Side, Verdict,
 };
 pub use control::{PROTOCOL, RANKS_MAX};
 pub use error::{OffloadError, Result};

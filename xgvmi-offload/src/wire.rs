@@ -64,15 +64,25 @@ impl Kind {
     }
 }
 
-/// One call on one communicator. All members number the calls identically.
+/// One start of a call on one communicator. All members number the calls and the starts identically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Collective {
     /// The communicator's number. Its members agree on it.
     pub(super) communicator: u32,
-    /// Sequence number of the call on this communicator, starting at 0.
+    /// Number of the call on this communicator, starting at 0, in the order of the initialisations.
     pub(super) sequence: u32,
+    /// How often the call was started before. A persistent call starts several times, and the members may start two
+    /// persistent calls in different orders.
+    pub(super) start: u32,
     /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1.
     pub(super) step: u32,
+}
+
+impl Collective {
+    /// Whether this is step 1 of a window of an allreduce.
+    pub(super) fn is_scatter(self) -> bool {
+        self.step % 2 == 1
+    }
 }
 
 impl std::fmt::Display for Collective {
@@ -82,6 +92,9 @@ impl std::fmt::Display for Collective {
             "call {} on communicator {}",
             self.sequence, self.communicator
         )?;
+        if self.start > 0 {
+            write!(f, ", start {}", self.start)?;
+        }
         match self.step {
             0 => Ok(()),
             step => write!(f, ", step {step}"),
@@ -174,6 +187,11 @@ pub(super) struct HostReduce {
     pub(super) collective: Collective,
     pub(super) rank: u32,
     pub(super) reduction: Reduction,
+    /// Count of the allreduces that the rank has started on this communicator before, the same at all members. `None` for
+    /// a persistent call: the members may start those in different orders.
+    pub(super) turn: Option<u32>,
+    /// Number of earlier ordinary allreduces on this communicator that are not complete at the rank.
+    pub(super) open: u32,
     /// Length of the vector in bytes.
     pub(super) length: u64,
     /// The communicator's ranks, by their numbers in the job. All members use the same order.
@@ -449,6 +467,8 @@ impl HostReduce {
         let mut writer = Writer::default();
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).u32(element).u32(operation);
+        writer.u32(self.turn.is_some().into());
+        writer.u32(self.turn.unwrap_or_default()).u32(self.open);
         writer.u64(self.length);
         writer.list(&self.members, |writer, member| {
             writer.u32(*member);
@@ -464,6 +484,9 @@ impl HostReduce {
         let (collective, rank) = (get_collective(&mut reader)?, reader.u32()?);
         let reduction = Reduction::from_codes(reader.u32()?, reader.u32()?);
         let reduction = reduction.ok_or_else(|| reader.fault("with an unknown operation"))?;
+        let has_turn = reader.u32()? != 0;
+        let turn = Some(reader.u32()?).filter(|_| has_turn);
+        let open = reader.u32()?;
         let length = reader.u64()?;
         if !length.is_multiple_of(reduction.element_size() as u64) {
             return Err(reader.fault("with a part of an element"));
@@ -472,6 +495,8 @@ impl HostReduce {
             collective,
             rank,
             reduction,
+            turn,
+            open,
             length,
             members: reader.list(4, Reader::u32)?,
             send_memory: get_export(&mut reader)?.map(ExportRef::to_export),
@@ -603,13 +628,14 @@ pub(super) const PART_BYTES: usize = 32;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u32(collective.communicator).u32(collective.sequence);
-    writer.u32(collective.step);
+    writer.u32(collective.start).u32(collective.step);
 }
 
 fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
     Ok(Collective {
         communicator: reader.u32()?,
         sequence: reader.u32()?,
+        start: reader.u32()?,
         step: reader.u32()?,
     })
 }

@@ -177,6 +177,11 @@ impl Waiting {
         self.senders.entry(sender).or_default();
     }
 
+    /// Bytes of the waiting messages of all senders.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Number of messages of unexpected senders.
     pub(super) fn strangers(&self) -> u64 {
         self.strangers

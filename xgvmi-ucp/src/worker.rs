@@ -166,6 +166,12 @@ impl Worker {
         self.inner.waiting.borrow_mut().take(wanted)
     }
 
+    /// Bytes of the messages that [`Worker::take`] can return.
+    #[must_use]
+    pub fn waiting_bytes(&self) -> usize {
+        self.inner.waiting.borrow().bytes()
+    }
+
     /// Keeps the buffer of a message that has been handled, for a later message.
     pub fn reuse(&self, message: Message) {
         self.inner.waiting.borrow_mut().reuse(message.data);

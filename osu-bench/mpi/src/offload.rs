@@ -112,6 +112,7 @@ impl Offload {
             node: offload.node.clone(),
             offload_config: offload.config.clone(),
             connect_limit_s: offload.connect_limit_s,
+            absent_limit_s: None,
             offload_limit_s: offload.limit_s,
             offload_spin_us: offload.spin_us,
             secret_file: offload.secret.clone(),

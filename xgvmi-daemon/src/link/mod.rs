@@ -15,7 +15,7 @@ use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
 
@@ -401,6 +401,12 @@ impl Link {
         self.stream.as_raw_fd()
     }
 
+    /// The peer's address.
+    #[must_use]
+    pub fn peer_ip(&self) -> Option<IpAddr> {
+        self.stream.peer_addr().ok().map(|address| address.ip())
+    }
+
     /// Queues a frame of any class.
     fn put(&mut self, class: Class, body: &[u8]) -> Result<(), LinkError> {
         let sealed = match self.trust {
@@ -628,14 +634,32 @@ impl Class {
 /// # Errors
 /// The error of the last attempt.
 pub fn reach(address: &str, limit: Duration) -> io::Result<TcpStream> {
-    let end = Instant::now() + limit;
+    reach_within(address, limit, limit)
+}
+
+/// As [`reach`]. Gives up after `absent_limit` if the answer is that nothing listens there, or that no such host exists.
+///
+/// # Errors
+/// The error of the last attempt.
+pub fn reach_within(
+    address: &str,
+    limit: Duration,
+    absent_limit: Duration,
+) -> io::Result<TcpStream> {
+    let start = Instant::now();
     loop {
-        let left = end.saturating_duration_since(Instant::now());
+        let left = limit.saturating_sub(start.elapsed());
         let error = match connect_once(address, left.max(RETRY)) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
-        if error.kind() == io::ErrorKind::InvalidInput || left <= RETRY {
+        let is_over = match error.kind() {
+            io::ErrorKind::InvalidInput => true,
+            // The peer may exist: its queue of callers is full, or the network drops packets.
+            io::ErrorKind::TimedOut => left <= RETRY,
+            _ => left.min(absent_limit.saturating_sub(start.elapsed())) <= RETRY,
+        };
+        if is_over {
             return Err(error);
         }
         std::thread::sleep(RETRY);

@@ -249,6 +249,34 @@ fn nobody_there_is_an_error_within_the_limit() {
 }
 
 #[test]
+fn a_peer_that_is_absent_has_a_limit_of_its_own() {
+    let port = {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").port()
+    };
+    // Without its own limit, this test takes an hour.
+    let error = reach_within(
+        &format!("127.0.0.1:{port}"),
+        Duration::from_secs(3600),
+        2 * RETRY,
+    );
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn a_peer_that_starts_late_is_reached() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound");
+    drop(listener);
+    let late = std::thread::spawn(move || reach_within(&address.to_string(), LIMIT, LIMIT));
+    // The port is free, so this succeeds; an attempt before it is refused.
+    let listener = TcpListener::bind(address).expect("free");
+    late.join().expect("no panic").expect("reached");
+    drop(listener);
+}
+
+#[test]
 fn a_reason_of_a_stranger_forges_no_log() {
     let (mut left, right) = sockets();
     let mut right =

@@ -1,220 +1,127 @@
 //! One call, from its arguments to its completion.
 
-use super::state::{Client, LIVE_MAX, Live, arguments};
-use super::types::{CommunicatorId, Memory, Request, Side};
+use super::state::{Client, Communicator, Held, Live, arguments};
+use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
+use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, Collective, Export, HostArrive, HostFin, HostReduce, Kind};
+use crate::wire::{Block, HostFin, Kind};
 use std::rc::Rc;
 use std::time::Instant;
-use xgvmi_ucp::MappedRange;
-use xgvmi_ucp::buffer::Buffer;
 
 impl Client {
-    /// # Safety
-    /// As for [`Client::alltoallv`]. `copy` is the send buffer if this client allocated it.
-    pub(super) unsafe fn begin(
+    /// Numbers a call that starts later.
+    ///
+    /// # Errors
+    /// [`OffloadError::Arguments`] if there is no such communicator.
+    pub fn number(
         &mut self,
         communicator: CommunicatorId,
+        is_persistent: bool,
+    ) -> Result<Numbered> {
+        Ok(self
+            .group(communicator.0)?
+            .number(communicator, is_persistent))
+    }
+
+    /// # Safety
+    /// As for [`Client::alltoallv`]. In place, `send` has the blocks and the buffer of `receive`.
+    pub(super) unsafe fn begin(
+        &mut self,
+        call: Call<'_>,
         send: Side<'_>,
         receive: Side<'_>,
-        copy: Option<Buffer>,
+        in_place: bool,
     ) -> Result<Request> {
-        let (collective, members) = self.next_call(communicator)?;
+        self.check()?;
+        let members = Rc::clone(&self.group(call.communicator())?.members);
         let sends = blocks("send", &members, &send)?;
         let receives = blocks("receive", &members, &receive)?;
         check_apart(&receives)?;
-        let mut mapped = Vec::new();
-        // SAFETY: the caller upholds the contract.
-        let send_memory = unsafe { self.export(&send, &mut mapped) }?;
-        // SAFETY: the same.
-        let receive_memory = unsafe { self.export(&receive, &mut mapped) }?;
-        // SAFETY: the caller upholds the contract; blocks() has checked that each block is inside the memory.
-        let short = unsafe { self.short_blocks(&send) };
-        let arrive = HostArrive {
-            collective,
-            rank: self.rank,
-            send_memory,
-            receive_memory,
-            sends,
-            receives,
-            short,
+        let work = Work::Exchange {
+            send: Part {
+                area: area(&send.memory),
+                blocks: sends,
+            },
+            receive: Part {
+                area: area(&receive.memory),
+                blocks: receives,
+            },
+            in_place,
         };
-        let (start, length) = receive.memory.range();
-        let live = Live {
-            is_done: false,
-            mapped,
-            receive: start,
-            receive_length: length,
-            copy,
-        };
-        self.enter(collective, live, Kind::HostArrive, arrive.to_bytes())
+        self.enter(call, receive.memory.range(), work)
     }
 
     /// # Safety
     /// As for [`Client::allreduce`].
     pub(super) unsafe fn begin_reduce(
         &mut self,
-        communicator: CommunicatorId,
+        call: Call<'_>,
         send: Option<Memory<'_>>,
         receive: Memory<'_>,
         reduction: Reduction,
     ) -> Result<Request> {
-        let (collective, members) = self.next_call(communicator)?;
+        self.check()?;
+        let communicator = call.communicator();
+        let is_persistent = call.is_persistent();
+        let members = Rc::clone(&self.group(communicator)?.members);
         let (start, length) = receive.range();
-        let (from, send_length) = send.as_ref().map_or((start, length), Memory::range);
+        let (_, send_length) = send.as_ref().map_or((start, length), Memory::range);
         if send_length != length || !length.is_multiple_of(reduction.element_size()) {
             return Err(arguments(format!(
                 "vectors of {send_length} and {length} bytes of elements of {} bytes",
                 reduction.element_size()
             )));
         }
-        let mut mapped = Vec::new();
-        let (mut send_memory, mut receive_memory, mut short) = (None, None, Vec::new());
-        if length >= self.direct_min {
-            // SAFETY: the caller upholds the contract.
-            receive_memory = Some(unsafe { self.export_memory(&receive, &mut mapped) }?);
-            if let Some(send) = &send {
-                // SAFETY: the same.
-                send_memory = Some(unsafe { self.export_memory(send, &mut mapped) }?);
-            }
-        } else if length > 0 {
-            // SAFETY: the caller guarantees `length` readable bytes, to which no thread writes during the call.
-            short = unsafe { std::slice::from_raw_parts(from, length) }.to_vec();
-        }
-        let message = HostReduce {
-            collective,
-            rank: self.rank,
+        let turn = self.group(communicator)?.turn(is_persistent);
+        let work = Work::Reduce {
+            send: send.as_ref().map(area),
+            receive: area(&receive),
             reduction,
-            length: length as u64,
-            members: members.to_vec(),
-            send_memory,
-            receive_memory,
-            short,
+            turn,
+            members,
         };
-        let live = Live {
-            is_done: false,
-            mapped,
-            receive: start,
-            receive_length: length,
-            copy: None,
-        };
-        self.enter(collective, live, Kind::HostReduce, message.to_bytes())
+        self.enter(call, (start, length), work)
     }
 
-    /// The next call of a communicator, and its members.
-    fn next_call(&self, communicator: CommunicatorId) -> Result<(Collective, Rc<[u32]>)> {
-        self.check()?;
-        if self.live.len() >= LIVE_MAX {
-            return Err(arguments(format!(
-                "{LIVE_MAX} calls under way are the most"
-            )));
-        }
-        let group = self
-            .communicators
-            .get(&communicator.0)
-            .ok_or_else(|| arguments(format!("there is no communicator {}", communicator.0)))?;
-        let collective = Collective {
-            communicator: communicator.0,
-            sequence: group.next,
-            step: 0,
-        };
-        Ok((collective, Rc::clone(&group.members)))
+    /// A communicator with members.
+    fn group(&mut self, communicator: u32) -> Result<&mut Communicator> {
+        self.communicators
+            .get_mut(&communicator)
+            .ok_or_else(|| arguments(format!("there is no communicator {communicator}")))
     }
 
-    /// Sends a call to the SP.
+    /// Starts a call, or lets it wait.
     fn enter(
         &mut self,
-        collective: Collective,
-        live: Live,
-        kind: Kind,
-        data: Vec<u8>,
+        call: Call<'_>,
+        (receive, receive_length): (*mut u8, usize),
+        work: Work,
     ) -> Result<Request> {
+        let (collective, is_persistent) = match call {
+            Call::Next(id) => (self.group(id.0)?.number(id, false).start(), false),
+            Call::Numbered(call) => (call.start(), call.is_persistent),
+        };
+        let cost = work.cost(self.window, self.direct_min);
+        let live = Live {
+            is_done: false,
+            is_persistent,
+            has_turn: false,
+            cost,
+            receive,
+            receive_length,
+            held: Held::default(),
+        };
         self.live.insert(collective, live);
-        if let Some(group) = self.communicators.get_mut(&collective.communicator) {
-            group.next = group.next.wrapping_add(1);
-        }
-        let token = self.to_service.0.to_vec();
-        match self.endpoint.send(kind as u16, token, data) {
-            Ok(request) => self.sends.push(request),
-            Err(error) => return Err(self.fail(error.to_string(), true)),
-        }
+        self.waiting.push(Prepared {
+            collective,
+            is_persistent,
+            cost,
+            work,
+        });
+        self.start_waiting()?;
         self.progress()?;
         Ok(Request { collective })
-    }
-
-    /// Registers the memory of one side if one of its blocks is long enough for a device read.
-    ///
-    /// # Safety
-    /// As for [`Client::alltoallv`].
-    pub(super) unsafe fn export(
-        &mut self,
-        side: &Side<'_>,
-        mapped: &mut Vec<MappedRange>,
-    ) -> Result<Option<Export>> {
-        if side.counts.iter().all(|count| *count < self.direct_min) {
-            return Ok(None);
-        }
-        // SAFETY: the caller upholds the contract.
-        unsafe { self.export_memory(&side.memory, mapped) }.map(Some)
-    }
-
-    /// Registers and exports memory that is not registered.
-    ///
-    /// # Safety
-    /// As for [`Client::alltoallv`].
-    unsafe fn export_memory(
-        &mut self,
-        memory: &Memory<'_>,
-        mapped: &mut Vec<MappedRange>,
-    ) -> Result<Export> {
-        let (start, length) = memory.range();
-        let packed = match memory {
-            Memory::Registered(registered) => registered.packed.clone(),
-            Memory::Temporary { .. } => {
-                // SAFETY: the caller upholds the contract.
-                let (range, packed) = unsafe { self.map(start, length) }?;
-                mapped.push(range);
-                packed
-            }
-        };
-        Ok(Export {
-            address: start.addr() as u64,
-            length: length as u64,
-            packed,
-        })
-    }
-
-    /// # Safety
-    /// As for [`MappedRange::new`].
-    pub(super) unsafe fn map(
-        &mut self,
-        start: *mut u8,
-        length: usize,
-    ) -> Result<(MappedRange, Vec<u8>)> {
-        let begin = Instant::now();
-        // SAFETY: the caller upholds the contract.
-        let range = unsafe { MappedRange::new(&self.context, start, length) }?;
-        let packed = range.export()?.to_vec();
-        self.numbers.registration += begin.elapsed();
-        self.numbers.registrations += 1;
-        Ok((range, packed))
-    }
-
-    /// # Safety
-    /// Each block of `side` is inside its memory, and that memory is readable.
-    pub(super) unsafe fn short_blocks(&self, side: &Side<'_>) -> Vec<u8> {
-        let (start, _) = side.memory.range();
-        let mut short = Vec::new();
-        for (count, displacement) in side.counts.iter().zip(side.displacements) {
-            if *count > 0 && *count < self.direct_min {
-                // SAFETY: the block is inside the memory, see above.
-                let block = unsafe { start.add(*displacement) };
-                // SAFETY: the block is readable, and no thread writes to it during the call.
-                short.extend_from_slice(unsafe { std::slice::from_raw_parts(block, *count) });
-            }
-        }
-        short
     }
 
     /// Makes progress, and completes the calls whose completion has arrived.
@@ -241,6 +148,7 @@ impl Client {
                 return Err(self.fail(error.to_string(), true));
             }
         }
+        self.start_waiting()?;
         let mut index = 0;
         while let Some(request) = self.sends.get(index) {
             match request.test() {
@@ -285,15 +193,60 @@ impl Client {
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, length) };
         }
         let start = Instant::now();
-        for range in live.mapped.drain(..) {
+        let Held { mapped, bounces } = std::mem::take(&mut live.held);
+        for range in mapped {
             range.unmap()?;
         }
-        live.copy = None;
+        for bounce in bounces {
+            // SAFETY: the buffer belongs to the call until now, and the SP has delivered all its blocks.
+            unsafe { bounce.copy_back(live.receive) };
+            self.bounced -= bounce.memory.len();
+        }
         live.is_done = true;
+        if live.has_turn
+            && let Some(group) = self.communicators.get_mut(&fin.collective.communicator)
+        {
+            group.open -= 1;
+        }
+        self.waiting
+            .over(fin.collective, live.is_persistent, live.cost);
         self.numbers.deregistration += start.elapsed();
         self.numbers.calls += 1;
         self.numbers.aliases = fin.aliases;
         Ok(())
+    }
+}
+
+/// The bytes of the blocks that travel in the message.
+///
+/// # Safety
+/// Each block is inside its buffer, is readable, and no thread writes to it now.
+pub(super) unsafe fn short_blocks(part: &Part, direct_min: u64) -> Vec<u8> {
+    let mut short = Vec::new();
+    for block in &part.blocks {
+        if block.length > 0 && block.length < direct_min {
+            let number = |number: u64| usize::try_from(number).expect("inside the buffer");
+            // SAFETY: the caller upholds the contract.
+            let at = unsafe { part.area.start.add(number(block.offset)) };
+            // SAFETY: the same.
+            let bytes = unsafe { std::slice::from_raw_parts(at, number(block.length)) };
+            short.extend_from_slice(bytes);
+        }
+    }
+    short
+}
+
+/// A buffer as a call keeps it.
+fn area(memory: &Memory<'_>) -> Area {
+    let (start, length) = memory.range();
+    let packed = match memory {
+        Memory::Registered(registered) => Some(registered.packed.clone()),
+        Memory::Temporary { .. } => None,
+    };
+    Area {
+        start,
+        length,
+        packed,
     }
 }
 

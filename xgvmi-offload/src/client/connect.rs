@@ -3,6 +3,8 @@
 
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
+use super::waiting::Waiting;
+use super::window::Window;
 use crate::control::{
     FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
 };
@@ -15,11 +17,11 @@ use crate::token::Token;
 use crate::wire::{Export, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
-use xgvmi_daemon::{Link, LinkError, poll, pollfd};
+use xgvmi_daemon::{Link, LinkError, poll, pollfd, reach_within};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 
@@ -96,6 +98,8 @@ pub(super) fn connect(
     let welcomes = all(admitted_all)?;
     let mut admitted = admitted?;
     let table = tabulate(&welcomes)?;
+    let call_bytes = welcomes.iter().map(|welcome| welcome.call_bytes);
+    let call_bytes = call_bytes.min().unwrap_or(0);
 
     let made_ready = make_ready(options, &mut admitted, rank, address, &table);
     all(share(exchange, &met(&made_ready, |()| ()))?)?;
@@ -119,6 +123,10 @@ pub(super) fn connect(
     communicators.insert(0, Communicator::new((0..size).collect()));
     Ok(Client {
         live: HashMap::new(),
+        waiting: Waiting::new(usize::try_from(call_bytes).unwrap_or(usize::MAX)),
+        window: Window::new(&table),
+        bounced: 0,
+        unregistrable: VecDeque::new(),
         sends: Vec::new(),
         endpoint,
         worker,
@@ -258,8 +266,10 @@ fn admit(
     let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
     worker.expect(token.0);
     let secret = options.secret.as_ref();
-    let mut link =
-        Link::connect(address, options.connect_limit, FRAMES, secret).map_err(|error| {
+    let mut link = reach_within(address, options.connect_limit, options.absent_limit)
+        .map_err(LinkError::Io)
+        .and_then(|stream| Link::calling(stream, FRAMES, secret))
+        .map_err(|error| {
             OffloadError::Failed(format!("cannot reach the service at {address}: {error}"))
         })?;
     let hello = Frame::Hello(Hello {
@@ -433,6 +443,7 @@ fn make_ready(
         if let Some(body) = admitted.link.take().map_err(gone)? {
             match Frame::parse(&body).map_err(|bad| OffloadError::message(address, &bad))? {
                 Frame::Ready => ready = true,
+                Frame::Beat => admitted.link.send(&Frame::Beat.to_bytes()).map_err(gone)?,
                 Frame::Abort(reason) => return Err(OffloadError::Failed(reason)),
                 _ => {}
             }

@@ -2,14 +2,22 @@
 
 mod call;
 mod connect;
+mod launch;
 mod options;
+mod patience;
+mod spans;
 mod state;
 mod types;
+mod waiting;
+mod window;
 
 pub(crate) use connect::tabulate;
 pub use options::{ClientArgs, ClientOptions};
+pub use patience::{Patience, Verdict};
 pub use state::Client;
-pub use types::{ClientStats, CommunicatorId, Memory, Registered, Request, Side};
+pub use types::{Call, ClientStats, CommunicatorId, Memory, Numbered, Registered, Request, Side};
+#[cfg(test)]
+pub(crate) use window::Window;
 
 use super::control::Frame;
 use super::error::{OffloadError, Result};
@@ -19,7 +27,6 @@ use state::{Communicator, arguments};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{LinkError, poll, pollfd};
-use xgvmi_ucp::buffer::Buffer;
 
 /// Interval between checks of the SP's connection in a program that only calls `test`. Each check is a system call.
 const LINK_CHECK: Duration = Duration::from_millis(1);
@@ -120,7 +127,8 @@ impl Client {
     /// Starts an alltoallv: member `i` receives block `i` of `send`, and its block for this rank goes to block `i` of
     /// `receive`.
     ///
-    /// All members of the communicator call it. They issue the calls of each communicator in the same order. Receive
+    /// All members of the communicator call it. They number the calls of each communicator in the same order: at the start,
+    /// or earlier by [`Client::number`]. Beyond a number of calls under way, further ones wait at the rank. Receive
     /// blocks must not overlap each other or the send buffer (see [`Client::alltoallv_in_place`]).
     ///
     /// # Errors
@@ -130,46 +138,31 @@ impl Client {
     /// # Safety
     /// Until the call completes or the client is dropped, both ranges are mapped memory of this process, no thread
     /// writes to the send buffer, and no thread accesses the receive buffer.
-    pub unsafe fn alltoallv(
+    pub unsafe fn alltoallv<'c>(
         &mut self,
-        communicator: CommunicatorId,
+        call: impl Into<Call<'c>>,
         send: Side<'_>,
         receive: Side<'_>,
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
-        unsafe { self.begin(communicator, send, receive, None) }
+        unsafe { self.begin(call.into(), send, receive, false) }
     }
 
     /// As [`Client::alltoallv`] with `MPI_IN_PLACE`: the blocks to send lie at the positions of the blocks to receive.
-    /// The call registers and sends a copy of the buffer.
+    /// The call registers and sends a copy of the blocks.
     ///
     /// # Errors
-    /// As for [`Client::alltoallv`], and when memory is exhausted.
+    /// As for [`Client::alltoallv`].
     ///
     /// # Safety
     /// As for [`Client::alltoallv`].
-    pub unsafe fn alltoallv_in_place(
+    pub unsafe fn alltoallv_in_place<'c>(
         &mut self,
-        communicator: CommunicatorId,
+        call: impl Into<Call<'c>>,
         receive: Side<'_>,
     ) -> Result<Request> {
-        let (start, length) = receive.memory.range();
-        if length == 0 {
-            // SAFETY: the caller upholds the contract.
-            return unsafe { self.begin(communicator, receive, receive, None) };
-        }
-        let copy = Buffer::untouched(length)
-            .map_err(|error| OffloadError::io("the copy of a buffer in place", error))?;
-        let to = copy.as_ptr().cast_mut();
-        // SAFETY: both sides hold `length` bytes: the caller guarantees the source, the mapping above is the target. A
-        // new mapping overlaps no other.
-        unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), to, length) };
-        let send = Side {
-            memory: Memory::Temporary { start: to, length },
-            ..receive
-        };
-        // SAFETY: the caller upholds the contract; the call keeps the copy.
-        unsafe { self.begin(communicator, send, receive, Some(copy)) }
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin(call.into(), receive, receive, true) }
     }
 
     /// Starts an allreduce: each member's receive buffer gets the reduction of all send buffers, element by element. All
@@ -181,15 +174,15 @@ impl Client {
     ///
     /// # Safety
     /// As for [`Client::alltoallv`]. The buffers are one and the same (pass `None`) or do not overlap.
-    pub unsafe fn allreduce(
+    pub unsafe fn allreduce<'c>(
         &mut self,
-        communicator: CommunicatorId,
+        call: impl Into<Call<'c>>,
         send: Option<Memory<'_>>,
         receive: Memory<'_>,
         reduction: Reduction,
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
-        unsafe { self.begin_reduce(communicator, send, receive, reduction) }
+        unsafe { self.begin_reduce(call.into(), send, receive, reduction) }
     }
 
     /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.
@@ -216,33 +209,48 @@ impl Client {
     /// Waits until the call is complete.
     ///
     /// # Errors
-    /// [`OffloadError::Failed`] when the job has failed. A wait beyond the limit fails the job for all ranks.
+    /// [`OffloadError::Failed`] when the job has failed. A wait beyond the limit, if the options set one, fails the job
+    /// for all ranks. Otherwise a line on standard error says at times that the call takes long.
     pub fn wait(&mut self, mut request: Request) -> Result<()> {
         let start = Instant::now();
+        let mut patience = Patience::new(self.limit, start);
         loop {
             if self.test(&mut request)? {
                 return Ok(());
             }
-            let waited = start.elapsed();
-            if waited < self.spin {
+            let now = Instant::now();
+            if now - start < self.spin {
                 std::hint::spin_loop();
                 continue;
             }
-            if waited > self.limit {
-                let reason = format!(
-                    "rank {}: {} is not complete after {} s",
+            match patience.look(now) {
+                Verdict::Wait => {}
+                Verdict::Warn(waited) => eprintln!(
+                    "rank {}: {} is not complete after {} s; the service at {} is alive, so the rank goes on waiting for \
+                     the other ranks (offload-limit-s sets a limit)",
                     self.rank,
                     request.collective,
-                    self.limit.as_secs()
-                );
-                return Err(self.fail(reason, true));
+                    waited.as_secs(),
+                    self.service
+                ),
+                Verdict::GiveUp(limit) => {
+                    let reason = format!(
+                        "rank {}: {} is not complete after {} s",
+                        self.rank,
+                        request.collective,
+                        limit.as_secs()
+                    );
+                    return Err(self.fail(reason, true));
+                }
             }
             if self.arm()? {
                 let mut fds = [
                     pollfd(self.worker.event_fd(), libc::POLLIN),
                     self.link.pollfd(),
                 ];
-                let left = self.limit.saturating_sub(waited).min(LOOK_AGAIN);
+                let left = patience
+                    .left()
+                    .map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
                 poll(&mut fds, Some(left)).map_err(|error| OffloadError::io("poll", error))?;
                 if fds[1].revents != 0 {
                     self.listen()?;
@@ -262,6 +270,7 @@ impl Client {
             registration_us: micros(self.numbers.registration),
             deregistration_us: micros(self.numbers.deregistration),
             registrations: self.numbers.registrations,
+            bounced_bytes: self.numbers.bounced_bytes,
             announced_aliases: self.numbers.announced_aliases,
             host_hits: pool.map(|stats| stats.pool_hits),
             host_misses: pool.map(|stats| stats.pool_misses),

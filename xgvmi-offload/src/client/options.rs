@@ -22,8 +22,10 @@ pub struct ClientOptions {
     pub scheme: Scheme,
     /// Maximum time to connect.
     pub connect_limit: Duration,
-    /// Maximum time of a collective.
-    pub limit: Duration,
+    /// Maximum time until an SP listens: the end of the attempts that its host, or the network, refuses.
+    pub absent_limit: Duration,
+    /// Maximum time to wait for a collective; `None` for no limit.
+    pub limit: Option<Duration>,
     /// Time to poll before a wait sleeps.
     pub spin: Duration,
     /// The secret. The SPs must have the same one.
@@ -47,7 +49,10 @@ pub struct ClientArgs {
     /// Time limit for connecting to the SPs [default: 30].
     #[arg(long, value_name = "S")]
     pub connect_limit_s: Option<u64>,
-    /// Time limit of an offloaded collective [default: 60].
+    /// Time limit until the SP of this rank listens [default: that of the connect].
+    #[arg(long, value_name = "S")]
+    pub absent_limit_s: Option<u64>,
+    /// Time limit of the wait for an offloaded collective; 0 for none [default: 0].
     #[arg(long, value_name = "S")]
     pub offload_limit_s: Option<u64>,
     /// Poll for this long before sleeping; costs a core [default: 0].
@@ -69,6 +74,7 @@ struct ClientFile {
     sp: Vec<String>,
     nodes: BTreeMap<String, Node>,
     connect_limit_s: Option<u64>,
+    absent_limit_s: Option<u64>,
     offload_limit_s: Option<u64>,
     offload_spin_us: Option<u64>,
     secret_file: Option<PathBuf>,
@@ -114,22 +120,29 @@ impl ClientArgs {
         let seconds = |name, flag: Option<u64>, file: Option<u64>, default| {
             within(name, flag.or(file).unwrap_or(default), 1..=86_400).map(Duration::from_secs)
         };
+        let connect_limit = seconds(
+            "connect-limit-s",
+            self.connect_limit_s,
+            file.connect_limit_s,
+            30,
+        )?;
         Ok(ClientOptions {
             services,
             node,
             scheme,
-            connect_limit: seconds(
-                "connect-limit-s",
-                self.connect_limit_s,
-                file.connect_limit_s,
-                30,
+            connect_limit,
+            absent_limit: seconds(
+                "absent-limit-s",
+                self.absent_limit_s,
+                file.absent_limit_s,
+                connect_limit.as_secs(),
             )?,
-            limit: seconds(
+            limit: within(
                 "offload-limit-s",
-                self.offload_limit_s,
-                file.offload_limit_s,
-                60,
-            )?,
+                self.offload_limit_s.or(file.offload_limit_s).unwrap_or(0),
+                0..=86_400,
+            )
+            .map(|limit| (limit > 0).then_some(Duration::from_secs(limit)))?,
             spin: Duration::from_micros(within(
                 "offload-spin-us",
                 self.offload_spin_us.or(file.offload_spin_us).unwrap_or(0),
@@ -177,7 +190,7 @@ mod tests {
         let check = |args: ClientArgs, expect: &[&str]| {
             let options = args.options(Scheme::Stock).expect("valid");
             assert_eq!(options.services, expect);
-            assert_eq!(options.limit, Duration::from_secs(5));
+            assert_eq!(options.limit, Some(Duration::from_secs(5)));
         };
         check(args(&file, "n0"), &["a:1"]);
         check(args(&file, "n1"), &["b:1", "b:2"]);
@@ -186,6 +199,18 @@ mod tests {
             ..args(&file, "n1")
         };
         check(flags, &["c:1"]);
+    }
+
+    #[test]
+    fn a_collective_has_no_limit_unless_one_is_set() {
+        let limit = |text: &str| {
+            let options = args(&file(text), "n0").options(Scheme::Stock);
+            options.expect("valid").limit
+        };
+        assert_eq!(limit("sp = ['a:1']"), None);
+        assert_eq!(limit("sp = ['a:1']\noffload-limit-s = 0"), None);
+        let limit = limit("sp = ['a:1']\noffload-limit-s = 7");
+        assert_eq!(limit, Some(Duration::from_secs(7)));
     }
 
     #[test]

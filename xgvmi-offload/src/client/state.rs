@@ -1,19 +1,20 @@
 //! State of a client, and its failures.
 
+use super::spans::Piece;
+use super::types::{CommunicatorId, Numbered};
+use super::waiting::Waiting;
+use super::window::Window;
 use crate::control::Frame;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::token::Token;
 use crate::wire::Collective;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operation, Worker};
-
-/// Maximum number of outstanding calls of a rank. Each holds two registrations and, at the SP, two imports.
-pub(super) const LIVE_MAX: usize = 1024;
 
 /// Interval between checks whether the pool has grown.
 const KEYS_LOOK: Duration = Duration::from_millis(100);
@@ -25,6 +26,13 @@ pub struct Client {
     // The fields drop in this order: outstanding calls before the objects they use, the connection before its worker,
     // the worker before its context.
     pub(super) live: HashMap<Collective, Live>,
+    /// Calls of `live` that have not started at the SP.
+    pub(super) waiting: Waiting,
+    pub(super) window: Window,
+    /// Bytes of the memory of all calls' bounces.
+    pub(super) bounced: usize,
+    /// Ranges whose registration has failed, the last ones. UCX logs an error for each failure.
+    pub(super) unregistrable: VecDeque<(usize, usize)>,
     pub(super) sends: Vec<Operation>,
     pub(super) endpoint: Endpoint,
     pub(super) worker: Worker,
@@ -44,7 +52,7 @@ pub struct Client {
     pub(super) rank: u32,
     pub(super) direct_min: usize,
     pub(super) communicators: HashMap<u32, Communicator>,
-    pub(super) limit: Duration,
+    pub(super) limit: Option<Duration>,
     pub(super) spin: Duration,
     /// Longest silence of the SP, as the SP reported it.
     pub(super) silence_max: Duration,
@@ -58,18 +66,40 @@ pub struct Client {
 pub(super) struct Communicator {
     pub(super) members: Rc<[u32]>,
     pub(super) next: u32,
+    /// Number of ordinary allreduces that have started.
+    pub(super) turns: u32,
+    /// Number of ordinary allreduces that are under way at the SP.
+    pub(super) open: u32,
 }
 
 /// An outstanding call.
 #[derive(Debug)]
 pub(super) struct Live {
     pub(super) is_done: bool,
-    /// Registered by the call and released at its end.
-    pub(super) mapped: Vec<MappedRange>,
+    pub(super) is_persistent: bool,
+    /// Whether it is an ordinary allreduce under way at the SP.
+    pub(super) has_turn: bool,
+    /// Bytes that the call takes at an SP, about.
+    pub(super) cost: usize,
     pub(super) receive: *mut u8,
     pub(super) receive_length: usize,
-    /// The send buffer of an in-place call.
-    pub(super) copy: Option<Buffer>,
+    /// What the call has registered. It is empty while the call waits.
+    pub(super) held: Held,
+}
+
+/// Registrations and memory of a call, which are released at its end. The fields drop in this order.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pub(super) mapped: Vec<MappedRange>,
+    pub(super) bounces: Vec<Bounce>,
+}
+
+/// Memory of the client that stands for a side's own memory during a call.
+#[derive(Debug)]
+pub(super) struct Bounce {
+    pub(super) memory: Buffer,
+    /// The ranges of the receive buffer to which the memory's bytes go at the end; empty for a send buffer.
+    pub(super) back: Vec<Piece>,
 }
 
 #[derive(Debug, Default)]
@@ -78,19 +108,26 @@ pub(super) struct Numbers {
     pub(super) registration: Duration,
     pub(super) deregistration: Duration,
     pub(super) registrations: u64,
+    pub(super) bounced_bytes: u64,
     pub(super) calls: u64,
     pub(super) announced_aliases: u64,
     pub(super) aliases: Option<(u64, u64)>,
 }
 
 impl Client {
-    /// Reads the control connection. The SP sends nothing but beats unless the job has failed.
+    /// Reads the control connection. The SP sends nothing but beats unless the job has failed, and no further beat before
+    /// the answer to the last one.
     pub(super) fn listen(&mut self) -> Result<()> {
         self.link_checked = Instant::now();
         let taken = loop {
             match self.link.flush().and_then(|()| self.link.take()) {
                 Ok(Some(body)) => match Frame::parse(&body) {
-                    Ok(Frame::Beat) => self.heard = self.link_checked,
+                    Ok(Frame::Beat) => {
+                        self.heard = self.link_checked;
+                        if let Err(error) = self.link.send(&Frame::Beat.to_bytes()) {
+                            break Err(error);
+                        }
+                    }
                     parsed => break Ok(Some(parsed)),
                 },
                 Ok(None) => break Ok(None),
@@ -173,10 +210,89 @@ impl Communicator {
         Self {
             members: members.into(),
             next: 0,
+            turns: 0,
+            open: 0,
+        }
+    }
+
+    /// Numbers a call.
+    pub(super) fn number(&mut self, id: CommunicatorId, is_persistent: bool) -> Numbered {
+        let sequence = self.next;
+        self.next = sequence.wrapping_add(1);
+        Numbered {
+            communicator: id.0,
+            sequence,
+            starts: 0,
+            is_persistent,
+        }
+    }
+
+    /// The turn of an allreduce that starts.
+    pub(super) fn turn(&mut self, is_persistent: bool) -> Option<u32> {
+        if is_persistent {
+            return None;
+        }
+        let turn = self.turns;
+        self.turns = turn.wrapping_add(1);
+        Some(turn)
+    }
+}
+
+impl Numbered {
+    /// The next start of the call.
+    pub(super) fn start(&mut self) -> Collective {
+        let start = self.starts;
+        self.starts = start.wrapping_add(1);
+        Collective {
+            communicator: self.communicator,
+            sequence: self.sequence,
+            start,
+            step: 0,
         }
     }
 }
 
 pub(super) fn arguments(text: String) -> OffloadError {
     OffloadError::Arguments(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn persistent_calls_match_by_number_in_any_order_of_their_starts() {
+        let mut starts = [Vec::new(), Vec::new()];
+        for (rank, starts) in starts.iter_mut().enumerate() {
+            let mut communicator = Communicator::new(vec![0, 1]);
+            let id = CommunicatorId(5);
+            let mut a = communicator.number(id, true);
+            let mut b = communicator.number(id, true);
+            // One rank starts A first, the other one B.
+            let calls = if rank == 0 {
+                [&mut a, &mut b]
+            } else {
+                [&mut b, &mut a]
+            };
+            for call in calls {
+                starts.push(call.start());
+            }
+            starts.push(a.start());
+            starts.push(communicator.number(id, false).start());
+        }
+        starts[1].swap(0, 1);
+        assert_eq!(starts[0], starts[1]);
+        let numbers: Vec<(u32, u32)> = starts[0]
+            .iter()
+            .map(|start| (start.sequence, start.start))
+            .collect();
+        assert_eq!(numbers, [(0, 0), (1, 0), (0, 1), (2, 0)]);
+    }
+
+    #[test]
+    fn ordinary_allreduces_have_turns_and_persistent_ones_have_none() {
+        let mut communicator = Communicator::new(vec![0, 1]);
+        let turns = [false, true, false].map(|is_persistent| communicator.turn(is_persistent));
+        assert_eq!(turns, [Some(0), None, Some(1)]);
+    }
 }

@@ -12,6 +12,50 @@ impl CommunicatorId {
     pub const WORLD: Self = Self(0);
 }
 
+/// A call that has its number and has not started. The members of a communicator number their calls in the same order, and
+/// the numbers match them.
+#[derive(Debug)]
+pub struct Numbered {
+    pub(super) communicator: u32,
+    pub(super) sequence: u32,
+    pub(super) starts: u32,
+    pub(super) is_persistent: bool,
+}
+
+/// The call of a communicator that starts.
+#[derive(Debug)]
+pub enum Call<'a> {
+    /// The next call: it gets its number now.
+    Next(CommunicatorId),
+    /// A call that [`Client::number`](super::Client::number) has numbered.
+    Numbered(&'a mut Numbered),
+}
+
+impl Call<'_> {
+    pub(super) fn communicator(&self) -> u32 {
+        match self {
+            Self::Next(id) => id.0,
+            Self::Numbered(call) => call.communicator,
+        }
+    }
+
+    pub(super) fn is_persistent(&self) -> bool {
+        matches!(self, Self::Numbered(call) if call.is_persistent)
+    }
+}
+
+impl From<CommunicatorId> for Call<'_> {
+    fn from(communicator: CommunicatorId) -> Self {
+        Self::Next(communicator)
+    }
+}
+
+impl<'a> From<&'a mut Numbered> for Call<'a> {
+    fn from(call: &'a mut Numbered) -> Self {
+        Self::Numbered(call)
+    }
+}
+
 /// Counters of a client since it connected. The difference of two snapshots covers the calls between them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[non_exhaustive]
@@ -26,6 +70,8 @@ pub struct ClientStats {
     pub deregistration_us: f64,
     /// Buffers that calls registered and exported.
     pub registrations: u64,
+    /// Bytes that calls copied because their memory could not be registered, or has its blocks far from each other.
+    pub bounced_bytes: u64,
     /// Aliases that the SP created for this rank's announced keys by the time of the connect.
     pub announced_aliases: u64,
     /// Exports of this process that took a free key of the pool; `None` without the library.

@@ -1,6 +1,6 @@
 //! Actions that the ledger requests, and the errors that it returns.
 
-use crate::wire::{Collective, Delivered};
+use crate::wire::{Blocks, Collective, Delivered};
 
 /// Index of a call.
 pub(super) type CallId = usize;
@@ -18,6 +18,20 @@ pub(super) struct Buffers<'a> {
     pub(super) base: u64,
     /// The packed key of the send buffer; empty without one.
     pub(super) key: &'a [u8],
+}
+
+/// The receive side of a rank that enters a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Receives<'a> {
+    Now(Blocks<'a>),
+    /// It follows when this number of blocks is on offer.
+    Later(usize),
+}
+
+impl<'a> From<Blocks<'a>> for Receives<'a> {
+    fn from(blocks: Blocks<'a>) -> Self {
+        Self::Now(blocks)
+    }
 }
 
 /// A block that the device reads. Every block copies this structure several times, so it is small.
@@ -45,6 +59,14 @@ pub(super) enum Action {
     Offer { to: u32, message: Vec<u8> },
     /// All blocks of a received offer are delivered: drop its keys and send DPU_FIN. The index is free now.
     Finish { offer: OfferId, key: OfferKey },
+    /// All blocks for a rank that [`Receives::Later`] has announced are on offer: give it its receive side.
+    Gathered { call: CallId, local: usize },
+    /// All blocks for a rank in step 1 of an allreduce are there. Its own blocks may still be in use.
+    Received {
+        call: CallId,
+        collective: Collective,
+        local: usize,
+    },
     /// A rank's call is complete: release its buffers and send HOST_FIN. The seat is free now.
     Complete {
         call: CallId,
@@ -97,11 +119,5 @@ pub(super) enum Wrong {
         service: u32,
         offer: u64,
         what: &'static str,
-    },
-    #[error("{count} {what} at once; the most is {max}")]
-    Full {
-        what: &'static str,
-        count: usize,
-        max: usize,
     },
 }

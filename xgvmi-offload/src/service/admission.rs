@@ -19,6 +19,10 @@ use xgvmi_ucp::InboxLimits;
 /// Time limit for a connection to another SP. That SP is already listening: its ranks have connected to it.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
+/// Share of the memory for calls that those of one communicator may keep. Ranks let further calls wait. The rest is for other
+/// communicators, other jobs, and the segments of allreduces.
+const WINDOWS: usize = 32;
+
 /// A refusal: a short name for the counters, and the message.
 type Refusal = (&'static str, String);
 
@@ -232,6 +236,7 @@ impl<F: Fabric> Sp<F> {
             direct_min: self.options.direct_min,
             silence_ms: u64::try_from(silence).expect("an hour at the most"),
             accepted,
+            call_bytes: (self.options.call_bytes_max / WINDOWS) as u64,
         };
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("rank {}", hello.rank);
@@ -327,8 +332,15 @@ impl<F: Fabric> Sp<F> {
             Err(error) => return self.refuse(id, "io", &format!("no random number: {error}")),
         };
         self.caller_joined(id, peer.job);
+        let entry = self.jobs.get(&peer.job);
+        let name = entry.and_then(|entry| name_in_table(entry, peer.index));
         if let Some(connection) = self.connections.get_mut(id) {
-            connection.name = format!("service {} ({})", peer.index, connection.name);
+            // The port of a caller says nothing. The table names the address; until it comes, the host is known.
+            connection.name = name.unwrap_or_else(|| {
+                let host = connection.link.peer_ip();
+                let host = host.map_or_else(|| "a host".to_owned(), |ip| ip.to_string());
+                format!("service {} of {host}", peer.index)
+            });
             connection.role = Role::Service {
                 job: peer.job,
                 index: peer.index,
@@ -402,6 +414,13 @@ impl<F: Fabric> Sp<F> {
                 "service {index} has called, and is to be called by this one, service {me}"
             )));
         }
+        for (index, connection) in &entry.services {
+            if let Some(connection) = self.connections.get_mut(*connection)
+                && let Some(name) = name_in_table(entry, *index)
+            {
+                connection.name = name;
+            }
+        }
         let Some((_, table)) = entry.job.table() else {
             return Ok(());
         };
@@ -424,11 +443,10 @@ impl<F: Fabric> Sp<F> {
             let Some(entry) = self.jobs.get_mut(&id) else {
                 continue;
             };
-            let Some((me, table)) = entry.job.table() else {
+            let Some((me, _)) = entry.job.table() else {
                 continue;
             };
-            let name = table.services.get(index as usize);
-            let name = format!("service {index} ({})", name.map_or("", |of| &of.tcp));
+            let name = name_in_table(entry, index).unwrap_or_else(|| format!("service {index}"));
             let secret = entry.secret.clone();
             let called = stream.map_err(LinkError::Io).and_then(|stream| {
                 let token = Token::random()?;
@@ -464,6 +482,13 @@ impl<F: Fabric> Sp<F> {
             .find(|(failed, _)| *failed == job)
             .map(|(_, reason)| reason.clone())
     }
+}
+
+/// The name of an SP of the table: its index, and the address at which it listens.
+fn name_in_table<F: Fabric>(entry: &Entry<F>, index: u32) -> Option<String> {
+    let (_, table) = entry.job.table()?;
+    let service = table.services.get(index as usize)?;
+    Some(format!("service {index} ({})", service.tcp))
 }
 
 #[cfg(test)]

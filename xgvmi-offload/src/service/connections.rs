@@ -72,6 +72,8 @@ pub(super) struct Connection {
     pub(super) heard: Instant,
     /// Frames since the last timer check.
     pub(super) frames: u32,
+    /// The rank has not answered the last beat.
+    pub(super) is_asked: bool,
     /// Whether a thread creates aliases of the rank's later keys, and the keys that came meanwhile.
     pub(super) more: Option<Option<Vec<u8>>>,
     address: Option<IpAddr>,
@@ -192,6 +194,7 @@ impl Connections {
             since: now,
             heard: now,
             frames: 0,
+            is_asked: false,
             more: None,
             address,
             writes,

@@ -110,6 +110,7 @@ impl<F: Fabric> Sp<F> {
                 }
             }
             (Speaker::Service(..), Frame::Beat) => {}
+            (Speaker::Rank(..), Frame::Beat) if self.is_answer(id) => {}
             (Speaker::Rank(job, _) | Speaker::Service(job, _), Frame::Abort(reason)) => {
                 self.fail(job, &reason, Some(id));
             }
@@ -118,6 +119,12 @@ impl<F: Fabric> Sp<F> {
                 self.break_off(id, "unexpected", &reason);
             }
         }
+    }
+
+    /// Whether a rank's beat is the answer to one of this SP.
+    fn is_answer(&mut self, id: ConnectionId) -> bool {
+        let connection = self.connections.get_mut(id);
+        connection.is_some_and(|connection| std::mem::take(&mut connection.is_asked))
     }
 
     /// Refuses a peer that violates the protocol. If the peer belongs to a job, the job fails.

@@ -12,6 +12,8 @@ pub(super) struct Participant {
     pub(super) receives_left: usize,
     /// Unfinished offers that contain blocks of this rank.
     pub(super) offers_left: usize,
+    /// Whether [`Action::Received`](super::actions::Action::Received) has been requested.
+    pub(super) is_told: bool,
     /// The short blocks that have arrived.
     pub(super) short: Option<Box<Short>>,
 }

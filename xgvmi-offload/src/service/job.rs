@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
-use xgvmi_ucp::{InboxBudget, InboxLimits, Message};
+use xgvmi_ucp::{InboxLimits, Message};
 
 /// Maximum time for the operations of a failed job to end. UCX ends them itself after their connections are closed.
 const SHUT_LIMIT: Duration = Duration::from_secs(2);
@@ -21,6 +21,12 @@ const SHUT_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of UCX progress steps and messages of one job before the next job has its turn.
 const PROGRESS_MAX: u32 = 256;
 const MESSAGES_MAX: u32 = 256;
+
+/// Number of calls that the ranks of a job enter before the next job has its turn. Each takes device calls.
+const ENTRIES_MAX: u32 = 16;
+
+/// Waiting bytes of a job beyond which no more is received. The messages of all ranks of a call may end together.
+const INBOX_TURN: usize = 4 << 20;
 
 /// Maximum number of SPs of a job: an SP has a TCP connection and an endpoint to each of the others.
 const SERVICES_MAX: usize = 1 << 13;
@@ -35,8 +41,6 @@ pub(super) struct Job<F: Fabric> {
     pub(super) size: u32,
     pub(super) scheme: Scheme,
     limits: Limits,
-    /// The bytes of all jobs' waiting messages.
-    budget: InboxBudget,
     greetings: Greetings<F>,
     ranks: BTreeMap<u32, Peer<F::Peer>>,
     services: Vec<F::Peer>,
@@ -50,6 +54,14 @@ pub(super) struct Job<F: Fabric> {
     shared: Option<Shared<F>>,
     worker: F::Worker,
     transport: F,
+}
+
+/// What a job has done in its turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Progress {
+    pub(super) happened: bool,
+    /// Number of calls that its ranks have entered.
+    pub(super) entries: u32,
 }
 
 /// A rank that this SP serves.
@@ -80,13 +92,11 @@ impl<F: Fabric> Job<F> {
         limits: Limits,
         inbox: InboxLimits,
     ) -> Result<Self> {
-        let budget = inbox.budget.clone();
         let (transport, worker) = F::open(library, hello.scheme, inbox)?;
         Ok(Self {
             size: hello.size,
             scheme: hello.scheme,
             limits,
-            budget,
             greetings: Greetings::new(),
             ranks: BTreeMap::new(),
             services: Vec::new(),
@@ -215,7 +225,7 @@ impl<F: Fabric> Job<F> {
             from_ranks,
             services,
         };
-        let mut mover = Mover::new(peers, self.limits, self.budget.clone());
+        let mut mover = Mover::new(peers, self.limits);
         for (index, token) in &self.from_services {
             mover.expect_service(*index, *token);
         }
@@ -317,22 +327,29 @@ impl<F: Fabric> Job<F> {
         Ok(())
     }
 
-    /// Makes progress; returns true when something happened.
-    pub(super) fn progress(&mut self) -> Result<bool> {
+    /// Makes progress.
+    pub(super) fn progress(&mut self) -> Result<Progress> {
         let mut busy = false;
-        // The limits leave time for other jobs when one job floods its SP.
+        // The limits leave time for other jobs when one job floods its SP. Waiting messages are handled before others are
+        // received: they never wait for later ones.
         for _ in 0..PROGRESS_MAX {
-            if !self.worker.progress() {
+            if self.worker.waiting_bytes() > INBOX_TURN || !self.worker.progress() {
                 break;
             }
             busy = true;
         }
         let may_have_ended = busy;
+        let mut entries = 0;
         for _ in 0..MESSAGES_MAX {
+            if entries >= ENTRIES_MAX {
+                break;
+            }
             let Some(message) = self.worker.take()? else {
                 break;
             };
             busy = true;
+            let kind = Kind::from_id(message.id);
+            entries += u32::from(matches!(kind, Some(Kind::HostArrive | Kind::HostReduce)));
             self.receive(&message)?;
             self.worker.reuse(message);
         }
@@ -345,7 +362,10 @@ impl<F: Fabric> Job<F> {
             }
             busy |= shared.mover.act(&self.transport)?;
         }
-        Ok(busy)
+        Ok(Progress {
+            happened: busy,
+            entries,
+        })
     }
 
     /// Call this when there is no other work: sends data that was held back for aggregation. Returns true if there was
@@ -369,6 +389,21 @@ impl<F: Fabric> Job<F> {
         self.shared
             .as_ref()
             .map_or(0, |shared| shared.mover.bytes())
+    }
+
+    /// Bytes of memory that no call of the job uses, for later allreduces.
+    pub(super) fn free_bytes(&self) -> usize {
+        self.shared
+            .as_ref()
+            .map_or(0, |shared| shared.mover.free_bytes())
+    }
+
+    /// Returns this memory to the system.
+    pub(super) fn drop_free(&mut self) -> Result<()> {
+        match &mut self.shared {
+            Some(shared) => shared.mover.drop_free(&self.transport),
+            None => Ok(()),
+        }
     }
 
     /// Queue lengths.
@@ -507,3 +542,6 @@ fn check_table(table: &Table, size: u32, unique: u64) -> Result<u32> {
 fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
 }
+
+#[cfg(test)]
+mod tests;

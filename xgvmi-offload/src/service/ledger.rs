@@ -8,6 +8,9 @@
 //! collective that these destinations must complete first. Within one collective all ranks eventually arrive, whatever
 //! else waits.
 //!
+//! Step 1 of a window of an allreduce has no such limit. Its receivers may wait until the blocks of all members are on
+//! offer before they take memory. With a limit, two SPs could wait for each other's next offer.
+//!
 //! Blocks of several ranks for the same SP share one offer when they are available together: offers wait until all
 //! ranks of this SP have entered the call, or until [`Ledger::settle`] reports that there is no other work. Each saved
 //! message avoids one send, one wake-up and one answer.
@@ -20,7 +23,7 @@ mod charge;
 mod newcomers;
 mod placing;
 
-use super::actions::{Action, Buffers, CallId, OfferId, Transfer, Wrong};
+use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
 use super::slots::Slots;
@@ -29,13 +32,6 @@ use crate::wire::{Blocks, Collective, Record};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
-
-/// Maximum number of pairs of a local rank and a call that it is in. A client's own limit is far below.
-const PARTICIPANTS_MAX: usize = 1 << 16;
-
-/// Maximum number of offered blocks whose ranks have not arrived. Each source offers one block to each destination per
-/// call.
-const PARKED_MAX: usize = 1 << 22;
 
 /// Maximum number of blocks that become ready to be read before earlier ones are read; one offer or one rank may exceed it.
 /// A ready block takes several times the memory of a block in its message or of a parked one.
@@ -73,7 +69,6 @@ pub(super) struct Ledger {
     /// The call of the last message. Several messages of a call usually follow each other.
     last: Option<(Collective, CallId)>,
     states: Slab<Call>,
-    participants: usize,
     parked: usize,
     offers: Slab<Incoming>,
     /// Sent offers. The lower half of an offer's number is its index, and the upper half counts all offers.
@@ -131,6 +126,12 @@ struct Call {
 enum Seat {
     /// Blocks that wait for the rank's arrival.
     Absent(Vec<BlockRef>),
+    /// The rank's own blocks are on offer. Blocks for it wait until all of them are on offer, and for its receive side.
+    Gathering {
+        waiting: Vec<BlockRef>,
+        expected: usize,
+        offers_left: usize,
+    },
     Present(Participant),
     Left,
 }
@@ -179,7 +180,6 @@ impl Ledger {
             calls: Map::default(),
             last: None,
             states: Slab::new(),
-            participants: 0,
             parked: 0,
             offers: Slab::new(),
             outgoing: Slab::new(),
@@ -258,11 +258,10 @@ impl Ledger {
                 }
             }
             Action::Complete { call, .. } => {
-                self.participants -= 1;
                 self.states[*call].present -= 1;
                 self.forget_if_over(*call);
             }
-            Action::Offer { .. } => {}
+            Action::Offer { .. } | Action::Gathered { .. } | Action::Received { .. } => {}
         }
     }
 
@@ -279,14 +278,15 @@ impl Ledger {
 
     /// A local rank has entered a call. Returns the call's index and the rank's local number. `short` is the data of
     /// the short blocks among `sends`, in order.
-    pub(super) fn arrive(
+    pub(super) fn arrive<'a>(
         &mut self,
         collective: Collective,
         rank: u32,
-        (sends, receives): (Blocks<'_>, Blocks<'_>),
+        (sends, receives): (Blocks<'_>, impl Into<Receives<'a>>),
         short: &[u8],
         buffers: Buffers<'_>,
     ) -> Result<(CallId, usize), Wrong> {
+        let receives = receives.into();
         let wrong = |what| Wrong::Rank {
             rank,
             collective,
@@ -296,12 +296,20 @@ impl Ledger {
             .local(rank)
             .ok_or_else(|| wrong("it is not this service's"))?;
         // Memory follows the number of blocks.
-        if sends.len().max(receives.len()) > self.service_of.len() {
+        let expected = match receives {
+            Receives::Now(blocks) => blocks.len(),
+            Receives::Later(count) => count,
+        };
+        if sends.len().max(expected) > self.service_of.len() {
             return Err(wrong("it has more blocks than the job has ranks"));
         }
-        let slots =
-            Slots::new(receives).ok_or_else(|| wrong("it expects two blocks from one rank"))?;
-        full("calls", self.participants, PARTICIPANTS_MAX)?;
+        let slots = match receives {
+            Receives::Now(blocks) => {
+                let slots = Slots::new(blocks);
+                Some(slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?)
+            }
+            Receives::Later(_) => None,
+        };
         let call = self.call(collective);
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));
@@ -311,18 +319,42 @@ impl Ledger {
             Blocks::Wide(records) => self.send(call, rank, records, short, buffers),
         }
         .map_err(wrong)?;
-        let participant = Participant {
-            receives_left: slots.len(),
-            slots,
-            offers_left: targets,
-            short: None,
+        let received = match receives {
+            Receives::Now(blocks) => blocks.bytes(),
+            Receives::Later(_) => 0,
         };
-        self.keep_rank(call, sends.bytes() + receives.bytes() + short.len());
+        self.keep_rank(call, sends.bytes() + received + short.len());
         let state = &mut self.states[call];
-        let seat = std::mem::replace(&mut state.seats[local], Seat::Present(participant));
+        let seat = &mut state.seats[local];
+        let waiting = match seat {
+            Seat::Absent(waiting) => std::mem::take(waiting),
+            _ => Vec::new(),
+        };
         state.arrived += 1;
         state.present += 1;
-        self.participants += 1;
+        let mut met = None;
+        match slots {
+            Some(slots) => {
+                *seat = Seat::Present(Participant {
+                    receives_left: slots.len(),
+                    slots,
+                    offers_left: targets,
+                    is_told: false,
+                    short: None,
+                });
+                met = Some(waiting);
+            }
+            None => {
+                if waiting.len() == expected {
+                    self.actions.push_back(Action::Gathered { call, local });
+                }
+                *seat = Seat::Gathering {
+                    waiting,
+                    expected,
+                    offers_left: targets,
+                };
+            }
+        }
         // Every member is among the destinations.
         if state.arrived >= ours {
             self.pump(call);
@@ -330,21 +362,49 @@ impl Ledger {
             state.is_held = true;
             self.held.push(call);
         }
-        if let Seat::Absent(waiting) = seat
-            && !waiting.is_empty()
-        {
-            if self.has_room(|| waiting.len()) {
-                self.meet_all(call, local, waiting)?;
-            } else {
-                self.newcomers.push_back(Newcomer {
-                    call,
-                    local,
-                    waiting,
-                });
-            }
+        if let Some(waiting) = met {
+            self.meet(call, local, waiting)?;
         }
         self.check_complete(call, local, rank);
         Ok((call, local))
+    }
+
+    /// The receive side of a rank for which all blocks are on offer.
+    pub(super) fn receive(
+        &mut self,
+        (call, local): (CallId, usize),
+        receives: Blocks<'_>,
+    ) -> Result<(), Wrong> {
+        let rank = self.rank_of[local];
+        let state = &mut self.states[call];
+        let wrong = |what| Wrong::Rank {
+            rank,
+            collective: state.collective,
+            what,
+        };
+        let Seat::Gathering {
+            waiting,
+            offers_left,
+            ..
+        } = &mut state.seats[local]
+        else {
+            return Err(wrong("it does not wait for its receive side"));
+        };
+        let slots = Slots::new(receives);
+        let slots = slots.ok_or_else(|| wrong("it expects two blocks from one rank"))?;
+        let waiting = std::mem::take(waiting);
+        let participant = Participant {
+            receives_left: slots.len(),
+            slots,
+            offers_left: *offers_left,
+            is_told: false,
+            short: None,
+        };
+        state.seats[local] = Seat::Present(participant);
+        self.keep_rank(call, receives.bytes());
+        self.meet(call, local, waiting)?;
+        self.check_complete(call, local, rank);
+        Ok(())
     }
 
     /// A block was parked, and its destination has arrived.
@@ -446,8 +506,10 @@ impl Ledger {
         self.pump(call);
         for rank in &outgoing.ranks {
             let local = self.local_of[*rank as usize] as usize;
-            if let Seat::Present(participant) = &mut self.states[call].seats[local] {
-                participant.offers_left -= 1;
+            match &mut self.states[call].seats[local] {
+                Seat::Present(Participant { offers_left, .. })
+                | Seat::Gathering { offers_left, .. } => *offers_left -= 1,
+                Seat::Absent(_) | Seat::Left => {}
             }
             self.check_complete(call, local, *rank);
         }
@@ -561,7 +623,11 @@ impl Ledger {
     /// Sends offers while credits are available.
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
-        while state.queue.in_flight < self.send_credits {
+        let credits = match state.collective.is_scatter() {
+            true => usize::MAX,
+            false => self.send_credits,
+        };
+        while state.queue.in_flight < credits {
             let entry = self.outgoing.vacant_entry();
             // Far fewer offers are on the way than 32 bits count: each has a message in memory.
             let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
@@ -605,8 +671,21 @@ impl Ledger {
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
         let state = &mut self.states[call];
         let seat = &mut state.seats[local];
-        let done = |p: &Participant| p.receives_left == 0 && p.offers_left == 0;
-        if !matches!(seat, Seat::Present(participant) if done(participant)) {
+        let Seat::Present(participant) = seat else {
+            return;
+        };
+        if participant.receives_left > 0 {
+            return;
+        }
+        if state.collective.is_scatter() && !participant.is_told {
+            participant.is_told = true;
+            self.actions.push_back(Action::Received {
+                call,
+                collective: state.collective,
+                local,
+            });
+        }
+        if participant.offers_left > 0 {
             return;
         }
         if let Seat::Present(participant) = std::mem::replace(seat, Seat::Left) {
@@ -640,14 +719,6 @@ impl Ledger {
                 self.spare_calls.push(state);
             }
         }
-    }
-}
-
-fn full(what: &'static str, count: usize, max: usize) -> Result<(), Wrong> {
-    if count < max {
-        Ok(())
-    } else {
-        Err(Wrong::Full { what, count, max })
     }
 }
 

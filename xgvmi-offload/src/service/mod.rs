@@ -20,7 +20,9 @@ mod mover;
 mod options;
 mod outbox;
 mod preparing;
+mod pulse;
 pub(crate) mod script;
+mod segments;
 mod sharing;
 mod slots;
 #[doc(hidden)]
@@ -29,6 +31,7 @@ mod state;
 mod status;
 mod timers;
 mod transport;
+mod turns;
 mod vectors;
 mod windows;
 
@@ -42,6 +45,8 @@ use super::job_id::JobId;
 use super::secret;
 use connections::{ConnectionId, Connections};
 use counters::Counters;
+use job::Progress;
+use pulse::{Part, Pulse};
 use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsRawFd as _;
@@ -56,6 +61,10 @@ use xgvmi_ucp::InboxBudget;
 
 /// Rounds of work between two reads of the clock.
 const BUSY_ROUNDS: u32 = 32;
+
+/// Number of calls that ranks enter between two reads of the clock. Each takes up to three device calls, and these take
+/// up to milliseconds each if a buffer has a new key: 32 rounds of 256 messages would take longer than the silence limit.
+const ENTRIES_MAX: u32 = 32;
 
 /// Interval between polls of the sockets while there is work. Sockets carry no data of a collective and can wait.
 const SOCKETS_LOOK: Duration = Duration::from_millis(1);
@@ -229,6 +238,8 @@ impl<F: Fabric> Sp<F> {
             status_socket,
             started: now,
             timers_looked: now,
+            pulse: Pulse::new(now, thread_time()),
+            entries: 0,
             refusals_logged: 0,
             draining: None,
         })
@@ -241,13 +252,18 @@ impl<F: Fabric> Sp<F> {
         let mut ready = Vec::new();
         loop {
             let mut busy = false;
+            self.entries = 0;
             for _ in 0..BUSY_ROUNDS {
                 if !self.work() {
                     break;
                 }
                 busy = true;
+                if self.entries >= ENTRIES_MAX {
+                    break;
+                }
             }
             let now = Instant::now();
+            self.pulse.passed(Part::Jobs, now);
             if busy {
                 last_event = now;
                 yields = 0;
@@ -278,11 +294,13 @@ impl<F: Fabric> Sp<F> {
             if !ready.is_empty() && ready.iter().all(|key| self.is_of_callers(*key)) {
                 self.counters.on_callers += thread_time().saturating_sub(before);
             }
+            self.pulse.passed(Part::Sleep, Instant::now());
             if self.attend(&ready) || self.is_done() {
                 self.stop();
                 return Ok(());
             }
             looked = Instant::now();
+            self.pulse.passed(Part::Connections, looked);
         }
     }
 
@@ -315,7 +333,10 @@ impl<F: Fabric> Sp<F> {
                 continue;
             }
             match contained(|| entry.job.progress()) {
-                Ok(happened) => busy |= happened,
+                Ok(Progress { happened, entries }) => {
+                    busy |= happened;
+                    self.entries += entries;
+                }
                 Err(error) => {
                     entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
                     continue;
@@ -346,10 +367,25 @@ impl<F: Fabric> Sp<F> {
         busy
     }
 
-    /// Ends the job whose calls keep the most memory if all jobs together keep too much.
+    /// Returns the memory that no call uses if all jobs together keep too much. If that is not enough, ends the job whose
+    /// calls keep the most.
+    ///
+    /// Ranks keep windows ([`Welcome::call_bytes`](super::control::Welcome)), with which the calls of one job stay below
+    /// its share of the memory.
     fn limit_memory(&mut self) {
-        let all: usize = self.jobs.values().map(|entry| entry.job.bytes()).sum();
         let bytes_max = self.options.call_bytes_max;
+        let sum = |jobs: &BTreeMap<JobId, Entry<F>>, of: fn(&job::Job<F>) -> usize| -> usize {
+            jobs.values().map(|entry| of(&entry.job)).sum()
+        };
+        let all = sum(&self.jobs, job::Job::bytes);
+        if all.saturating_add(sum(&self.jobs, job::Job::free_bytes)) <= bytes_max {
+            return;
+        }
+        for entry in self.jobs.values_mut() {
+            if let Err(error) = contained(|| entry.job.drop_free()) {
+                entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
+            }
+        }
         if all <= bytes_max {
             return;
         }

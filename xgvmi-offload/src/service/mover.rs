@@ -2,13 +2,14 @@
 
 mod reduce;
 
-use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Short, Transfer};
+use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short, Transfer};
 use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
+use super::segments::{Place, Staged};
 use super::sharing::{Done, Sharing, Step};
 use super::transport::{Range, Sent, Transport};
-use super::vectors::{Reducing, Staged, Stepped};
+use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
@@ -17,7 +18,6 @@ use crate::wire::{
 };
 use std::rc::Rc;
 use std::time::Instant;
-use xgvmi_ucp::InboxBudget;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
@@ -114,7 +114,7 @@ enum Receive<T: Transport> {
     /// The receive buffer of an allreduce.
     Shared(Rc<T::Memory>),
     /// Memory of this SP for the segments of an allreduce.
-    Staged(Rc<Staged<T>>),
+    Staged(Staged<T>),
 }
 
 impl<T: Transport> Seats<T> {
@@ -148,18 +148,10 @@ impl<T: Transport> Receive<T> {
             Self::Staged(staged) => &staged.memory,
         }
     }
-
-    fn staged(self) -> Option<Rc<Staged<T>>> {
-        match self {
-            Self::Staged(staged) => Some(staged),
-            Self::Own(_) | Self::Shared(_) => None,
-        }
-    }
 }
 
 impl<T: Transport> Mover<T> {
-    /// `budget` counts the waiting messages of all jobs.
-    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits, budget: InboxBudget) -> Self {
+    pub(super) fn new(peers: Peers<T::Peer>, limits: Limits) -> Self {
         Self {
             limits,
             me: peers.me,
@@ -174,7 +166,7 @@ impl<T: Transport> Mover<T> {
             services: peers.services,
             from_ranks: peers.from_ranks,
             ledger: Ledger::new(peers.me, peers.service_of, limits.direct_min, limits.sends),
-            late: Late::new(budget),
+            late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
             moved: Moved::default(),
@@ -220,7 +212,7 @@ impl<T: Transport> Mover<T> {
                 if self.has_room(&rts) {
                     self.offered(transport, &rts)?;
                 } else {
-                    self.late.push(data.to_vec())?;
+                    self.late.push(data.to_vec());
                 }
                 self.parts = emptied(rts.parts);
                 Ok(())
@@ -256,7 +248,17 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.reducing.bytes()
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes()
+    }
+
+    /// Bytes of memory that no call uses, for later allreduces.
+    pub(super) fn free_bytes(&self) -> usize {
+        self.reducing.segments.free_bytes()
+    }
+
+    /// Returns this memory to the system.
+    pub(super) fn drop_free(&mut self, transport: &T) -> Result<()> {
+        self.reducing.segments.shrink(transport, 0)
     }
 
     /// The part of them that belongs to calls.
@@ -307,9 +309,10 @@ impl<T: Transport> Mover<T> {
             base: arrive.send_memory.map_or(0, |export| export.address),
             key: key.as_ref(),
         };
-        let blocks = (arrive.sends, arrive.receives);
+        let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         self.enter(collective, rank, blocks, arrive.short, buffers, entered)
+            .map(drop)
     }
 
     /// Enters a local rank into a collective of the ledger.
@@ -317,11 +320,11 @@ impl<T: Transport> Mover<T> {
         &mut self,
         collective: Collective,
         rank: u32,
-        blocks: (Blocks<'_>, Blocks<'_>),
+        blocks: (Blocks<'_>, Receives<'_>),
         short: &[u8],
         buffers: Buffers<'_>,
         entered: Entered<T>,
-    ) -> Result<()> {
+    ) -> Result<Place> {
         let (call, local) = self
             .ledger
             .arrive(collective, rank, blocks, short, buffers)
@@ -335,7 +338,7 @@ impl<T: Transport> Mover<T> {
         }
         seats.all[local] = Some(entered);
         seats.taken += 1;
-        Ok(())
+        Ok((call, local))
     }
 
     /// Whether the blocks of an offer may become ready now. Otherwise the offer waits.
@@ -587,6 +590,12 @@ impl<T: Transport> Mover<T> {
         match action {
             Action::Offer { to, message } => self.offer(transport, to, message),
             Action::Finish { offer, key } => self.finish(transport, offer, key),
+            Action::Gathered { call, local } => self.gathered(transport, (call, local)),
+            Action::Received {
+                call,
+                collective,
+                local,
+            } => self.received(transport, collective, (call, local)),
             Action::Complete {
                 call,
                 collective,
@@ -602,12 +611,11 @@ impl<T: Transport> Mover<T> {
                     None if collective.step == 0 => None,
                     of_step => {
                         // A shared buffer is released here: the last step takes it back.
-                        let staged = of_step.and_then(Receive::staged);
+                        drop(of_step);
                         let short = short.map_or_else(Short::default, |short| *short);
                         let stepped = Stepped {
                             collective,
                             local,
-                            staged,
                             short: short.blocks,
                             bytes: short.bytes,
                         };
@@ -639,7 +647,8 @@ impl<T: Transport> Mover<T> {
             return Ok(());
         }
         self.parts = emptied(rts.parts);
-        self.late.push(message)
+        self.late.push(message);
+        Ok(())
     }
 
     fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {

@@ -14,7 +14,6 @@ use crate::wire::{Block, Collective, DpuFin, Export, ExportRef, HostArrive, Host
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use xgvmi_ucp::InboxBudget;
 
 /// SP 0 is the one under test; it serves ranks 0, 1 and 3.
 const SERVICE_OF: [u32; 6] = [0, 0, 1, 0, 1, 2];
@@ -61,7 +60,7 @@ impl Transport for Machine {
 
     fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
         if let (Place::Service(to), Kind::DpuRts) = (to, kind) {
-            let number = data.get(16..24).and_then(|word| word.first_chunk());
+            let number = data.get(20..28).and_then(|word| word.first_chunk());
             let number = number.expect("an offer has a number");
             self.offers
                 .borrow_mut()
@@ -165,6 +164,7 @@ impl Script<'_> {
         Collective {
             communicator: u32::from(byte & 1),
             sequence: u32::from(byte >> 1 & 1),
+            start: u32::from(byte >> 7),
             step: u32::from(byte >> 4 & 7),
         }
     }
@@ -270,7 +270,7 @@ fn mover() -> Mover<Machine> {
         receives: 2,
         direct_min: DIRECT_MIN,
     };
-    let mut mover = Mover::new(peers, limits, InboxBudget::new(1 << 16));
+    let mut mover = Mover::new(peers, limits);
     for service in 1..3 {
         mover.expect_service(service, service_token(service));
     }
@@ -435,6 +435,8 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
         collective,
         rank,
         reduction,
+        turn: (script.byte() & 1 == 0).then_some(collective.sequence),
+        open: u32::from(script.byte() & 1),
         length,
         members,
         send_memory: if script.byte() & 1 == 0 {

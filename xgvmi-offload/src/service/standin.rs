@@ -11,7 +11,6 @@ use crate::wire::{Block, Collective, Export, ExportRef, HostArrive, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use xgvmi_ucp::InboxLimits;
 
 /// A job on two nodes that repeats an alltoallv of equal blocks.
 #[derive(Debug, Clone, Copy)]
@@ -272,6 +271,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,
@@ -317,7 +317,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
         receives: 4,
         direct_min: 512,
     };
-    let mut mover = Mover::new(peers, limits, InboxLimits::default().budget);
+    let mut mover = Mover::new(peers, limits);
     for from in 0..services {
         mover.expect_service(from, service_token(from, me));
     }

@@ -5,6 +5,7 @@ use super::counters::Counters;
 use super::job::Job;
 use super::options::ServiceOptions;
 use super::preparing::{Moving, Prepared};
+use super::pulse::Pulse;
 use super::transport::{Fabric, Ucx};
 use crate::control::Frame;
 use crate::job_id::JobId;
@@ -77,6 +78,9 @@ pub(super) struct Sp<F: Fabric> {
     pub(super) status_socket: Option<StatusSocket>,
     pub(super) started: Instant,
     pub(super) timers_looked: Instant,
+    pub(super) pulse: Pulse,
+    /// Calls that ranks have entered since the last read of the clock.
+    pub(super) entries: u32,
     /// Refusals since the last timer check. The first ones are logged; many of them pause the accepting of callers.
     pub(super) refusals_logged: u32,
     /// Set after SIGTERM: jobs may continue until then.

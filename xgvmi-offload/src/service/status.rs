@@ -42,6 +42,8 @@ pub struct Status {
     /// Processor time of the serving thread, and the part of it for connections of no job.
     processor_us: u64,
     callers_us: u64,
+    /// Longest time between two looks of the main loop at its timers.
+    longest_gap_us: u64,
     jobs_done: u64,
     jobs_failed: u64,
     refusals: BTreeMap<String, u64>,
@@ -96,6 +98,7 @@ impl<F: Fabric> Sp<F> {
             call_bytes: self.jobs.values().map(|entry| entry.job.bytes()).sum(),
             processor_us: micros(xgvmi_daemon::thread_time()),
             callers_us: micros(self.counters.on_callers),
+            longest_gap_us: micros(self.pulse.most()),
             jobs_done: self.counters.jobs_done,
             jobs_failed: self.counters.jobs_failed,
             refusals: refusals
@@ -175,6 +178,11 @@ impl Status {
             "xgvmi_sp_callers_microseconds_total",
             "The part of it for connections of no job.",
             self.callers_us,
+        );
+        m.gauge(
+            "xgvmi_sp_longest_gap_microseconds",
+            "Longest time between two looks of the main loop at its timers.",
+            self.longest_gap_us,
         );
         m.counter(
             "xgvmi_sp_jobs_done_total",
@@ -284,9 +292,10 @@ impl std::fmt::Display for Status {
         )?;
         writeln!(
             f,
-            "processor time: {} ms, {} ms of it for connections of no job",
+            "processor time: {} ms, {} ms of it for connections of no job; longest gap of the main loop: {} ms",
             self.processor_us / 1000,
-            self.callers_us / 1000
+            self.callers_us / 1000,
+            self.longest_gap_us / 1000
         )?;
         writeln!(
             f,
@@ -353,6 +362,7 @@ mod tests {
             call_bytes: 4096,
             processor_us: 5_000_000,
             callers_us: 70_000,
+            longest_gap_us: 650_000,
             jobs_done: 1,
             jobs_failed: 0,
             refusals: [("secret".to_owned(), 2)].into(),
@@ -437,6 +447,7 @@ mod tests {
             ("xgvmi_sp_call_duration_seconds_count", 1.0),
             ("xgvmi_sp_aliases", 3.0),
             ("xgvmi_sp_call_bytes", 4096.0),
+            ("xgvmi_sp_longest_gap_microseconds", 650_000.0),
         ] {
             assert_eq!(samples.get(series), Some(&value), "{series}");
         }
@@ -448,6 +459,8 @@ mod tests {
         let read = Status::parse(&text).expect("a status");
         assert_eq!(read.to_string(), status().to_string());
         assert!(read.to_string().contains("refused: 2 for secret"), "{read}");
+        let gap = "longest gap of the main loop: 650 ms";
+        assert!(read.to_string().contains(gap), "{read}");
         assert!(Status::parse("{}").is_err());
     }
 }

@@ -22,6 +22,9 @@ impl<F: Fabric> Sp<F> {
     pub(super) fn keep_time(&mut self) {
         let now = Instant::now();
         self.timers_looked = now;
+        if let Some(standstill) = self.pulse.look(now, xgvmi_daemon::thread_time()) {
+            self.log(LogLevel::Error, format_args!("{standstill}"));
+        }
         self.accepts = 0;
         if self.accept_after.is_some_and(|after| now >= after) {
             self.resume_accepting();
@@ -41,7 +44,12 @@ impl<F: Fabric> Sp<F> {
         for (id, entry) in &mut self.jobs {
             if now - entry.beat > silence_max / BEATS {
                 entry.beat = now;
-                beats.extend(entry.services.values().chain(entry.ranks.values()));
+                beats.extend(entry.services.values());
+                // A rank reads only in its calls. What it has not read must not fill its connection.
+                beats.extend(entry.ranks.values().filter(|rank| {
+                    let connection = self.connections.get_mut(**rank);
+                    connection.is_some_and(|c| !std::mem::replace(&mut c.is_asked, true))
+                }));
             }
             if let Some((reason, until)) = &entry.suspect
                 && now > *until

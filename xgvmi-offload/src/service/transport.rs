@@ -157,6 +157,9 @@ pub(super) trait Worker: Debug {
     /// Makes progress; returns true when something happened.
     fn progress(&self) -> bool;
 
+    /// Bytes of the messages that [`Worker::take`] can return.
+    fn waiting_bytes(&self) -> usize;
+
     /// Takes the oldest message.
     fn take(&self) -> Result<Option<Message>>;
 
@@ -250,6 +253,10 @@ impl Worker for xgvmi_ucp::Worker {
 
     fn progress(&self) -> bool {
         Self::progress(self)
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        Self::waiting_bytes(self)
     }
 
     fn take(&self) -> Result<Option<Message>> {

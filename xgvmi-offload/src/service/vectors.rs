@@ -1,42 +1,29 @@
-//! The allreduces of this SP's ranks, and this SP's memory for their segments.
+//! The allreduces of this SP's ranks.
 
+use super::segments::{Segments, Staged};
 use super::transport::Transport;
+use super::turns::{Line, Turns};
 use super::windows::{Division, Range, Window};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
 use crate::wire::{Block, Collective, Delivered};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
-
-/// Maximum memory of a job for segments at this SP.
-const STAGED_MAX: usize = 256 << 20;
-
-/// Minimum size of a buffer for segments.
-const STAGED_MIN: usize = 4 << 10;
-
-/// A local rank and a communicator.
-pub(super) type Line = (usize, u32);
 
 /// The allreduces of this SP's ranks.
 #[derive(Debug)]
 pub(super) struct Reducing<T: Transport> {
     /// The first of each line is under way.
     pub(super) lines: HashMap<Line, VecDeque<Vector<T>>>,
+    /// Ordinary allreduces that have overtaken an earlier one, by line and turn.
+    early: HashMap<(Line, u32), Vector<T>>,
+    pub(super) turns: Turns,
     pub(super) count: usize,
-    /// Free buffers by size.
-    free: BTreeMap<usize, Vec<Staged<T>>>,
-    staged_bytes: usize,
+    /// Memory for segments.
+    pub(super) segments: Segments<T>,
     /// Bytes of the vectors of `lines`, about.
     pub(super) vector_bytes: usize,
-}
-
-/// A buffer of this SP for segments.
-#[derive(Debug)]
-pub(super) struct Staged<T: Transport> {
-    pub(super) memory: T::Memory,
-    pub(super) key: T::Packed,
-    size: usize,
 }
 
 /// A rank's part in an allreduce.
@@ -61,7 +48,7 @@ pub(super) struct Vector<T: Transport> {
     pub(super) begun: u32,
     pub(super) complete: u32,
     /// Results of this rank's segments, by window.
-    pub(super) results: Vec<(u32, Rc<Staged<T>>)>,
+    pub(super) results: Vec<(u32, Staged<T>)>,
     pub(super) since: Instant,
     /// Bytes that its message has made this SP keep, about.
     pub(super) bytes: usize,
@@ -69,10 +56,9 @@ pub(super) struct Vector<T: Transport> {
 
 /// What a rank has of a step when the step is complete.
 #[derive(Debug)]
-pub(super) struct Stepped<T: Transport> {
+pub(super) struct Stepped {
     pub(super) collective: Collective,
     pub(super) local: usize,
-    pub(super) staged: Option<Rc<Staged<T>>>,
     pub(super) short: Vec<Delivered>,
     pub(super) bytes: Vec<u8>,
 }
@@ -81,50 +67,73 @@ impl<T: Transport> Reducing<T> {
     pub(super) fn new() -> Self {
         Self {
             lines: HashMap::new(),
+            early: HashMap::new(),
+            turns: Turns::default(),
             count: 0,
-            free: BTreeMap::new(),
-            staged_bytes: 0,
+            segments: Segments::new(),
             vector_bytes: 0,
         }
     }
 
     /// Bytes that messages of ranks have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.staged_bytes + self.vector_bytes
+        self.segments.bytes() + self.vector_bytes
     }
 
-    /// A buffer of `length` bytes or more.
-    pub(super) fn stage(&mut self, transport: &T, length: u64) -> Result<Rc<Staged<T>>> {
-        let size = usize::try_from(length)
-            .ok()
-            .filter(|length| *length <= STAGED_MAX)
-            .map_or(usize::MAX, |length| {
-                length.next_power_of_two().max(STAGED_MIN)
-            });
-        if let Some(staged) = self.free.get_mut(&size).and_then(Vec::pop) {
-            return Ok(Rc::new(staged));
+    /// An allreduce of a line has come, and those that it follows have come too. Returns true if the line was empty.
+    fn push(&mut self, line: Line, vector: Vector<T>) -> bool {
+        let line = self.lines.entry(line).or_default();
+        line.push_back(vector);
+        line.len() == 1
+    }
+
+    /// A persistent allreduce has come. Returns true if the line was empty.
+    pub(super) fn add(&mut self, line: Line, vector: Vector<T>) -> bool {
+        self.count(&vector);
+        self.push(line, vector)
+    }
+
+    /// An ordinary allreduce has come. Returns true if the line has begun, and an error if its turn was there already.
+    pub(super) fn add_in_turn(
+        &mut self,
+        line: Line,
+        (turn, open): (u32, u32),
+        vector: Vector<T>,
+    ) -> std::result::Result<bool, &'static str> {
+        let next = self.turns.next(line, turn, open);
+        let is_late = turn.wrapping_sub(*next) > u32::MAX / 2;
+        if is_late || self.early.contains_key(&(line, turn)) {
+            return Err("it has started two allreduces as the same one of a communicator");
         }
-        while size > STAGED_MAX - self.staged_bytes {
-            let Some(other) = self.free.values_mut().find_map(Vec::pop) else {
-                return Err(failed(format!(
-                    "an allreduce needs {length} bytes, and others have {} of {STAGED_MAX}: let fewer of them run at once",
-                    self.staged_bytes
-                )));
+        self.count(&vector);
+        self.early.insert((line, turn), vector);
+        let mut begins = false;
+        loop {
+            let next = self.turns.next(line, turn, open);
+            let Some(vector) = self.early.remove(&(line, *next)) else {
+                return Ok(begins);
             };
-            self.staged_bytes -= other.size;
-            transport.unmap(other.memory)?;
+            *next = next.wrapping_add(1);
+            begins |= self.push(line, vector);
         }
-        let memory = transport.stage(size)?;
-        self.staged_bytes += size;
-        let key = transport.pack(&memory)?;
-        Ok(Rc::new(Staged { memory, key, size }))
     }
 
-    /// A buffer is free again.
-    pub(super) fn put_back(&mut self, staged: Rc<Staged<T>>) -> Result<()> {
-        let staged = sole(staged)?;
-        self.free.entry(staged.size).or_default().push(staged);
-        Ok(())
+    fn count(&mut self, vector: &Vector<T>) {
+        self.count += 1;
+        self.vector_bytes += vector.bytes;
+    }
+
+    /// The line of a call under way.
+    pub(super) fn line_of(&self, local: usize, collective: Collective) -> Line {
+        let persistent = Line::new(local, collective, None);
+        if self.lines.contains_key(&persistent) {
+            persistent
+        } else {
+            Line {
+                persistent: None,
+                ..persistent
+            }
+        }
     }
 }
 

@@ -185,6 +185,23 @@ const TESTS: &[(&str, Test)] = &[
         site.osu(Launcher::Mpich, "osu_ialltoallv")
     }),
     ("persistent collectives", programs::persistent),
+    (
+        "persistent collectives that start in different orders",
+        |site| programs::legal(site, "orders", 4 * 4),
+    ),
+    ("1,100 collectives outstanding", |site| {
+        programs::legal(site, "many", 1100)
+    }),
+    ("blocks far from each other", |site| {
+        programs::legal(site, "far", 4)
+    }),
+    (
+        "memory that cannot be written, and that cannot be registered",
+        programs::protected,
+    ),
+    ("two teams created at once", |site| {
+        programs::legal(site, "teams", 4)
+    }),
     ("a process that forks", programs::forked),
     ("collectives that are left to others", programs::left),
     ("blocks that ranks share", programs::shared),

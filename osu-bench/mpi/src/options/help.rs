@@ -31,7 +31,7 @@ Options of these programs:
   --node NAME               this rank's node (default: the host's name)
   --offload-config FILE     file with the service processes of all nodes and other options
   --connect-limit-s S, --offload-limit-s S
-                            time limits of the connection set-up and of a collective (default 30 and 60)
+                            time limits of the connection set-up and of a collective (default 30 and 0: none)
   --offload-spin-us US      polling time before a wait sleeps (default 0)
   --secret-file FILE        secret of the service processes
   --plugin FILE             library of scheme xgvmi (default: libuct_ib_mlx5_xgvmi.so in this program's directory)

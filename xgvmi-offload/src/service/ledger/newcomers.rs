@@ -1,6 +1,6 @@
 //! Ranks that arrive while many blocks are ready to be read. Their parked blocks stay parked until these are read.
 
-use super::{BlockRef, CallId, Ledger, READY_MAX, Wrong};
+use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, Wrong};
 
 /// Capacity that the empty queue of ready blocks keeps, in blocks.
 const READY_KEPT: usize = 2 * READY_MAX;
@@ -33,8 +33,29 @@ impl Ledger {
         Ok(true)
     }
 
+    /// A rank has arrived, and these blocks were parked for it.
+    pub(super) fn meet(
+        &mut self,
+        call: CallId,
+        local: usize,
+        waiting: Vec<BlockRef>,
+    ) -> Result<(), Wrong> {
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        if self.has_room(|| waiting.len()) {
+            return self.meet_all(call, local, waiting);
+        }
+        self.newcomers.push_back(Newcomer {
+            call,
+            local,
+            waiting,
+        });
+        Ok(())
+    }
+
     /// These blocks were parked, and their destination has arrived.
-    pub(super) fn meet_all(
+    fn meet_all(
         &mut self,
         call: CallId,
         local: usize,

@@ -1,6 +1,6 @@
 //! Offers that have arrived: each block meets its destination, or waits for it.
 
-use super::{BlockRef, ELSEWHERE, Ledger, PARKED_MAX, Seat, full};
+use super::{BlockRef, ELSEWHERE, Ledger, Seat};
 use crate::service::actions::{Action, CallId, OfferId, OfferKey, Transfer, Wrong};
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock, Source};
 use crate::service::sharing::same;
@@ -20,6 +20,8 @@ struct Placing<'a> {
     count: usize,
     /// Local numbers of ranks whose last block this was.
     complete: Vec<u32>,
+    /// Local numbers of ranks for which all blocks are on offer with this one.
+    gathered: Vec<u32>,
 }
 
 impl Ledger {
@@ -60,14 +62,17 @@ impl Ledger {
             at: 0,
             count,
             complete: Vec::new(),
+            gathered: Vec::new(),
         };
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
-        let parked = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
+        let parked =
+            placing.incoming.parked.capacity() * (size_of::<ParkedBlock>() + size_of::<BlockRef>());
         self.keep_offer(call, parts.len(), parked + short.len());
         let Placing {
             mut incoming,
             complete,
+            gathered,
             ..
         } = placing;
         if !incoming.parked.is_empty() {
@@ -80,6 +85,10 @@ impl Ledger {
         // Blocks refer to the offer, also if a later one broke the protocol.
         self.offers.insert(incoming);
         placed?;
+        for local in gathered {
+            let local = local as usize;
+            self.actions.push_back(Action::Gathered { call, local });
+        }
         for local in complete {
             self.check_complete(call, local as usize, self.rank_of[local as usize]);
         }
@@ -186,19 +195,19 @@ impl Ledger {
                         placing.complete.push(local);
                     }
                 }
-                Seat::Absent(waiting) => {
-                    let what = "blocks for ranks that have not arrived";
-                    full(what, self.parked, PARKED_MAX)?;
+                seat @ (Seat::Absent(_) | Seat::Gathering { .. }) => {
                     if placing.incoming.parked.is_empty() {
                         placing.incoming.parked.reserve(placing.count);
                     }
                     let at = placing.incoming.parked.len();
                     let at = u32::try_from(at).map_err(|_| wrong("it has too many blocks"))?;
                     placing.incoming.parked.push(parked);
-                    waiting.push(BlockRef {
+                    if seat.park(BlockRef {
                         offer: placing.id,
                         block: at,
-                    });
+                    }) {
+                        placing.gathered.push(local);
+                    }
                     self.parked += 1;
                 }
                 Seat::Left => {
@@ -211,5 +220,24 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+}
+
+impl Seat {
+    /// Adds a block that waits; returns true if the rank now has all blocks that it waits for.
+    fn park(&mut self, block: BlockRef) -> bool {
+        match self {
+            Self::Absent(waiting) => {
+                waiting.push(block);
+                false
+            }
+            Self::Gathering {
+                waiting, expected, ..
+            } => {
+                waiting.push(block);
+                waiting.len() == *expected
+            }
+            Self::Present(_) | Self::Left => false,
+        }
     }
 }

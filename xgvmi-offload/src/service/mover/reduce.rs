@@ -6,16 +6,19 @@
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
 //! place needs no copy. Members are reduced in their order, and once for all ranks: all ranks get the same bits.
 //!
-//! The allreduces of a rank on a communicator run one after the other, and each has two windows under way. What one of
-//! them needs at other SPs has therefore never to wait behind a later one.
+//! The ordinary allreduces of a rank on a communicator run one after the other, in the order of their turns, and each has
+//! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may
+//! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
-use crate::service::actions::Short;
+use crate::service::actions::{Receives, Short};
+use crate::service::segments::{Gathering, Place, Staged};
 use crate::service::transport::Transport;
-use crate::service::vectors::{Line, Staged, Stepped, Vector, sole};
+use crate::service::turns::Line;
+use crate::service::vectors::{Stepped, Vector, sole};
 use crate::service::windows::Division;
-use crate::wire::{Block, Blocks, Delivered, Export, HostReduce, Narrow, Wide};
+use crate::wire::{Block, Blocks, Collective, Delivered, Export, HostReduce, Narrow, Wide};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -24,9 +27,6 @@ const WINDOWS_AT_ONCE: u32 = 2;
 
 /// Bytes that an allreduce of a rank takes beside its members: its state, and handles of UCX.
 const VECTOR_HELD: usize = 1024;
-
-/// Maximum number of allreduces of this SP's ranks. A client's own limit is far below.
-const VECTORS_MAX: usize = 1 << 16;
 
 impl<T: Transport> Mover<T> {
     /// A local rank enters an allreduce.
@@ -64,9 +64,6 @@ impl<T: Transport> Mover<T> {
         {
             return Err(wrong("its buffer is shorter than its vector"));
         }
-        if self.reducing.count >= VECTORS_MAX {
-            return Err(wrong("it has too many allreduces under way"));
-        }
         let bytes = VECTOR_HELD + size_of_val(&message.members[..]) + message.short.len();
         let receive = message.receive_memory.as_ref();
         let receive = receive.map(|e| transport.import(e.view())).transpose()?;
@@ -93,13 +90,16 @@ impl<T: Transport> Mover<T> {
             since: self.now(),
             bytes,
         };
-        self.reducing.count += 1;
-        self.reducing.vector_bytes += bytes;
-        let key = (local, collective.communicator);
-        let line = self.reducing.lines.entry(key).or_default();
-        line.push_back(vector);
-        if line.len() == 1 {
-            self.begin_windows(transport, key)?;
+        let line = Line::new(local, collective, message.turn);
+        let begins = match message.turn {
+            None => self.reducing.add(line, vector),
+            Some(turn) => self
+                .reducing
+                .add_in_turn(line, (turn, message.open), vector)
+                .map_err(wrong)?,
+        };
+        if begins {
+            self.begin_windows(transport, line)?;
         }
         Ok(())
     }
@@ -135,12 +135,13 @@ impl<T: Transport> Mover<T> {
             Some(mine) => (member as u64 * mine.length, mine.length),
             None => (0, 0),
         });
-        let staged = match mine {
-            Some(mine) if vector.short.is_none() => {
-                let length = mine.length * vector.members.len() as u64;
-                Some(self.reducing.stage(transport, length)?)
-            }
-            _ => None,
+        let length = match mine {
+            Some(mine) if vector.short.is_none() => mine.length * vector.members.len() as u64,
+            _ => 0,
+        };
+        let staged = match length {
+            0 => None,
+            _ => self.reducing.segments.early(transport, length)?,
         };
         let buffers = Buffers {
             base: vector.base.wrapping_add(window.start()),
@@ -148,15 +149,25 @@ impl<T: Transport> Mover<T> {
         };
         let short = vector.short.as_deref().unwrap_or(&[]);
         let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        let is_late = length > 0 && staged.is_none();
         let entered = Entered::new(None, staged.map(Receive::Staged), self.now());
-        self.enter(
+        let side = match is_late {
+            true => Receives::Later(receives.len()),
+            false => Receives::Now(Blocks::Wide(&receives)),
+        };
+        let place = self.enter(
             vector.step(2 * index + 1),
             vector.rank,
-            (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
+            (Blocks::Narrow(&sends), side),
             short,
             buffers,
             entered,
-        )
+        )?;
+        if is_late {
+            let gathering = Gathering { receives, length };
+            self.reducing.segments.wait(place, gathering);
+        }
+        Ok(())
     }
 
     /// Step 2 of a window. `result` is the reduced segment of this rank.
@@ -188,21 +199,19 @@ impl<T: Transport> Mover<T> {
         self.enter(
             vector.step(2 * index + 2),
             vector.rank,
-            (Blocks::Narrow(&sends), Blocks::Wide(&receives)),
+            (Blocks::Narrow(&sends), Blocks::Wide(&receives).into()),
             &short,
             buffers,
             entered,
         )
+        .map(drop)
     }
 
     /// A step of a rank is complete.
-    pub(super) fn stepped(&mut self, transport: &T, stepped: Stepped<T>) -> Result<()> {
+    pub(super) fn stepped(&mut self, transport: &T, stepped: Stepped) -> Result<()> {
         let collective = stepped.collective;
-        let line = (stepped.local, collective.communicator);
-        let vector = self.first_of(line);
-        let vector = vector.filter(|vector| vector.collective.sequence == collective.sequence);
-        let mut vector =
-            vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))?;
+        let line = self.reducing.line_of(stepped.local, collective);
+        let mut vector = self.vector_of(line, collective)?;
         let index = (collective.step - 1) / 2;
         if collective.step % 2 == 1 {
             self.reduced(transport, &mut vector, index, stepped)?;
@@ -211,7 +220,7 @@ impl<T: Transport> Mover<T> {
         }
         if let Some(at) = vector.results.iter().position(|(of, _)| *of == index) {
             let (_, staged) = vector.results.swap_remove(at);
-            self.reducing.put_back(staged)?;
+            self.reducing.segments.put_back(staged);
         }
         if vector.short.is_some() {
             vector.short = Some(stepped.bytes);
@@ -229,55 +238,103 @@ impl<T: Transport> Mover<T> {
                 .is_some_and(VecDeque::is_empty)
             {
                 self.reducing.lines.remove(&line);
+                self.reducing.turns.is_idle(line);
             }
             self.all_reduced(transport, vector)?;
         }
         self.begin_windows(transport, line)
     }
 
-    /// Step 1 is complete: reduces this rank's segment, if it has one, and begins step 2.
+    /// The blocks of step 1 are there: reduces this rank's segment, if the step has memory for it. The memory is free before
+    /// the step is complete.
+    pub(super) fn received(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        (call, local): Place,
+    ) -> Result<()> {
+        let lost = || failed(format!("{collective} without its segments"));
+        let seats = self.entered.get_mut(call);
+        let entered = seats.and_then(|seats| seats.all.get_mut(local)?.as_mut());
+        let Some(Receive::Staged(mut staged)) = entered.and_then(|of| of.receive.take()) else {
+            return Ok(());
+        };
+        let line = self.reducing.line_of(local, collective);
+        let mut vector = self.vector_of(line, collective)?;
+        let index = (collective.step - 1) / 2;
+        let window = vector.division.window(index);
+        let mine = window.segment(vector.place).ok_or_else(lost)?;
+        let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
+        let bytes = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
+        let all = bytes.get_mut(..length * vector.members.len());
+        let (result, others) = all.ok_or_else(lost)?.split_at_mut(length);
+        for other in others.chunks_exact(length) {
+            vector.reduction.fold(result, other);
+        }
+        let mut kept = self.reducing.segments.result(transport, mine.length)?;
+        let place = transport.bytes(&mut kept.memory).ok_or_else(lost)?;
+        let place = place.get_mut(..length).ok_or_else(lost)?;
+        place.copy_from_slice(result);
+        vector.results.push((index, kept));
+        self.keep_first(line, vector);
+        self.reducing.segments.put_back(staged);
+        self.give_memory(transport)
+    }
+
+    /// Step 1 is complete: begins step 2.
     fn reduced(
         &mut self,
         transport: &T,
         vector: &mut Vector<T>,
         index: u32,
-        stepped: Stepped<T>,
+        stepped: Stepped,
     ) -> Result<()> {
         let Some(mine) = vector.division.window(index).segment(vector.place) else {
             return self.gather(vector, index, None, 0);
         };
+        if let Some((_, result)) = vector.results.iter().find(|(of, _)| *of == index) {
+            let base = transport.address(&result.memory);
+            return self.gather(vector, index, Some(result), base);
+        }
         let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
         let lost = || failed(format!("{} without its segments", stepped.collective));
-        let Some(staged) = stepped.staged else {
-            // The blocks have arrived in any order.
-            let mut blocks = stepped.short;
-            let mut order: Vec<(u64, &[u8])> = Vec::with_capacity(blocks.len());
-            let mut rest = &stepped.bytes[..];
-            for block in blocks.drain(..) {
-                let (data, after) = rest.split_at_checked(length).ok_or_else(lost)?;
-                order.push((block.offset, data));
-                rest = after;
-            }
-            order.sort_unstable_by_key(|(offset, _)| *offset);
-            let mut parts = order.into_iter().map(|(_, data)| data);
-            let mut result = parts.next().unwrap_or(&[]).to_vec();
-            for part in parts {
-                vector.reduction.fold(&mut result, part);
-            }
-            vector.short = Some(result);
-            return self.gather(vector, index, None, 0);
-        };
-        let mut staged = sole(staged)?;
-        let bytes = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
-        let all = length * vector.members.len();
-        let all = bytes.get_mut(..all).ok_or_else(lost)?;
-        let (result, others) = all.split_at_mut(length);
-        for other in others.chunks_exact(length) {
-            vector.reduction.fold(result, other);
+        // The blocks have arrived in any order.
+        let mut blocks = stepped.short;
+        let mut order: Vec<(u64, &[u8])> = Vec::with_capacity(blocks.len());
+        let mut rest = &stepped.bytes[..];
+        for block in blocks.drain(..) {
+            let (data, after) = rest.split_at_checked(length).ok_or_else(lost)?;
+            order.push((block.offset, data));
+            rest = after;
         }
-        let base = transport.address(&staged.memory);
-        self.gather(vector, index, Some(&staged), base)?;
-        vector.results.push((index, Rc::new(staged)));
+        order.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut parts = order.into_iter().map(|(_, data)| data);
+        let mut result = parts.next().unwrap_or(&[]).to_vec();
+        for part in parts {
+            vector.reduction.fold(&mut result, part);
+        }
+        vector.short = Some(result);
+        self.gather(vector, index, None, 0)
+    }
+
+    /// All blocks of a step without memory are on offer.
+    pub(super) fn gathered(&mut self, transport: &T, place: Place) -> Result<()> {
+        self.reducing.segments.all_on_offer(place);
+        self.give_memory(transport)
+    }
+
+    /// Gives memory to the steps whose turn has come.
+    fn give_memory(&mut self, transport: &T) -> Result<()> {
+        while let Some((place, gathering, staged)) = self.reducing.segments.next(transport)? {
+            let (call, local) = place;
+            let seats = self.entered.get_mut(call);
+            let entered = seats.and_then(|seats| seats.all.get_mut(local)?.as_mut());
+            let entered = entered.ok_or_else(|| failed("a step without its rank"))?;
+            entered.receive = Some(Receive::Staged(staged));
+            self.ledger
+                .receive(place, Blocks::Wide(&gathering.receives))
+                .map_err(|wrong| failed(wrong.to_string()))?;
+        }
         Ok(())
     }
 
@@ -301,6 +358,13 @@ impl<T: Transport> Mover<T> {
         };
         let short = Some(Box::new(short));
         self.complete(transport, vector.collective, vector.local, short)
+    }
+
+    /// The first allreduce of a line, which a step belongs to.
+    fn vector_of(&mut self, line: Line, collective: Collective) -> Result<Vector<T>> {
+        let vector = self.first_of(line);
+        let vector = vector.filter(|vector| vector.step(collective.step) == collective);
+        vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))
     }
 
     fn first_of(&mut self, line: Line) -> Option<Vector<T>> {

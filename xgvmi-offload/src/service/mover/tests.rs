@@ -149,7 +149,6 @@ fn mover(me: u32) -> Mover<Recorder> {
             receives: 4,
             direct_min: 512,
         },
-        InboxBudget::new(1 << 20),
     );
     for from in 0..2 {
         mover.expect_service(from, token(100 + from));
@@ -182,6 +181,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,

@@ -4,7 +4,7 @@
 use super::job::{
     Backend, Launcher, RANKS, STRICT_ORDER, Services, Site, Variable, device, variable,
 };
-use super::{LIMIT, succeed};
+use super::{LIMIT, QUESTION, succeed};
 use crate::process::{self, Running};
 use crate::setup::mpi;
 use crate::suites::pair::Testbed;
@@ -84,7 +84,17 @@ fn direct_with(
     words: &[&str],
     on_failure: &str,
 ) -> Result<Command> {
-    let program = compile(site, "ucc_direct")?;
+    program(site, services, "ucc_direct", words, on_failure)
+}
+
+fn program(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    name: &str,
+    words: &[&str],
+    on_failure: &str,
+) -> Result<Command> {
+    let program = compile(site, name)?;
     let words: Vec<&str> = std::iter::once(program.as_str())
         .chain(words.iter().copied())
         .collect();
@@ -116,6 +126,56 @@ pub(super) fn persistent(site: &Site<'_>) -> Result<()> {
     ensure!(
         completed == expect,
         "the services completed {completed} calls of ranks, not {expect}:\n{output}"
+    );
+    Ok(())
+}
+
+/// A mode of the program that uses UCC in legal and rare ways: all its collectives are offloaded.
+pub(super) fn legal(site: &Site<'_>, mode: &str, collectives: u64) -> Result<()> {
+    let services = site.services("xgvmi", &[])?;
+    all_offloaded(site, &services, &[mode], collectives)
+}
+
+/// Registrations of buffers fail at each node, as those of protected memory do on a machine with a device: the blocks are
+/// copied.
+pub(super) fn protected(site: &Site<'_>) -> Result<()> {
+    // A round has four registrations at each node, and each failure one more.
+    const RULES: &str = "node0.host command reg_mr nth 1 errno EFAULT; node0.host command reg_mr nth 11 errno EFAULT; \
+                         node1.host command reg_mr nth 1 errno EFAULT; node1.host command reg_mr nth 11 errno EFAULT";
+    let services = site.services("xgvmi", &[])?;
+    let prefix = site.world.dir.join("ucc-protected").display().to_string();
+    let emulator = site.world.bin.join("bf-emu").display().to_string();
+    let state = services.testbed.state.display().to_string();
+    let mut words = vec!["protected", &prefix, &emulator, "fault", "--state", &state];
+    words.extend(["add", RULES]);
+    all_offloaded(site, &services, &words, 6)?;
+    let mut list = Command::new(&emulator);
+    let said = process::stdout(
+        list.args(["fault", "--state", &state, "list", "--json"]),
+        QUESTION,
+    )?;
+    let rules: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
+    let rules = rules.as_array().with_context(|| said.clone())?;
+    ensure!(
+        rules.len() == 4 && rules.iter().all(|rule| rule["struck"] == 1),
+        "not each rule has hit once: {said}"
+    );
+    Ok(())
+}
+
+fn all_offloaded(
+    site: &Site<'_>,
+    services: &Services<'_>,
+    words: &[&str],
+    collectives: u64,
+) -> Result<()> {
+    let mut command = program(site, services, "ucc_legal", words, "error")?;
+    let output = succeed(&mut command)?;
+    ensure!(output.lines().any(|line| line == "done"), "{output}");
+    let completed = services.completed()?;
+    ensure!(
+        completed == RANKS * collectives,
+        "the services completed {completed} calls of {RANKS} ranks, not {collectives} of each:\n{output}"
     );
     Ok(())
 }

@@ -4,12 +4,12 @@ use super::*;
 use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Peers};
 use crate::service::transport::{Ended, Range, Sent};
-use crate::service::vectors::Reducing;
 use crate::token::Token;
 use crate::wire::{Collective, ExportRef, HostFin, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use xgvmi_ucp::InboxBudget;
+
+mod ahead;
 
 const DIRECT_MIN: u64 = 512;
 
@@ -24,6 +24,7 @@ struct Machine {
     reads: RefCell<Vec<Rc<Read>>>,
     imports: Cell<i64>,
     staged: Cell<usize>,
+    staged_most: Cell<usize>,
 }
 
 #[derive(Debug)]
@@ -105,6 +106,8 @@ impl Transport for Machine {
 
     fn stage(&self, length: usize) -> Result<Area> {
         self.staged.set(self.staged.get() + length);
+        let most = self.staged_most.get().max(self.staged.get());
+        self.staged_most.set(most);
         Ok(Area {
             address: allocate(length),
             length: Some(length),
@@ -166,6 +169,8 @@ struct Job {
     movers: Vec<Mover<Machine>>,
     service_of: Vec<u32>,
     calls: u32,
+    /// Number of allreduces on each communicator.
+    turns: [u32; 2],
 }
 
 impl Job {
@@ -178,6 +183,7 @@ impl Job {
                 .collect(),
             service_of: service_of.to_vec(),
             calls: 0,
+            turns: [0; 2],
         }
     }
 
@@ -223,13 +229,57 @@ impl Job {
         }
     }
 
+    /// A rank's part in an allreduce of 32-bit sums; its elements depend on communicator and turn.
+    fn vector(
+        &self,
+        rank: u32,
+        members: &[u32],
+        elements: usize,
+        (communicator, turn): (u32, u32),
+    ) -> HostReduce {
+        let length = elements * 4;
+        let (send, receive) = (allocate(length), allocate(length));
+        let vector = words(elements, |index| {
+            value(rank, index).wrapping_add(communicator + turn)
+        });
+        at(send, length).copy_from_slice(&vector);
+        let export = |address| Export {
+            address,
+            length: length as u64,
+            packed: vec![1],
+        };
+        HostReduce {
+            collective: Collective {
+                communicator,
+                sequence: turn,
+                start: 0,
+                step: 0,
+            },
+            rank,
+            reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+            turn: Some(turn),
+            open: turn,
+            length: length as u64,
+            members: members.to_vec(),
+            send_memory: Some(export(send)),
+            receive_memory: Some(export(receive)),
+            short: Vec::new(),
+        }
+    }
+
+    /// Checks the result of [`Job::vector`].
+    #[track_caller]
+    fn check_sum(&self, receive: u64, members: &[u32], elements: usize, added: u32) {
+        let expect = words(elements, |index| {
+            let value = |rank: &u32| value(*rank, index).wrapping_add(added);
+            members.iter().map(value).fold(0, u32::wrapping_add)
+        });
+        assert!(at(receive, elements * 4) == expect, "added {added}");
+    }
+
     /// An allreduce of 32-bit sums over `members`; checks each result.
     fn check(&mut self, members: &[u32], elements: usize, in_place: bool) {
         let length = elements * 4;
-        let value = |rank: u32, index: usize| {
-            let index = u32::try_from(index).expect("small");
-            index.wrapping_mul(0x9e37_79b1).rotate_left(rank) ^ rank
-        };
         let communicator = u32::from(members.len() != self.service_of.len());
         let mut results = Vec::new();
         for rank in members {
@@ -247,10 +297,13 @@ impl Job {
                 collective: Collective {
                     communicator,
                     sequence: self.calls,
+                    start: 0,
                     step: 0,
                 },
                 rank: *rank,
                 reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                turn: Some(self.turns[communicator as usize]),
+                open: 0,
                 length: length as u64,
                 members: members.to_vec(),
                 send_memory: (!is_short && !in_place).then(|| export(send)),
@@ -288,7 +341,14 @@ impl Job {
         }
         assert_eq!(self.machine.imports.get(), 0, "all buffers are released");
         self.calls += 1;
+        self.turns[communicator as usize] += 1;
     }
+}
+
+/// An element of a rank's vector.
+fn value(rank: u32, index: usize) -> u32 {
+    let index = u32::try_from(index).expect("small");
+    index.wrapping_mul(0x9e37_79b1).rotate_left(rank) ^ rank
 }
 
 fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
@@ -325,7 +385,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         receives: 3,
         direct_min: DIRECT_MIN,
     };
-    let mut mover = Mover::new(peers, limits, InboxBudget::new(1 << 20));
+    let mut mover = Mover::new(peers, limits);
     for from in 0..services {
         mover.expect_service(from, token(100 + from));
     }
@@ -353,6 +413,112 @@ fn every_rank_gets_the_sum() {
     }
 }
 
+/// Rank 0 starts call 0 and then call 1, rank 1 the other way round, and each starts every call several times.
+#[test]
+fn persistent_calls_start_in_different_orders() {
+    for elements in [8, 5000, 200_000] {
+        let mut job = Job::new(&[0, 1]);
+        let length = elements * 4;
+        let is_short = (length as u64) < DIRECT_MIN;
+        let value = |rank: u32, call: u32, start: u32| 1000 * call + 10 * start + rank;
+        for start in 0..3 {
+            let mut receives = BTreeMap::new();
+            for (rank, calls) in [(0, [0, 1]), (1, [1, 0])] {
+                for call in calls {
+                    let vector = words(elements, |_| value(rank, call, start));
+                    let (send, receive) = (allocate(length), allocate(length));
+                    at(send, length).copy_from_slice(&vector);
+                    receives.insert((rank, call), receive);
+                    let export = |address| {
+                        (!is_short).then(|| Export {
+                            address,
+                            length: length as u64,
+                            packed: vec![1],
+                        })
+                    };
+                    job.enter(&HostReduce {
+                        collective: Collective {
+                            communicator: 0,
+                            sequence: call,
+                            start,
+                            step: 0,
+                        },
+                        rank,
+                        reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+                        turn: None,
+                        open: 0,
+                        length: length as u64,
+                        members: vec![0, 1],
+                        send_memory: export(send),
+                        receive_memory: export(receive),
+                        short: if is_short { vector } else { Vec::new() },
+                    });
+                }
+            }
+            job.run();
+            let answers = job.machine.answers.take();
+            assert_eq!(answers.len(), 4, "both calls complete at both ranks");
+            for (rank, fin) in answers {
+                let call = fin.collective.sequence;
+                let receive = receives.remove(&(rank, call)).expect("once");
+                if is_short {
+                    at(receive, length).copy_from_slice(&fin.bytes);
+                }
+                let sum = value(0, call, start) + value(1, call, start);
+                assert!(
+                    at(receive, length) == words(elements, |_| sum),
+                    "rank {rank}, call {call}, start {start}"
+                );
+            }
+        }
+        assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
+    }
+}
+
+/// Messages may overtake each other on their way to the SP: those of rank 1 arrive in the reverse order.
+#[test]
+fn allreduces_that_overtake_each_other_run_in_their_turns() {
+    const TURNS: u32 = 5;
+    let members = [0, 1];
+    for elements in [200, 200_000] {
+        let mut job = Job::new(&members);
+        let mut results = Vec::new();
+        for rank in members {
+            for turn in 0..TURNS {
+                let turn = if rank == 0 { turn } else { TURNS - 1 - turn };
+                let message = job.vector(rank, &members, elements, (0, turn));
+                let receive = message.receive_memory.as_ref().expect("long").address;
+                results.push((receive, turn));
+                job.enter(&message);
+                job.run();
+            }
+        }
+        assert_eq!(job.machine.answers.take().len(), 2 * TURNS as usize);
+        for (receive, turn) in results {
+            job.check_sum(receive, &members, elements, turn);
+        }
+    }
+}
+
+#[test]
+fn a_turn_occurs_once() {
+    let mut job = Job::new(&[0, 1]);
+    for turn in [1, 0] {
+        let message = job.vector(0, &[0, 1], 200, (0, turn));
+        job.enter(&message);
+    }
+    for turn in [0, 1] {
+        let mut again = job.vector(0, &[0, 1], 200, (0, turn));
+        again.collective.sequence = 7;
+        let header = token(0).0;
+        let error = job.movers[0]
+            .receive(&job.machine, Kind::HostReduce, &header, &again.to_bytes())
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains("two allreduces as the same one"), "{error}");
+    }
+}
+
 #[test]
 fn memory_for_segments_is_used_again() {
     let mut job = Job::new(&[0, 1]);
@@ -366,23 +532,83 @@ fn memory_for_segments_is_used_again() {
     assert_eq!(job.machine.staged.get(), staged);
 }
 
+/// The limits of the memory for segments at all SPs.
+fn limit(job: &mut Job, early_max: usize, all_max: usize) {
+    for mover in &mut job.movers {
+        mover.reducing.segments.early_max = early_max;
+        mover.reducing.segments.all_max = all_max;
+    }
+}
+
+/// With the memory of one window, an SP that has begun one allreduce meets another SP that has begun a different one.
 #[test]
-fn memory_for_segments_is_bounded() {
-    let machine = Machine::default();
-    let mut reducing = Reducing::new();
-    let half = 128 << 20;
-    let first = reducing.stage(&machine, half).expect("half of the limit");
-    let second = reducing.stage(&machine, half).expect("the limit");
-    let error = reducing.stage(&machine, 1).expect_err("beyond the limit");
-    assert!(
-        error.to_string().contains("let fewer of them run"),
-        "{error}"
-    );
-    reducing.put_back(first).expect("in no other use");
-    // Free memory of another size makes place.
-    reducing.stage(&machine, 1).expect("a page");
-    assert_eq!(machine.staged.get(), (128 << 20) + 4096);
-    drop(second);
+fn allreduces_that_need_more_memory_than_there_is_wait() {
+    let members = [0, 1, 2, 3];
+    // The second form has two windows.
+    for (calls, elements, window) in [(40, 10_000, 64 << 10), (4, 70_000, 256 << 10)] {
+        for early_max in [0, window] {
+            check_under(&members, early_max, 2 * window, (calls, elements));
+        }
+    }
+}
+
+fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elements): (u32, usize)) {
+    let mut job = Job::new(&[0, 0, 1, 1]);
+    limit(&mut job, early_max, all_max);
+    let mut results = Vec::new();
+    for (rank, call) in members.iter().flat_map(|rank| {
+        let order: Vec<u32> = match rank % 2 {
+            0 => (0..calls).collect(),
+            _ => (0..calls).rev().collect(),
+        };
+        order.into_iter().map(move |call| (*rank, call))
+    }) {
+        let message = job.vector(rank, members, elements, (call, 0));
+        let receive = message.receive_memory.as_ref().expect("long").address;
+        results.push((call, receive));
+        job.enter(&message);
+        // Each SP begins what it can before the next rank comes.
+        job.run();
+    }
+    assert_eq!(job.machine.answers.take().len(), 4 * calls as usize);
+    for (call, receive) in results {
+        job.check_sum(receive, members, elements, call);
+    }
+    assert_eq!(job.machine.imports.get(), 0, "all buffers are released");
+    for mover in &job.movers {
+        assert_eq!(mover.reducing.bytes(), 0);
+    }
+    let most = job.machine.staged_most.get();
+    // Both SPs: the windows, and the results of two windows of each allreduce of each rank.
+    let results = calls as usize * 4 * 2 * all_max / 8;
+    assert!(most <= 2 * all_max + results, "{most}");
+}
+
+/// More SPs than credits, and no memory before all members have come.
+#[test]
+fn a_window_that_waits_for_all_members_needs_no_credit() {
+    let service_of: Vec<u32> = (0..9).collect();
+    let mut job = Job::new(&service_of);
+    limit(&mut job, 0, 0);
+    for elements in [2048, 100_000, 200_000] {
+        job.check(&service_of, elements, false);
+    }
+}
+
+/// A job with cached buffers, and one that has none.
+#[test]
+fn free_memory_for_segments_does_not_count_and_can_be_returned() {
+    let mut job = Job::new(&[0, 1]);
+    job.check(&[0, 1], 300_000, false);
+    let machine = &job.machine;
+    assert!(machine.staged.get() > 0);
+    for mover in &mut job.movers {
+        assert_eq!(mover.bytes(), 0);
+        assert!(mover.free_bytes() > 0);
+        mover.drop_free(machine).expect("returned");
+        assert_eq!(mover.free_bytes(), 0);
+    }
+    assert_eq!(machine.staged.get(), 0);
 }
 
 #[test]
@@ -391,10 +617,13 @@ fn what_no_rank_sends_fails_the_job() {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank: 0,
         reduction: Reduction::new(Element::U32, Operation::Sum).expect("defined"),
+        turn: Some(0),
+        open: 0,
         length: 4,
         members: vec![0, 1],
         send_memory: None,

@@ -6,7 +6,7 @@ mod members;
 mod messages;
 
 use super::*;
-use harness::{Beside, Served, Way, arrival, check};
+use harness::{Beside, Member, Served, Way, allreduce, arrival, check, reason};
 use members::{IMPOSTORS, WRONG_FRAMES, WRONG_TABLES, pointed};
 use messages::{HOARDS, WRONG_MESSAGES, WRONG_OFFERS};
 
@@ -40,6 +40,21 @@ fn a_silent_third_party_ends_its_job_alone() {
     check(&served, &[silent]);
 }
 
+/// The port of a service that calls is the system's choice, and changes with each call.
+#[test]
+fn a_service_that_is_lost_is_named_by_its_address_in_the_table() {
+    let served = served();
+    let (mut member, impostor) = served
+        .ready_beside_impostor(JobId(1), 2)
+        .expect("connected");
+    drop(impostor);
+    let reason = reason(&mut member.rank.link);
+    assert!(
+        reason.starts_with("service 1 (127.0.0.1:9) has closed its connection"),
+        "{reason}"
+    );
+}
+
 #[test]
 fn services_that_are_none_are_refused() {
     check(&served(), IMPOSTORS);
@@ -53,6 +68,25 @@ fn messages_that_a_rank_does_not_send_end_its_job_alone() {
 #[test]
 fn offers_that_a_service_does_not_make_end_their_job_alone() {
     check(&served(), WRONG_OFFERS);
+}
+
+/// Jobs keep memory of their last allreduces for the next ones: more than the limit, all together.
+#[test]
+fn memory_that_idle_jobs_keep_ends_no_job() {
+    let served = Served::start(|options| options.call_bytes_max = 4 << 20);
+    let mut jobs: Vec<Vec<Member>> = (10..30)
+        .map(|job| {
+            let members = served.ready(JobId(job), 2).expect("ready");
+            allreduce(&served, &members, 0);
+            members
+        })
+        .collect();
+    for members in &jobs {
+        allreduce(&served, members, 1);
+    }
+    for member in jobs.iter_mut().flatten() {
+        member.tell(&Frame::Bye).expect("the job goes on");
+    }
 }
 
 #[test]
@@ -78,6 +112,32 @@ fn no_message_of_one_job_reaches_another() {
 
 fn ours_worker(beside: &Beside) -> Vec<u8> {
     beside.members[0].welcome.service.worker.clone()
+}
+
+#[test]
+fn an_idle_rank_gets_one_beat_however_long_it_reads_nothing() {
+    const BEATS: u32 = 4;
+    let served = Served::start(|options| options.silence_limit = Duration::from_millis(20));
+    let mut members = served.ready(JobId(4), 2).expect("ready");
+    let (idle, busy) = members.split_at_mut(1);
+    let (idle, busy) = (&mut idle[0], &mut busy[0]);
+    for _ in 0..2 {
+        // The service has beaten this often, as the other rank knows.
+        for _ in 0..BEATS {
+            assert_eq!(busy.wait(LIMIT), Some(Frame::Beat));
+            busy.tell(&Frame::Beat).expect("told");
+        }
+        assert_eq!(idle.wait(LIMIT), Some(Frame::Beat));
+        assert_eq!(
+            idle.wait(Duration::ZERO),
+            None,
+            "a beat without an answer to the last one"
+        );
+        idle.tell(&Frame::Beat).expect("told");
+    }
+    for member in [idle, busy] {
+        member.tell(&Frame::Bye).expect("told");
+    }
 }
 
 /// SIGTERM while UCX is opened for a job: its ranks are admitted, and those of a new job are not.

@@ -2,8 +2,9 @@
 
 use super::super::*;
 use crate::control::{PeerHello, ServiceAddress, Table};
+use crate::reduction::Reduction;
 use crate::service::options::ServiceOptions;
-use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin};
+use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin, HostReduce};
 use std::thread::JoinHandle;
 
 /// Address of a mailbox that nobody reads.
@@ -178,6 +179,12 @@ impl Member {
         Ok(())
     }
 
+    /// The next frame, whatever it is.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<Frame> {
+        let body = self.rank.link.wait(limit).expect("connected")?;
+        Some(Frame::parse(&body).expect("well formed"))
+    }
+
     pub(super) fn await_ready(&mut self) -> Result<()> {
         match answer(&mut self.rank.link)? {
             Frame::Ready => {}
@@ -256,6 +263,7 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
         collective: Collective {
             communicator: 0,
             sequence: 0,
+            start: 0,
             step: 0,
         },
         rank,
@@ -264,6 +272,38 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
         sends: (0..size).map(block).collect(),
         receives: (0..size).map(block).collect(),
         short: vec![1; 5 * size as usize],
+    }
+}
+
+/// An allreduce of 1 MiB of all members, until it is complete.
+pub(super) fn allreduce(served: &Served, members: &[Member], turn: u32) {
+    const LENGTH: u64 = 1 << 20;
+    let ranks = 0..u32::try_from(members.len()).expect("few");
+    for (rank, member) in ranks.clone().zip(members) {
+        let message = HostReduce {
+            collective: Collective {
+                sequence: turn,
+                ..arrival(0, 2).collective
+            },
+            rank,
+            reduction: Reduction::from_codes(2, 0).expect("a sum"),
+            turn: Some(turn),
+            open: 0,
+            length: LENGTH,
+            members: ranks.clone().collect(),
+            send_memory: None,
+            receive_memory: export(LENGTH),
+            short: Vec::new(),
+        };
+        let posted = member.post(served, Kind::HostReduce, message.to_bytes());
+        posted.expect("posted");
+    }
+    let end = Instant::now() + LIMIT;
+    for member in members {
+        while member.rank.mailbox.take().is_none() {
+            assert!(Instant::now() < end, "an allreduce stands still");
+            thread::yield_now();
+        }
     }
 }
 

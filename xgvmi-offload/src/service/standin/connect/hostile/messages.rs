@@ -28,6 +28,8 @@ fn reduced(served: &Served, job: JobId, vary: impl FnOnce(&mut HostReduce)) -> R
         collective: arrival(0, 2).collective,
         rank: 0,
         reduction: Reduction::from_codes(2, 0).expect("a sum"),
+        turn: Some(0),
+        open: 0,
         length: 4096,
         members: vec![0, 1],
         send_memory: None,
@@ -48,7 +50,7 @@ fn offered(served: &Served, job: JobId, kind: Kind, data: Vec<u8>) -> Result<Lin
 
 /// DPU_RTS of service 1: parts with source, blocks, and length of the key.
 fn rts(parts: &[(u32, &[[u32; 3]], usize)], short: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 12];
+    let mut bytes = vec![0; 16];
     let mut put = |words: &[u64]| {
         for word in words {
             bytes.extend_from_slice(&word.to_le_bytes());
@@ -449,6 +451,8 @@ pub(super) const HOARDS: &[Way] = &[
                 collective: arrival(0, 2).collective,
                 rank: 0,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),
+                turn: Some(0),
+                open: 0,
                 length: 4,
                 members: (0..1 << 16).collect(),
                 send_memory: None,
@@ -457,6 +461,7 @@ pub(super) const HOARDS: &[Way] = &[
             };
             for call in 0..150 {
                 message.collective.sequence = call;
+                message.turn = Some(call);
                 member.post(s, Kind::HostReduce, message.to_bytes())?;
             }
             std::mem::forget(impostor);

@@ -1,0 +1,339 @@
+/* A program that uses UCC directly in ways that are legal and rare, and compares every byte.
+ *
+ *   ucc_legal orders       starts persistent collectives in one order at even ranks and in another one at odd ranks
+ *   ucc_legal many         has many collectives outstanding at once
+ *   ucc_legal far          has blocks that are far from each other, with memory between them that nobody can access, and blocks
+ *                          before the buffer's address
+ *   ucc_legal protected PREFIX COMMAND...
+ *                          sends from memory that cannot be written, and receives into a shared mapping of a file; before the
+ *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
+ *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
+ */
+#include "ucc_side.h"
+#include <unistd.h>
+
+enum { BLOCK = 8192, SMALL = 64, STARTS = 4, MANY = 1100, RANKS_MAX = 64 };
+
+static uint32_t sizes[RANKS_MAX], places[RANKS_MAX];
+static int64_t wide_places[RANKS_MAX];
+
+static void *mapped(size_t size, int rights, int flags, int file)
+{
+	void *at = mmap(NULL, size, rights, flags, file, 0);
+
+	CHECK(at == MAP_FAILED);
+	return at;
+}
+
+/* An alltoallv of equal blocks, one after the other. */
+static ucc_coll_args_t even(uint8_t *send, uint8_t *receive, uint32_t block)
+{
+	ucc_coll_args_t args = { .coll_type = UCC_COLL_TYPE_ALLTOALLV };
+	int peer;
+
+	for (peer = 0; peer < ranks; peer++) {
+		sizes[peer] = block;
+		places[peer] = (uint32_t)peer * block;
+	}
+	args.src.info_v.buffer = send;
+	args.src.info_v.counts = (void *)sizes;
+	args.src.info_v.displacements = (void *)places;
+	args.src.info_v.datatype = UCC_DT_UINT8;
+	args.src.info_v.mem_type = UCC_MEMORY_TYPE_HOST;
+	args.dst.info_v = args.src.info_v;
+	args.dst.info_v.buffer = receive;
+	return args;
+}
+
+static void fill_block(uint8_t *block, size_t size, int to, unsigned round)
+{
+	size_t at;
+
+	for (at = 0; at < size; at++)
+		block[at] = byte_of(rank, to, round, at);
+}
+
+static void compare_block(const uint8_t *block, size_t size, int from, unsigned round)
+{
+	size_t at;
+
+	for (at = 0; at < size; at++)
+		if (block[at] != byte_of(from, rank, round, at)) {
+			fprintf(stderr, "rank %d, round %u: byte %zu from rank %d is wrong\n", rank, round, at, from);
+			MPI_Abort(MPI_COMM_WORLD, 1);
+		}
+}
+
+static void fill(uint8_t *send, size_t block, unsigned round)
+{
+	int peer;
+
+	for (peer = 0; peer < ranks; peer++)
+		fill_block(send + (size_t)peer * block, block, peer, round);
+}
+
+static void compare(const uint8_t *receive, size_t block, unsigned round)
+{
+	int peer;
+
+	for (peer = 0; peer < ranks; peer++)
+		compare_block(receive + (size_t)peer * block, block, peer, round);
+}
+
+static void finish(ucc_coll_req_h request)
+{
+	ucc_status_t status;
+
+	while ((status = ucc_collective_test(request)) == UCC_INPROGRESS || status == UCC_OPERATION_INITIALIZED)
+		ucc_context_progress(context);
+	CHECK(status);
+}
+
+/* Two persistent alltoallvs and two persistent allreduces; those of a kind have equal lengths. */
+static void orders(void)
+{
+	enum { CALLS = 4, ELEMENTS = 60000 };
+	size_t bytes = ELEMENTS * sizeof(uint32_t);
+	size_t size = bytes > (size_t)ranks * BLOCK ? bytes : (size_t)ranks * BLOCK;
+	uint8_t *send[CALLS], *receive[CALLS];
+	ucc_coll_req_h requests[CALLS];
+	unsigned start;
+	int call;
+
+	for (call = 0; call < CALLS; call++) {
+		ucc_coll_args_t args;
+
+		send[call] = fresh(size);
+		receive[call] = fresh(size);
+		if (call < 2) {
+			args = even(send[call], receive[call], BLOCK);
+		} else {
+			memset(&args, 0, sizeof(args));
+			args.coll_type = UCC_COLL_TYPE_ALLREDUCE;
+			args.op = UCC_OP_SUM;
+			args.src.info.buffer = send[call];
+			args.src.info.count = ELEMENTS;
+			args.src.info.datatype = UCC_DT_UINT32;
+			args.src.info.mem_type = UCC_MEMORY_TYPE_HOST;
+			args.dst.info = args.src.info;
+			args.dst.info.buffer = receive[call];
+		}
+		args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+		args.flags |= UCC_COLL_ARGS_FLAG_PERSISTENT;
+		CHECK(ucc_collective_init(&args, &requests[call], team));
+	}
+	for (start = 0; start < STARTS; start++) {
+		size_t at;
+
+		for (call = 0; call < CALLS; call++) {
+			memset(receive[call], 0xee, size);
+			if (call < 2)
+				fill(send[call], BLOCK, start * CALLS + (unsigned)call);
+			else
+				for (at = 0; at < ELEMENTS; at++)
+					((uint32_t *)(void *)send[call])[at] =
+						(uint32_t)at * (unsigned)call + start * 1000 + (unsigned)rank;
+		}
+		for (call = 0; call < CALLS; call++)
+			CHECK(ucc_collective_post(requests[rank % 2 ? CALLS - 1 - call : call]));
+		for (call = 0; call < CALLS; call++)
+			finish(requests[call]);
+		for (call = 0; call < CALLS; call++) {
+			if (call < 2) {
+				compare(receive[call], BLOCK, start * CALLS + (unsigned)call);
+				continue;
+			}
+			for (at = 0; at < ELEMENTS; at++)
+				CHECK(((uint32_t *)(void *)receive[call])[at] !=
+				      (uint32_t)ranks * ((uint32_t)at * (unsigned)call + start * 1000) +
+					      (uint32_t)(ranks * (ranks - 1) / 2));
+		}
+	}
+	for (call = 0; call < CALLS; call++) {
+		CHECK(ucc_collective_finalize(requests[call]));
+		munmap(send[call], size);
+		munmap(receive[call], size);
+	}
+}
+
+static void many(void)
+{
+	static ucc_coll_req_h requests[MANY];
+	size_t size = (size_t)ranks * SMALL;
+	uint8_t *send = fresh(MANY * size), *receive = fresh(MANY * size);
+	unsigned call;
+
+	for (call = 0; call < MANY; call++) {
+		ucc_coll_args_t args = even(send + call * size, receive + call * size, SMALL);
+
+		fill(send + call * size, SMALL, call);
+		CHECK(ucc_collective_init(&args, &requests[call], team));
+	}
+	/* The last rank begins when the others have all of them outstanding. */
+	if (rank == ranks - 1)
+		MPI_Barrier(MPI_COMM_WORLD);
+	for (call = 0; call < MANY; call++)
+		CHECK(ucc_collective_post(requests[call]));
+	if (rank != ranks - 1)
+		MPI_Barrier(MPI_COMM_WORLD);
+	for (call = 0; call < MANY; call++) {
+		finish(requests[call]);
+		CHECK(ucc_collective_finalize(requests[call]));
+		compare(receive + call * size, SMALL, call);
+	}
+	munmap(send, MANY * size);
+	munmap(receive, MANY * size);
+}
+
+/* The blocks of even ranks lie at one end of a range of 8 GiB, those of odd ranks at the other one, before the buffer's address
+ * and behind it. Each block has pages of its own, and nothing else in the range can be accessed. */
+static void far(void)
+{
+	const size_t range = (size_t)8 << 30, apart = (size_t)2 * BLOCK;
+	uint8_t *sides[2];
+	unsigned round;
+	int side, peer;
+
+	for (side = 0; side < 2; side++)
+		sides[side] = mapped(range, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	for (peer = 0; peer < ranks; peer++) {
+		size_t at = (peer % 2 ? range - (size_t)ranks * apart : 0) + (size_t)peer * apart;
+
+		for (side = 0; side < 2; side++)
+			CHECK(mprotect(sides[side] + at, BLOCK, PROT_READ | PROT_WRITE));
+		wide_places[peer] = (int64_t)at - (int64_t)(range / 2);
+	}
+	for (round = 0; round < 4; round++) {
+		uint32_t block = round % 2 ? SMALL : BLOCK;
+		uint8_t *middle[2] = { sides[0] + range / 2, sides[1] + range / 2 };
+		ucc_coll_args_t args = even(middle[0], middle[1], block);
+		ucc_coll_req_h request;
+
+		args.mask |= UCC_COLL_ARGS_FIELD_FLAGS;
+		args.flags |= UCC_COLL_ARGS_FLAG_DISPLACEMENTS_64BIT;
+		args.src.info_v.displacements = (void *)wide_places;
+		args.dst.info_v.displacements = (void *)wide_places;
+		if (round >= 2)
+			args.flags |= UCC_COLL_ARGS_FLAG_IN_PLACE;
+		for (peer = 0; peer < ranks; peer++)
+			fill_block(middle[round >= 2] + wide_places[peer], block, peer, round);
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		for (peer = 0; peer < ranks; peer++)
+			compare_block(middle[1] + wide_places[peer], block, peer, round);
+	}
+	for (side = 0; side < 2; side++)
+		munmap(sides[side], range);
+}
+
+static void protected(char **words)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	unsigned round;
+
+	for (round = 0; round < 6; round++) {
+		FILE *file = tmpfile();
+		uint8_t *send = fresh(size), *receive;
+		ucc_coll_args_t args;
+		ucc_coll_req_h request;
+
+		if (round == 3)
+			counters(words + 1, words[0], "faults");
+		CHECK(!file || ftruncate(fileno(file), (off_t)size));
+		receive = mapped(size, PROT_READ | PROT_WRITE, MAP_SHARED, fileno(file));
+		fill(send, BLOCK, round);
+		CHECK(mprotect(send, size, PROT_READ));
+		args = even(send, receive, BLOCK);
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		compare(receive, BLOCK, round);
+		munmap(send, size);
+		munmap(receive, size);
+		fclose(file);
+	}
+}
+
+/* Two teams of all ranks, whose creations are under way together. */
+static void teams(void)
+{
+	MPI_Comm members[2];
+	ucc_team_h both[2];
+	unsigned round;
+	int which, left;
+
+	for (which = 0; which < 2; which++) {
+		ucc_team_params_t params = { .mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE |
+						     UCC_TEAM_PARAM_FIELD_OOB,
+					     .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG,
+					     .ep = (uint64_t)rank };
+
+		MPI_Comm_dup(MPI_COMM_WORLD, &members[which]);
+		params.oob = oob(&members[which]);
+		CHECK(ucc_team_create_post(&context, 1, &params, &both[which]));
+	}
+	do {
+		left = 0;
+		for (which = 0; which < 2; which++) {
+			ucc_status_t status = ucc_team_create_test(both[which]);
+
+			CHECK(status < 0);
+			left += status == UCC_INPROGRESS;
+		}
+		ucc_context_progress(context);
+	} while (left);
+	for (round = 0; round < 4; round++) {
+		size_t size = (size_t)ranks * BLOCK;
+		uint8_t *send = fresh(size), *receive = fresh(size);
+		ucc_coll_args_t args = even(send, receive, BLOCK);
+		ucc_coll_req_h request;
+
+		fill(send, BLOCK, round);
+		CHECK(ucc_collective_init(&args, &request, both[round % 2]));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		compare(receive, BLOCK, round);
+		munmap(send, size);
+		munmap(receive, size);
+	}
+	for (which = 0; which < 2; which++) {
+		ucc_status_t status;
+
+		while ((status = ucc_team_destroy(both[which])) == UCC_INPROGRESS)
+			ucc_context_progress(context);
+		CHECK(status);
+		MPI_Comm_free(&members[which]);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*run)(void);
+	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams } };
+	MPI_Comm world = MPI_COMM_WORLD;
+	size_t mode;
+	int known = argc > 3 && !strcmp(argv[1], "protected");
+
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	CHECK(ranks > RANKS_MAX);
+	ucc_start(&world, NULL);
+	for (mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
+		if (argc > 1 && !strcmp(argv[1], modes[mode].name)) {
+			modes[mode].run();
+			known = 1;
+		}
+	CHECK(!known);
+	if (!strcmp(argv[1], "protected"))
+		protected(argv + 2);
+	ucc_stop();
+	MPI_Barrier(MPI_COMM_WORLD);
+	if (rank == 0)
+		printf("done\n");
+	MPI_Finalize();
+	return 0;
+}

@@ -1,0 +1,390 @@
+//! The start of a call at the SP: registers the memory of its blocks, or copies them to memory that can be registered.
+
+use super::call::short_blocks;
+use super::spans::{Piece, Span, pack, packed_length, pieces, rebase};
+use super::state::{Bounce, Client, Held};
+use super::waiting::{Area, Part, Prepared, Work};
+use crate::error::Result;
+use crate::wire::{Block, Export, HostArrive, HostReduce, Kind};
+use std::time::Instant;
+use xgvmi_ucp::MappedRange;
+use xgvmi_ucp::buffer::Buffer;
+
+/// Maximum memory of all calls for copies of their blocks. A call that needs more gets it when no other call has copies.
+const BOUNCED_MAX: usize = 256 << 20;
+
+/// Number of ranges whose failed registration is remembered.
+const UNREGISTRABLE_MAX: usize = 16;
+
+/// Why a call could not get its memory. It waits for the end of another call.
+#[derive(Debug)]
+struct NoMemory(String);
+
+type Got<T> = std::result::Result<T, NoMemory>;
+
+/// What a copy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copied {
+    /// The device reads it.
+    In,
+    /// The device writes it.
+    Out,
+    /// The device reads and writes it.
+    InAndOut,
+}
+
+impl Client {
+    /// Starts calls as long as one may start.
+    pub(super) fn start_waiting(&mut self) -> Result<()> {
+        while let Some(call) = self.waiting.next() {
+            // SAFETY: the buffers belong to the call, see Client::alltoallv.
+            unsafe { self.launch(call) }?;
+        }
+        Ok(())
+    }
+
+    /// Starts a call at the SP, or lets it wait for memory.
+    ///
+    /// # Safety
+    /// The buffers belong to the call until it completes, as [`Client::alltoallv`] says.
+    unsafe fn launch(&mut self, call: Prepared) -> Result<()> {
+        let mut held = Held::default();
+        // SAFETY: the caller upholds the contract.
+        let (kind, data) = match unsafe { self.message(&call, &mut held) } {
+            Ok(message) => message,
+            Err(NoMemory(why)) => {
+                drop(held);
+                if self.waiting.started() == 0 {
+                    let reason = format!("rank {}: {}: {why}", self.rank, call.collective);
+                    return Err(self.fail(reason, true));
+                }
+                self.waiting.put_back(call);
+                return Ok(());
+            }
+        };
+        self.bounced += held.bounced();
+        self.numbers.bounced_bytes += held.bounced() as u64;
+        let has_turn = matches!(call.work, Work::Reduce { turn: Some(_), .. });
+        if let Some(live) = self.live.get_mut(&call.collective) {
+            live.held = held;
+            live.has_turn = has_turn;
+        }
+        if has_turn && let Some(group) = self.communicators.get_mut(&call.collective.communicator) {
+            group.open += 1;
+        }
+        self.waiting.begun(call.line(), call.cost);
+        let token = self.to_service.0.to_vec();
+        match self.endpoint.send(kind as u16, token, data) {
+            Ok(request) => self.sends.push(request),
+            Err(error) => return Err(self.fail(error.to_string(), true)),
+        }
+        Ok(())
+    }
+
+    /// Number of ordinary allreduces of a communicator that are under way.
+    fn open(&self, communicator: u32) -> u32 {
+        self.communicators
+            .get(&communicator)
+            .map_or(0, |group| group.open)
+    }
+
+    /// The message to the SP. `held` gets the memory that it names.
+    ///
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn message(&mut self, call: &Prepared, held: &mut Held) -> Got<(Kind, Vec<u8>)> {
+        let (collective, rank) = (call.collective, self.rank);
+        match &call.work {
+            Work::Exchange {
+                send,
+                receive,
+                in_place,
+            } => {
+                // SAFETY: the caller upholds the contract.
+                let (send_memory, sends) =
+                    unsafe { self.reach(send, *in_place, Copied::In, held) }?;
+                // SAFETY: the same.
+                let (receive_memory, receives) =
+                    unsafe { self.reach(receive, false, Copied::Out, held) }?;
+                let arrive = HostArrive {
+                    collective,
+                    rank,
+                    send_memory,
+                    receive_memory,
+                    sends,
+                    receives,
+                    // SAFETY: the same; blocks() has checked that each block is inside its buffer.
+                    short: unsafe { short_blocks(send, self.direct_min as u64) },
+                };
+                Ok((Kind::HostArrive, arrive.to_bytes()))
+            }
+            Work::Reduce {
+                send,
+                receive,
+                reduction,
+                turn,
+                members,
+            } => {
+                let from = send.as_ref().unwrap_or(receive);
+                let (mut send_memory, mut receive_memory, mut short) = (None, None, Vec::new());
+                if receive.length >= self.direct_min {
+                    let back = match send {
+                        Some(_) => Copied::Out,
+                        None => Copied::InAndOut,
+                    };
+                    // SAFETY: the same.
+                    receive_memory = Some(unsafe { self.reach_all(receive, back, held) }?);
+                    if let Some(send) = send {
+                        // SAFETY: the same.
+                        send_memory = Some(unsafe { self.reach_all(send, Copied::In, held) }?);
+                    }
+                } else if from.length > 0 {
+                    // SAFETY: the same.
+                    short = unsafe { std::slice::from_raw_parts(from.start, from.length) }.to_vec();
+                }
+                let message = HostReduce {
+                    collective,
+                    rank,
+                    reduction: *reduction,
+                    turn: *turn,
+                    open: match turn {
+                        Some(_) => self.open(collective.communicator),
+                        None => 0,
+                    },
+                    length: receive.length as u64,
+                    members: members.to_vec(),
+                    send_memory,
+                    receive_memory,
+                    short,
+                };
+                Ok((Kind::HostReduce, message.to_bytes()))
+            }
+        }
+    }
+
+    /// Lets the device reach the long blocks of a side. Returns the exported memory, and the blocks as offsets in it. With
+    /// `must_copy`, the memory is a copy of the blocks. `copied` says what a copy is for.
+    ///
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn reach(
+        &mut self,
+        part: &Part,
+        must_copy: bool,
+        copied: Copied,
+        held: &mut Held,
+    ) -> Got<(Option<Export>, Vec<Block>)> {
+        let direct_min = self.direct_min as u64;
+        let mut blocks = part.blocks.clone();
+        let Some(span) = Span::of(&blocks, direct_min) else {
+            return Ok((None, blocks));
+        };
+        let mut why = "its blocks are far from each other".to_owned();
+        if !must_copy {
+            if part.area.packed.is_some() {
+                // SAFETY: the caller upholds the contract.
+                let export = unsafe { self.reach_all(&part.area, copied, held) }?;
+                return Ok((Some(export), blocks));
+            }
+            if span.is_dense(&blocks, direct_min) {
+                let area = part.area.part(span.first, span.length());
+                // SAFETY: the same: the span is inside the buffer.
+                match unsafe { self.register_for(&area, held) } {
+                    Ok(export) => {
+                        rebase(&mut blocks, span.first, direct_min);
+                        return Ok((Some(export), blocks));
+                    }
+                    Err(error) => why = error,
+                }
+            }
+        }
+        let pieces = pieces(&blocks, direct_min);
+        pack(&mut blocks, &pieces, direct_min);
+        // SAFETY: the same: the pieces consist of blocks.
+        let export = unsafe { self.copy_for(&part.area, pieces, copied, &why, held) }?;
+        Ok((Some(export), blocks))
+    }
+
+    /// Lets the device reach a whole buffer.
+    ///
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn reach_all(&mut self, area: &Area, copied: Copied, held: &mut Held) -> Got<Export> {
+        if let Some(packed) = &area.packed {
+            return Ok(Export {
+                address: area.start.addr() as u64,
+                length: area.length as u64,
+                packed: packed.clone(),
+            });
+        }
+        // SAFETY: the caller upholds the contract.
+        match unsafe { self.register_for(area, held) } {
+            Ok(export) => Ok(export),
+            Err(why) => {
+                let whole = Piece {
+                    at: 0,
+                    length: area.length as u64,
+                    packed: 0,
+                };
+                // SAFETY: the same.
+                unsafe { self.copy_for(area, vec![whole], copied, &why, held) }
+            }
+        }
+    }
+
+    /// Registers a range of the program's memory for a call, unless that has failed lately.
+    ///
+    /// # Errors
+    /// Why it cannot be registered.
+    ///
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn register_for(
+        &mut self,
+        area: &Area,
+        held: &mut Held,
+    ) -> std::result::Result<Export, String> {
+        let range = (area.start.addr(), area.length);
+        let named = |why: &str| format!("{} bytes at {:#x} {why}", range.1, range.0);
+        if self.unregistrable.contains(&range) {
+            return Err(named("could not be registered before"));
+        }
+        // SAFETY: the caller upholds the contract.
+        match unsafe { self.map(area.start, area.length) } {
+            Ok((mapped, packed)) => {
+                held.mapped.push(mapped);
+                Ok(Export {
+                    address: area.start.addr() as u64,
+                    length: area.length as u64,
+                    packed,
+                })
+            }
+            Err(error) => {
+                if self.unregistrable.len() == UNREGISTRABLE_MAX {
+                    self.unregistrable.pop_front();
+                }
+                self.unregistrable.push_back(range);
+                Err(named(&format!("cannot be registered: {error}")))
+            }
+        }
+    }
+
+    /// Registers memory of the client for these pieces of a buffer.
+    ///
+    /// # Safety
+    /// As for [`Client::launch`]; the pieces lie inside the buffer.
+    unsafe fn copy_for(
+        &mut self,
+        area: &Area,
+        pieces: Vec<Piece>,
+        copied: Copied,
+        why: &str,
+        held: &mut Held,
+    ) -> Got<Export> {
+        let no_memory = |what: String| NoMemory(format!("{why}; {what}"));
+        let length = usize::try_from(packed_length(&pieces))
+            .map_err(|_| no_memory("the blocks are longer than the memory".to_owned()))?;
+        let others = self.bounced + held.bounced();
+        if others > 0 && others.saturating_add(length) > BOUNCED_MAX {
+            return Err(no_memory(format!(
+                "copies of blocks have {others} of {BOUNCED_MAX} bytes already"
+            )));
+        }
+        let mut memory = Buffer::untouched(length)
+            .map_err(|error| no_memory(format!("there is no memory for a copy: {error}")))?;
+        if copied != Copied::Out {
+            // SAFETY: the caller upholds the contract.
+            unsafe { area.copy_in(&pieces, memory.as_mut_slice()) };
+        }
+        let start = memory.as_ptr().cast_mut();
+        // SAFETY: the memory is kept until the registration ends, and nobody else knows it.
+        let (mapped, packed) = unsafe { self.map(start, length) }.map_err(|error| {
+            no_memory(format!(
+                "a copy cannot be registered either: {error}: is the limit of locked memory too low (ulimit -l)?"
+            ))
+        })?;
+        let export = Export {
+            address: memory.address(),
+            length: length as u64,
+            packed,
+        };
+        held.mapped.push(mapped);
+        let back = if copied == Copied::In {
+            Vec::new()
+        } else {
+            pieces
+        };
+        held.bounces.push(Bounce { memory, back });
+        Ok(export)
+    }
+
+    /// Registers and exports a range.
+    ///
+    /// # Safety
+    /// As for [`MappedRange::new`].
+    pub(super) unsafe fn map(
+        &mut self,
+        start: *mut u8,
+        length: usize,
+    ) -> Result<(MappedRange, Vec<u8>)> {
+        let begin = Instant::now();
+        // SAFETY: the caller upholds the contract.
+        let range = unsafe { MappedRange::new(&self.context, start, length) }?;
+        let packed = range.export()?.to_vec();
+        self.numbers.registration += begin.elapsed();
+        self.numbers.registrations += 1;
+        Ok((range, packed))
+    }
+}
+
+impl Area {
+    /// A part of the buffer.
+    fn part(&self, first: u64, length: u64) -> Self {
+        let number = |number: u64| usize::try_from(number).expect("a part of a buffer");
+        Self {
+            start: self.start.wrapping_add(number(first)),
+            length: number(length),
+            packed: None,
+        }
+    }
+
+    /// Copies pieces of the buffer to their places in `to`.
+    ///
+    /// # Safety
+    /// The pieces are readable memory inside the buffer, to which no thread writes now.
+    unsafe fn copy_in(&self, pieces: &[Piece], to: &mut [u8]) {
+        for piece in pieces {
+            let from = self.part(piece.at, piece.length);
+            // SAFETY: the caller upholds the contract.
+            let bytes = unsafe { std::slice::from_raw_parts(from.start, from.length) };
+            let packed = usize::try_from(piece.packed).expect("inside the memory");
+            to[packed..packed + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+}
+
+impl Bounce {
+    /// Copies what the device has written to the receive buffer that begins at `start`.
+    ///
+    /// # Safety
+    /// The pieces are writable memory of that buffer, which no thread accesses now, and the device has written them.
+    pub(super) unsafe fn copy_back(&self, start: *mut u8) {
+        let bytes = self.memory.as_slice();
+        for piece in &self.back {
+            let number = |number: u64| usize::try_from(number).expect("inside the memory");
+            let (packed, length) = (number(piece.packed), number(piece.length));
+            let from = &bytes[packed..packed + length];
+            // SAFETY: the caller upholds the contract.
+            let to = unsafe { start.add(number(piece.at)) };
+            // SAFETY: the same; both sides hold `length` bytes and are different memory.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, length) };
+        }
+    }
+}
+
+impl Held {
+    /// Bytes of the client's own memory.
+    pub(super) fn bounced(&self) -> usize {
+        self.bounces.iter().map(|bounce| bounce.memory.len()).sum()
+    }
+}

@@ -1,0 +1,210 @@
+//! Memory of this SP for the segments of a job's allreduces.
+//!
+//! In step 1 of a window an SP reads a segment of all members into memory of its own. Most windows get this memory when
+//! their rank enters the step, so that each block is read as soon as it is on offer. Beyond [`EARLY_MAX`] a window waits
+//! until the blocks of all members are on offer, and then for its turn. This cannot deadlock. Memory that is taken then
+//! is returned when the blocks are read and reduced, before the step is complete, and that waits for no other rank or SP. The
+//! other half of the memory is only for such windows, and one of them may always take what it needs. The blocks of all
+//! members are on offer sooner or later, whatever other allreduces wait for: no limit of step 1 holds an offer back.
+//!
+//! The result is a segment of one rank. It stays until step 2 is complete. A rank has at most two of them per line.
+
+use super::actions::CallId;
+use super::transport::Transport;
+use crate::error::Result;
+use crate::wire::Wide;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// Maximum bytes of windows whose members have not all come, and of all windows and free buffers.
+const EARLY_MAX: usize = 128 << 20;
+const ALL_MAX: usize = 256 << 20;
+
+/// Minimum size of a buffer.
+const SIZE_MIN: usize = 4 << 10;
+
+/// A rank in a step.
+pub(super) type Place = (CallId, usize);
+
+/// A buffer of this SP for segments.
+#[derive(Debug)]
+pub(super) struct Staged<T: Transport> {
+    pub(super) memory: T::Memory,
+    pub(super) key: T::Packed,
+    size: usize,
+    use_of: Use,
+}
+
+/// The use of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Segments of all members.
+    Window,
+    /// The same; the blocks of all members were on offer when it was taken.
+    Complete,
+    /// A reduced segment.
+    Result,
+}
+
+/// A step that has no memory: the receive side, and the number of bytes.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    pub(super) receives: Vec<Wide>,
+    pub(super) length: u64,
+}
+
+/// The memory of a job.
+#[derive(Debug)]
+pub(super) struct Segments<T: Transport> {
+    /// Free buffers by size, and their bytes.
+    free: BTreeMap<usize, Vec<Staged<T>>>,
+    free_bytes: usize,
+    /// Bytes of windows, the part of them that is [`Use::Complete`], and bytes of results.
+    windows: usize,
+    complete: usize,
+    results: usize,
+    /// Steps without memory.
+    gathering: HashMap<Place, Gathering>,
+    /// Those of them for which all blocks are on offer, in the order of their turns.
+    turns: VecDeque<Place>,
+    /// [`EARLY_MAX`] and [`ALL_MAX`]; tests use less.
+    pub(super) early_max: usize,
+    pub(super) all_max: usize,
+}
+
+impl<T: Transport> Segments<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            free: BTreeMap::new(),
+            free_bytes: 0,
+            windows: 0,
+            complete: 0,
+            results: 0,
+            gathering: HashMap::new(),
+            turns: VecDeque::new(),
+            early_max: EARLY_MAX,
+            all_max: ALL_MAX,
+        }
+    }
+
+    /// Bytes in use, about.
+    pub(super) fn bytes(&self) -> usize {
+        let receives = |of: &Gathering| size_of_val(&of.receives[..]);
+        let gathering: usize = self.gathering.values().map(receives).sum();
+        self.windows + self.results + gathering
+    }
+
+    /// Bytes of free buffers.
+    pub(super) fn free_bytes(&self) -> usize {
+        self.free_bytes
+    }
+
+    /// Memory for a window whose members may not all have come; `None` if the window has to wait for them.
+    pub(super) fn early(&mut self, transport: &T, length: u64) -> Result<Option<Staged<T>>> {
+        let size = buffer_size(length);
+        if size > self.early_max.saturating_sub(self.windows) {
+            return Ok(None);
+        }
+        let staged = self.take(transport, size, Use::Window)?;
+        Ok(Some(staged))
+    }
+
+    /// Memory for a reduced segment.
+    pub(super) fn result(&mut self, transport: &T, length: u64) -> Result<Staged<T>> {
+        self.take(transport, buffer_size(length), Use::Result)
+    }
+
+    /// A step waits until the blocks of all members are on offer.
+    pub(super) fn wait(&mut self, place: Place, gathering: Gathering) {
+        self.gathering.insert(place, gathering);
+    }
+
+    /// The blocks of all members are on offer: the step waits for its turn.
+    pub(super) fn all_on_offer(&mut self, place: Place) {
+        self.turns.push_back(place);
+    }
+
+    /// The next step that has its turn, and its memory.
+    pub(super) fn next(&mut self, transport: &T) -> Result<Option<(Place, Gathering, Staged<T>)>> {
+        let Some(place) = self.turns.front().copied() else {
+            return Ok(None);
+        };
+        let length = self.gathering.get(&place).map_or(0, |of| of.length);
+        let size = buffer_size(length);
+        if self.complete > 0 && size > self.all_max.saturating_sub(self.windows) {
+            return Ok(None);
+        }
+        self.turns.pop_front();
+        let Some(gathering) = self.gathering.remove(&place) else {
+            return Ok(None);
+        };
+        let staged = self.take(transport, size, Use::Complete)?;
+        Ok(Some((place, gathering, staged)))
+    }
+
+    /// A buffer is free again.
+    pub(super) fn put_back(&mut self, staged: Staged<T>) {
+        let size = staged.size;
+        match staged.use_of {
+            Use::Window => self.windows -= size,
+            Use::Complete => {
+                self.windows -= size;
+                self.complete -= size;
+            }
+            Use::Result => self.results -= size,
+        }
+        self.free_bytes += size;
+        self.free.entry(size).or_default().push(staged);
+    }
+
+    /// Returns free buffers to the system until at most this number of bytes is left.
+    pub(super) fn shrink(&mut self, transport: &T, most: usize) -> Result<()> {
+        while self.free_bytes > most {
+            let Some(other) = self.free.values_mut().rev().find_map(Vec::pop) else {
+                return Ok(());
+            };
+            self.free_bytes -= other.size;
+            transport.unmap(other.memory)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, transport: &T, size: usize, use_of: Use) -> Result<Staged<T>> {
+        let staged = match self.free.get_mut(&size).and_then(Vec::pop) {
+            Some(free) => {
+                self.free_bytes -= size;
+                Staged { use_of, ..free }
+            }
+            None => {
+                let others = self.windows.saturating_add(self.results);
+                let most = self.all_max.saturating_sub(others.saturating_add(size));
+                self.shrink(transport, most)?;
+                let memory = transport.stage(size)?;
+                let key = transport.pack(&memory)?;
+                Staged {
+                    memory,
+                    key,
+                    size,
+                    use_of,
+                }
+            }
+        };
+        match use_of {
+            Use::Window => self.windows += size,
+            Use::Complete => {
+                self.windows += size;
+                self.complete += size;
+            }
+            Use::Result => self.results += size,
+        }
+        Ok(staged)
+    }
+}
+
+/// Size of the buffer for `length` bytes. Few sizes make it likely that a free buffer fits.
+fn buffer_size(length: u64) -> usize {
+    let size = usize::try_from(length)
+        .ok()
+        .and_then(usize::checked_next_power_of_two);
+    // No system has so much memory: the allocation fails.
+    size.unwrap_or(usize::MAX).max(SIZE_MIN)
+}
