@@ -8,6 +8,7 @@
     reason = "a test harness reports on standard output"
 )]
 
+mod addresses;
 mod agent;
 mod beside;
 mod connections;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     cases.extend(limits::cases());
     cases.extend(contexts::cases());
     cases.extend(connections::cases());
+    cases.extend(addresses::cases());
     cases.extend(multicast::cases());
     cases.extend(rnr::cases());
     cases.extend(moderation::cases());

@@ -3,6 +3,7 @@
 //! of a case as argument, that process.
 
 mod cases;
+mod interfaces;
 mod variants;
 
 use std::path::{Path, PathBuf};
