@@ -27,6 +27,7 @@ mod moderation;
 mod mpi;
 mod multicast;
 mod naaice;
+mod next_poll;
 mod offload;
 mod polling;
 mod pool;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     cases.extend(multicast::cases());
     cases.extend(rnr::cases());
     cases.extend(moderation::cases());
+    cases.extend(next_poll::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());
     cases.extend(tools::cases());
