@@ -20,11 +20,13 @@ pub mod pins;
 pub mod tree;
 mod wheels;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 pub use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
 use dev_process::process;
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const HELP: &str = "\
@@ -271,6 +273,59 @@ fn unpacked(what: &str, packages: &[&str]) -> Result<PathBuf> {
 /// The package could not be downloaded.
 pub fn rdmacm() -> Result<PathBuf> {
     unpacked("rdmacm", &["rdmacm-utils"])
+}
+
+/// Stock libfabric.
+#[derive(Debug, Clone)]
+pub struct Libfabric {
+    /// Directory of its programs.
+    pub bin: PathBuf,
+    /// Directories of its libraries.
+    pub libraries: Vec<PathBuf>,
+}
+
+/// Stock libfabric of the distribution with its programs, unpacked in the cache. It uses the system's librdmacm.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn libfabric() -> Result<Libfabric> {
+    /// The package with `fi_pingpong`; its dependencies follow.
+    const PACKAGES: &[&str] = &["libfabric-bin"];
+    let cache = Cache::open()?;
+    let key = cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH]);
+    let part = cache.part(&format!("libfabric-{key}"), |dir| {
+        apt::unpack(&cache, PACKAGES, dir)
+    })?;
+    let root = part.join("root");
+    // The installation of libpsm-infinipath1 would link its library into the usual directory.
+    let psm = root.join("usr/lib/libpsm1");
+    let mut libraries = apt::library_dirs(&root).to_vec();
+    if psm.is_dir() {
+        link_sonames(&psm)?;
+        libraries.push(psm);
+    }
+    Ok(Libfabric {
+        bin: root.join("usr/bin"),
+        libraries,
+    })
+}
+
+/// Makes the names `libNAME.so.N` for the files `libNAME.so.N.*` of a directory.
+fn link_sonames(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let file = entry?.file_name();
+        let parts = file.to_str().and_then(|file| file.split_once(".so."));
+        let Some((name, (major, _))) =
+            parts.and_then(|(name, version)| Some((name, version.split_once('.')?)))
+        else {
+            continue;
+        };
+        let link = dir.join(format!("{name}.so.{major}"));
+        if !link.exists() {
+            symlink(&file, &link).with_context(|| format!("cannot link {}", link.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Existing and missing parts, for `cargo xtask doctor`. Downloads nothing.

@@ -2,6 +2,8 @@
  *
  *   rounds N   opens a context with a channel, a queue pair and its doorbell page, closes it, N times; prints
  *              "ok files=BEFORE,AFTER", the open files after the first round and after the last
+ *   channels N opens and destroys N channels of one context, one by one, then together, then one with a duplicate of
+ *              its file; prints "ok files=FIRST,MOST,LAST,DUPLICATE,END", the largest number of open files after each
  *   null       runs one such round, then a child stores to address 0 and another one loads from it; prints
  *              "ok store=SIGNAL load=SIGNAL", the signals that ended them
  *   most       opens contexts until that fails, then closes one and opens another; prints "ok opened=N errno=E"
@@ -66,6 +68,39 @@ static void round_of(struct ibv_device *device)
 	CHECK(!ibv_dealloc_pd(pd));
 	CHECK(!ibv_destroy_comp_channel(channel));
 	CHECK(!ibv_close_device(context));
+}
+
+static void channels_of(struct ibv_device *device, int count)
+{
+	static struct ibv_comp_channel *all[4096];
+	struct ibv_context *context = ibv_open_device(device);
+	struct rlimit limit;
+	int first, most, last, duplicate, held, end;
+
+	CHECK(context && count <= 4096);
+	CHECK(!getrlimit(RLIMIT_NOFILE, &limit));
+	limit.rlim_cur = limit.rlim_max;
+	CHECK(!setrlimit(RLIMIT_NOFILE, &limit));
+	most = first = open_files();
+	for (int i = 0; i < count; i++) {
+		CHECK(all[0] = ibv_create_comp_channel(context));
+		CHECK(!ibv_destroy_comp_channel(all[0]));
+		if (open_files() > most)
+			most = open_files();
+	}
+	for (int i = 0; i < count; i++)
+		CHECK(all[i] = ibv_create_comp_channel(context));
+	for (int i = 0; i < count; i++)
+		CHECK(!ibv_destroy_comp_channel(all[i]));
+	last = open_files();
+	CHECK(all[0] = ibv_create_comp_channel(context));
+	CHECK((duplicate = dup(all[0]->fd)) >= 0);
+	CHECK(!ibv_destroy_comp_channel(all[0]));
+	held = open_files();
+	CHECK(!close(duplicate));
+	end = open_files();
+	CHECK(!ibv_close_device(context));
+	printf("ok files=%d,%d,%d,%d,%d\n", first, most, last, held, end);
 }
 
 /* The signal that ends a child that uses the page at address 0. */
@@ -182,6 +217,8 @@ int main(int argc, char **argv)
 		shared = devices[0];
 		rounds = atoi(argv[2]);
 		threads();
+	} else if (!strcmp(what, "channels") && argc == 3) {
+		channels_of(devices[0], atoi(argv[2]));
 	} else if (!strcmp(what, "rounds") && argc == 3) {
 		int before = open_files();
 

@@ -804,7 +804,8 @@ static int do_async(char **word)
 	return 0;
 }
 
-/* overrun: more unread completions than the queue holds. Answers the number of readable ones. */
+/* overrun: more unread completions than the queue holds, until its error event is there. Answers the number of readable
+ * completions. */
 static int do_overrun(void)
 {
 	struct ibv_cq *small = ibv_create_cq(ctx, 1, NULL, NULL, 0);
@@ -816,6 +817,7 @@ static int do_overrun(void)
 		.opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
 		.wr.rdma = { .remote_addr = (uint64_t)(uintptr_t)mems[0].addr, .rkey = mems[0].mr->rkey },
 	}, *bad;
+	struct pollfd event = { .fd = ctx->async_fd, .events = POLLIN };
 	struct ibv_port_attr port;
 	struct ibv_qp *qp;
 	struct ibv_wc wc;
@@ -831,6 +833,8 @@ static int do_overrun(void)
 		if (errno)
 			return failed("ibv_post_send");
 	}
+	if (poll(&event, 1, 60000) != 1)
+		return failed("no event");
 	while (ibv_poll_cq(small, 1, &wc) == 1)
 		read++;
 	answer("ok room=%d read=%d", small->cqe + 1, read);

@@ -44,7 +44,15 @@ const CRATES: &[Crate] = &[
             ("doorbell trap", &["resume", "fault", "install"]),
             (
                 "interposed calls",
-                &["signals", "files", "names", "open", "stat", "exec"],
+                &[
+                    "signals",
+                    "files",
+                    "names",
+                    "open",
+                    "stat",
+                    "exec",
+                    "interfaces",
+                ],
             ),
         ],
     },

@@ -3,7 +3,7 @@
 use crate::agent::compile;
 use crate::harness::Case;
 use crate::world::{Testbed, World, succeed};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::Output;
 
 const FUNCTION: &str = "node0.host";
@@ -19,6 +19,10 @@ const SIGSEGV: i32 = 11;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("context_leaves_no_file", leaves_no_file),
+        Case::new(
+            "context_destroyed_channels_leave_no_file",
+            channels_leave_no_file,
+        ),
         Case::new("context_closed_leaves_null_alone", leaves_null_alone),
         Case::new("context_limit", limit),
         Case::new("context_opened_by_threads", opened_by_threads),
@@ -47,6 +51,28 @@ fn leaves_no_file(world: &World) -> Result<()> {
         uars.is_multiple_of(ROUNDS),
         "{uars} doorbell pages in {ROUNDS} rounds"
     );
+    Ok(())
+}
+
+/// Each destroyed channel closes both ends of its pipe at once, or with the last duplicate of its
+/// file.
+fn channels_leave_no_file(world: &World) -> Result<()> {
+    const CHANNELS: &str = "1000";
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command(FUNCTION, compile("contexts")?);
+    let said = succeed(command.args(["channels", CHANNELS]))?;
+    let files = said
+        .trim()
+        .strip_prefix("ok files=")
+        .context(said.clone())?;
+    let counts = files.split(',').map(str::parse::<i64>);
+    let counts = counts.collect::<Result<Vec<_>, _>>()?;
+    let [first, ..] = counts[..] else {
+        bail!("{said}")
+    };
+    // The duplicate and the write end stay open together.
+    let expected = [first, first, first, first + 2, first];
+    ensure!(counts == expected, "{counts:?}, not {expected:?}");
     Ok(())
 }
 

@@ -8,6 +8,7 @@
     reason = "a test harness reports on standard output"
 )]
 
+mod addresses;
 mod agent;
 mod beside;
 mod connections;
@@ -26,6 +27,7 @@ mod moderation;
 mod mpi;
 mod multicast;
 mod naaice;
+mod next_poll;
 mod offload;
 mod polling;
 mod pool;
@@ -62,9 +64,11 @@ fn main() -> ExitCode {
     cases.extend(limits::cases());
     cases.extend(contexts::cases());
     cases.extend(connections::cases());
+    cases.extend(addresses::cases());
     cases.extend(multicast::cases());
     cases.extend(rnr::cases());
     cases.extend(moderation::cases());
+    cases.extend(next_poll::cases());
     cases.extend(ports::cases());
     cases.extend(roce::cases());
     cases.extend(tools::cases());

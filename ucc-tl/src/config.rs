@@ -138,12 +138,13 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
     ),
     (
         c"COLLS",
-        c"all",
+        c"auto",
         c"Collectives to serve, as a list of NAME or NAME:MIN-MAX with message sizes as\n\
           UCC counts them, such as 'alltoallv,alltoall:64K-inf'. Names: alltoall,\n\
           alltoallv, allgather, allgatherv, bcast, gather, gatherv, scatter, scatterv,\n\
-          allreduce, barrier. 'all' means all but barrier. Others go to UCC's other\n\
-          components.",
+          allreduce, barrier. 'all' means all but barrier, 'auto' the same from the\n\
+          sizes on at which a call saves processor time. UCC knows no size of alltoallv,\n\
+          gatherv and scatterv. Others go to UCC's other components.",
         offset_of!(Values, collectives),
         Kind::Text,
     ),

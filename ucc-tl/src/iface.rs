@@ -51,11 +51,11 @@ pub extern "C" fn ucc_tl_xgvmi_status() -> *const c_char {
     REASON.get().copied().unwrap_or(c"").as_ptr()
 }
 
-/// The component's default score among components. UCC requires it to differ from the scores of others, and does not
-/// use it.
-const COMPONENT_SCORE: c_int = 77;
+/// The component's default score among components, which `ucc_info -s` shows. UCC requires it to differ from the scores of
+/// others (at most 50), and does not use it.
+const COMPONENT_SCORE: c_int = DEFAULT_SCORE.cast_signed();
 
-/// Score of the collectives of a team whose options are invalid.
+/// Default of the option SCORE, and score of the collectives of a team whose options are invalid.
 const DEFAULT_SCORE: u32 = 100;
 
 type Status0 = unsafe extern "C" fn() -> ucc_status_t;

@@ -77,6 +77,19 @@ const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
     ("barrier", b::UCC_COLL_TYPE_BARRIER, false),
 ];
 
+/// Collectives of which UCC does not know the message size at all ranks. It looks them up with size 0.
+const WITHOUT_SIZE: [ucc_coll_type_t; 3] = [
+    b::UCC_COLL_TYPE_ALLTOALLV,
+    b::UCC_COLL_TYPE_GATHERV,
+    b::UCC_COLL_TYPE_SCATTERV,
+];
+
+/// First sizes of the list `auto`: from these on, a call takes less processor time of the hosts than with UCC's own
+/// components (docs/UCC.md). UCC counts the blocks of all ranks, so that the size of an alltoall is that of four measured
+/// blocks. The others, which are not measured, start like it.
+const ALLREDUCE_FROM: usize = 8 << 10;
+const EXCHANGES_FROM: usize = 64 << 10;
+
 /// Algorithms of tl/ucp on memory handles of the caller, which the component refuses.
 const FOREIGN_TUNES: [(ucc_coll_type_t, &str); 3] = [
     (b::UCC_COLL_TYPE_ALLTOALL, "@onesided"),
@@ -182,16 +195,9 @@ impl Settings {
         Self::new(&raw, "").expect("valid")
     }
 
-    /// The collectives that a team with invalid options would have served: those of the default list.
+    /// The collectives of a team with invalid options, whose list is unknown: those of `all`.
     pub(crate) fn default_collectives() -> Vec<Served> {
-        let in_all = NAMES.iter().filter(|(.., in_all)| *in_all);
-        in_all
-            .map(|(_, kind, _)| Served {
-                kind: *kind,
-                first: 0,
-                end: usize::MAX,
-            })
-            .collect()
+        from_sizes(|_| 0)
     }
 
     /// Settings that must be equal at all ranks, as a text to compare.
@@ -234,8 +240,26 @@ fn seconds(value: f64) -> Result<u64, String> {
     }
 }
 
+/// The collectives of `all` from their first sizes on.
+fn from_sizes(first: impl Fn(ucc_coll_type_t) -> usize) -> Vec<Served> {
+    let in_all = NAMES.iter().filter(|(.., in_all)| *in_all);
+    let served = in_all.map(|(_, kind, _)| Served {
+        kind: *kind,
+        first: first(*kind),
+        end: usize::MAX,
+    });
+    served.collect()
+}
+
 /// Parses a list of collectives.
 fn collectives(text: &str) -> Result<Vec<Served>, String> {
+    if text.trim().eq_ignore_ascii_case("auto") {
+        return Ok(from_sizes(|kind| match kind {
+            kind if WITHOUT_SIZE.contains(&kind) => 0,
+            b::UCC_COLL_TYPE_ALLREDUCE => ALLREDUCE_FROM,
+            _ => EXCHANGES_FROM,
+        }));
+    }
     let mut served: Vec<Served> = Vec::new();
     for item in text
         .split(',')
@@ -255,6 +279,11 @@ fn collectives(text: &str) -> Result<Vec<Served>, String> {
         for (of, kind, in_all) in NAMES {
             if name == of || (name == "all" && in_all) {
                 known = true;
+                if WITHOUT_SIZE.contains(&kind) && (first, end) != (0, usize::MAX) {
+                    return Err(format!(
+                        "'{item}' has a range, and UCC knows no message size of {of}: name {of} without a range, or not at all"
+                    ));
+                }
                 // A later entry of the list overrides earlier ones.
                 served.retain(|served| served.kind != kind);
                 served.push(Served { kind, first, end });
@@ -263,7 +292,7 @@ fn collectives(text: &str) -> Result<Vec<Served>, String> {
         if !known {
             let names: Vec<&str> = NAMES.iter().map(|(name, ..)| *name).collect();
             return Err(format!(
-                "'{name}' is no collective that the component serves: {}, all",
+                "'{name}' is no collective that the component serves: {}, all; or auto alone",
                 names.join(", ")
             ));
         }
@@ -347,6 +376,78 @@ mod tests {
         };
         assert_eq!(limit(0.0), None);
         assert_eq!(limit(1.5), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn the_default_list_has_sizes_and_all_has_none() {
+        let auto = collectives("auto").expect("valid");
+        assert_eq!(auto.len(), collectives("all").expect("valid").len());
+        for Served { kind, first, end } in auto {
+            assert_eq!(end, usize::MAX);
+            assert_eq!(
+                first == 0,
+                WITHOUT_SIZE.contains(&kind),
+                "{}",
+                name_of(kind)
+            );
+        }
+    }
+
+    /// From the first sizes of `auto` on, each measured call takes less processor time of the hosts than with UCC's own
+    /// components; the next smaller measured call of one of the programs takes more.
+    #[test]
+    fn the_default_list_starts_at_measured_sizes() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/ucc.json");
+        let text = std::fs::read_to_string(file).expect("the committed report");
+        let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let rows = report["rows"].as_array().expect("rows");
+        let cost = |program: &str, backend: &str, size: u64| {
+            let row = rows.iter().find(|row| {
+                row["program"] == program
+                    && row["backend"] == backend
+                    && row["size"] == size
+                    && (backend == "ucc" || row["scheme"] == "xgvmi")
+            });
+            row.and_then(|row| row["host_cpu_us_per_call"].as_f64())
+        };
+        let ranks = report["ranks"].as_u64().expect("ranks");
+        for (programs, first, blocks) in [
+            (&["mpi_allreduce", "mpi_iallreduce"][..], ALLREDUCE_FROM, 1),
+            (&["osu_ialltoallv"], EXCHANGES_FROM, ranks),
+        ] {
+            let first = first as u64 / blocks;
+            let is_cheaper = |program: &str, size: u64| {
+                let pair = cost(program, "offload", size).zip(cost(program, "ucc", size));
+                let (offload, ucc) = pair.unwrap_or_else(|| panic!("no {program} of {size}"));
+                offload < ucc
+            };
+            for program in programs {
+                for size in (first.ilog2()..=20).map(|log| 1 << log) {
+                    assert!(is_cheaper(program, size), "{program} of {size}");
+                }
+            }
+            let all_before = programs
+                .iter()
+                .all(|program| is_cheaper(program, first / 2));
+            assert!(!all_before, "{programs:?} may start at {}", first / 2);
+        }
+    }
+
+    #[test]
+    fn a_range_that_cannot_apply_is_refused() {
+        for (list, named) in [
+            ("alltoallv:64K-inf", "alltoallv"),
+            ("alltoall:64K-inf,gatherv:0-64K", "gatherv"),
+            ("scatterv:1-inf", "scatterv"),
+            ("all:64K-inf", "alltoallv"),
+        ] {
+            let error = collectives(list).expect_err("invalid");
+            let whole = format!("UCC knows no message size of {named}");
+            assert!(error.contains(&whole) && !error.contains('\n'), "{error}");
+        }
+        for list in ["alltoallv", "alltoallv:0-inf", "all", "alltoall:64K-inf"] {
+            assert!(collectives(list).is_ok(), "{list}");
+        }
     }
 
     #[test]
@@ -444,7 +545,7 @@ mod tests {
             &[("bcast", 4096, 1 << 20), ("alltoall", 1, usize::MAX)],
         );
         check("barrier,barrier:0-1", &[("barrier", 0, 1)]);
-        assert_eq!(collectives("all,alltoallv:0-64K").expect("valid").len(), 10);
+        assert_eq!(collectives("all,alltoall:0-64K").expect("valid").len(), 10);
     }
 
     #[test]

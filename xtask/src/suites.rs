@@ -1,5 +1,6 @@
 //! `cargo xtask suites`: runs unmodified third-party test programs over the emulated device.
 
+mod libfabric;
 mod mpi;
 mod osu;
 pub(crate) mod pair;
@@ -35,6 +36,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
+  libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
@@ -156,6 +158,7 @@ const SUITES: &[Suite] = &[
     Suite::new("pingpong", Some(&[]), verbs::pingpong),
     Suite::new("perftest", None, verbs::perftest),
     Suite::new("rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
+    Suite::new("libfabric", Some(libfabric::SAMPLE), libfabric::run),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
@@ -167,6 +170,7 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
     Suite::roce("roce-rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
+    Suite::roce("roce-libfabric", None, libfabric::run),
     Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
     Suite::roce("roce-ucx", None, ucx::run_all),
     Suite::roce("roce-mpi", None, mpi::run_all),

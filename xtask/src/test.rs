@@ -46,7 +46,8 @@ Runs all phases, or the named ones, in this order:
 
 Only if named:
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
-           service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS); takes hours; needs a build
+           service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
+           (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
 The phases from suites to loom run at the same time: those that compile use the time in which those that run programs wait.
 
@@ -427,14 +428,18 @@ fn system(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 /// Runs the randomized crash test and the service processes' soak for a long time. The system phase contains short runs.
 fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = system_tests(world)?;
-    for (variable, long) in [("XGVMI_CRASH_KILLS", "20000"), ("XGVMI_SOAK_JOBS", "1000")] {
+    for (variable, long) in [
+        ("XGVMI_CRASH_KILLS", "20000"),
+        ("XGVMI_SOAK_JOBS", "1000"),
+        ("XGVMI_POLL_MESSAGES", "1000000"),
+    ] {
         if std::env::var_os(variable).is_none() {
             command.env(variable, long);
         }
     }
     command.arg("--");
     if world.filters.is_empty() {
-        command.args(["crash_kills", "offload_soak"]);
+        command.args(["crash_kills", "offload_soak", "next_poll"]);
     }
     let cases = cases(phase, world, command.args(&world.filters));
     process::sweep(Path::new(process::STATE_PARENT), "xgvmi-test");

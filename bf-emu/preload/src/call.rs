@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use bf_emu::process;
 use bf_emu::sys::{self, Errno};
 use bf_emu::view::hw_counters::Asked;
+use bf_emu::view::interfaces::{self, Interface};
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
 use bf_emu::view::state;
 
@@ -76,17 +77,33 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
     })
 }
 
-/// The path mapping of this process's view, read at the first use. A process that only reads names,
-/// such as `ibv_devices` or `ls`, never attaches to the device.
+/// The path mapping of this process's view. A process that only reads names, such as `ibv_devices` or
+/// `ls`, never attaches to the device.
 pub(crate) fn view_paths() -> Option<&'static Paths> {
-    static PATHS: OnceLock<Option<Paths>> = OnceLock::new();
+    known_view().map(|known| &known.paths)
+}
+
+/// The network interfaces of this process's view.
+pub(crate) fn view_interfaces() -> Option<&'static [Interface]> {
+    known_view().map(|known| &known.interfaces[..])
+}
+
+/// The parts of a view that calls use.
+struct Known {
+    paths: Paths,
+    interfaces: Vec<Interface>,
+}
+
+/// This process's view, read at the first use.
+fn known_view() -> Option<&'static Known> {
+    static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
     thread_local! {
         /// True while this thread reads the view. The state's own files are not in the view,
         /// independent of their paths.
         static LOADS: Cell<bool> = const { Cell::new(false) };
     }
-    if let Some(paths) = PATHS.get() {
-        return paths.as_ref();
+    if let Some(known) = KNOWN.get() {
+        return known.as_ref();
     }
     if LOADS.replace(true) {
         return None;
@@ -95,16 +112,19 @@ pub(crate) fn view_paths() -> Option<&'static Paths> {
         let state = std::env::var_os(state::ENV_STATE)?;
         let view = std::env::var(state::ENV_AS).ok()?;
         match state::load_view(Path::new(&state), &view) {
-            Ok(view) => Some(Paths::new(&view)),
+            Ok(view) => Some(Known {
+                paths: Paths::new(&view),
+                interfaces: interfaces::of_view(&view),
+            }),
             Err(error) => {
                 say(&format!("no device for this process: {error}"));
                 None
             }
         }
     };
-    let paths = PATHS.get_or_init(load).as_ref();
+    let known = KNOWN.get_or_init(load).as_ref();
     LOADS.set(false);
-    paths
+    known
 }
 
 /// Runs `act` and returns `fallback` if it panics. A panic is a bug in the device and must not

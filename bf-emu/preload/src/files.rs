@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_ulong, c_void};
 
 use bf_emu::commands::Written;
+use bf_emu::process::channels;
 use bf_emu::sys::Errno;
 use bf_emu::{commands, memory, process};
 
@@ -162,10 +163,12 @@ unsafe fn wait_for_event(fd: c_int) -> c_int {
 /// The preconditions of close(2): no other part of the program uses `fd` after the call.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    before_close(fd);
+    let closing = before_close(fd);
     let next = next_or!(-1, fn close(c_int) -> c_int);
     // SAFETY: the caller's own argument.
-    unsafe { next(fd) }
+    let result = unsafe { next(fd) };
+    after_close(fd, closing);
+    result
 }
 
 /// # Safety
@@ -183,28 +186,34 @@ unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// The preconditions of dup2(2): no other part of the program uses the file that `new` is now.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(fd: c_int, new: c_int) -> c_int {
-    if fd != new {
-        before_close(new);
-    }
+    let closing = if fd == new {
+        Closing::Other
+    } else {
+        before_close(new)
+    };
     let next = next_or!(-1, fn dup2(c_int, c_int) -> c_int);
     // SAFETY: the caller's own arguments.
-    let new = unsafe { next(fd, new) };
-    duplicated(fd, new);
-    new
+    let result = unsafe { next(fd, new) };
+    after_close(new, closing);
+    duplicated(fd, result);
+    result
 }
 
 /// # Safety
 /// The preconditions of dup3(2): no other part of the program uses the file that `new` is now.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
-    if fd != new {
-        before_close(new);
-    }
+    let closing = if fd == new {
+        Closing::Other
+    } else {
+        before_close(new)
+    };
     let next = next_or!(-1, fn dup3(c_int, c_int, c_int) -> c_int);
     // SAFETY: the caller's own arguments.
-    let new = unsafe { next(fd, new, flags) };
-    duplicated(fd, new);
-    new
+    let result = unsafe { next(fd, new, flags) };
+    after_close(new, closing);
+    duplicated(fd, result);
+    result
 }
 
 /// Defines the two names of fcntl.
@@ -242,7 +251,13 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 }
 
 fn duplicated(fd: c_int, new: c_int) {
-    if is_watched(fd) && new >= 0 && is_owner() {
+    if new < 0 || !is_owner() {
+        return;
+    }
+    if channels::may_be(fd) {
+        channels::watch(new);
+    }
+    if is_watched(fd) {
         watch(new);
         if is_connections(fd) {
             watch_connections(new);
@@ -250,18 +265,44 @@ fn duplicated(fd: c_int, new: c_int) {
     }
 }
 
+/// What a descriptor is that is about to be closed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Closing {
+    /// The read end of a channel.
+    Channel,
+    Other,
+}
+
 /// Notifies the device that a file descriptor of a context is about to be closed.
-fn before_close(fd: c_int) {
+fn before_close(fd: c_int) -> Closing {
     if memory::files::may_be(fd) && is_owner() {
         memory::files::closing(fd);
     }
-    if !is_watched(fd) || !is_owner() {
+    if channels::may_be(fd) && is_owner() && channels::forget(fd) {
+        return Closing::Channel;
+    }
+    if is_watched(fd) && is_owner() {
+        forget(fd);
+        guarded((), || {
+            if let Some(process) = process::attached() {
+                process.closing(fd);
+            }
+        });
+    }
+    Closing::Other
+}
+
+/// Notifies the device that a file descriptor was closed. The program's errno stays.
+fn after_close(fd: c_int, closing: Closing) {
+    if closing == Closing::Other {
         return;
     }
-    forget(fd);
+    // SAFETY: the location of the calling thread's errno is always valid.
+    let errno = unsafe { *libc::__errno_location() };
     guarded((), || {
         if let Some(process) = process::attached() {
-            process.closing(fd);
+            process.closed_channel(fd);
         }
     });
+    set_errno(Errno(errno));
 }

@@ -20,9 +20,10 @@
 //!   signals, a thread's saved registers, and the files that are contexts of the device.
 //! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its
 //!   installation.
-//! - `signals`, `files`, `names`, `open`, `stat`, `exec`: the interposed functions: for signals,
-//!   for open files (ioctl, write, close, dup), functions that need only another path, functions that
-//!   present a device's file as a character device, and functions that start programs.
+//! - `signals`, `files`, `names`, `open`, `stat`, `exec`, `interfaces`: the interposed functions: for
+//!   signals, for open files (ioctl, write, close, dup), functions that need only another path,
+//!   functions that present a device's file as a character device, functions that start programs, and
+//!   the list of network interfaces.
 //!
 //! `mmap`, `read` and `poll` are not interposed, because UCX rewrites the entry of `mmap`. The file
 //! of a uverbs device is a memory file, and the connection manager's file is a pipe. Both support
@@ -41,6 +42,7 @@ mod exec;
 mod fault;
 mod files;
 mod install;
+mod interfaces;
 mod masks;
 mod names;
 mod next;

@@ -189,11 +189,7 @@ pub(crate) fn resize(locked: &mut Locked<'_>, function: usize, slot: u32, ring: 
         return false;
     };
     let space = Space::of(pid);
-    let Some(consumed) = space
-        .read_be32(cq.dbrec)
-        .ok()
-        .map(|counter| widen(&cq, counter))
-    else {
+    let Some(consumed) = consumed_now(space, &cq) else {
         return false;
     };
     let unread = cq.produced.wrapping_sub(consumed);
@@ -232,8 +228,13 @@ fn free_entry(space: Space, cq: &Cq) -> Option<u32> {
     if cq.ignore_overrun || !full(cq.consumed) {
         return Some(cq.consumed);
     }
-    let consumed = widen(cq, space.read_be32(cq.dbrec).ok()?);
+    let consumed = consumed_now(space, cq)?;
     (!full(consumed)).then_some(consumed)
+}
+
+/// The owner's consumer counter by the doorbell record.
+pub(super) fn consumed_now(space: Space, cq: &Cq) -> Option<u32> {
+    Some(widen(cq, space.read_be32(cq.dbrec).ok()?))
 }
 
 /// Widens a consumer counter of 24 bits. The result is less than 2^24 behind the producer counter.

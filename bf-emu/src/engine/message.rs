@@ -15,6 +15,7 @@ use super::outcome::{
 };
 use super::peer::{Poster, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry};
+use super::room;
 use super::scatter::Scattered;
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Refusal, Work};
@@ -72,6 +73,9 @@ pub(super) fn send(
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
+    if room::receiver_waits(locked, poster, &peer) {
+        return Err(Fault::NotYet(Reason::Full));
+    }
     if bytes > entry.list.length() {
         refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_LENGTH_ERR);
         return or_drop(locked, poster, length, REMOTE_INVALID);
@@ -210,6 +214,9 @@ pub(super) fn write(
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
+    if entry.is_some() && room::receiver_waits(locked, poster, &peer) {
+        return Err(Fault::NotYet(Reason::Full));
+    }
     let to = List::of_key(
         peer.side(),
         Need::RemoteWrite,

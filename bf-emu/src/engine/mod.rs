@@ -37,6 +37,7 @@ pub mod polling;
 pub mod port;
 pub(crate) mod rdma_cm;
 pub(crate) mod receive;
+mod room;
 mod scatter;
 mod step;
 #[cfg(test)]

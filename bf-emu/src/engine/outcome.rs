@@ -25,6 +25,8 @@ pub(super) enum Reason {
     Silent,
     /// It no longer exists.
     Gone,
+    /// Its completion queue seems full ([`super::room`]).
+    Full,
 }
 
 impl Fault {
@@ -42,7 +44,7 @@ impl Reason {
     fn error(self) -> (u8, Refusal) {
         match self {
             Self::NotReady(_) => (syndrome::RNR_RETRY_EXC_ERR, Refusal::ReceiverNotReady),
-            Self::Silent | Self::Gone => {
+            Self::Silent | Self::Gone | Self::Full => {
                 (syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::RetryExceeded)
             }
         }

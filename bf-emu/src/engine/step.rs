@@ -11,6 +11,7 @@ use super::fault::{self, Verdict};
 use super::link;
 use super::outcome::{Fault, LOCAL_OPERATION, Outcome, Reason};
 use super::peer::Poster;
+use super::room;
 use super::work::WORK_BYTES_MAX;
 use crate::bits::low16;
 use crate::fabric::Locked;
@@ -52,9 +53,6 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         return Step::Idle;
     };
     let Fetched { ctrl, sound } = fetched;
-    if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
-        return Step::OnItsWay { until_ns };
-    }
     let poster = Poster {
         function,
         qpn,
@@ -62,6 +60,12 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         address: None,
         xrc_srq: None,
     };
+    if sound && ctrl.is_signaled() && room::sender_waits(locked, &poster) {
+        return Step::Wait;
+    }
+    if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
+        return Step::OnItsWay { until_ns };
+    }
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
     trace_umr(locked, &poster, &ctrl, &bytes);
     if verdict == Verdict::QpError {
@@ -314,6 +318,8 @@ fn give_up(locked: &mut Locked<'_>, poster: &Poster, reason: Reason) -> bool {
         Reason::NotReady(timer) => rnr_delay_ns(timer) * u64::from(path.rnr_retry),
         Reason::Silent => retries,
         Reason::Gone => retries.min(GONE_PATIENCE_NS),
+        // The receiver's completion queue overruns if the wait takes too long.
+        Reason::Full => u64::MAX,
     };
     let Some(qp) = locked
         .function(poster.function)

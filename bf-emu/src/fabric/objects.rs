@@ -429,6 +429,8 @@ pub struct Cq {
     pub devx: Subscription,
     /// The event that is delayed now.
     pub window: Window,
+    /// The last wait for room in the ring.
+    pub room: Room,
     /// Moderation of events.
     pub moderation: Moderation,
     /// Condition for the next event.
@@ -441,6 +443,18 @@ pub struct Cq {
     pub owed: u8,
     /// Made by a DEVX command.
     pub by_command: bool,
+}
+
+/// A wait of requests for room in a completion queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Room {
+    /// Start of the wait; 0 if there was none.
+    pub since_ns: u64,
+    /// The consumer counter during the wait.
+    pub consumed: u32,
+    /// The queue was full, not half full.
+    pub is_full: bool,
 }
 
 /// A shared receive queue or receive memory pool.

@@ -2,6 +2,7 @@
 //!
 //! The signal handler reads only arrays of atomics of fixed size.
 
+pub mod channels;
 mod clock;
 mod connections;
 mod contexts;

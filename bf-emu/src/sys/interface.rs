@@ -16,15 +16,9 @@ pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
     if name[0] == 0 || name[libc::IFNAMSIZ - 1] != 0 {
         return 0;
     }
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes numbers only.
-    let socket = unsafe { libc::syscall(libc::SYS_socket, libc::AF_INET, kind, 0) };
-    let Ok(socket) = RawFd::try_from(socket) else {
+    let Some(socket) = datagram_socket(libc::AF_INET) else {
         return 0;
     };
-    if socket < 0 {
-        return 0;
-    }
     let mut request = Request {
         name: *name,
         index: 0,
@@ -41,11 +35,53 @@ pub fn index_of(name: &[u8; libc::IFNAMSIZ]) -> u32 {
     }
 }
 
+/// True if this machine has an IP address, in the bytes of a `sockaddr_in` or `sockaddr_in6`: a
+/// socket of datagrams can be bound to it.
+#[must_use]
+pub fn has_address(address: &[u8]) -> bool {
+    // No port, so that the bind cannot clash with another one.
+    let mut address = address.to_vec();
+    let Some([low, high, port @ ..]) = address.first_chunk_mut::<4>() else {
+        return false;
+    };
+    let family = i32::from(u16::from_ne_bytes([*low, *high]));
+    *port = [0; 2];
+    let Some(socket) = datagram_socket(family) else {
+        return false;
+    };
+    // SAFETY: the address has the given number of bytes and outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_bind, socket, address.as_ptr(), address.len()) };
+    super::close(socket);
+    result == 0
+}
+
+fn datagram_socket(family: i32) -> Option<RawFd> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes numbers only.
+    let socket = unsafe { libc::syscall(libc::SYS_socket, family, kind, 0) };
+    RawFd::try_from(socket).ok().filter(|socket| *socket >= 0)
+}
+
 const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_has_its_own_addresses_only() {
+        let own = |address: std::net::Ipv4Addr| {
+            let mut bytes = [0; 16];
+            bytes[..2].copy_from_slice(&2u16.to_ne_bytes());
+            bytes[2..4].copy_from_slice(&1u16.to_be_bytes());
+            bytes[4..8].copy_from_slice(&address.octets());
+            has_address(&bytes)
+        };
+        assert!(own([127, 0, 0, 1].into()));
+        // An address for documentation (RFC 5737).
+        assert!(!own([203, 0, 113, 9].into()));
+        assert!(!has_address(&[]) && !has_address(&[2, 0, 0]));
+    }
 
     #[test]
     fn names_have_indices() {

@@ -144,6 +144,10 @@ const TESTS: &[(&str, Test)] = &[
         "ucc_test_mpi with an unknown collective",
         faults::unknown_collective,
     ),
+    (
+        "ucc_test_mpi with a range of alltoallv",
+        faults::range_without_effect,
+    ),
     ("ucc_test_mpi with a malformed file", faults::malformed_file),
     (
         "ucc_test_mpi with a UCC of 1.4 and of 1.10",

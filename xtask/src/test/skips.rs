@@ -2,6 +2,7 @@
 
 use crate::{aarch64, process, setup};
 use anyhow::{Context, Result, bail};
+use std::net::UdpSocket;
 use std::path::Path;
 
 /// One accepted skip. The file contains the reason for the reader.
@@ -29,6 +30,9 @@ const UCC_TREE: &str = "ucc_tree";
 /// CMake is installed or in the cache, or can be downloaded.
 const CMAKE: &str = "cmake";
 
+/// The machine has an address beside that of the loopback interface, and a route to other machines.
+const ADDRESS: &str = "address";
+
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -49,6 +53,10 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == UCC_TREE {
         return matches!(setup::tree::ucc_if_there(), Ok(Some(_)));
+    }
+    if name == ADDRESS {
+        let socket = UdpSocket::bind("0.0.0.0:0");
+        return socket.is_ok_and(|socket| socket.connect("192.0.2.1:9").is_ok());
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::checks::{UVERBS0, call, expect, expect_device, ok, stat_of};
-use crate::variants;
+use crate::{interfaces, variants};
 
 /// One case.
 pub(crate) struct Case {
@@ -63,6 +63,7 @@ pub(crate) const ALL: &[Case] = &[
     case("other_files_are_left_alone", other_files_are_left_alone),
     case("a_number_that_is_used_again", a_number_that_is_used_again),
     case("no_netlink_socket_for_rdma", no_netlink_socket_for_rdma),
+    case("ports_are_interfaces", interfaces::ports_are_listed),
     case("handlers_are_chained", handlers_are_chained),
     case("masks_are_reported_as_asked", masks_are_reported_as_asked),
     case("errno_survives_a_fault", errno_survives_a_fault),
@@ -77,6 +78,13 @@ pub(crate) const ALL: &[Case] = &[
     Case {
         with_device: false,
         ..case("without_asking_nothing_changes", nothing_changes)
+    },
+    Case {
+        with_device: false,
+        ..case(
+            "without_asking_no_port_is_an_interface",
+            interfaces::no_port_is_listed,
+        )
     },
 ];
 

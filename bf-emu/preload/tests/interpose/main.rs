@@ -4,6 +4,7 @@
 
 mod cases;
 mod checks;
+mod interfaces;
 mod variants;
 
 use std::path::{Path, PathBuf};

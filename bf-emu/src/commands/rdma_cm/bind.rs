@@ -6,6 +6,7 @@ use crate::engine::rdma_cm::{Route, deliver_waiting, get};
 use crate::fabric::Locked;
 use crate::fabric::rdma_cm::{Awaits, EventKind, EventParam, Port, Stage};
 use crate::model::sockaddr::{Family, SocketAddress};
+use crate::sys::interface::has_address;
 use crate::sys::{self, Errno};
 
 /// Largest and default number of waiting requests of a listener (`net.rdma_ucm.max_backlog`).
@@ -13,27 +14,30 @@ const BACKLOG_MAX: u32 = 1024;
 
 /// BIND_IP and BIND.
 pub(super) fn bind(caller: &Caller<'_>, id: u32, address: &SocketAddress) -> Result<(), Errno> {
+    let place = local(caller, address);
     let mut locked = caller.lock();
     caller.id(&mut locked, id)?;
-    bind_locked(caller, &mut locked, id, address)
+    bind_locked(&mut locked, id, address, place)
 }
 
-/// Binds an identifier to a local address (`rdma_bind_addr`).
+/// The port with a local address, and the functions on which it is bound.
+type Local = (Port, u64);
+
+/// Binds an identifier to a local address (`rdma_bind_addr`), of which `place` is the port.
 ///
 /// # Errors
-/// EINVAL: it is bound already. EADDRNOTAVAIL: the program's functions do not have the address.
-/// ENODEV: they do not have the GID. Also those of [`service::take`].
+/// EINVAL: it is bound already. Also those of [`local`] and [`service::take`].
 fn bind_locked(
-    caller: &Caller<'_>,
     locked: &mut Locked<'_>,
     id: u32,
     address: &SocketAddress,
+    place: Result<Local, Errno>,
 ) -> Result<(), Errno> {
     let before = *get(locked, id)?;
     if before.stage != Stage::Idle {
         return Err(Errno(libc::EINVAL));
     }
-    let (port, functions) = local(caller, address)?;
+    let (port, functions) = place?;
     let known = get(locked, id)?;
     known.local = port;
     known.functions = functions;
@@ -47,31 +51,35 @@ fn bind_locked(
     taken
 }
 
-/// The port with a local address, and the functions on which it is bound. The unspecified address
-/// means all of them, and no port. The loopback address belongs to the first port: to a real kernel
-/// it is unspecified, because no adapter has it.
-fn local(caller: &Caller<'_>, address: &SocketAddress) -> Result<(Port, u64), Errno> {
+/// Finds the port of a local address. The unspecified address and the loopback address mean all
+/// functions, and no port (core/cma.c, `cma_any_addr`). Needs no lock.
+///
+/// # Errors
+/// EADDRNOTAVAIL: this machine does not have the address. ENODEV: the machine has it, and none of
+/// the program's ports has it; or the ports do not have the GID.
+fn local(caller: &Caller<'_>, address: &SocketAddress) -> Result<Local, Errno> {
     let fabric = caller.process.fabric();
     let functions = caller.process.functions();
-    if let Some(port) = fabric.cm_port(address)
+    let port = fabric.cm_port(address);
+    if let Some(port) = port
         && let Some(place) = port.place()
         && functions.contains(&place.function)
     {
         return Ok((port, 1 << place.function));
     }
-    if is_loopback(caller, address)
-        && let Some(port) = fabric.cm_loopback(functions)
-        && let Some(place) = port.place()
-    {
-        return Ok((port, 1 << place.function));
-    }
-    if address.is_zero() {
+    if address.is_zero() || is_loopback(caller, address) {
         let all = functions.iter().fold(0, |mask, index| mask | 1 << index);
         return Ok((Port::default(), all));
     }
-    Err(Errno(match address.family() {
-        Some(Family::Ib) => libc::ENODEV,
-        _ => libc::EADDRNOTAVAIL,
+    // The addresses of other functions, and their networks, are those of other machines.
+    let foreign = port.is_some() || fabric.cm_is_neighbour(functions, address);
+    let no_device = match address.family() {
+        Some(Family::Ib) => true,
+        _ => !foreign && has_address(address.as_slice()),
+    };
+    Err(Errno(match no_device {
+        true => libc::ENODEV,
+        false => libc::EADDRNOTAVAIL,
     }))
 }
 
@@ -95,10 +103,11 @@ pub(super) fn resolve_address(
     timeout_ms: u32,
     (source, target): (Option<SocketAddress>, SocketAddress),
 ) -> Result<(), Errno> {
+    let source = source.unwrap_or(SocketAddress::unspecified(&target));
+    let place = local(caller, &source);
     let mut locked = caller.lock();
     if caller.id(&mut locked, id)?.stage == Stage::Idle {
-        let unspecified = SocketAddress::unspecified(&target);
-        bind_locked(caller, &mut locked, id, &source.unwrap_or(unspecified))?;
+        bind_locked(&mut locked, id, &source, place)?;
     }
     let known = get(&mut locked, id)?;
     if known.stage != Stage::Bound || known.source.family() != target.family() {
@@ -175,9 +184,6 @@ fn find(
     let kind = |place| fabric.link_of(place).is_ethernet();
     let chosen = match bound.place() {
         None => fabric.cm_source(functions, remote, target),
-        Some(place) if is_loopback(caller, &address) => {
-            fabric.cm_source(&[place.function], remote, target)
-        }
         Some(place) => {
             let same = remote
                 .place()
@@ -236,7 +242,8 @@ pub(super) fn resolve_route(caller: &Caller<'_>, id: u32, timeout_ms: u32) -> Re
 pub(super) fn listen(caller: &Caller<'_>, id: u32, backlog: u32) -> Result<(), Errno> {
     let mut locked = caller.lock();
     if caller.id(&mut locked, id)?.stage == Stage::Idle {
-        bind_locked(caller, &mut locked, id, &SocketAddress::any())?;
+        let any = SocketAddress::any();
+        bind_locked(&mut locked, id, &any, local(caller, &any))?;
     }
     let known = *get(&mut locked, id)?;
     if known.stage != Stage::Bound {

@@ -70,8 +70,8 @@ fn choose(locked: &mut Locked<'_>, id: u32, port_space: u16) -> Result<u16, Errn
         .ok_or(Errno(libc::EADDRNOTAVAIL))
 }
 
-/// Checks that an identifier may be bound to a service beside those that are (core/cma.c,
-/// `cma_check_port`). Functions are different machines.
+/// Checks that an identifier may be bound to a service beside those that are. Identifiers of a
+/// process that has ended do not count: they are released.
 ///
 /// # Errors
 /// EADDRNOTAVAIL: one of the two uses all addresses. EADDRINUSE: both use the same one.
@@ -81,22 +81,39 @@ pub(super) fn check(
     service: u64,
     reuse: bool,
 ) -> Result<(), Errno> {
-    let known = *get(locked, id)?;
-    for (slot, _, other) in locked.common().rdma_cm.ids.iter() {
-        let beside = slot != id
-            && other.service == service
-            && other.functions & known.functions != 0
-            && !(other.stage != Stage::Listen && reuse && other.reuse);
-        let families = (known.source.family(), other.source.family());
-        if !beside || known.family_only && other.family_only && families.0 != families.1 {
-            continue;
-        }
-        if known.local.place().is_none() || other.local.place().is_none() {
-            return Err(Errno(libc::EADDRNOTAVAIL));
-        }
-        if known.source.gid() == other.source.gid() {
-            return Err(Errno(libc::EADDRINUSE));
+    // Each round but the last releases at least one identifier.
+    loop {
+        let known = *get(locked, id)?;
+        let ids = &locked.common().rdma_cm.ids;
+        let found =
+            ids.iter()
+                .filter(|(slot, _, _)| *slot != id)
+                .find_map(|(slot, owner, other)| {
+                    Some((slot, owner.process, clash(&known, other, service, reuse)?))
+                });
+        let Some((slot, process, errno)) = found else {
+            return Ok(());
+        };
+        locked.release_if_gone(process);
+        if get(locked, slot).is_ok() {
+            return Err(errno);
         }
     }
-    Ok(())
+}
+
+/// The error for an identifier beside another one; None if both may be bound to the service
+/// (core/cma.c, `cma_check_port`). Functions are different machines.
+fn clash(known: &CmId, other: &CmId, service: u64, reuse: bool) -> Option<Errno> {
+    let families = (known.source.family(), other.source.family());
+    if other.service != service
+        || other.functions & known.functions == 0
+        || other.stage != Stage::Listen && reuse && other.reuse
+        || known.family_only && other.family_only && families.0 != families.1
+    {
+        return None;
+    }
+    if known.local.place().is_none() || other.local.place().is_none() {
+        return Some(Errno(libc::EADDRNOTAVAIL));
+    }
+    (known.source.gid() == other.source.gid()).then_some(Errno(libc::EADDRINUSE))
 }

@@ -9,6 +9,7 @@ use super::ioctl::Ioctl;
 use crate::commands::call::{Call, Full};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
+use crate::process::channels;
 use crate::sys::{self, Errno};
 
 /// Attribute of the asynchronous event file.
@@ -19,7 +20,9 @@ const OMIT_DATA: u32 = 1;
 
 /// Creates a channel. Returns the file descriptor for the application.
 pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Result<i32, Errno> {
-    collect(call)?;
+    let owner = call.owner()?;
+    // A program may have closed a read end by a system call of its own.
+    channels::collect(&mut call.lock(), call.function(), owner.process, |_| true);
     // One read of a DEVX channel returns one event of any size.
     let whole = matches!(kind, ChannelKind::Devx | ChannelKind::DevxAnswers);
     let (read_fd, write_fd) = sys::pipe(whole)?;
@@ -31,7 +34,6 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
         omit_data,
         device: Subscription::default(),
     };
-    let owner = call.owner()?;
     let inserted = call
         .lock()
         .function(call.function())
@@ -42,25 +44,8 @@ pub(super) fn create(call: &Call<'_>, kind: ChannelKind, omit_data: bool) -> Res
         sys::close(write_fd);
         return Err(call.full(Full::Channels));
     }
+    channels::watch(read_fd);
     Ok(read_fd)
-}
-
-/// Removes the channels of this process whose files the application has closed. No call reports a
-/// close, so each creation of a channel checks for it.
-fn collect(call: &Call<'_>) -> Result<(), Errno> {
-    let process = call.owner()?.process;
-    let mut locked = call.lock();
-    let channels = &mut locked.function(call.function()).channels;
-    let mut from = 0;
-    while let Some(slot) = channels.next(from, |owner, channel| {
-        owner.process == process && sys::has_no_reader(channel.write_fd)
-    }) {
-        if let Some(channel) = channels.remove(slot) {
-            sys::close(channel.write_fd);
-        }
-        from = slot + 1;
-    }
-    Ok(())
 }
 
 /// The asynchronous event file of a context.

@@ -77,6 +77,18 @@ pub(super) fn unknown_collective(site: &Site<'_>) -> Result<()> {
     )
 }
 
+/// UCC would look up each alltoallv with size 0, and never find the component.
+pub(super) fn range_without_effect(site: &Site<'_>) -> Result<()> {
+    let services = site.services("stock", &[])?;
+    let vary = |_| vec![variable(("UCC_TL_XGVMI_COLLS", "alltoallv:64K-inf"))];
+    fall_back(
+        site,
+        &services,
+        vary,
+        "UCC_TL_XGVMI_COLLS: 'alltoallv:64K-inf' has a range, and UCC knows no message size of alltoallv",
+    )
+}
+
 pub(super) fn malformed_file(site: &Site<'_>) -> Result<()> {
     let services = site.services("stock", &[])?;
     let file = site.world.dir.join("malformed.toml");

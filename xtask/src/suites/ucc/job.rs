@@ -173,7 +173,11 @@ impl<'a> Site<'a> {
                 Backend::Offload(services) => services.options(node, self.world),
                 Backend::OffloadByFile(services) => {
                     let mut own = services.options(node, self.world);
-                    let options = ["UCC_TL_XGVMI_SERVICES", "UCC_TL_XGVMI_SCHEME"];
+                    let options = [
+                        "UCC_TL_XGVMI_SERVICES",
+                        "UCC_TL_XGVMI_SCHEME",
+                        "UCC_TL_XGVMI_COLLS",
+                    ];
                     own.retain(|(name, _)| !options.contains(&name.as_str()));
                     own
                 }
@@ -293,6 +297,8 @@ impl Services<'_> {
             ),
             ("UCC_TL_XGVMI_NODE".to_owned(), format!("node{node}")),
             ("UCC_TL_XGVMI_SCHEME".to_owned(), self.scheme.to_owned()),
+            // The programs have small messages too.
+            ("UCC_TL_XGVMI_COLLS".to_owned(), "all".to_owned()),
         ];
         own.extend(device(self.scheme, world));
         own
