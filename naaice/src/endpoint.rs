@@ -6,7 +6,7 @@
 use crate::abi::{CommContext, MrInternal, MrLocal, MrPeer};
 use crate::error::{NaaError, Result};
 use crate::machine::{Completion, Host, Naa, State};
-use crate::server::Block;
+use crate::server::{Block, MemoryLimit, Taken};
 use crate::spec::Claim;
 use crate::verbs::{self, EventChannel, Id, Queues, Registration, Rights, Work};
 use crate::wire::{GRANT_BYTES, HEADER_BYTES, MESSAGE_BYTES_MAX, Message, REQUEST_BYTES};
@@ -28,12 +28,14 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 pub const ANNOUNCE_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit of address resolution, and of route resolution.
 pub(crate) const RESOLVE_LIMIT_MS: i32 = 2000;
-/// A host that waits for an answer probes the connection at this interval with an empty write. A peer that is gone
-/// then causes an error after the transport's retries.
+/// A host that waits for an answer, and an accelerator that waits for a call, probe the connection at this interval with
+/// an empty write. A peer that is gone then causes an error after the transport's retries.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Transport retries, a maximum of the protocol.
 pub(crate) const RETRIES: u8 = 7;
 
+/// Environment variable: `off` sends no probes, for an accelerator that cannot receive an empty write.
+const PROBES: &str = "NAAICE_PROBES";
 /// `wr_id` of a probe.
 const PROBE: u64 = u64::MAX;
 
@@ -54,7 +56,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     fn attach(&self, id: &Id) {
-        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.as_ptr().addr();
+        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.as_ptr().expose_provenance();
     }
 
     fn detach(&self) {
@@ -62,10 +64,11 @@ impl Ended {
     }
 
     /// Marks the end and flushes the session's requests, which wakes its thread.
-    pub(crate) fn set(&self, state: State, id: *mut rdma_cm_id) {
+    pub(crate) fn set(&self, state: State) {
         self.state.store(state as i32, Ordering::Release);
         let attached = self.id.lock().unwrap_or_else(PoisonError::into_inner);
-        if *attached == id.addr()
+        let id = ptr::with_exposed_provenance_mut::<rdma_cm_id>(*attached);
+        if !id.is_null()
             && let Ok(lib) = verbs::lib()
         {
             // SAFETY: the session has not destroyed the identifier: it detaches first, which needs this lock.
@@ -110,15 +113,23 @@ pub(crate) struct Endpoint {
     message_registration: Option<Registration>,
     pub(crate) id: Option<Id>,
     /// `None` for a session of a server, whose listener has the channel.
-    pub(crate) channel: Option<EventChannel>,
+    pub(crate) channel: Option<Arc<EventChannel>>,
     /// Memory of a server's regions.
     pub(crate) blocks: Vec<Block>,
     pub(crate) claim: Option<Claim>,
     /// The session of a service on the host's DPU. It then has neither identifier nor queues.
     pub(crate) remote: Option<Box<dyn Remote>>,
     pub(crate) ended: Arc<Ended>,
-    /// Bytes that peers may make this process allocate.
+    /// Bytes that the peer may make this process allocate.
     pub(crate) bytes_max: u64,
+    /// Limit of the bytes of all sessions.
+    pub(crate) memory: Option<Arc<MemoryLimit>>,
+    /// This session's bytes of it.
+    pub(crate) taken: Option<Taken>,
+    /// Writes of the current transfer.
+    writes_posted: u8,
+    /// Whether the connection is probed, and whether a probe has no completion yet.
+    probes: bool,
     probe_outstanding: bool,
     pub(crate) probed: Instant,
     pub(crate) call_began: Instant,
@@ -155,6 +166,10 @@ impl Endpoint {
             remote: None,
             ended: Arc::new(Ended::default()),
             bytes_max: u64::MAX,
+            memory: None,
+            taken: None,
+            writes_posted: 0,
+            probes: probes_of(std::env::var(PROBES).ok().as_deref()),
             probe_outstanding: false,
             probed: now,
             call_began: now,
@@ -184,7 +199,7 @@ impl Endpoint {
             Role::Naa(naa) => (naa.state, naa.writes_left),
         };
         self.public.rdma_writes_done = match state {
-            State::DataSending => self.writes_of_call().saturating_sub(left),
+            State::DataSending => self.writes_posted.saturating_sub(left),
             _ => 0,
         };
         // SAFETY: the field belongs to this endpoint; all accesses to it are atomic or from this thread.
@@ -197,13 +212,6 @@ impl Endpoint {
         match &self.role {
             Role::Host(host) => host.awaits_peer(),
             Role::Naa(naa) => naa.awaits_peer(),
-        }
-    }
-
-    fn writes_of_call(&self) -> u8 {
-        match self.role {
-            Role::Host(_) => self.public.no_input_mrs,
-            Role::Naa(_) => self.public.no_output_mrs,
         }
     }
 
@@ -403,7 +411,9 @@ impl Endpoint {
         if let Some(last) = writes.last_mut() {
             last.immediate = Some(immediate);
         }
-        let count = u8::try_from(writes.len()).expect("at most 32 regions");
+        let writes: Vec<Work> = writes.into_iter().flat_map(Work::split).collect();
+        let count = u8::try_from(writes.len()).expect("at most 4 parts of 32 regions");
+        self.writes_posted = count;
         match &mut self.role {
             Role::Host(host) => host.begin(count),
             Role::Naa(naa) => naa.begin(count),
@@ -415,7 +425,7 @@ impl Endpoint {
 
     /// Sends an empty write, if none is outstanding. The peer does not notice it.
     pub(crate) fn probe(&mut self) -> Result<()> {
-        if self.probe_outstanding {
+        if self.probe_outstanding || !self.probes {
             return Ok(());
         }
         let to = self
@@ -503,7 +513,7 @@ impl Endpoint {
     pub(crate) fn descriptors(&self) -> [RawFd; 2] {
         [
             self.queues.as_ref().map_or(-1, Queues::event_fd),
-            self.channel.as_ref().map_or(-1, EventChannel::fd),
+            self.channel.as_ref().map_or(-1, |channel| channel.fd()),
         ]
     }
 
@@ -525,6 +535,7 @@ impl Endpoint {
         self.id = None;
         self.channel = None;
         self.blocks.clear();
+        self.taken = None;
         self.remote = None;
         self.claim = None;
     }
@@ -554,6 +565,10 @@ fn not_for(state: State, rule: &'static str) -> NaaError {
         state: state.name(),
         rule,
     }
+}
+
+fn probes_of(value: Option<&str>) -> bool {
+    value != Some("off")
 }
 
 /// A structure without a connection.
@@ -616,4 +631,19 @@ pub(crate) fn wait_readable(descriptors: &[RawFd], limit: Duration) -> Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without queues a probe is an error, so success means that none was sent.
+    #[test]
+    fn probes_can_be_turned_off() {
+        for (value, probes) in [(None, true), (Some("on"), true), (Some("off"), false)] {
+            let mut endpoint = Endpoint::new(Role::Naa(Naa::new()), "a host".to_owned());
+            endpoint.probes = probes_of(value);
+            assert_eq!(endpoint.probe().is_err(), probes, "{value:?}");
+        }
+    }
 }

@@ -19,6 +19,9 @@ int main(int argc, char **argv) {
   CHECK(naaice_init_communication_context(&ctx, 0, sizes, regions, 3, 0, NULL, 2, NULL, argv[1],
                                           (uint16_t)atoi(argv[2])) == 0);
   CHECK(naaice_setup_connection(ctx) == 0);
+  struct ibv_qp_attr attr;
+  struct ibv_qp_init_attr init;
+  CHECK(ibv_query_qp(ctx->qp, &attr, IBV_QP_TIMEOUT, &init) == 0 && attr.timeout == 12);
   CHECK(naaice_register_mrs(ctx) == 0);
   CHECK(naaice_set_input_mr(ctx, 0) == 0 && naaice_set_input_mr(ctx, 1) == 0 && naaice_set_output_mr(ctx, 2) == 0);
   CHECK(naaice_do_mrsp(ctx) == 0);

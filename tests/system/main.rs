@@ -26,6 +26,7 @@ mod moderation;
 mod mpi;
 mod multicast;
 mod naaice;
+mod naaice_limits;
 mod offload;
 mod polling;
 mod pool;
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
     cases.extend(crash::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
+    cases.extend(naaice_limits::cases());
     cases.extend(storage::cases());
     cases.extend(storage_site::cases());
     harness::run(&cases)

@@ -11,22 +11,21 @@ use crate::endpoint::{ANNOUNCE_LIMIT, Ended, Endpoint, Role, wait_readable};
 use crate::error::{ArgumentError, NaaError, Result};
 use crate::kernels;
 use crate::machine::{Naa, State};
-use crate::server::{Step, accept_request};
+use crate::server::{BACKLOG, MemoryLimit, Step, accept_request};
 use crate::verbs::{self, Event, EventChannel, EventKind, Id};
 use rdmacm_sys::{rdma_cm_event, rdma_cm_id};
 use std::ffi::{c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-/// Connection requests that may wait, as in the original.
-const BACKLOG: c_int = 10;
 
 /// Environment variable: maximum number of bytes that a session's regions take.
 const BYTES_MAX: &str = "NAAICE_SESSION_BYTES_MAX";
 /// Its default: 16 GiB.
 const BYTES_MAX_DEFAULT: u64 = 16 << 30;
+/// Environment variable: maximum number of bytes that the regions of all sessions take. The default is half of the
+/// machine's memory.
+const ALL_BYTES_MAX: &str = "NAAICE_BYTES_MAX";
 
 /// Interval at which a session's thread looks whether its connection has ended, in addition to its events.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -95,13 +94,14 @@ pub unsafe extern "C" fn naaice_swnaa_init_master(
     call("naaice_swnaa_init_master", || {
         not_null(ctx, "ctx")?;
         let lib = verbs::lib()?;
-        let channel = EventChannel::create(lib)?;
-        let id = Id::create(lib, &channel)?;
         let any = verbs::resolve("0.0.0.0", local_cm_port, None)?;
-        id.bind_and_listen(&any, BACKLOG)?;
+        let channel = Arc::new(EventChannel::create(lib)?);
+        let (id, _) = Id::listen(lib, &channel, &any, BACKLOG)?;
+        drop(channel);
         let server = allocate::<ServerContext>()?.as_ptr();
         let slots = allocate::<ConnectionManagement>()?.as_ptr();
         let master = allocate::<CommContext>()?.as_ptr();
+        let (id, channel) = id.into_raw();
         // SAFETY: all three were just allocated and zeroed; the program owns them, and destroys identifier and channel
         // as the original's server does.
         unsafe {
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn naaice_swnaa_init_master(
                 (*slots).connections[slot] = u8::try_from(slot).expect("a small constant");
             }
             (*slots).top = c_int::try_from(CONNECTIONS_MAX).expect("a small constant");
-            (*master).id = ManuallyDrop::new(id).as_ptr();
-            (*master).ev_channel = ManuallyDrop::new(channel).as_ptr();
+            (*master).id = id;
+            (*master).ev_channel = channel;
             ctx.write(server);
         }
         Ok(())
@@ -225,12 +225,15 @@ unsafe fn handle_event(ctx: *mut ServerContext, event: &Event) -> Result<()> {
             None => Ok(()),
         },
         EventKind::AddressResolved | EventKind::RouteResolved | EventKind::Closed => Ok(()),
-        EventKind::Rejected(_) | EventKind::Disconnected | EventKind::Failed => {
+        EventKind::Rejected(_)
+        | EventKind::Disconnected
+        | EventKind::DeviceRemoved
+        | EventKind::Failed => {
             // SAFETY: the caller's promise.
             let Some((slot, mark)) = (unsafe { find(ctx, event.id) }) else {
                 return Ok(());
             };
-            mark.set(State::Finished, event.id);
+            mark.set(State::Finished);
             // SAFETY: the caller's promise.
             if unsafe { (*ctx).worker_threads[usize::from(slot)] } == 0 {
                 // The connection failed before its session had a thread.
@@ -248,8 +251,8 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
     let Some(id) = NonNull::new(id) else {
         return Ok(());
     };
-    // SAFETY: the caller's promise.
-    let id = unsafe { Id::adopt(verbs::lib()?, id) };
+    // SAFETY: the caller's promise; the program destroys the channel after its sessions.
+    let id = unsafe { Id::adopt(verbs::lib()?, id, None) };
     // SAFETY: the caller's promise.
     let Some(slot) = (unsafe { take_slot(ctx) }) else {
         let text = format!(
@@ -261,7 +264,7 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
             reason: format!("refused a host: {text}"),
         });
     };
-    match accept_request(id, "the host".to_owned(), bytes_max()) {
+    match accept_request(id, "the host".to_owned(), bytes_max(), memory()) {
         Ok(mut endpoint) => {
             endpoint.public.connection_id = slot;
             let worker = publish(endpoint);
@@ -282,10 +285,21 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
     }
 }
 
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 fn bytes_max() -> u64 {
-    let text = std::env::var(BYTES_MAX).ok();
-    text.and_then(|text| text.parse().ok())
-        .unwrap_or(BYTES_MAX_DEFAULT)
+    number(BYTES_MAX).unwrap_or(BYTES_MAX_DEFAULT)
+}
+
+/// The limit of all sessions of this process.
+fn memory() -> Arc<MemoryLimit> {
+    static MEMORY: OnceLock<Arc<MemoryLimit>> = OnceLock::new();
+    let limit = MEMORY.get_or_init(|| {
+        MemoryLimit::new(number(ALL_BYTES_MAX).unwrap_or_else(MemoryLimit::half_of_machine))
+    });
+    Arc::clone(limit)
 }
 
 /// Starts the session's thread.
@@ -548,7 +562,9 @@ pub unsafe extern "C" fn naaice_swnaa_handle_error(
     unsafe {
         step("naaice_swnaa_handle_error", comm_ctx, |endpoint| {
             not_null(ev, "ev")?;
-            endpoint.ended.set(State::Finished, (*ev).id);
+            if (*ev).id == endpoint.public.id {
+                endpoint.ended.set(State::Finished);
+            }
             Ok(())
         })
     }

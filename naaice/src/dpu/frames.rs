@@ -8,6 +8,7 @@
 //! | host | create | function code, regions: flags, key, address, size |
 //! | service | created | |
 //! | host | invoke | 24 bits of user data in bits 8 to 31 |
+//! | host | keys | keys of the outputs that were created without one, in their order; after the first invoke |
 //! | service | done | return code, bytes of the last output |
 //! | host | finalize | |
 //! | service | refused | text; after it the session does not exist |
@@ -19,7 +20,7 @@ use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 /// Format of the frames.
 pub const FRAMES: Protocol = Protocol {
     magic: *b"XNAA",
-    version: 1,
+    version: 2,
     program: "xgvmi-naa",
 };
 
@@ -37,13 +38,14 @@ const WELCOME: u32 = 5;
 const CREATED: u32 = 6;
 const DONE: u32 = 7;
 const REFUSED: u32 = 8;
+const KEYS: u32 = 9;
 
 /// A region of the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyedRegion {
     /// See [`flag`].
     pub flags: u8,
-    /// The key (mkey) of the host's function.
+    /// The key (mkey) of the host's function. 0 for an output whose key follows ([`HostFrame::Keys`]).
     pub mkey: u32,
     /// Address in the host's memory.
     pub addr: u64,
@@ -77,6 +79,9 @@ pub enum HostFrame {
         /// User data in bits 8 to 31.
         user: u32,
     },
+    /// Keys of the outputs that were created without one. The host registers and binds them while the service reads the
+    /// inputs of the first call.
+    Keys(Vec<u32>),
     /// Ends the session.
     Finalize,
 }
@@ -132,6 +137,9 @@ impl HostFrame {
                         .u32(region.size);
                 }),
             Self::Invoke { user } => writer.u32(INVOKE).u32(*user),
+            Self::Keys(keys) => writer.u32(KEYS).list(keys, |writer, key| {
+                writer.u32(*key);
+            }),
             Self::Finalize => writer.u32(FINALIZE),
         };
         writer.finish()
@@ -149,6 +157,7 @@ impl HostFrame {
             INVOKE => Self::Invoke {
                 user: reader.u32()?,
             },
+            KEYS => Self::keys(&mut reader)?,
             FINALIZE => Self::Finalize,
             _ => return Err(reader.fault("unknown kind")),
         };
@@ -193,6 +202,21 @@ impl HostFrame {
         Ok(Self::Create { function, regions })
     }
 
+    fn keys(reader: &mut Reader<'_>) -> Result<Self, BadMessage> {
+        let count = reader.count(4)?;
+        if count > REGIONS_MAX {
+            return Err(reader.fault("more than 32 keys"));
+        }
+        let mut keys = Vec::with_capacity(count);
+        for _ in 0..count {
+            match reader.u32()? {
+                0 => return Err(reader.fault("a key of 0")),
+                key => keys.push(key),
+            }
+        }
+        Ok(Self::Keys(keys))
+    }
+
     fn region(reader: &mut Reader<'_>) -> Result<KeyedRegion, BadMessage> {
         let flags = reader.u32()?;
         let flags = u8::try_from(flags)
@@ -205,6 +229,9 @@ impl HostFrame {
             addr: reader.u64()?,
             size: reader.u32()?,
         };
+        if region.mkey == 0 && region.flags & flag::INPUT != 0 {
+            return Err(reader.fault("an input without a key"));
+        }
         match region.size {
             0 => Err(reader.fault("a region of 0 bytes")),
             size if region.addr.checked_add(u64::from(size)).is_none() => {
@@ -284,6 +311,7 @@ mod tests {
                 regions: vec![region(); REGIONS_MAX],
             },
             HostFrame::Invoke { user: 0xabcd_ef00 },
+            HostFrame::Keys(vec![0x1234_56fb, 1]),
             HostFrame::Finalize,
         ];
         for frame in host {
@@ -318,6 +346,10 @@ mod tests {
         check(1, |regions| regions[0].size = 0);
         check(1, |regions| regions[0].addr = u64::MAX);
         check(1, |regions| regions[0].flags = flag::INTERNAL);
+        check(1, |regions| regions[0].mkey = 0);
+        for keys in [vec![0], vec![1; 33]] {
+            assert!(HostFrame::parse(&HostFrame::Keys(keys).to_bytes()).is_err());
+        }
         let mut long = HostFrame::Finalize.to_bytes();
         long.push(0);
         assert!(HostFrame::parse(&long).is_err());

@@ -3,9 +3,9 @@
 use crate::error::{NaaError, Result};
 use crate::plan::Region;
 use xgvmi_pool::{Gvmi, OwnerUuid, Seal, VirtAddr};
-use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, VerbsError};
+use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, Rights, VerbsError};
 
-pub(super) use xgvmi_verbs::Held;
+pub(super) use xgvmi_verbs::{Held, Unkeyed};
 
 /// Environment variable: RDMA device of the host. Without it the first mlx5 device.
 const DEVICE: &str = "NAAICE_DEVICE";
@@ -87,9 +87,15 @@ impl Host {
             Way::Pool => KeyKind::Pooled,
             Way::Ksm => KeyKind::Own,
         };
-        let ranges = regions
-            .iter()
-            .map(|region| (VirtAddr::new(region.addr), region.size as usize));
+        let ranges = regions.iter().map(|region| {
+            // A caller's input may be memory that nobody may write.
+            let rights = if region.output {
+                Rights::ReadWrite
+            } else {
+                Rights::Read
+            };
+            (VirtAddr::new(region.addr), region.size as usize, rights)
+        });
         // SAFETY: the caller's promise.
         Ok(unsafe { self.0.hold_all(kind, ranges) }?)
     }
