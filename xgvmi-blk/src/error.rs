@@ -30,6 +30,21 @@ pub enum BlkError {
         /// The target.
         target: String,
     },
+    /// A process that is connected to the target owns it.
+    #[error(
+        "{target}: another process uses this target, and its connection is open: end that process first, or give \
+         --take-over to end its use of the volume"
+    )]
+    Owned {
+        /// The target.
+        target: String,
+    },
+    /// Another process has opened the volume. This one must not use it any more.
+    #[error("{target}: another process has opened the volume since: close this one")]
+    Superseded {
+        /// The target that says so.
+        target: String,
+    },
     /// Two targets do not belong together.
     #[error("{first} and {second} do not belong to one volume: {difference}")]
     Disagree {
@@ -189,6 +204,15 @@ impl BlkError {
             }
             _ => false,
         }
+    }
+
+    /// True if another process uses the target, so that this one must leave the whole volume alone.
+    #[must_use]
+    pub fn is_used_elsewhere(&self) -> bool {
+        matches!(
+            self,
+            Self::InUse { .. } | Self::Owned { .. } | Self::Superseded { .. }
+        )
     }
 
     /// True if the return of a target may help.

@@ -156,6 +156,56 @@ fn a_target_of_a_later_generation() {
     assert_eq!(Nbd::connect(&socket).read(0, 1024), Ok(vec![7; 1024]));
 }
 
+/// A second opener beside an export that serves: it is refused, or ends the other one's use of the volume. The export
+/// that has lost its volume answers with errors and ends; it never serves zeros.
+#[test]
+fn a_second_opener_beside_a_live_export() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let paths = create(dir.path(), SIZE, BLOCK);
+    let targets = paths
+        .each_ref()
+        .map(|path| Running::target(path, "127.0.0.1:0", &[]));
+    let addresses = targets.each_ref().map(Running::address);
+    let words = addresses.each_ref().map(String::as_str);
+    let (socket, second) = (dir.path().join("nbd"), dir.path().join("second"));
+    let first = Running::export(&addresses, &socket, &[]);
+    let mut client = Nbd::connect(&socket);
+    client.write_through(0, &[7; BLOCK]).unwrap();
+    // To look at the volume disturbs nobody.
+    let shown = good(&[&["show"], &words[..]].concat());
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["lost_blocks"], 0, "{shown}");
+    for command in ["scrub", "rebuild", "export"] {
+        let more = ["--socket", second.to_str().unwrap()];
+        let more = if command == "export" { &more[..] } else { &[] };
+        let error = bad(&[&[command], &words[..], more].concat());
+        assert!(
+            error.contains("another process uses this target") && error.contains("--take-over"),
+            "{command}: {error}"
+        );
+    }
+    client.write_through(BLOCK, &[8; BLOCK]).unwrap();
+    assert_eq!(client.read(4 * BLOCK, BLOCK), Ok(vec![0; BLOCK]));
+    // The export is killed, and the next one opens the volume at once.
+    drop(client);
+    first.kill();
+    let first = Running::export(&addresses, &socket, &[]);
+    let mut client = Nbd::connect(&socket);
+    assert_eq!(client.read(BLOCK, BLOCK), Ok(vec![8; BLOCK]));
+    let later = Running::export(&addresses, &second, &["--take-over"]);
+    let mut other = Nbd::connect(&second);
+    other.write_through(4 * BLOCK, &[9; BLOCK]).unwrap();
+    // The other export has data here, and this one knows of none.
+    assert!(client.is_refused_to_read(4 * BLOCK, BLOCK));
+    assert!(!first.ended().success());
+    assert_eq!(other.read(0, BLOCK), Ok(vec![7; BLOCK]));
+    assert_eq!(other.read(4 * BLOCK, BLOCK), Ok(vec![9; BLOCK]));
+    drop(other);
+    later.signal(libc::SIGTERM);
+    assert!(later.ended().success());
+}
+
 #[test]
 fn one_target_is_no_volume() {
     let _turn = turn();

@@ -18,6 +18,7 @@
 //! # Ok::<(), xgvmi_daemon::codec::BadMessage>(())
 //! ```
 
+mod admission;
 mod background;
 pub mod budget;
 pub mod codec;
@@ -41,20 +42,21 @@ pub mod status;
 mod text;
 mod workers;
 
+pub use admission::{Admission, Admitted, NoPlace, Visitor};
 pub use background::Background;
 pub use budget::{Budget, Payer};
 pub use dialer::{Dialed, Dialer, Group};
 pub use error::{DaemonError, Result};
 pub use histogram::Histogram;
 pub use link::{FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach};
-pub use listener::listen;
+pub use listener::{accept_patiently, listen};
 pub use log::LogLevel;
 pub use memory::release_free_memory;
 pub use metrics::Metrics;
 pub use poll::{poll, pollfd};
 pub use poller::Poller;
 pub use processor::thread_time;
-pub use random::random;
+pub use random::{random, random_bytes};
 pub use ready::notify;
 pub use secret::Secret;
 pub use signal::{Asked, Signals};

@@ -14,7 +14,7 @@
 //! same two numbers ([`Seal`]).
 
 use super::error::{DaemonError, Result};
-use super::random::random;
+use super::random::random_bytes;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -237,11 +237,7 @@ impl Seal {
 
 impl Nonce {
     fn random() -> io::Result<Self> {
-        let mut bytes = [0; WORD];
-        let (first, second) = bytes.split_at_mut(WORD / 2);
-        first.copy_from_slice(&random()?.to_ne_bytes());
-        second.copy_from_slice(&random()?.to_ne_bytes());
-        Ok(Self(bytes))
+        random_bytes().map(Self)
     }
 }
 

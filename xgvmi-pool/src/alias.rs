@@ -17,7 +17,7 @@ use crate::expiry::Expiry;
 use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::keeper::{Keeper, LOOKS_PER_AGE, ROUND_MAX, Round};
-use crate::key::{Lkey, OwnerUuid, RemoteKey};
+use crate::key::{AccessKey, Lkey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
 use crate::stats::{AliasCounters, AliasStats};
@@ -165,12 +165,26 @@ impl<D: AliasDevice> AliasMap<D> {
     /// If the device cannot create the alias; if all aliases of a full map are in use; if another
     /// thread's attempt to create the same alias failed or takes too long.
     pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+        self.attach_with(key, &self.inner.policy.access_key)
+    }
+
+    /// Like [`AliasMap::attach`], with the access key of this exporter instead of the policy's. An
+    /// alias that the map has is found by the owner, so the owner must be that of the access key
+    /// ([`AccessKey::owner`]).
+    ///
+    /// # Errors
+    /// The errors of [`AliasMap::attach`].
+    pub fn attach_with(
+        &self,
+        key: RemoteKey,
+        access: &AccessKey,
+    ) -> Result<AliasRef<D>, AliasError> {
         if !self.inner.core.device.is_ours() {
             return Err(AliasError::Forked);
         }
         match self.inner.find(&key) {
             Some(found) => Ok(found),
-            None => self.inner.find_or_make(key, WhenFull::Evict),
+            None => self.inner.find_or_make(key, access, WhenFull::Evict),
         }
     }
 
@@ -185,7 +199,7 @@ impl<D: AliasDevice> AliasMap<D> {
             return Err(AliasError::Forked);
         }
         let _inside = core.gate.enter().ok_or(AliasError::Closed)?;
-        self.inner.create(key)
+        self.inner.create(key, &self.inner.policy.access_key)
     }
 
     /// Returns the alias of a remote key if the map has it. Creates no alias and does not wait.
@@ -206,6 +220,12 @@ impl<D: AliasDevice> AliasMap<D> {
     /// Creates the aliases of keys in advance, with [`AliasPolicy::threads`] threads. It evicts no
     /// alias: if the map is full, it skips the remaining keys.
     pub fn prepare(&self, keys: &[RemoteKey]) -> Prepared {
+        self.prepare_with(keys, &self.inner.policy.access_key)
+    }
+
+    /// Like [`AliasMap::prepare`], with the access key of these keys' exporter instead of the
+    /// policy's. See [`AliasMap::attach_with`].
+    pub fn prepare_with(&self, keys: &[RemoteKey], access: &AccessKey) -> Prepared {
         let mut prepared = Prepared::default();
         let prepare = |key: &RemoteKey| {
             if !self.inner.core.device.is_ours() {
@@ -218,7 +238,10 @@ impl<D: AliasDevice> AliasMap<D> {
             };
             match is_there {
                 true => Ok(()),
-                false => self.inner.find_or_make(*key, WhenFull::Keep).map(drop),
+                false => {
+                    let made = self.inner.find_or_make(*key, access, WhenFull::Keep);
+                    made.map(drop)
+                }
             }
         };
         for result in parallel(keys, self.inner.policy.threads, prepare) {
@@ -351,7 +374,12 @@ impl<D: AliasDevice> Inner<D> {
         matches!(shard.get(&key.map_key()), Some(Place::Ready(_)))
     }
 
-    fn find_or_make(&self, key: RemoteKey, when_full: WhenFull) -> Result<AliasRef<D>, AliasError> {
+    fn find_or_make(
+        &self,
+        key: RemoteKey,
+        access: &AccessKey,
+        when_full: WhenFull,
+    ) -> Result<AliasRef<D>, AliasError> {
         let _inside = self.core.gate.enter().ok_or(AliasError::Closed)?;
         let deadline = Instant::now() + self.policy.create_wait;
         loop {
@@ -360,7 +388,7 @@ impl<D: AliasDevice> Inner<D> {
                 Claim::Make { flight, stale } => {
                     // Destroys the stale alias here, unless it is still pinned.
                     drop(stale);
-                    return self.make(key, &flight);
+                    return self.make(key, access, &flight);
                 }
                 Claim::Join(flight) => {
                     self.core.counters.joins.one();
@@ -428,8 +456,13 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Creates the alias that this thread has claimed, and wakes the threads that wait for it.
-    fn make(&self, key: RemoteKey, flight: &Arc<Making<D>>) -> Result<AliasRef<D>, AliasError> {
-        let result = self.create(key);
+    fn make(
+        &self,
+        key: RemoteKey,
+        access: &AccessKey,
+        flight: &Arc<Making<D>>,
+    ) -> Result<AliasRef<D>, AliasError> {
+        let result = self.create(key, access);
         let mut shard = write(self.shard(key.map_key()));
         // Only the claiming thread ends a claim, so the entry still exists and still belongs to
         // this thread.
@@ -448,9 +481,9 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Creates an alias on the device. It is not in the map yet.
-    fn create(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+    fn create(&self, key: RemoteKey, access: &AccessKey) -> Result<AliasRef<D>, AliasError> {
         self.core.counters.misses.one();
-        match self.core.device.create_alias(&key, &self.policy.access_key) {
+        match self.core.device.create_alias(&key, access) {
             Ok(alias) => {
                 self.core.counters.creates.one();
                 let entry = Entry {

@@ -109,6 +109,14 @@ pub enum AnnounceError {
         /// Highest sequence number so far.
         seen: u64,
     },
+    /// The message names another owner than its sender.
+    #[error("an announcement of {owner:?} by {sender:?}")]
+    Owner {
+        /// Owner named in the message.
+        owner: OwnerUuid,
+        /// Owner of the sender's access key.
+        sender: OwnerUuid,
+    },
     /// The inbox has reached its limit of exporters.
     #[error("more than {OWNERS_MAX} exporters")]
     Owners,
@@ -315,6 +323,27 @@ impl Inbox {
     /// an earlier message of the owner.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<Announcement, AnnounceError> {
         let announcement = Announcement::parse(bytes, &self.seal)?;
+        self.accept(announcement)
+    }
+
+    /// Like [`Inbox::receive`], for messages that `sender` sends about its own keys.
+    ///
+    /// # Errors
+    /// The errors of [`Inbox::receive`], and [`AnnounceError::Owner`].
+    pub fn receive_from(
+        &mut self,
+        bytes: &[u8],
+        sender: OwnerUuid,
+    ) -> Result<Announcement, AnnounceError> {
+        let announcement = Announcement::parse(bytes, &self.seal)?;
+        let owner = announcement.owner;
+        if owner != sender {
+            return Err(AnnounceError::Owner { owner, sender });
+        }
+        self.accept(announcement)
+    }
+
+    fn accept(&mut self, announcement: Announcement) -> Result<Announcement, AnnounceError> {
         let Announcement {
             owner, sequence, ..
         } = announcement;

@@ -13,7 +13,7 @@ use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
 use crate::event::Observer;
 use crate::export::{BoundKey, Export};
-use crate::key::{Gvmi, OwnerUuid, RemoteKey};
+use crate::key::{AccessKey, Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
 use crate::region::Region;
@@ -163,6 +163,19 @@ impl<D: AliasDevice> DpuHooks<D> {
         self.aliases.attach(key)
     }
 
+    /// Like [`DpuHooks::attach`], for a key of an exporter with its own access key. See
+    /// [`AliasMap::attach_with`].
+    ///
+    /// # Errors
+    /// The errors of [`DpuHooks::attach`].
+    pub fn attach_with(
+        &self,
+        key: RemoteKey,
+        access: &AccessKey,
+    ) -> Result<AliasRef<D>, AliasError> {
+        self.aliases.attach_with(key, access)
+    }
+
     /// Accepts an exporter's message and creates the aliases of its keys in advance. Attach the
     /// exports in the message afterwards like any other export.
     ///
@@ -173,6 +186,22 @@ impl<D: AliasDevice> DpuHooks<D> {
         let announcement = lock(&self.inbox).receive(message)?;
         let keys: Vec<_> = announcement.keys().collect();
         let prepared = self.aliases.prepare(&keys);
+        Ok((announcement, prepared))
+    }
+
+    /// Like [`DpuHooks::receive`], for an exporter with its own access key. Refuses a message that
+    /// names another owner than that of the access key.
+    ///
+    /// # Errors
+    /// The errors of [`DpuHooks::receive`], and [`AnnounceError::Owner`].
+    pub fn receive_with(
+        &self,
+        message: &[u8],
+        access: &AccessKey,
+    ) -> Result<(Announcement, Prepared), AnnounceError> {
+        let announcement = lock(&self.inbox).receive_from(message, access.owner())?;
+        let keys: Vec<_> = announcement.keys().collect();
+        let prepared = self.aliases.prepare_with(&keys, access);
         Ok((announcement, prepared))
     }
 

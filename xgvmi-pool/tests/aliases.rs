@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use xgvmi_pool::sim::{FaultRates, SimDevice, SimFabric, Unreached};
 use xgvmi_pool::{
-    AccessKey, Alias, AliasDevice, AliasError, AliasMap, AliasPolicy, DeviceError, Gvmi, Lkey,
-    Mkey, MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, Region, RemoteKey, VirtAddr,
+    AccessKey, Alias, AliasDevice, AliasError, AliasMap, AliasPolicy, AnnounceError, DeviceError,
+    DpuHooks, Gvmi, Lkey, Mkey, MkeyIndex, MkeyPool, OwnerUuid, PoolPolicy, Region, RemoteKey,
+    Seal, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -113,6 +114,60 @@ fn a_wrong_access_key_is_refused_by_the_device() {
         map.attach(keys[0]),
         Err(AliasError::Create { .. })
     ));
+}
+
+/// Two exporters of one function, each with an access key of its own. One names the keys of the other one.
+#[test]
+fn an_exporter_reaches_only_the_keys_of_its_own_access_key() {
+    let fabric = SimFabric::new();
+    let [ours, theirs] = [1, 2].map(|byte| AccessKey::new([byte; 32]));
+    let policy = PoolPolicy {
+        access_key: ours.clone(),
+        ..PoolPolicy::default()
+    };
+    let pool = MkeyPool::open(fabric.function(HOST), policy).expect("a pool");
+    let region = Region::new(VirtAddr::new(0x1000), 0x1000, Lkey::from_raw(0));
+    let export = pool.export(region.expect("a region")).expect("a key");
+    let key = |owner| RemoteKey {
+        gvmi: HOST,
+        mkey: export.mkey(),
+        owner,
+    };
+    let hooks = DpuHooks::open(fabric.function(DPU), AliasPolicy::default()).expect("hooks");
+    let refused = || {
+        let refused = hooks.attach_with(key(theirs.owner()), &theirs);
+        assert!(matches!(refused, Err(AliasError::Create { .. })));
+    };
+    refused();
+    let alias = hooks
+        .attach_with(key(ours.owner()), &ours)
+        .expect("an alias");
+    // Also while the map has the alias.
+    refused();
+    assert!(
+        fabric
+            .reach(DPU, alias.lkey(), VirtAddr::new(0x1000), 1)
+            .is_ok()
+    );
+    assert!(hooks.attach_with(key(ours.owner()), &ours).is_ok());
+    // An announcement of another exporter's keys changes nothing, neither does one of them without the access key.
+    let ours_announced = pool.announce(ours.owner(), 1).to_bytes(&Seal::OPEN);
+    assert_eq!(
+        hooks
+            .receive_with(&ours_announced, &theirs)
+            .expect_err("another owner"),
+        AnnounceError::Owner {
+            owner: ours.owner(),
+            sender: theirs.owner(),
+        }
+    );
+    let stolen = pool.announce(theirs.owner(), 1).to_bytes(&Seal::OPEN);
+    let (_, prepared) = hooks.receive_with(&stolen, &theirs).expect("its own name");
+    assert_eq!((prepared.ready, prepared.failed), (0, 1));
+    let (_, prepared) = hooks
+        .receive_with(&ours_announced, &ours)
+        .expect("the first one");
+    assert_eq!((prepared.ready, prepared.failed), (1, 0));
 }
 
 #[test]

@@ -15,12 +15,15 @@ use xgvmi_pool::{
 const BIND_ATTEMPTS: u32 = 3;
 
 /// Settings of [`HostKeys`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct HostOptions<'a> {
     /// RDMA device; `None` for the first mlx5 device.
     pub device: Option<&'a str>,
     /// Name of this process towards services. It must differ from that of every other process, also of earlier ones.
     pub owner: OwnerUuid,
+    /// Access key of the keys. A service can alias them only if this process tells it. Services that trust no name take
+    /// its [`AccessKey::owner`] as the owner.
+    pub access_key: AccessKey,
     /// Keys that exist before the first announcement. More follow when more ranges are held at a time.
     pub keys_ahead: u32,
 }
@@ -42,6 +45,7 @@ pub struct HostKeys {
     device: Arc<Mlx5Device>,
     hooks: HostHooks<Mlx5Device>,
     owner: OwnerUuid,
+    access_key: AccessKey,
     keys_ahead: u32,
     sequence: AtomicU64,
 }
@@ -57,13 +61,18 @@ impl HostKeys {
         // Guards of registrations borrow it for as long as a transfer needs them.
         let function: &'static Function = Box::leak(Box::new(function));
         let device = function.device(Mlx5Options::default())?;
-        let hooks = HostHooks::open(Arc::clone(&device), PoolPolicy::default())?;
+        let policy = PoolPolicy {
+            access_key: options.access_key.clone(),
+            ..PoolPolicy::default()
+        };
+        let hooks = HostHooks::open(Arc::clone(&device), policy)?;
         Ok(Self {
             function,
             steps: Steps::new(function)?,
             device,
             hooks,
             owner: options.owner,
+            access_key: options.access_key.clone(),
             keys_ahead: options.keys_ahead,
             sequence: AtomicU64::new(1),
         })
@@ -85,6 +94,12 @@ impl HostKeys {
     #[must_use]
     pub fn owner(&self) -> OwnerUuid {
         self.owner
+    }
+
+    /// Access key of this process's keys, for the services that it trusts.
+    #[must_use]
+    pub fn access_key(&self) -> &AccessKey {
+        &self.access_key
     }
 
     /// Announcement of the pool's keys, for [`xgvmi_pool::DpuHooks::receive`]. Creates the first keys.
@@ -184,7 +199,7 @@ impl HostKeys {
         let behind: &'static Registration<'static> =
             unsafe { &*std::ptr::from_ref(&*registration) };
         let key = self.steps.create_ksm(behind)?;
-        self.steps.allow(&key, &AccessKey::UCX_COMPATIBLE)?;
+        self.steps.allow(&key, &self.access_key)?;
         Ok(Held(Holding::Own { key, registration }))
     }
 }

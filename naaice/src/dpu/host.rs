@@ -60,6 +60,7 @@ impl Host {
         let options = HostOptions {
             device: name.as_deref(),
             owner: OwnerUuid::new(u64::try_from(random >> 64).unwrap_or(1)),
+            access_key: xgvmi_pool::AccessKey::UCX_COMPATIBLE,
             keys_ahead: KEYS_AHEAD,
         };
         Ok(Self(HostKeys::open(&options)?))

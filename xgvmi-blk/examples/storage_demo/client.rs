@@ -147,6 +147,7 @@ fn direct(targets: &[String]) -> Result<xgvmi_blk::Volume> {
             limit: Duration::from_secs(10),
             longest: Duration::from_secs(60),
             owner,
+            take_over: false,
         })?))
     };
     let targets: Result<Vec<_>> = targets.iter().map(connect).collect();

@@ -10,6 +10,7 @@ use xgvmi_blk::operate::{
     new_id, rebuild, tell,
 };
 use xgvmi_blk::store::NewTarget;
+use xgvmi_blk::volume::VolumeStatus;
 use xgvmi_blk::{Geometry, Role, Store, Target as _, Volume, sbc};
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
@@ -34,7 +35,7 @@ enum Command {
     Scrub(VolumeArgs),
     /// Completes the targets that do not hold everything.
     Rebuild(VolumeArgs),
-    /// Shows the state of a volume as JSON.
+    /// Shows the state of a volume as JSON. Changes nothing.
     Show(VolumeArgs),
     /// Shows the state of a running export, service or target.
     Status(StatusArgs),
@@ -111,7 +112,7 @@ fn main() -> ExitCode {
         Command::Export(args) => operate::export(args),
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),
-        Command::Show(args) => open(&args).and_then(|volume| show(&volume.status())),
+        Command::Show(args) => inspect(&args).and_then(|status| show(&status)),
         Command::Status(args) => operate::show_status(&args).and_then(|text| tell(text.trim_end())),
         Command::Sbc(command) => convert(&command),
     };
@@ -172,6 +173,10 @@ fn create(args: &CreateArgs) -> Result<()> {
 
 fn open(args: &VolumeArgs) -> Result<Volume> {
     Ok(Opener::new(&args.targets, &args.open)?.open_volume()?)
+}
+
+fn inspect(args: &VolumeArgs) -> Result<VolumeStatus> {
+    Ok(Opener::new(&args.targets, &args.open)?.inspect()?)
 }
 
 fn convert(command: &SbcCommand) -> Result<()> {

@@ -38,6 +38,7 @@ impl Host {
         let options = HostOptions {
             device: name,
             owner: OwnerUuid::new(u64::try_from(random >> 64).unwrap_or(1)),
+            access_key: xgvmi_pool::AccessKey::UCX_COMPATIBLE,
             keys_ahead: KEYS_AHEAD,
         };
         Ok(Self {

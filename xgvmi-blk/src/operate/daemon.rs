@@ -1,10 +1,14 @@
 //! The main loop of a process that serves: signals, status, and the end of the thread that serves.
 
 use super::status::Status;
+use crate::error::BlkError;
 use crate::say::say;
+use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use std::io;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::status::{StatusSocket, default_path};
 use xgvmi_daemon::{Asked, Background, Signals, poll, pollfd};
@@ -46,23 +50,32 @@ impl Daemon {
         self.started.elapsed().as_secs()
     }
 
-    /// Runs `serve` in a thread and answers questions for the status, until SIGTERM, SIGINT, or the end of `serve`.
-    /// Returns what ended it; `None` for the end of `serve`, which is an error of its own if it has one.
+    /// Runs `serve` in a thread and answers questions for the status, until SIGTERM, SIGINT, the end of `serve`, or the
+    /// opening of `volume` by another process. Returns what ended it; nothing for the end of `serve`, which is an error of
+    /// its own if it has one.
     ///
     /// # Errors
     /// `serve` has failed, or errors of the system.
     pub fn run(
         &self,
         serve: impl FnOnce() -> io::Result<()> + Send + 'static,
+        volume: Option<Arc<Volume>>,
         status: impl Fn(&Self) -> Status,
         reload: impl Fn(),
     ) -> Result<Ended> {
         let mut server = Background::new("accept").context("cannot start the server")?;
         server.submit(serve);
+        let fence = Background::new("fence").context("cannot start a thread")?;
+        // It may wait until the process ends: nothing waits for it.
+        let mut fence: ManuallyDrop<Background<BlkError>> = ManuallyDrop::new(fence);
+        if let Some(volume) = volume {
+            fence.submit(move || volume.wait_superseded());
+        }
         loop {
             let mut fds = vec![
                 pollfd(self.signals.fd(), libc::POLLIN),
                 pollfd(server.fd(), libc::POLLIN),
+                pollfd(fence.fd(), libc::POLLIN),
             ];
             fds.extend(
                 self.status
@@ -72,19 +85,17 @@ impl Daemon {
             poll(&mut fds, None).context("waiting for requests")?;
             if let Some(done) = server.take() {
                 done?;
-                return Ok(Ended {
-                    asked: None,
-                    server,
-                });
+                return Ok(Ended::new(None, false, server));
+            }
+            if let Some(error) = fence.take() {
+                say(&error);
+                return Ok(Ended::new(None, true, server));
             }
             match self.signals.take() {
                 Some(Asked::Reload) => reload(),
                 Some(Asked::Child) | None => {}
                 Some(asked) => {
-                    return Ok(Ended {
-                        asked: Some(asked),
-                        server,
-                    });
+                    return Ok(Ended::new(Some(asked), false, server));
                 }
             }
             if let Some(socket) = &self.status {
@@ -99,14 +110,24 @@ impl Daemon {
 pub struct Ended {
     /// The signal.
     pub asked: Option<Asked>,
+    /// Another process has opened the volume: all requests fail.
+    pub superseded: bool,
     server: Background<io::Result<()>>,
 }
 
 impl Ended {
-    /// True after SIGTERM.
+    fn new(asked: Option<Asked>, superseded: bool, server: Background<io::Result<()>>) -> Self {
+        Self {
+            asked,
+            superseded,
+            server,
+        }
+    }
+
+    /// True if the requests that have arrived are still answered.
     #[must_use]
     pub fn drains(&self) -> bool {
-        matches!(self.asked, Some(Asked::Drain))
+        matches!(self.asked, Some(Asked::Drain)) || self.superseded
     }
 
     /// Ends the process without a wait for the thread that serves.

@@ -28,9 +28,12 @@ pub fn export(args: ExportArgs) -> Result<()> {
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("export", args.status_socket.as_deref())?;
-    let volume: Arc<dyn Disk> = match &args.service {
-        Some(service) => Arc::new(behind(&args, service)?),
-        None => here(&args)?,
+    let (volume, owned): (Arc<dyn Disk>, Option<Arc<Volume>>) = match &args.service {
+        Some(service) => (Arc::new(behind(&args, service)?), None),
+        None => {
+            let volume = here(&args)?;
+            (Arc::clone(&volume) as Arc<dyn Disk>, Some(volume))
+        }
     };
     let listener = bind(&socket)?;
     let unlink = Unlink(socket.clone());
@@ -49,6 +52,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
     let ended = daemon
         .run(
             move || serving.run(),
+            owned,
             |daemon| {
                 Status::Export(ExportStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -74,6 +78,7 @@ pub fn export(args: ExportArgs) -> Result<()> {
                 limit.as_secs()
             ));
         }
+        // Fails at once for a volume that another process has opened.
         drained = volume.flush();
     }
     ended.leave();

@@ -8,7 +8,7 @@ use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
 use crate::say::say;
 use crate::store::{Medium as _, NewTarget, Store, Target};
-use crate::volume::Volume;
+use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result};
 use std::collections::HashMap;
 use std::path::Path;
@@ -43,6 +43,7 @@ impl Opener {
                 limit: args.target_limit()?,
                 longest: args.target_limit()?.max(args.outage_limit()?),
                 owner: new_id()?.0,
+                take_over: args.take_over,
             },
             outage_limit: args.outage_limit()?,
         })
@@ -63,6 +64,19 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
+        Volume::open(self.find()?)
+    }
+
+    /// State of the volume on the targets that are there. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Opener::open_volume`].
+    pub fn inspect(&self) -> Result<VolumeStatus, BlkError> {
+        Volume::inspect(self.find()?)
+    }
+
+    /// The targets that are there.
+    fn find(&self) -> Result<Vec<Arc<dyn Target>>, BlkError> {
         let mut found = Vec::new();
         let mut faults = Vec::new();
         for target in &self.targets {
@@ -73,12 +87,12 @@ impl Opener {
         }
         // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
         for fault in faults {
-            if matches!(fault, BlkError::InUse { .. }) || found.len() < 2 {
+            if fault.is_used_elsewhere() || found.len() < 2 {
                 return Err(fault);
             }
             say(format_args!("{fault}; the volume is opened without it"));
         }
-        Volume::open(found)
+        Ok(found)
     }
 
     /// Takes back the targets that have returned, and completes those that lack blocks.

@@ -76,6 +76,11 @@ pub struct OpenArgs {
     /// returns. Then the request fails [default: 20000].
     #[arg(long, value_name = "MS")]
     pub outage_limit: Option<u64>,
+    /// Open the volume also if another process is connected to targets at tcp: addresses and owns them. All requests of
+    /// the other process fail from then on.
+    #[arg(long)]
+    #[serde(skip)]
+    pub take_over: bool,
 }
 
 impl OpenArgs {
@@ -86,6 +91,7 @@ impl OpenArgs {
             secret_file: self.secret_file.or(file.secret_file),
             target_timeout: self.target_timeout.or(file.target_timeout),
             outage_limit: self.outage_limit.or(file.outage_limit),
+            take_over: self.take_over,
         }
     }
 

@@ -48,6 +48,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
     let ended = daemon
         .run(
             move || serving.serve(&listener),
+            Some(Arc::clone(&volume)),
             |daemon| {
                 Status::Service(ServiceProcessStatus {
                     version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -76,6 +77,7 @@ pub fn service(args: ServiceArgs) -> Result<()> {
                 limit.as_secs()
             ));
         }
+        // Fails at once for a volume that another process has opened.
         drained = volume.flush();
     }
     ended.leave();

@@ -41,6 +41,7 @@ pub fn target(args: TargetArgs) -> Result<()> {
     let ended = daemon
         .run(
             move || serving.run(&listener),
+            None,
             |daemon| {
                 let (identity, usage, load) = (server.identity(), server.usage(), server.load());
                 Status::Target(TargetProcessStatus {

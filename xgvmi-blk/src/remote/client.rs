@@ -22,12 +22,17 @@ pub struct Address {
     pub longest: Duration,
     /// Number of the process that owns the volume. Two openings never have the same one.
     pub owner: [u8; 16],
+    /// Takes the target from an owner whose connection is open.
+    pub take_over: bool,
 }
 
 /// A connection to a target, for several calls at once. After an error it is closed for good: a new one takes its place.
 pub struct RemoteTarget {
     name: String,
     owner: [u8; 16],
+    take_over: bool,
+    /// The connection of another owner was open when this one was.
+    is_owned: bool,
     pipe: Pipe,
     longest: Duration,
     known: Mutex<(Identity, Usage)>,
@@ -53,13 +58,15 @@ impl RemoteTarget {
         let pipe = Pipe::new(link, Order::InTurn, to.limit);
         let hello = pipe.send(|_| Call::Hello.to_bytes());
         let hello = hello.and_then(|number| pipe.wait(number));
-        let (identity, usage) = match parse(&name, &pipe, hello)? {
-            Answer::Hello(identity, usage) => (identity, usage),
+        let (identity, usage, is_owned) = match parse(&name, &pipe, hello)? {
+            Answer::Hello(identity, usage, is_owned) => (identity, usage, is_owned),
             other => return Err(refusal(&name, 0, 0, other)),
         };
         Ok(Self {
             name,
             owner: to.owner,
+            take_over: to.take_over,
+            is_owned,
             pipe,
             longest: to.longest,
             known: Mutex::new((identity, usage)),
@@ -151,7 +158,9 @@ fn refusal(name: &str, block: u64, generation: u64, answer: Answer) -> BlkError 
             capacity,
         },
         Answer::Failed(reason) => BlkError::Refused { target, reason },
-        Answer::Hello(..) | Answer::Held(_) | Answer::Half(_) | Answer::Done(_) => {
+        Answer::Owned => BlkError::Owned { target },
+        Answer::Superseded => BlkError::Superseded { target },
+        Answer::Hello(..) | Answer::Held(..) | Answer::Half(_) | Answer::Done(_) => {
             unreachable(name, &"it answers another call than the one that was sent")
         }
     }
@@ -167,24 +176,28 @@ impl Target for RemoteTarget {
     }
 
     fn held(&self) -> Result<Vec<Held>> {
+        let blocks = self.identity().geometry.blocks();
         let mut all = Vec::new();
-        loop {
-            let from = all.len() as u64;
+        let mut from = 0;
+        while from < blocks {
             match self.call(&Call::Held { from })? {
-                Answer::Held(part) if part.is_empty() => return Ok(all),
-                // A block has two generations at most.
-                Answer::Held(part) if from < 2 * self.identity().geometry.blocks() => {
-                    all.extend(part)
+                Answer::Held(part, next)
+                    if next > from
+                        && part.iter().all(|held| (from..next).contains(&held.block)) =>
+                {
+                    all.extend(part);
+                    from = next;
                 }
-                Answer::Held(_) => {
+                Answer::Held(..) => {
                     return Err(unreachable(
                         &self.name,
-                        &"it names more blocks than the volume has",
+                        &"it names other blocks than the ones that were asked for",
                     ));
                 }
                 other => return Err(refusal(&self.name, 0, 0, other)),
             }
         }
+        Ok(all)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
@@ -233,6 +246,21 @@ impl Target for RemoteTarget {
         true
     }
 
+    fn is_owned(&self) -> bool {
+        self.is_owned && !self.take_over
+    }
+
+    fn begin_confirm(&self) -> Begun {
+        match self.pipe.send(|_| Call::Confirm.to_bytes()) {
+            Ok(call) => Begun::Sent {
+                call,
+                block: 0,
+                generation: 0,
+            },
+            Err(error) => Begun::Ended(Err(unreachable(&self.name, &error))),
+        }
+    }
+
     fn finish(&self, begun: Begun) -> Result<Option<Half>> {
         match begun {
             Begun::Ended(result) => result,
@@ -257,6 +285,7 @@ impl Target for RemoteTarget {
             epoch,
             complete,
             owner,
+            take_over: self.take_over,
         };
         let number = self.pipe.send(|_| call.to_bytes());
         let number = number.map_err(|error| unreachable(&self.name, &error))?;

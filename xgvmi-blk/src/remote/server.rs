@@ -6,24 +6,32 @@
 use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
-use crate::store::{Held, Identity, Store, Target, Usage};
+use crate::store::{Identity, Store, Target, Usage};
+use crate::volume::EPOCH_MAX;
 use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
-use xgvmi_daemon::{Budget, Link, LinkError, Secret};
+use xgvmi_daemon::{
+    Admission, Admitted, Budget, Link, LinkError, Secret, Visitor, accept_patiently, poll, pollfd,
+};
 
 /// No connection has this number.
 const NOBODY: usize = usize::MAX;
-/// Most connections at once.
+/// Most connections of peers that have proved the secret and said hello.
 const CONNECTIONS_MAX: usize = 16;
+/// Most connections of other peers.
+const VISITORS_MAX: usize = 64;
 /// Bytes of frames of unidentified connections.
 const BUDGET: usize = 64 << 20;
 /// A peer that does not prove the secret and say hello within this time loses its connection.
 const GREETING: Duration = Duration::from_secs(10);
 /// A connection waits this long for the next call before it looks again.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Openings of the volume that a target may miss. A larger step of its epoch is a mistake, and would use up the epochs.
+const MISSED_MAX: u64 = 1 << 20;
 
 /// The owner of a target.
 #[derive(Debug, Default)]
@@ -34,10 +42,18 @@ struct Owner {
     process: [u8; 16],
 }
 
+/// A connection.
+struct Peer {
+    number: usize,
+    stream: TcpStream,
+    /// Number of its process, once it has marked the target.
+    process: Option<[u8; 16]>,
+}
+
 /// Work of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Load {
-    /// Open connections.
+    /// Open connections of peers that have said hello.
     pub connections: usize,
     /// Calls since the start.
     pub calls: u64,
@@ -54,7 +70,9 @@ pub struct TargetServer {
     budget: Budget,
     /// Held during each call that needs it: an owner's last call ends before the next owner's first one starts.
     owner: Mutex<Owner>,
-    open: AtomicUsize,
+    /// The connection of the owner, as long as it is served. No call holds this lock.
+    line: Mutex<Option<(usize, TcpStream)>>,
+    admission: Arc<Admission>,
     calls: AtomicU64,
     failed_calls: AtomicU64,
 }
@@ -68,7 +86,8 @@ impl TargetServer {
             secrets: RwLock::new(secrets),
             budget: Budget::new(BUDGET),
             owner: Mutex::default(),
-            open: AtomicUsize::new(0),
+            line: Mutex::default(),
+            admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             calls: AtomicU64::new(0),
             failed_calls: AtomicU64::new(0),
         }
@@ -90,7 +109,7 @@ impl TargetServer {
     #[must_use]
     pub fn load(&self) -> Load {
         Load {
-            connections: self.open.load(Ordering::Relaxed),
+            connections: self.admission.admitted(),
             calls: self.calls.load(Ordering::Relaxed),
             failed_calls: self.failed_calls.load(Ordering::Relaxed),
         }
@@ -118,78 +137,124 @@ impl TargetServer {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn line(&self) -> MutexGuard<'_, Option<(usize, TcpStream)>> {
+        // A panic cannot leave it half changed.
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if the owner's connection is open. The peer's end shows at once, also behind calls that were not read yet.
+    fn is_owner_connected(&self) -> bool {
+        self.line().as_ref().is_some_and(|(_, stream)| {
+            let mut fds = [pollfd(stream.as_raw_fd(), libc::POLLRDHUP)];
+            // A socket that cannot be asked counts as open.
+            let asked = poll(&mut fds, Some(Duration::ZERO));
+            let ended = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
+            asked.is_err() || fds[0].revents & ended == 0
+        })
+    }
+
     /// Accepts connections without end.
     ///
     /// # Errors
     /// The socket fails.
     pub fn run(self: &Arc<Self>, listener: &TcpListener) -> io::Result<()> {
-        for connection in 1.. {
-            let stream = match listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if self.open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                self.open.fetch_sub(1, Ordering::Relaxed);
-                say(format_args!(
-                    "a connection was refused: {CONNECTIONS_MAX} are open"
-                ));
-                continue;
-            }
-            let thread = Arc::clone(self);
-            let work = move || {
-                match thread.connection(stream, connection) {
+        for number in 1.. {
+            let tell = |error: &io::Error| say(format_args!("no connection is accepted: {error}"));
+            let (stream, _) = accept_patiently(|| listener.accept(), tell)?;
+            let server = Arc::clone(self);
+            let started = self.admission.arrive(&stream).and_then(|visitor| {
+                let work = move || match server.connection(stream, number, visitor) {
                     Ok(()) | Err(LinkError::Closed) => {}
                     Err(error) => say(format_args!("a connection is closed: {error}")),
-                }
-                thread.open.fetch_sub(1, Ordering::Relaxed);
-            };
-            if let Err(error) = std::thread::Builder::new()
-                .name("target".to_owned())
-                .spawn(work)
-            {
-                self.open.fetch_sub(1, Ordering::Relaxed);
+                };
+                std::thread::Builder::new()
+                    .name("target".to_owned())
+                    .spawn(work)
+            });
+            if let Err(error) = started {
                 say(format_args!("a connection was refused: {error}"));
             }
         }
         Ok(())
     }
 
-    /// Answers the calls of one connection.
-    fn connection(&self, stream: TcpStream, number: usize) -> Result<(), LinkError> {
+    /// Serves a connection until it ends. The peer learns why it is refused.
+    fn connection(
+        &self,
+        stream: TcpStream,
+        number: usize,
+        visitor: Visitor,
+    ) -> Result<(), LinkError> {
         let secrets = self
             .secrets
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
+        let mut peer = Peer {
+            number,
+            stream: stream.try_clone()?,
+            process: None,
+        };
         let mut link = Link::called(stream, PROTOCOL, &secrets, &self.budget)?;
-        let mut held = Vec::new();
-        let mut limit = GREETING;
+        let ended = self.calls(&mut link, &mut peer, visitor);
+        if let Err(error) = &ended
+            && error.is_violation()
+        {
+            link.refuse(&error.to_string());
+        }
+        let mut line = self.line();
+        if line.as_ref().is_some_and(|(owner, _)| *owner == number) {
+            *line = None;
+        }
+        ended
+    }
+
+    /// Answers the calls of one connection.
+    fn calls(&self, link: &mut Link, peer: &mut Peer, visitor: Visitor) -> Result<(), LinkError> {
+        let Some(mut bytes) = link.wait(GREETING)? else {
+            return Err(LinkError::Malformed("it does not say hello in time"));
+        };
+        let mut visitor = Some(visitor);
+        let mut _place: Option<Admitted> = None;
         loop {
-            let Some(bytes) = link.wait(limit)? else {
-                if limit == GREETING {
-                    return Err(LinkError::Malformed("it does not say hello in time"));
-                }
-                continue;
-            };
             let call = Call::parse(&bytes)
                 .map_err(|_| LinkError::Malformed("a call that there is not"))?;
-            limit = IDLE;
-            link.set_frame_max(CALL_MAX);
-            let answer = self.answer(&call, number, &mut held);
+            // The first call: the peer has proved the secret.
+            if let Some(visitor) = visitor.take() {
+                match visitor.admit() {
+                    Ok(admitted) => _place = Some(admitted),
+                    Err(full) => {
+                        link.refuse(&full.to_string());
+                        say(format_args!("a connection was refused: {full}"));
+                        return Ok(());
+                    }
+                }
+                link.set_frame_max(CALL_MAX);
+            }
+            let answer = self.answer(&call, peer);
             self.calls.fetch_add(1, Ordering::Relaxed);
             self.failed_calls
                 .fetch_add(answer.is_error().into(), Ordering::Relaxed);
             link.send(&answer.to_bytes())?;
+            bytes = loop {
+                if let Some(bytes) = link.wait(IDLE)? {
+                    break bytes;
+                }
+            };
         }
     }
 
-    fn answer(&self, call: &Call, connection: usize, held: &mut Vec<Held>) -> Answer {
+    fn answer(&self, call: &Call, peer: &mut Peer) -> Answer {
         let done = match call {
-            Call::Hello => return Answer::Hello(self.store.identity(), self.store.usage()),
-            Call::Held { from } => return self.held(*from, held),
+            Call::Hello => {
+                let owned = self.is_owner_connected();
+                return Answer::Hello(self.store.identity(), self.store.usage(), owned);
+            }
+            Call::Held { from } => return self.held(*from),
             Call::Fetch { block, generation } => {
-                return match self.store.fetch(*block, *generation) {
+                // The next owner may begin during the fetch, which then counts as earlier.
+                let fetched = self.owned(peer, |_| Ok(()));
+                return match fetched.and_then(|()| self.store.fetch(*block, *generation)) {
                     Ok(half) => Answer::Half(half),
                     Err(error) => Answer::of_error(&error),
                 };
@@ -198,8 +263,10 @@ impl TargetServer {
                 epoch,
                 complete,
                 owner,
-            } => self.mark((*epoch, *complete), (connection, *owner)),
-            Call::Prepare { block, keep, half } => self.owned(connection, |store| {
+                take_over,
+            } => self.mark((*epoch, *complete), (peer, *owner), *take_over),
+            Call::Confirm => self.owned(peer, |_| Ok(())),
+            Call::Prepare { block, keep, half } => self.owned(peer, |store| {
                 if half.fits(store.identity().role) {
                     store.prepare(*block, half, *keep)
                 } else {
@@ -207,9 +274,9 @@ impl TargetServer {
                 }
             }),
             Call::Commit { block, generation } => {
-                self.owned(connection, |store| store.commit(*block, *generation))
+                self.owned(peer, |store| store.commit(*block, *generation))
             }
-            Call::Flush => self.owned(connection, Target::flush),
+            Call::Flush => self.owned(peer, Target::flush),
         };
         match done {
             Ok(()) => Answer::Done(self.store.usage()),
@@ -217,21 +284,11 @@ impl TargetServer {
         }
     }
 
-    /// A part of the generations. The first part takes a copy, so that the parts belong together.
-    fn held(&self, from: u64, held: &mut Vec<Held>) -> Answer {
-        if from == 0 {
-            match self.store.held() {
-                Ok(all) => *held = all,
-                Err(error) => return Answer::of_error(&error),
-            }
-        }
-        let from = usize::try_from(from).unwrap_or(usize::MAX).min(held.len());
-        let end = held.len().min(from + HELD_MAX);
-        let part = held[from..end].to_vec();
-        if part.is_empty() {
-            *held = Vec::new();
-        }
-        Answer::Held(part)
+    /// The generations of some blocks. No connection keeps a copy of all of them.
+    fn held(&self, from: u64) -> Answer {
+        let blocks = self.store.identity().geometry.blocks();
+        let next = from.saturating_add(HELD_MAX).min(blocks);
+        Answer::Held(self.store.held_from(from, HELD_MAX), next)
     }
 
     fn refused(&self, reason: &str) -> BlkError {
@@ -241,33 +298,62 @@ impl TargetServer {
         }
     }
 
-    /// Makes a connection the owner, unless another process has opened the volume later.
+    fn superseded(&self) -> BlkError {
+        BlkError::Superseded {
+            target: self.store.name().to_owned(),
+        }
+    }
+
+    /// Makes a connection the owner, unless another process has opened the volume later, or has it open.
     fn mark(
         &self,
         (epoch, complete): (u64, bool),
-        (connection, process): (usize, [u8; 16]),
+        (peer, process): (&mut Peer, [u8; 16]),
+        take_over: bool,
     ) -> Result<()> {
         let mut owner = self.owner();
         let known = self.store.identity().epoch;
         let is_same = owner.connection == 0 || owner.process == process;
         if epoch < known || (epoch == known && !is_same) {
-            return Err(self.refused("another process has opened the volume since"));
+            return Err(self.superseded());
         }
+        if !is_same && !take_over && self.is_owner_connected() {
+            return Err(BlkError::Owned {
+                target: self.store.name().to_owned(),
+            });
+        }
+        // A new target has missed all openings.
+        let is_absurd = epoch > EPOCH_MAX || (known != 0 && epoch - known > MISSED_MAX);
+        if is_absurd {
+            return Err(self.refused(&format!(
+                "epoch {epoch} cannot follow epoch {known}: a volume has at most {EPOCH_MAX}, and a target may miss \
+                 {MISSED_MAX} openings"
+            )));
+        }
+        let stream = peer.stream.try_clone();
+        let stream = stream.map_err(|error| BlkError::io(self.store.name(), error))?;
         self.store.mark(epoch, complete)?;
+        peer.process = Some(process);
         *owner = Owner {
-            connection,
+            connection: peer.number,
             process,
         };
+        *self.line() = Some((peer.number, stream));
         Ok(())
     }
 
     /// Runs a call of the owner.
-    fn owned(&self, connection: usize, call: impl FnOnce(&Store) -> Result<()>) -> Result<()> {
+    fn owned(&self, peer: &Peer, call: impl FnOnce(&Store) -> Result<()>) -> Result<()> {
         let owner = self.owner();
-        if owner.connection == connection {
-            call(&self.store)
-        } else {
-            Err(self.refused("another connection owns the target"))
+        if owner.connection == peer.number {
+            return call(&self.store);
+        }
+        match peer.process {
+            Some(process) if process == owner.process => {
+                Err(self.refused("another connection owns the target"))
+            }
+            Some(_) => Err(self.superseded()),
+            None => Err(self.refused("this connection does not own the target: mark it first")),
         }
     }
 }

@@ -80,6 +80,7 @@ fn start(switch: &Arc<Switch>) -> [Address; 3] {
             limit: Duration::from_millis(100),
             longest: Duration::from_secs(60),
             owner: [1; 16],
+            take_over: false,
         }
     })
 }

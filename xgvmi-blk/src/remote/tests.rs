@@ -13,6 +13,10 @@ use std::time::Duration;
 
 /// Serves a target in memory. Returns its address.
 fn start(role: Role) -> String {
+    start_server(role).0
+}
+
+fn start_server(role: Role) -> (String, Arc<TargetServer>) {
     let new = NewTarget {
         geometry: Geometry::new(4096, 64).unwrap(),
         role,
@@ -22,8 +26,10 @@ fn start(role: Role) -> String {
     let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || Arc::new(TargetServer::new(store, Vec::new())).run(&listener));
-    address
+    let server = Arc::new(TargetServer::new(store, Vec::new()));
+    let serving = Arc::clone(&server);
+    std::thread::spawn(move || serving.run(&listener));
+    (address, server)
 }
 
 fn address(address: &str, owner: u8) -> Address {
@@ -33,11 +39,28 @@ fn address(address: &str, owner: u8) -> Address {
         limit: Duration::from_secs(10),
         longest: Duration::from_secs(60),
         owner: [owner; 16],
+        take_over: false,
     }
 }
 
 fn connect(to: &str, owner: u8) -> RemoteTarget {
     RemoteTarget::connect(&address(to, owner)).unwrap()
+}
+
+fn connect_to_take_over(to: &str, owner: u8) -> RemoteTarget {
+    let to = Address {
+        take_over: true,
+        ..address(to, owner)
+    };
+    RemoteTarget::connect(&to).unwrap()
+}
+
+fn opened(
+    addresses: &[String],
+    connect: impl Fn(&str) -> RemoteTarget,
+) -> Result<Volume, BlkError> {
+    let targets = addresses.iter().map(|to| Arc::new(connect(to)) as _);
+    Volume::open(targets.collect())
 }
 
 fn half(generation: u64) -> Half {
@@ -54,13 +77,7 @@ fn half(generation: u64) -> Half {
 #[test]
 fn a_volume_on_three_processes_keeps_its_data() {
     let addresses = Role::ALL.map(start);
-    let open = |owner| {
-        let targets = addresses
-            .iter()
-            .map(|to| Arc::new(connect(to, owner)) as Arc<dyn Target>);
-        Volume::open(targets.collect()).unwrap()
-    };
-    let volume = open(1);
+    let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
     let bytes: Vec<u8> = (0..100_000u32).map(|n| (n / 3).to_le_bytes()[0]).collect();
     volume.write(5000, &bytes).unwrap();
     volume.flush().unwrap();
@@ -68,13 +85,10 @@ fn a_volume_on_three_processes_keeps_its_data() {
     volume.read(5000, &mut back).unwrap();
     assert!(back == bytes);
     assert!(volume.status().targets.iter().all(|target| target.used > 0));
-    // Another process opens the volume. The first one is told at its next write, and writes nothing.
-    let later = open(2);
+    // Another process takes the volume over. The first one is told at its next write, and writes nothing.
+    let later = opened(&addresses, |to| connect_to_take_over(to, 2)).unwrap();
     let refused = volume.write(0, &[9; 4096]).unwrap_err();
-    assert!(
-        matches!(refused, BlkError::TooFewTargets { .. }),
-        "{refused}"
-    );
+    assert!(matches!(refused, BlkError::Superseded { .. }), "{refused}");
     later.read(5000, &mut back).unwrap();
     assert!(back == bytes);
     assert_eq!(later.scrub().unwrap().bad_halves, 0);
@@ -98,7 +112,7 @@ fn a_late_call_of_an_earlier_connection_has_no_effect() {
     again.commit(3, 1).unwrap();
     assert_eq!(again.fetch(3, 1).unwrap(), half(1));
     // Another process with the same epoch, or an older one, is refused.
-    let other = connect(&to, 2);
+    let other = connect_to_take_over(&to, 2);
     for epoch in [0, 1] {
         let refused = other.mark(epoch, true).unwrap_err();
         assert!(
@@ -107,7 +121,199 @@ fn a_late_call_of_an_earlier_connection_has_no_effect() {
         );
     }
     other.mark(2, true).unwrap();
-    assert!(again.flush().is_err());
+    let fenced = again.flush().unwrap_err();
+    assert!(matches!(fenced, BlkError::Superseded { .. }), "{fenced}");
+    let fenced = again.fetch(3, 1).unwrap_err();
+    assert!(matches!(fenced, BlkError::Superseded { .. }), "{fenced}");
+}
+
+/// A volume that another process has taken over: each request fails, also those that need no data of a target.
+#[test]
+fn a_superseded_volume_serves_no_zeros() {
+    type Request = fn(&Volume) -> Result<(), BlkError>;
+    let requests: [(&str, Request); 7] = [
+        ("a read of data", |v| v.read(0, &mut [0; 4096])),
+        ("a read of written zeros", |v| v.read(4096, &mut [1; 4096])),
+        ("a read of what was never written", |v| {
+            v.read(8192, &mut [1; 512])
+        }),
+        ("extents", |v| v.extents(8192, 4096, 4).map(drop)),
+        ("a write of a part", |v| v.write(8192, &[1; 512])),
+        ("a trim", |v| v.trim(0, 4096)),
+        ("a flush", Volume::flush),
+    ];
+    for (name, request) in requests {
+        let addresses = Role::ALL.map(start);
+        let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+        volume.write(0, &[7; 4096]).unwrap();
+        volume.write(4096, &[0; 4096]).unwrap();
+        request(&volume).unwrap();
+        let later = opened(&addresses[1..], |to| connect_to_take_over(to, 2)).unwrap();
+        later.write(8192, &[9; 4096]).unwrap();
+        let error = request(&volume).unwrap_err();
+        assert!(
+            matches!(error, BlkError::Superseded { .. }),
+            "{name}: {error}"
+        );
+        // The first one decides: no later request has any other end.
+        for (name, request) in requests {
+            let error = request(&volume).unwrap_err();
+            assert!(
+                matches!(error, BlkError::Superseded { .. }),
+                "{name}: {error}"
+            );
+        }
+        let error = volume.wait_superseded();
+        assert!(matches!(error, BlkError::Superseded { .. }), "{error}");
+    }
+}
+
+/// Zeros are shown only as long as two targets confirm their owner: two that are lost may have another one.
+#[test]
+fn zeros_need_two_targets_as_data_does() {
+    let addresses = Role::ALL.map(start);
+    let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+    volume.read(0, &mut [1; 4096]).unwrap();
+    volume.detach(Role::First, "it is lost");
+    volume.read(0, &mut [1; 4096]).unwrap();
+    volume.detach(Role::Second, "it is lost");
+    let error = volume.read(0, &mut [1; 4096]).unwrap_err();
+    assert!(matches!(error, BlkError::TooFewTargets { .. }), "{error}");
+    assert!(volume.extents(0, 4096, 4).is_err());
+}
+
+#[test]
+fn an_owner_that_is_connected_keeps_its_targets() {
+    let addresses = Role::ALL.map(start);
+    let volume = opened(&addresses, |to| connect(to, 1)).unwrap();
+    volume.write(0, &[7; 4096]).unwrap();
+    // It has lost one of its targets for a moment: an opener that is refused takes that one neither.
+    volume.detach(Role::First, "a cable");
+    let refused = opened(&addresses, |to| connect(to, 2)).unwrap_err();
+    assert!(matches!(refused, BlkError::Owned { .. }), "{refused}");
+    assert!(refused.to_string().contains("--take-over"), "{refused}");
+    let other = connect(&addresses[1], 2);
+    let refused = other.mark(9, true).unwrap_err();
+    assert!(matches!(refused, BlkError::Owned { .. }), "{refused}");
+    volume
+        .attach(Arc::new(connect(&addresses[0], 1)) as Arc<dyn Target>)
+        .unwrap();
+    volume.rebuild(Role::First).unwrap();
+    // To look at a volume changes nothing.
+    let targets = || addresses.iter().map(|to| Arc::new(connect(to, 3)) as _);
+    let status = Volume::inspect(targets().collect()).unwrap();
+    assert_eq!((status.lost_blocks, status.targets.len()), (0, 3));
+    let mut back = [0; 4096];
+    volume.read(0, &mut back).unwrap();
+    assert_eq!(back, [7; 4096]);
+    // The end of the owner frees the targets at once.
+    let epoch = connect(&addresses[0], 3).identity().epoch;
+    drop(volume);
+    drop(opened(&addresses, |to| connect(to, 2)).unwrap());
+    assert_eq!(connect(&addresses[0], 3).identity().epoch, epoch + 1);
+}
+
+#[test]
+fn an_epoch_that_no_opening_can_have_is_refused() {
+    let to = start(Role::First);
+    let target = connect(&to, 1);
+    // A new target joins a volume of any age.
+    target.mark(5_000_000, true).unwrap();
+    for epoch in [5_000_000 + (1 << 20) + 1, 1 << 24, u64::MAX] {
+        let refused = target.mark(epoch, true).unwrap_err();
+        assert!(
+            refused.to_string().contains("cannot follow epoch 5000000"),
+            "{refused}"
+        );
+    }
+    assert_eq!(connect(&to, 1).identity().epoch, 5_000_000);
+    target.mark(5_000_000 + (1 << 20), true).unwrap();
+}
+
+/// Peers that connect and say nothing, more than the target has places of either kind.
+#[test]
+fn silent_peers_do_not_lock_the_owner_out() {
+    let (to, server) = start_server(Role::First);
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(&to).unwrap()).collect();
+    let target = connect(&to, 1);
+    target.mark(1, true).unwrap();
+    target.prepare(3, &half(1), 0).unwrap();
+    assert_eq!(server.load().connections, 1);
+    drop(silent);
+    // Those that have said hello have a limit of their own, and the next one is told so.
+    let admitted: Vec<_> = (1..16).map(|owner| connect(&to, owner)).collect();
+    let refused = RemoteTarget::connect(&address(&to, 99)).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("all 16 places for connections"),
+        "{refused}"
+    );
+    drop(admitted);
+    target.commit(3, 1).unwrap();
+}
+
+#[test]
+fn a_peer_is_told_why_it_is_refused() {
+    use std::io::{Read as _, Write as _};
+    let to = start(Role::First);
+    let mut stream = TcpStream::connect(&to).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    let call = b"XBLK\x02\0\0\0\x02\0\0\0\0\x63";
+    stream.write_all(call).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(
+        answer.contains("it breaks the protocol: a call that there is not"),
+        "{answer}"
+    );
+}
+
+/// The generations come in parts, and the target keeps no copy for a peer.
+#[test]
+fn generations_come_in_parts() {
+    let blocks = 3 * super::wire::HELD_MAX + 5;
+    let new = NewTarget {
+        geometry: Geometry::new(64, blocks).unwrap(),
+        role: Role::First,
+        volume: Id([4; 16]),
+        complete: true,
+    };
+    let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None).unwrap();
+    let zero = |generation| Half {
+        generation,
+        kind: crate::block::Kind::Zero,
+        stored: 0,
+        data: Vec::new(),
+    };
+    let written = [0, 1, super::wire::HELD_MAX, blocks - 1];
+    for block in written {
+        store.prepare(block, &zero(1), 0).unwrap();
+        store.prepare(block, &zero(2), 1).unwrap();
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    let server = Arc::new(TargetServer::new(store, Vec::new()));
+    let serving = Arc::clone(&server);
+    std::thread::spawn(move || serving.run(&listener));
+    let target = connect(&to, 1);
+    let calls = server.load().calls;
+    let held = target.held().unwrap();
+    assert_eq!(server.load().calls - calls, 4);
+    let found: Vec<_> = held
+        .iter()
+        .map(|held| (held.block, held.generation))
+        .collect();
+    let expect = written.map(|block| [(block, 1), (block, 2)]).concat();
+    let sorted = {
+        let mut found = found;
+        found.sort_unstable();
+        found
+    };
+    assert_eq!(sorted, expect);
 }
 
 #[test]
@@ -134,8 +340,8 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let to = start(Role::First);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"XBLK\x01\0\0\0\xff\xff\xff\xff\0",
-        b"XBLK\x01\0\0\0\x02\0\0\0\0\x63",
+        b"XBLK\x02\0\0\0\xff\xff\xff\xff\0",
+        b"XBLK\x01\0\0\0\x02\0\0\0\0\x01",
     ] {
         let mut stream = TcpStream::connect(&to).unwrap();
         stream
@@ -143,9 +349,9 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
             .unwrap();
         stream.write_all(bytes).unwrap();
         let mut answer = Vec::new();
-        // Closed or reset: both are an end.
-        let _ = stream.read_to_end(&mut answer);
-        assert!(answer.is_empty());
+        stream.read_to_end(&mut answer).unwrap();
+        // A refusal, and nothing of the target.
+        assert_eq!(answer[12], 4, "{answer:?}");
     }
     let target = connect(&to, 1);
     target.mark(1, true).unwrap();

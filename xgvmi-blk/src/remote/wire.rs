@@ -14,13 +14,13 @@ use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 /// The frames.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 1,
+    version: 2,
     program: "xgvmi-blk target",
 };
 /// Longest call.
 pub(super) const CALL_MAX: usize = RECORD_MAX + 256;
-/// Most entries of one answer to HELD.
-pub(super) const HELD_MAX: usize = 1 << 16;
+/// Most blocks of one answer to HELD.
+pub(super) const HELD_MAX: u64 = 1 << 15;
 const HELD_BYTES: usize = 18;
 /// Longest text of an error.
 const TEXT_MAX: usize = 1024;
@@ -30,7 +30,7 @@ const TEXT_MAX: usize = 1024;
 pub(super) enum Call {
     /// Identity and use of space.
     Hello,
-    /// Generations from this position on.
+    /// Generations from this block on.
     Held {
         from: u64,
     },
@@ -52,14 +52,20 @@ pub(super) enum Call {
         epoch: u64,
         complete: bool,
         owner: [u8; 16],
+        /// Also if the owner's connection is open.
+        take_over: bool,
     },
+    /// Has no effect. Only the owner is answered.
+    Confirm,
 }
 
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    Hello(Identity, Usage),
-    Held(Vec<Held>),
+    /// Identity, use of space, and whether the connection of an owner is open.
+    Hello(Identity, Usage, bool),
+    /// Generations, and the first block of the next part; that behind the last one at the end.
+    Held(Vec<Held>, u64),
     Half(Half),
     /// The call is done. Use of space afterwards.
     Done(Usage),
@@ -71,6 +77,10 @@ pub(super) enum Answer {
         capacity: u64,
     },
     Failed(String),
+    /// The connection of another owner is open.
+    Owned,
+    /// Another process has become the owner since.
+    Superseded,
 }
 
 impl Call {
@@ -90,7 +100,14 @@ impl Call {
                 epoch,
                 complete,
                 owner,
-            } => writer.u8(7).u64(*epoch).u8(u8::from(*complete)).raw(owner),
+                take_over,
+            } => writer
+                .u8(7)
+                .u64(*epoch)
+                .u8(u8::from(*complete))
+                .raw(owner)
+                .u8(u8::from(*take_over)),
+            Self::Confirm => writer.u8(8),
         };
         writer.finish()
     }
@@ -121,7 +138,9 @@ impl Call {
                 epoch: reader.u64()?,
                 complete: reader.raw::<1>()? != [0],
                 owner: reader.raw()?,
+                take_over: reader.raw::<1>()? != [0],
             },
+            8 => Self::Confirm,
             _ => return Err(reader.fault("of an unknown kind")),
         };
         reader.end()?;
@@ -134,7 +153,12 @@ impl Answer {
     pub(super) fn is_error(&self) -> bool {
         matches!(
             self,
-            Self::Absent | Self::Corrupt(_) | Self::Full { .. } | Self::Failed(_)
+            Self::Absent
+                | Self::Corrupt(_)
+                | Self::Full { .. }
+                | Self::Failed(_)
+                | Self::Owned
+                | Self::Superseded
         )
     }
 
@@ -153,6 +177,8 @@ impl Answer {
                 free: *free,
                 capacity: *capacity,
             },
+            BlkError::Owned { .. } => Self::Owned,
+            BlkError::Superseded { .. } => Self::Superseded,
             error if error.is_full() => Self::Full {
                 wanted: 0,
                 free: 0,
@@ -166,7 +192,7 @@ impl Answer {
         let mut writer = Writer::with_capacity(64);
         let text = |text: &str| text.as_bytes()[..text.len().min(TEXT_MAX)].to_vec();
         match self {
-            Self::Hello(identity, usage) => {
+            Self::Hello(identity, usage, owned) => {
                 let geometry = identity.geometry;
                 // Cannot be cut: 0 to 2.
                 let role = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
@@ -177,9 +203,12 @@ impl Answer {
                     .u8(role);
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
                 writer.u64(identity.epoch).u8(u8::from(identity.complete));
-                writer.u64(usage.used).u64(usage.damaged)
+                writer
+                    .u64(usage.used)
+                    .u64(usage.damaged)
+                    .u8(u8::from(*owned))
             }
-            Self::Held(held) => writer.u8(2).records(held, |held| {
+            Self::Held(held, next) => writer.u8(2).u64(*next).records(held, |held| {
                 let mut bytes = [0; HELD_BYTES];
                 bytes[..8].copy_from_slice(&held.block.to_le_bytes());
                 bytes[8..16].copy_from_slice(&held.generation.to_le_bytes());
@@ -200,6 +229,8 @@ impl Answer {
                 capacity,
             } => writer.u8(7).u64(*wanted).u64(*free).u64(*capacity),
             Self::Failed(error) => writer.u8(8).blob(&text(error)),
+            Self::Owned => writer.u8(9),
+            Self::Superseded => writer.u8(10),
         };
         writer.finish()
     }
@@ -210,9 +241,13 @@ impl Answer {
         let answer = match number {
             1 => {
                 let identity = take_identity(&mut reader)?;
-                Self::Hello(identity, take_usage(&mut reader)?)
+                let usage = take_usage(&mut reader)?;
+                Self::Hello(identity, usage, reader.raw::<1>()? != [0])
             }
-            2 => Self::Held(take_held(&mut reader)?),
+            2 => {
+                let next = reader.u64()?;
+                Self::Held(take_held(&mut reader)?, next)
+            }
             3 => Self::Half(take_half(&mut reader)?),
             4 => Self::Done(take_usage(&mut reader)?),
             5 => Self::Absent,
@@ -223,6 +258,8 @@ impl Answer {
                 capacity: reader.u64()?,
             },
             8 => Self::Failed(take_text(&mut reader)?),
+            9 => Self::Owned,
+            10 => Self::Superseded,
             _ => return Err(reader.fault("of an unknown kind")),
         };
         reader.end()?;
@@ -332,7 +369,9 @@ mod tests {
                 epoch: 3,
                 complete: true,
                 owner: [7; 16],
+                take_over: true,
             },
+            Call::Confirm,
         ]
     }
 
@@ -356,8 +395,8 @@ mod tests {
             settled: true,
         };
         vec![
-            Answer::Hello(identity, usage),
-            Answer::Held(vec![held; 3]),
+            Answer::Hello(identity, usage, true),
+            Answer::Held(vec![held; 3], 4),
             Answer::Half(half()),
             Answer::Done(usage),
             Answer::Absent,
@@ -368,6 +407,8 @@ mod tests {
                 capacity: 3,
             },
             Answer::Failed("why".to_owned()),
+            Answer::Owned,
+            Answer::Superseded,
         ]
     }
 
@@ -391,7 +432,7 @@ mod tests {
             }
             assert_eq!(Answer::parse(&bytes), Ok(answer));
         }
-        for number in [0, 8, 9, 255] {
+        for number in [0, 9, 10, 255] {
             assert!(Call::parse(&[number]).is_err());
         }
     }

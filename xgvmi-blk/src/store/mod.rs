@@ -155,6 +155,16 @@ pub trait Target: Send + Sync {
         false
     }
 
+    /// True if another process is connected to the target and owns it, and this one does not take it over.
+    fn is_owned(&self) -> bool {
+        false
+    }
+
+    /// Begins a step without effect. Its end is an error if another process has opened the volume since.
+    fn begin_confirm(&self) -> Begun {
+        Begun::Ended(Ok(None))
+    }
+
     /// Waits for the end of a step that this target has begun.
     ///
     /// # Errors
@@ -608,6 +618,27 @@ fn read_index(
     Ok((index, damaged))
 }
 
+impl Store {
+    /// Generations of at most `count` blocks from block `from` on.
+    pub(crate) fn held_from(&self, from: u64, count: u64) -> Vec<Held> {
+        let bound = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let state = self.state();
+        let entries = (from..).zip(state.index.iter().skip(bound(from)).take(bound(count)));
+        entries
+            .flat_map(|(block, entry)| {
+                let slots = entry.slots.into_iter().flatten();
+                slots.map(move |slot| (block, slot))
+            })
+            .map(|(block, slot)| Held {
+                block,
+                generation: slot.generation,
+                kind: slot.kind,
+                settled: slot.settled,
+            })
+            .collect()
+    }
+}
+
 impl Target for Store {
     fn name(&self) -> &str {
         &self.name
@@ -618,23 +649,7 @@ impl Target for Store {
     }
 
     fn held(&self) -> Result<Vec<Held>> {
-        let state = self.state();
-        let entries = (0..).zip(&state.index);
-        Ok(entries
-            .flat_map(|(block, entry)| {
-                entry
-                    .slots
-                    .into_iter()
-                    .flatten()
-                    .map(move |slot| (block, slot))
-            })
-            .map(|(block, slot)| Held {
-                block,
-                generation: slot.generation,
-                kind: slot.kind,
-                settled: slot.settled,
-            })
-            .collect())
+        Ok(self.held_from(0, u64::MAX))
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

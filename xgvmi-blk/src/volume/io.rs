@@ -148,7 +148,7 @@ impl Volume {
     /// The states of the bytes from `offset` on, up to `length` bytes in at most `limit` runs.
     ///
     /// # Errors
-    /// The range is outside the volume.
+    /// The range is outside the volume, or another process has opened the volume since.
     pub fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         self.geometry.check(offset, length)?;
         let mut extents: Vec<Extent> = Vec::new();
@@ -163,6 +163,8 @@ impl Volume {
                 _ => extents.push(Extent { length, zero }),
             }
         }
+        let shows_zeros = extents.iter().any(|extent| extent.zero);
+        self.with_return(|| if shows_zeros { self.confirm() } else { Ok(()) })?;
         Ok(extents)
     }
 
@@ -391,6 +393,8 @@ impl Volume {
                 generation: state.generation,
             })
         });
+        let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
+        let shows_zeros = fetches.iter().any(|(_, state)| is_zero(state));
         let mut whole = Vec::new();
         let mut result = Ok(());
         // All are taken, also after an error.
@@ -414,7 +418,21 @@ impl Volume {
             };
             result = result.and(done);
         }
+        // No target was asked for zeros.
+        if shows_zeros {
+            result = result.and_then(|()| self.confirm());
+        }
         result
+    }
+
+    /// Checks at two targets that no other process has opened the volume since.
+    fn confirm(&self) -> Result<()> {
+        let targets = self.targets();
+        let begin = |target: &Option<Arc<dyn Target>>| Some(target.as_ref()?.begin_confirm());
+        let begun = targets.each_ref().map(begin);
+        let done = Role::ALL.into_iter().zip(begun);
+        let done = done.map(|(role, begun)| self.finish(&targets, role, begun).map(drop));
+        self.at_least_two(&done.collect::<Vec<_>>())
     }
 
     /// Reads a block. The caller holds its lock.

@@ -14,6 +14,10 @@
 //! A target has one owner at a time. Each opening raises the epoch on at least two targets, and generations start with
 //! the epoch: two openings never use the same one.
 //!
+//! A process that another one has superseded learns that from the first of its calls that reaches a target of the other
+//! one. All its requests fail from then on. A read of zeros needs no target's data: it asks whether two targets still
+//! have this owner before it returns.
+//!
 //! # Targets that do not answer
 //! A target that does not answer within its limit is given up if the two others hold everything. Otherwise requests need
 //! it and wait longer for it. A request that fails because a target is absent waits for its return, up to the limit of
@@ -28,5 +32,6 @@ mod state;
 mod tests;
 
 pub use io::Extent;
+pub(crate) use open::EPOCH_MAX;
 pub use repair::ScrubReport;
 pub use state::{TargetStatus, Volume, VolumeStatus};

@@ -1,7 +1,7 @@
 //! Opens a volume: checks that the targets belong together, and decides which generation of each block counts.
 
 use super::seats::{Occupant, Seat, Seats};
-use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Volume};
+use super::state::{BlockState, COUNTER_BITS, Counters, LOCKS, Volume, VolumeStatus};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
 /// Highest epoch: the rest of a generation's 64 bits.
-const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
+pub(crate) const EPOCH_MAX: u64 = (1 << (u64::BITS - COUNTER_BITS)) - 1;
 
 impl Volume {
     /// Opens the volume on these targets, in any order. Two are enough.
@@ -20,6 +20,19 @@ impl Volume {
     /// The targets belong to different volumes, two of them have one role, fewer than two are there, or too few of them
     /// hold everything: two, or one if all three are there and none is new.
     pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
+        Self::open_as(targets, true)
+    }
+
+    /// State of the volume on these targets, also while another process uses them. Changes nothing.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn inspect(targets: Vec<Arc<dyn Target>>) -> Result<VolumeStatus> {
+        Ok(Self::open_as(targets, false)?.status())
+    }
+
+    /// Opens the volume, as its owner or to look at it.
+    fn open_as(targets: Vec<Arc<dyn Target>>, as_owner: bool) -> Result<Self> {
         let mut seats: [Option<Arc<dyn Target>>; TARGETS] = [None, None, None];
         let mut first: Option<(String, Identity)> = None;
         for target in targets {
@@ -61,8 +74,15 @@ impl Volume {
         if epoch > EPOCH_MAX {
             return Err(BlkError::Epochs(EPOCH_MAX));
         }
+        // All are asked before one is changed: an owner that is there loses none of its targets.
+        let owned = present.iter().find(|target| as_owner && target.is_owned());
+        if let Some(target) = owned {
+            return Err(BlkError::Owned {
+                target: target.name().to_owned(),
+            });
+        }
         // First of all: from here on no other process changes them.
-        for target in &present {
+        for target in present.iter().filter(|_| as_owner) {
             target.mark(epoch, target.identity().complete)?;
         }
         let blocks = decide(&seats, identity)?;
@@ -89,7 +109,9 @@ impl Volume {
                 target.seated(volume.seating());
             }
         }
-        volume.settle(&blocks.unsettled)?;
+        if as_owner {
+            volume.settle(&blocks.unsettled)?;
+        }
         Ok(volume)
     }
 

@@ -39,6 +39,8 @@ struct State {
     lost_at: Option<Instant>,
     /// Longest time from the loss of a target until requests that need it fail.
     outage_limit: Duration,
+    /// The target that another process has taken, if one has.
+    superseded: Option<String>,
     /// Number of times that a request has looked for a target that returns.
     #[cfg(test)]
     attempts: u64,
@@ -52,6 +54,7 @@ impl Seats {
                 returns: 0,
                 lost_at: None,
                 outage_limit: Duration::ZERO,
+                superseded: None,
                 #[cfg(test)]
                 attempts: 0,
             }),
@@ -126,10 +129,36 @@ impl Seats {
     /// Frees the place of `target` if it is still in use, because of an error of it.
     pub(super) fn fail(&self, target: &Arc<dyn Target>, error: &BlkError) {
         let mut state = self.state();
+        if let BlkError::Superseded { target } = error {
+            state.superseded.get_or_insert_with(|| target.clone());
+            self.changed.notify_all();
+        }
         if let Some(role) = state.find(target.as_ref()) {
             say(format_args!("{role} is not used any more: {error}"));
             state.lose(role, &error.to_string());
             self.changed.notify_all();
+        }
+    }
+
+    /// An error if another process has opened the volume since.
+    pub(super) fn check_owner(&self) -> Result<()> {
+        match &self.state().superseded {
+            Some(target) => Err(BlkError::Superseded {
+                target: target.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until another process has opened the volume. Returns the error of all requests from then on.
+    pub(super) fn wait_superseded(&self) -> BlkError {
+        let mut state = self.state();
+        loop {
+            if let Some(target) = state.superseded.clone() {
+                return BlkError::Superseded { target };
+            }
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -161,6 +190,9 @@ impl Seats {
             #[cfg(test)]
             {
                 state.attempts += 1;
+            }
+            if state.superseded.is_some() {
+                return false;
             }
             if state.returns != returns {
                 // A last attempt, if this one took long.

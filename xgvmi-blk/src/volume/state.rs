@@ -210,16 +210,26 @@ impl Volume {
     pub(super) fn with_return(&self, mut operation: impl FnMut() -> Result<()>) -> Result<()> {
         let begun = Instant::now();
         loop {
+            self.seats.check_owner()?;
             let returns = self.seats.returns();
-            match operation() {
+            let done = operation();
+            self.seats.check_owner()?;
+            match done {
                 Err(error) if error.wants_target() => {
                     if !self.seats.wait_for_return(returns, begun) {
+                        self.seats.check_owner()?;
                         return Err(error);
                     }
                 }
                 done => return done,
             }
         }
+    }
+
+    /// Waits until another process has opened the volume. Returns the error of all requests from then on.
+    #[must_use]
+    pub fn wait_superseded(&self) -> BlkError {
+        self.seats.wait_superseded()
     }
 
     /// The target of a role.

@@ -175,13 +175,17 @@ impl Nbd {
     }
 
     /// Sends a request.
-    pub(crate) fn post(
+    pub(crate) fn post(&mut self, command: (u16, u16), offset: usize, length: usize, data: &[u8]) {
+        self.try_post(command, offset, length, data).unwrap();
+    }
+
+    fn try_post(
         &mut self,
         (command, flags): (u16, u16),
         offset: usize,
         length: usize,
         data: &[u8],
-    ) {
+    ) -> std::io::Result<()> {
         let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(command.to_be_bytes());
@@ -189,17 +193,28 @@ impl Nbd {
         bytes.extend((offset as u64).to_be_bytes());
         bytes.extend(u32::try_from(length).unwrap().to_be_bytes());
         bytes.extend(data);
-        self.stream.write_all(&bytes).unwrap();
+        self.stream.write_all(&bytes)
     }
 
     /// The error number of the next reply.
     pub(crate) fn reply(&mut self) -> Result<(), u32> {
+        self.try_reply().unwrap()
+    }
+
+    fn try_reply(&mut self) -> std::io::Result<Result<(), u32>> {
         let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply).unwrap();
-        match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
+        self.stream.read_exact(&mut reply)?;
+        Ok(match u32::from_be_bytes(reply[4..8].try_into().unwrap()) {
             0 => Ok(()),
             error => Err(error),
-        }
+        })
+    }
+
+    /// True if a read gets an error or the end of the connection, and no data.
+    pub(crate) fn is_refused_to_read(&mut self, offset: usize, length: usize) -> bool {
+        let posted = self.try_post((READ, 0), offset, length, &[]);
+        let reply = posted.and_then(|()| self.try_reply());
+        !matches!(reply, Ok(Ok(())))
     }
 
     pub(crate) fn write(&mut self, offset: usize, data: &[u8]) -> Result<(), u32> {
