@@ -12,7 +12,8 @@
  *
  * At the end destroy master->id and master->ev_channel, and free master, con_mng and the context.
  *
- * NAAICE_SESSION_BYTES_MAX limits the regions of a session, 16 GiB without it.
+ * NAAICE_SESSION_BYTES_MAX limits the regions of a session, 16 GiB without it. NAAICE_BYTES_MAX limits those of all sessions,
+ * half of the machine's memory without it.
  */
 #ifndef NAAICE_SWNAA_H
 #define NAAICE_SWNAA_H

@@ -89,7 +89,7 @@ pub(crate) struct Place<'a> {
     pub(crate) testbed: Testbed<'a>,
     options: Vec<String>,
     /// Options of the compiler for programs on the library.
-    library: Vec<String>,
+    pub(crate) library: Vec<String>,
     kernels: PathBuf,
     pub(crate) server: PathBuf,
     client: PathBuf,
@@ -135,7 +135,11 @@ impl<'a> Place<'a> {
 
     /// Another program on the library.
     pub(crate) fn compile(&self, name: &str) -> Result<PathBuf> {
-        let options = self.library.iter().cloned().chain(["-lrdmacm".to_owned()]);
+        let options = self
+            .library
+            .iter()
+            .cloned()
+            .chain(["-lrdmacm", "-libverbs"].map(String::from));
         compile_with(name, &options.collect::<Vec<String>>())
     }
 

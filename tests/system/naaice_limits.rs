@@ -1,6 +1,7 @@
 //! Lifetime and limits of accelerators: hosts that vanish, that are quiet or many, kernels that take what they get, the end
 //! of the accelerator during calls, and its start on the port of a killed one.
 
+use crate::agent::compile_cxx;
 use crate::harness::Case;
 use crate::naaice::{FAILURE_LIMIT, NODE1_HOST, Place, freed, lost};
 use crate::offload::Process;
@@ -24,7 +25,23 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_64_hosts_at_once", hosts_64),
         Case::new("naaice_stop_during_calls", stop_during_calls),
         Case::new("naaice_restart_on_one_port", restarts),
+        Case::new("naaice_cpp_calls", cpp),
     ]
+}
+
+/// The C++ interface.
+fn cpp(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let program = compile_cxx("naaice_cpp", &place.library)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, _) = place.start_service(&[])?;
+    for address in [verbs, dpu] {
+        let spec = [(2, 1), (2, 2), (16, 1)];
+        let spec = spec.map(|(code, inputs)| format!("{address}:{code}:{inputs}"));
+        let mut command = place.command("node0.host", &program);
+        place.succeeds(command.env("NAA_SPEC", spec.join(",")), &["cpp"])?;
+    }
+    Ok(())
 }
 
 /// A session that outlives its listener, and a port that is in use.
@@ -151,7 +168,8 @@ fn stop_during_calls(world: &World) -> Result<()> {
     );
     service.signal(libc::SIGTERM)?;
     for client in &mut clients {
-        lost(client)?;
+        let (code, said) = client.end(FAILURE_LIMIT, &["ended "])?;
+        ensure!(code == Some(0) && said.contains(" code 1 "), "{said}");
     }
     let (code, said) = service.end(FAILURE_LIMIT, &[])?;
     ensure!(code == Some(0), "exit code {code:?}:\n{said}");

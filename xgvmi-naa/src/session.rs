@@ -63,6 +63,9 @@ impl Owners {
 struct Host {
     pooled: bool,
     gvmi: Gvmi,
+    /// Without it no alias of the host's keys can be created. A host that claims another function gets no alias.
+    access: AccessKey,
+    /// It follows from the access key: a host cannot name another one.
     owner: u64,
 }
 
@@ -174,7 +177,7 @@ fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, Li
     let Ok(HostFrame::Hello {
         pooled,
         gvmi,
-        owner,
+        access,
         announcement,
     }) = frame
     else {
@@ -184,7 +187,8 @@ fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, Li
     let host = Host {
         pooled,
         gvmi: Gvmi::new(gvmi),
-        owner,
+        owner: access.owner().get(),
+        access,
     };
     Ok(Some((host, announcement)))
 }
@@ -202,7 +206,7 @@ fn welcome(
             link.refuse(&format!("the announcement of the keys: {reason}"));
             return Ok(false);
         }
-        match shared.hooks.receive(announcement) {
+        match shared.hooks.receive_with(announcement, &host.access) {
             Ok((_, aliases)) => prepared = u32::try_from(aliases.ready).unwrap_or(u32::MAX),
             // Connections of one process may overtake each other. The newer announcement has all keys of this one.
             Err(AnnounceError::Replayed { .. }) => {}
@@ -221,12 +225,12 @@ fn welcome(
     Ok(true)
 }
 
-/// A host announces keys of its own only, and not more than a session can soon use.
+/// A host announces keys of its function, and not more than sessions can soon use.
 fn check_announcement(host: &Host, announcement: &[u8]) -> Result<(), String> {
     let announced =
         Announcement::parse(announcement, &Seal::OPEN).map_err(|error| error.to_string())?;
-    if (announced.owner.get(), announced.gvmi) != (host.owner, host.gvmi) {
-        return Err("it has another owner or function than the hello".to_owned());
+    if announced.gvmi != host.gvmi {
+        return Err("it has another function than the hello".to_owned());
     }
     match announced.keys().count() {
         0..=HELLO_KEYS_MAX => Ok(()),
@@ -409,12 +413,13 @@ fn access(shared: &Shared, host: &Host, region: &KeyedRegion) -> Result<Access, 
         format!("no alias of the host's key {:#x}: {error}", region.mkey)
     };
     if host.pooled {
-        let alias = shared.hooks.attach(key).map_err(|error| failed(&error))?;
+        let alias = shared.hooks.attach_with(key, &host.access);
+        let alias = alias.map_err(|error| failed(&error))?;
         return Ok(Access::Pooled(alias));
     }
     let device = shared.adapter.device();
     let alias = device
-        .create_alias(&key, &AccessKey::UCX_COMPATIBLE)
+        .create_alias(&key, &host.access)
         .map_err(|error| failed(&error))?;
     Ok(Access::Own(device, alias))
 }

@@ -152,7 +152,8 @@ fn run_in_process(
         }
         Err(Stopped::CallerGone) => {
             add(&shared.counters.kernels_killed, 1);
-            code::KERNEL_CRASHED
+            // Nobody receives the code, unless the service ends.
+            code::SOCKET_UNAVAIL
         }
     }
 }

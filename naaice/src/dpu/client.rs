@@ -167,7 +167,7 @@ fn connect(host: &Host, peer: &str, way: Way) -> Result<Connection> {
     connection.send(&HostFrame::Hello {
         pooled: way == Way::Pool,
         gvmi: host.gvmi().get(),
-        owner: host.owner().get(),
+        access: host.access_key().clone(),
         announcement,
     })?;
     match connection.answer("the service's welcome", CONNECT_LIMIT)? {

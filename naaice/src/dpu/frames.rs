@@ -3,7 +3,7 @@
 //!
 //! | direction | frame | content |
 //! |---|---|---|
-//! | host | hello | kind of keys, the host's function (gvmi), owner, announcement of the pool's keys |
+//! | host | hello | kind of keys, the host's function (gvmi), access key of its keys, announcement of the pool's keys |
 //! | service | welcome | aliases created ahead, maximum bytes of a session |
 //! | host | create | function code, regions: flags, key, address, size |
 //! | service | created | |
@@ -16,6 +16,7 @@
 use crate::wire::{FUNCTION_MAX, REGIONS_MAX, flag};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+use xgvmi_pool::AccessKey;
 
 /// Format of the frames.
 pub const FRAMES: Protocol = Protocol {
@@ -62,8 +63,8 @@ pub enum HostFrame {
         pooled: bool,
         /// The host's function.
         gvmi: u16,
-        /// Identity of the process for its keys.
-        owner: u64,
+        /// Access key of the process's keys. It names their owner ([`AccessKey::owner`]).
+        access: AccessKey,
         /// Announcement of the pool's keys; empty without a pool.
         announcement: Vec<u8>,
     },
@@ -118,13 +119,13 @@ impl HostFrame {
             Self::Hello {
                 pooled,
                 gvmi,
-                owner,
+                access,
                 announcement,
             } => writer
                 .u32(HELLO)
                 .u32(u32::from(*pooled))
                 .u32(u32::from(*gvmi))
-                .u64(*owner)
+                .raw(access.as_bytes())
                 .blob(announcement),
             Self::Create { function, regions } => writer
                 .u32(CREATE)
@@ -173,7 +174,7 @@ impl HostFrame {
         };
         let gvmi = reader.u32()?;
         let gvmi = u16::try_from(gvmi).map_err(|_| reader.fault("a function above 65535"))?;
-        let owner = reader.u64()?;
+        let access = AccessKey::new(reader.raw()?);
         let announcement = reader.blob()?.to_vec();
         if announcement.len() > ANNOUNCEMENT_MAX {
             return Err(reader.fault("an announcement that is too long"));
@@ -181,7 +182,7 @@ impl HostFrame {
         Ok(Self::Hello {
             pooled,
             gvmi,
-            owner,
+            access,
             announcement,
         })
     }
@@ -303,7 +304,7 @@ mod tests {
             HostFrame::Hello {
                 pooled: true,
                 gvmi: 7,
-                owner: 9,
+                access: AccessKey::new([9; 32]),
                 announcement: vec![1, 2, 3],
             },
             HostFrame::Create {
