@@ -106,7 +106,11 @@ private:
     naa_status status;
     check(naa_invoke(&session.handle));
     check(naa_wait(&session.handle, &status));
+#if NAAICE_INTERFACE == 1
     const unsigned code = static_cast<unsigned>(status.naa_error);
+#else
+    const unsigned code = status.user_immediate;
+#endif
     if (code != NAA_SUCCESS)
       throw NAAError("the accelerator returned code " + std::to_string(code), code);
     return output;

@@ -3,8 +3,9 @@
 //! The structure of the C interface is the only copy of the data that it contains, because C programs read and change
 //! it between calls. A pointer to it is a pointer to the whole [`Endpoint`].
 
-use crate::abi::{CommContext, MrInternal, MrLocal, MrPeer};
+use crate::abi::{CommContext, CommContext2, Kernel, MrInternal, MrLocal, MrPeer};
 use crate::error::{NaaError, Result};
+use crate::kernels;
 use crate::machine::{Completion, Host, Naa, State};
 use crate::server::{Block, MemoryLimit, Taken};
 use crate::spec::Claim;
@@ -100,6 +101,10 @@ pub(crate) struct Endpoint {
     pub(crate) public: CommContext,
     /// The process that created the session. A forked child must not use it.
     process: u32,
+    /// The structure of a program with interface 2. It is copied at the begin and at the end of each call.
+    newer: Option<Box<CommContext2>>,
+    /// The last answer, 24 bits.
+    pub(crate) answer: u32,
     pub(crate) role: Role,
     /// Address of the peer, for messages.
     pub(crate) peer: String,
@@ -143,6 +148,8 @@ impl Endpoint {
         let mut endpoint = Box::new(Self {
             public: empty_context(),
             process: std::process::id(),
+            newer: None,
+            answer: 0,
             role,
             peer,
             regions: Vec::new(),
@@ -178,6 +185,53 @@ impl Endpoint {
         endpoint.message.addr = endpoint.buffer.as_mut_ptr().cast();
         endpoint.public.mr_local_message = &raw mut *endpoint.message;
         endpoint
+    }
+
+    /// Makes the session one of a program with interface 2.
+    pub(crate) fn use_newer(&mut self) {
+        self.newer = Some(Box::new(CommContext2::of(&self.public, 0)));
+    }
+
+    /// The structure that the program gets.
+    pub(crate) fn shown(&mut self) -> *mut CommContext {
+        match &mut self.newer {
+            Some(newer) => (&raw mut **newer).cast(),
+            None => &raw mut self.public,
+        }
+    }
+
+    pub(crate) fn is_newer(&self) -> bool {
+        self.newer.is_some()
+    }
+
+    /// Takes what the program has changed.
+    pub(crate) fn read_newer(&mut self) {
+        if let Some(newer) = &self.newer {
+            newer.read_into(&mut self.public);
+        }
+    }
+
+    /// Shows the program what a call has changed.
+    pub(crate) fn show_newer(&mut self) {
+        if let Some(newer) = &mut self.newer {
+            **newer = CommContext2::of(&self.public, self.answer);
+        }
+    }
+
+    /// Runs a kernel of the program in this thread. Returns the code that the caller receives.
+    ///
+    /// # Safety
+    /// As for [`kernels::run`].
+    pub(crate) unsafe fn run_kernel(&mut self, kernel: Option<Kernel>) -> u8 {
+        self.answer = 0;
+        self.show_newer();
+        // SAFETY: the caller's promise; the structure has the layout of the program's interface.
+        unsafe {
+            match &mut self.newer {
+                Some(newer) => kernels::run_newer(kernel, newer),
+                None => kernels::run(kernel, &mut self.public),
+            }
+        }
     }
 
     pub(crate) fn state(&self) -> State {

@@ -327,8 +327,9 @@ impl Endpoint {
         let done = step.and_then(|step| match step {
             HostStep::Wait => Ok(()),
             HostStep::ReadAnnouncement(bytes) => self.read_grants(bytes),
-            HostStep::Finish { code, bytes } => {
-                self.public.naa_returncode = code;
+            HostStep::Finish { immediate, bytes } => {
+                self.public.naa_returncode = wire::return_code(immediate);
+                self.answer = wire::answer_of(immediate);
                 self.public.bytes_received = self.bytes_of_last_output(bytes);
                 Ok(())
             }
@@ -450,6 +451,7 @@ impl Endpoint {
             user: u32::from_le_bytes([0, a, b, c]),
         };
         self.public.naa_returncode = 0;
+        self.answer = 0;
         self.public.bytes_received = 0;
         self.call_began = Instant::now();
         self.probed = self.call_began;

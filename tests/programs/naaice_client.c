@@ -16,6 +16,10 @@
 
 #include <naaice_ap2.h>
 
+#if NAAICE_INTERFACE == 2
+#define naa_error user_immediate
+#endif
+
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fprintf(stderr, " (%s:%d; %s)\n", __FILE__, __LINE__, naaice_last_error()), exit(1))
 #define CHECK(what) do { if (!(what)) FAIL("not true: %s", #what); } while (0)
 

@@ -6,6 +6,10 @@
 
 #include <naaice_ap2.h>
 
+#if NAAICE_INTERFACE == 2
+#define naa_returncode response_user_immediate
+#endif
+
 /* 1: adds 1 to each byte of each region. */
 static void add_one(struct naaice_communication_context *ctx) {
   for (int region = 0; region < ctx->no_local_mrs; region++)

@@ -70,6 +70,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_more_clients_than_slots", slots),
         Case::new("naaice_no_server", no_server),
         Case::new("naaice_low_level_calls", low_level),
+        Case::new("naaice_interface_2", interface_2),
         Case::new("naaice_server_killed", server_killed),
         Case::new("naaice_server_killed_in_each_state", server_killed_in_state),
         Case::new("naaice_client_killed_while_the_kernel_runs", client_killed),
@@ -102,8 +103,14 @@ impl<'a> Place<'a> {
 
     /// With options of `bf-emu run`.
     pub(crate) fn with(world: &'a World, options: &[&str]) -> Result<Self> {
+        Self::of_interface(world, options, 1)
+    }
+
+    /// With programs and kernels for this interface of the original.
+    fn of_interface(world: &'a World, options: &[&str], interface: u32) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let include = format!("-I{}", root.join("naaice/include").display());
+        let interface = format!("-DNAAICE_INTERFACE={interface}");
         let kernels = root.join("tests/programs/naaice_kernels.c");
         let bin = world.built("libnaaice.so");
         let bin = bin.parent().context("the build directory")?;
@@ -120,16 +127,25 @@ impl<'a> Place<'a> {
             world,
             testbed: Testbed::new(world)?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
-            library: with(vec![include.clone()]),
+            library: with(vec![include.clone(), interface.clone()]),
             kernels: compile_with(
                 "naaice_kernels",
-                &[include.clone(), "-shared".to_owned(), "-fPIC".to_owned()],
+                &[
+                    include.clone(),
+                    interface.clone(),
+                    "-shared".to_owned(),
+                    "-fPIC".to_owned(),
+                ],
             )?,
             server: compile_with(
                 "naaice_server",
-                &with(vec![include.clone(), kernels.display().to_string()]),
+                &with(vec![
+                    include.clone(),
+                    interface.clone(),
+                    kernels.display().to_string(),
+                ]),
             )?,
-            client: compile_with("naaice_client", &with(vec![include]))?,
+            client: compile_with("naaice_client", &with(vec![include, interface]))?,
         })
     }
 
@@ -451,11 +467,27 @@ fn server_killed_in_state(world: &World) -> Result<()> {
 /// A C program on the low-level interface.
 fn low_level(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let program = place.compile("naaice_low_level")?;
     let (_server, address) = place.start_server()?;
+    low_level_calls(&place, &address)
+}
+
+fn low_level_calls(place: &Place<'_>, address: &str) -> Result<()> {
+    let program = place.compile("naaice_low_level")?;
     let (host, port) = address.split_once(':').context("an address")?;
     let mut client = place.command("node0.host", &program);
     place.succeeds(client.args([host, port]), &["low_level"])
+}
+
+/// Programs and kernels for the original's interface after version 0.1.
+fn interface_2(world: &World) -> Result<()> {
+    let place = Place::of_interface(world, &[], 2)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, _) = place.start_service(&[])?;
+    low_level_calls(&place, &verbs)?;
+    for address in [verbs, dpu] {
+        place.passes("node0.host", &address, &CHECKS)?;
+    }
+    Ok(())
 }
 
 /// Slot and keys of a dead host come back: with one slot the next host is served. The host dies between calls, and while

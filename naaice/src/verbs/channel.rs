@@ -270,8 +270,7 @@ impl Id {
             match id.bind_and_listen(address, backlog) {
                 Ok(port) => return Ok((id, port)),
                 Err(NaaError::Call { source, .. })
-                    if source.raw_os_error() == Some(libc::EADDRINUSE)
-                        && began.elapsed() < PORT_LIMIT =>
+                    if is_in_use(address, &source) && began.elapsed() < PORT_LIMIT =>
                 {
                     std::thread::sleep(PORT_INTERVAL);
                 }
@@ -390,6 +389,16 @@ fn parameters(retry_count: u8) -> rdma_conn_param {
         // 7 would retry without end.
         rnr_retry_count: 6,
         ..rdma_conn_param::default()
+    }
+}
+
+/// Whether an error of a bind means that another process has the port. For all addresses of the machine at once the kernel
+/// then reports that the address is not available.
+fn is_in_use(address: &SocketAddr, error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => true,
+        Some(libc::EADDRNOTAVAIL) => address.ip().is_unspecified(),
+        _ => false,
     }
 }
 
