@@ -1,7 +1,10 @@
 //! The end of a listener, for the system tests: `listener_life ADDRESS`. Host and accelerator are threads of this process.
 //! A session that outlives its listener uses the listener's channel; and a port is free again when its listener has ended.
 
-#![expect(clippy::print_stdout, reason = "the test reads the outcome from standard output")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the test reads the outcome from standard output"
+)]
 
 use naaice::server::{Listener, ListenerOptions, MemoryLimit, Worker};
 use naaice::{NaaError, Session};

@@ -114,6 +114,15 @@ struct Session {
     idle_since: Instant,
 }
 
+impl Session {
+    /// Whether all inputs have keys.
+    fn has_inputs(&self) -> bool {
+        let is_missing =
+            |held: &Held| held.access.is_none() && held.region.flags & flag::INPUT != 0;
+        !self.regions.iter().any(is_missing)
+    }
+}
+
 /// Serves a connection until it ends. Returns why, if not in order.
 pub(crate) fn serve(
     shared: &Shared,
@@ -289,7 +298,7 @@ fn frames(
                 };
                 link.send(&answer.to_bytes())?;
             }
-            (HostFrame::Invoke { user }, Some(mut current)) => {
+            (HostFrame::Invoke { user }, Some(mut current)) if current.has_inputs() => {
                 let done = call(shared, host, &mut current, user, link);
                 current.idle_since = Instant::now();
                 *session = Some(current);
@@ -300,7 +309,7 @@ fn frames(
                     None => return Ok(()),
                 }
             }
-            // After a call that has failed: a call that succeeds waits for the keys.
+            // Of the inputs; or of the outputs, after a call that has failed: one that succeeds waits for them.
             (HostFrame::Keys(keys), Some(mut current)) => {
                 let accepted = accept_keys(shared, host, &mut current.regions, &keys);
                 *session = Some(current);
@@ -384,17 +393,20 @@ fn create(
     })
 }
 
-/// Notes the keys of the outputs that were created without one.
+/// Notes keys that follow: those of all inputs without one; then those of all outputs without one.
 fn accept_keys(
     shared: &Shared,
     host: &Host,
     regions: &mut [Held],
     keys: &[u32],
 ) -> Result<(), String> {
-    let mut waiting: Vec<&mut Held> = regions.iter_mut().filter(|h| h.access.is_none()).collect();
+    let is_input = |held: &Held| held.region.flags & flag::INPUT != 0;
+    let of_inputs = regions.iter().any(|h| h.access.is_none() && is_input(h));
+    let waiting = |held: &&mut Held| held.access.is_none() && is_input(held) == of_inputs;
+    let mut waiting: Vec<&mut Held> = regions.iter_mut().filter(waiting).collect();
     if waiting.len() != keys.len() || keys.is_empty() {
         let (found, wanted) = (keys.len(), waiting.len());
-        return Err(format!("{found} keys for {wanted} outputs without one"));
+        return Err(format!("{found} keys for {wanted} regions without one"));
     }
     for (held, key) in waiting.iter_mut().zip(keys) {
         held.region.mkey = *key;

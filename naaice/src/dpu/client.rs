@@ -57,24 +57,13 @@ pub(crate) unsafe fn create(
         keep(connection);
         return Err(NaaError::Refused { peer, reason });
     }
-    let (now, later): (Vec<Region>, Vec<Region>) = regions.iter().partition(|r| r.input);
-    // SAFETY: the caller's promise; the session ends before the regions.
-    let held = unsafe { host.hold(way, &now) }.or_else(|_| {
-        // Registrations of past sessions count against the limit of locked memory.
-        release_late_ends();
-        // SAFETY: as above.
-        unsafe { host.hold(way, &now) }
-    })?;
-    let mut keys = held.iter().map(|held| held.mkey().raw());
+    let (inputs, later): (Vec<Region>, Vec<Region>) = regions.iter().partition(|r| r.input);
+    // The keys follow: the service prepares the session while this process registers the inputs.
     let keyed = regions
         .iter()
         .map(|region| KeyedRegion {
             flags: region.flags(),
-            // The key of an output follows after the first call has begun.
-            mkey: match region.input {
-                true => keys.next().unwrap_or_default(),
-                false => 0,
-            },
+            mkey: 0,
             addr: region.addr,
             size: region.size,
         })
@@ -83,11 +72,20 @@ pub(crate) unsafe fn create(
         function,
         regions: keyed,
     };
-    let answer = match connection.create(&frame) {
+    let sent = connection.send(&frame);
+    // SAFETY: the caller's promise; the session ends before the regions.
+    let held = unsafe { host.hold(way, &inputs) }.or_else(|_| {
+        // Registrations of past sessions count against the limit of locked memory.
+        release_late_ends();
+        // SAFETY: as above.
+        unsafe { host.hold(way, &inputs) }
+    })?;
+    let answer = match sent.and_then(|()| connection.created()) {
         // The service may have closed a connection without a session just now.
         Err(error) if was_idle && error.is_unreachable() => {
             connection = connect(host, &peer, way)?;
-            connection.create(&frame)
+            connection.send(&frame)?;
+            connection.created()
         }
         answer => answer,
     };
@@ -99,6 +97,9 @@ pub(crate) unsafe fn create(
             return Err(NaaError::Refused { peer, reason });
         }
         _ => return Err(connection.strange()),
+    }
+    if !held.is_empty() {
+        connection.send(&keys_of(&held))?;
     }
     let mut endpoint = Endpoint::new(Role::Host(machine::Host::new()), peer);
     endpoint.public.fncode = function;
@@ -207,8 +208,7 @@ impl Connection {
         }
     }
 
-    fn create(&mut self, frame: &HostFrame) -> Result<ServiceFrame> {
-        self.send(frame)?;
+    fn created(&mut self) -> Result<ServiceFrame> {
         self.answer("the session's creation", ANNOUNCE_LIMIT)
     }
 
@@ -305,10 +305,14 @@ impl DpuSession {
         }
         // SAFETY: the promise of the session's creator; the session ends before the regions.
         let held = unsafe { self.host.hold(self.way, &later) }?;
-        let keys = held.iter().map(|held| held.mkey().raw()).collect();
+        let keys = keys_of(&held);
         self.held.extend(held);
-        connection.send(&HostFrame::Keys(keys))
+        connection.send(&keys)
     }
+}
+
+fn keys_of(held: &[Held]) -> HostFrame {
+    HostFrame::Keys(held.iter().map(|held| held.mkey().raw()).collect())
 }
 
 /// Lets the system allocate the pages of an output now, while this core has nothing else to do. An error has no effect:

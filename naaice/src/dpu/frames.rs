@@ -8,7 +8,7 @@
 //! | host | create | function code, regions: flags, key, address, size |
 //! | service | created | |
 //! | host | invoke | 24 bits of user data in bits 8 to 31 |
-//! | host | keys | keys of the outputs that were created without one, in their order; after the first invoke |
+//! | host | keys | keys of all inputs that were created without one, in their order; then, after the first invoke, of such outputs |
 //! | service | done | return code, bytes of the last output |
 //! | host | finalize | |
 //! | service | refused | text; after it the session does not exist |
@@ -46,7 +46,7 @@ const KEYS: u32 = 9;
 pub struct KeyedRegion {
     /// See [`flag`].
     pub flags: u8,
-    /// The key (mkey) of the host's function. 0 for an output whose key follows ([`HostFrame::Keys`]).
+    /// The key (mkey) of the host's function. 0 if it follows ([`HostFrame::Keys`]).
     pub mkey: u32,
     /// Address in the host's memory.
     pub addr: u64,
@@ -80,8 +80,8 @@ pub enum HostFrame {
         /// User data in bits 8 to 31.
         user: u32,
     },
-    /// Keys of the outputs that were created without one. The host registers and binds them while the service reads the
-    /// inputs of the first call.
+    /// Keys of all inputs that were created without one; if there are none, of all such outputs. The host registers and
+    /// binds the inputs while the service creates the session, and the outputs while it reads the inputs of the first call.
     Keys(Vec<u32>),
     /// Ends the session.
     Finalize,
@@ -230,9 +230,6 @@ impl HostFrame {
             addr: reader.u64()?,
             size: reader.u32()?,
         };
-        if region.mkey == 0 && region.flags & flag::INPUT != 0 {
-            return Err(reader.fault("an input without a key"));
-        }
         match region.size {
             0 => Err(reader.fault("a region of 0 bytes")),
             size if region.addr.checked_add(u64::from(size)).is_none() => {
@@ -347,7 +344,6 @@ mod tests {
         check(1, |regions| regions[0].size = 0);
         check(1, |regions| regions[0].addr = u64::MAX);
         check(1, |regions| regions[0].flags = flag::INTERNAL);
-        check(1, |regions| regions[0].mkey = 0);
         for keys in [vec![0], vec![1; 33]] {
             assert!(HostFrame::parse(&HostFrame::Keys(keys).to_bytes()).is_err());
         }
