@@ -51,6 +51,25 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 
+/*
+ * Interface of the original, for all files of a program and for its kernels:
+ *   1  version 0.1, as of March 2026
+ *   2  the version after it: naa_status has user_immediate, the session has response_user_immediate and response_received,
+ *      and there is naaice_init_communication_context_with_addresses. Its memory management service is not supported.
+ * The library supports both at the same time. Functions whose structures differ have another symbol in interface 2.
+ */
+#ifndef NAAICE_INTERFACE
+#define NAAICE_INTERFACE 1
+#endif
+#if NAAICE_INTERFACE == 1
+#define NAAICE_SYMBOL(name)
+#elif NAAICE_INTERFACE == 2
+#define NAAICE_SYMBOL(name) __asm__(name "_2")
+#define match_function_code match_function_code_2
+#else
+#error "NAAICE_INTERFACE is 1 or 2"
+#endif
+
 /* The original's header includes microlog, and programs written for it use microlog's functions. */
 #ifdef __has_include
 #if __has_include(<ulog.h>)
@@ -208,8 +227,14 @@ struct naaice_communication_context {
   struct naaice_mr_internal *mr_internal;
   uint8_t no_internal_mrs;
   uint8_t fncode;
+#if NAAICE_INTERFACE == 1
   uint8_t naa_returncode; /* enum naa_error, or the kernel's code 0x10 to 0x7f */
   uint8_t rdma_writes_done;
+#else
+  uint32_t response_user_immediate; /* 24 bits of the accelerator; a kernel writes its code here, 0x10 to 0x7f */
+  uint8_t rdma_writes_done;
+  bool response_received;
+#endif
   uint32_t bytes_received; /* bytes of the last output */
   uint8_t no_input_mrs;
   uint8_t no_output_mrs;
@@ -239,7 +264,18 @@ int naaice_init_communication_context(struct naaice_communication_context **comm
                                       size_t *param_sizes, char **params, unsigned int params_amount,
                                       unsigned int internal_mr_amount, size_t *internal_mr_sizes, uint8_t fncode,
                                       const char *local_address, const char *remote_address,
-                                      uint16_t remote_cm_port);
+                                      uint16_t remote_cm_port) NAAICE_SYMBOL("naaice_init_communication_context");
+
+#if NAAICE_INTERFACE == 2
+/* As above, with the requested address of each region. Addresses and sizes begin with those of the internal regions. */
+int naaice_init_communication_context_with_addresses(struct naaice_communication_context **comm_ctx,
+                                                     uint64_t *naa_addresses, char **params,
+                                                     unsigned int params_amount, size_t *mr_sizes,
+                                                     unsigned int internal_mr_amount, uint8_t fncode,
+                                                     const char *local_address, const char *remote_address,
+                                                     uint16_t remote_cm_port)
+    NAAICE_SYMBOL("naaice_init_communication_context_with_addresses");
+#endif
 
 /* Takes a connection event within POLLING_TIMEOUT, copies it to ev_cp and acknowledges it; -1 if there is none. */
 int naaice_poll_connection_event(struct naaice_communication_context *comm_ctx, struct rdma_cm_event *ev,

@@ -46,7 +46,11 @@ typedef struct naa_handle {
 
 typedef struct naa_status {
   naaice_communication_state state;
+#if NAAICE_INTERFACE == 1
   enum naa_error naa_error; /* return code of the accelerator */
+#else
+  uint32_t user_immediate; /* the accelerator's answer of 24 bits: 0, its data, or a code of enum naa_error */
+#endif
   uint64_t bytes_received;  /* bytes of the last output */
 } naa_status;
 
@@ -60,7 +64,7 @@ extern "C" {
  * most 32 regions. Regions must not overlap otherwise, and stay mapped until naa_finalize().
  */
 int naa_create(const naa_function_code_t function_code, naa_param_t *input_params, unsigned int input_amount,
-               naa_param_t *output_params, unsigned int output_amount, naa_handle *handle);
+               naa_param_t *output_params, unsigned int output_amount, naa_handle *handle) NAAICE_SYMBOL("naa_create");
 
 /*
  * Sends the inputs and starts the function. Returns before they are sent. Until the end of the call nobody may change
@@ -72,8 +76,8 @@ int naa_invoke(naa_handle *handle);
 int naa_test(naa_handle *handle, bool *flag, naa_status *status);
 
 /*
- * Waits until the call has ended, and sets *status. Returns 0 for a function that failed on the accelerator:
- * status->naa_error has its code. Returns -1 with SOCKET_UNAVAIL if the accelerator has died.
+ * Waits until the call has ended, and sets *status. Returns 0 for a function that failed on the accelerator: status has its
+ * code. Returns -1 with SOCKET_UNAVAIL if the accelerator has died.
  */
 int naa_wait(naa_handle *handle, naa_status *status);
 

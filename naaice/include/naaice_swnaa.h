@@ -12,7 +12,8 @@
  *
  * At the end destroy master->id and master->ev_channel, and free master, con_mng and the context.
  *
- * NAAICE_SESSION_BYTES_MAX limits the regions of a session, 16 GiB without it.
+ * NAAICE_SESSION_BYTES_MAX limits the regions of a session, 16 GiB without it. NAAICE_BYTES_MAX limits those of all sessions,
+ * half of the machine's memory without it.
  */
 #ifndef NAAICE_SWNAA_H
 #define NAAICE_SWNAA_H
@@ -58,7 +59,7 @@ extern "C" {
 int match_function_code(uint8_t fncode, void (**worker_func)(struct naaice_communication_context *));
 
 /* Listens on a port of all addresses. Port 0 selects a free port: rdma_get_src_port((*ctx)->master->id). */
-int naaice_swnaa_init_master(struct context **ctx, uint16_t local_cm_port);
+int naaice_swnaa_init_master(struct context **ctx, uint16_t local_cm_port) NAAICE_SYMBOL("naaice_swnaa_init_master");
 
 /* Handles a connection event, if one comes within 500 ms; -1 also for a host that was refused. */
 int naaice_swnaa_poll_and_handle_connection_event(struct context *ctx);
@@ -70,8 +71,9 @@ int naaice_swnaa_setup_connection(struct context *ctx);
 void *worker_procedure(void *args);
 
 /* Parts of the functions above, for programs with their own loops. */
-int naaice_swnaa_init_worker(struct context **ctx, uint8_t worker_id);
-int naaice_swnaa_init_communication_context(struct naaice_communication_context **comm_ctx);
+int naaice_swnaa_init_worker(struct context **ctx, uint8_t worker_id) NAAICE_SYMBOL("naaice_swnaa_init_worker");
+int naaice_swnaa_init_communication_context(struct naaice_communication_context **comm_ctx)
+    NAAICE_SYMBOL("naaice_swnaa_init_communication_context");
 int naaice_swnaa_handle_connection_requests(struct context *ctx, struct rdma_cm_event *ev);
 int naaice_swnaa_handle_connection_established(struct naaice_communication_context *comm_ctx,
                                                struct rdma_cm_event *ev);

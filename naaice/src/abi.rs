@@ -3,6 +3,7 @@
 //! Kernels and programs read fields of these structures, so their layouts never change. `tests/layout.rs` compares
 //! them with the headers.
 
+use crate::machine::State;
 use rdmacm_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, rdma_cm_id, rdma_event_channel,
 };
@@ -115,6 +116,93 @@ pub struct CommContext {
     pub connection_id: u8,
 }
 
+/// `struct naaice_communication_context` of interface 2 (`NAAICE_INTERFACE` in `naaice.h`): the layout of the original after
+/// version 0.1. A session of a program with this interface has it beside [`CommContext`].
+#[repr(C)]
+#[derive(Debug)]
+#[expect(missing_docs, reason = "the fields are those of CommContext")]
+pub struct CommContext2 {
+    pub id: *mut rdma_cm_id,
+    pub ev_channel: *mut rdma_event_channel,
+    pub ibv_ctx: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub comp_channel: *mut ibv_comp_channel,
+    pub cq: *mut ibv_cq,
+    pub qp: *mut ibv_qp,
+    pub timeout: f64,
+    pub retry_count: u8,
+    pub max_inline_data: u16,
+    pub state: c_int,
+    pub mr_local_data: *mut MrLocal,
+    pub no_local_mrs: u8,
+    pub mr_return_idx: u8,
+    pub mr_peer_data: *mut MrPeer,
+    pub no_peer_mrs: u8,
+    pub mr_local_message: *mut MrLocal,
+    pub mr_internal: *mut MrInternal,
+    pub no_internal_mrs: u8,
+    pub fncode: u8,
+    /// The accelerator's answer of 24 bits. A kernel writes its return code here.
+    pub response_user_immediate: u32,
+    pub rdma_writes_done: u8,
+    /// The call has ended.
+    pub response_received: bool,
+    pub bytes_received: u32,
+    pub no_input_mrs: u8,
+    pub no_output_mrs: u8,
+    pub no_rpc_calls: c_uint,
+    pub immediate: [u8; 4],
+    pub connection_id: u8,
+}
+
+impl CommContext2 {
+    /// The same contents. `answer` has 24 bits.
+    #[must_use]
+    pub fn of(from: &CommContext, answer: u32) -> Self {
+        Self {
+            id: from.id,
+            ev_channel: from.ev_channel,
+            ibv_ctx: from.ibv_ctx,
+            pd: from.pd,
+            comp_channel: from.comp_channel,
+            cq: from.cq,
+            qp: from.qp,
+            timeout: from.timeout,
+            retry_count: from.retry_count,
+            max_inline_data: from.max_inline_data,
+            state: from.state,
+            mr_local_data: from.mr_local_data,
+            no_local_mrs: from.no_local_mrs,
+            mr_return_idx: from.mr_return_idx,
+            mr_peer_data: from.mr_peer_data,
+            no_peer_mrs: from.no_peer_mrs,
+            mr_local_message: from.mr_local_message,
+            mr_internal: from.mr_internal,
+            no_internal_mrs: from.no_internal_mrs,
+            fncode: from.fncode,
+            response_user_immediate: answer,
+            rdma_writes_done: from.rdma_writes_done,
+            response_received: from.state == State::Finished as c_int,
+            bytes_received: from.bytes_received,
+            no_input_mrs: from.no_input_mrs,
+            no_output_mrs: from.no_output_mrs,
+            no_rpc_calls: from.no_rpc_calls,
+            immediate: from.immediate,
+            connection_id: from.connection_id,
+        }
+    }
+
+    /// What a program may have changed between two calls.
+    pub fn read_into(&self, to: &mut CommContext) {
+        to.timeout = self.timeout;
+        to.retry_count = self.retry_count;
+        to.mr_return_idx = self.mr_return_idx;
+        to.fncode = self.fncode;
+        to.immediate = self.immediate;
+        to.connection_id = self.connection_id;
+    }
+}
+
 /// `naa_param_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -143,7 +231,7 @@ pub struct NaaHandle {
 pub struct NaaStatus {
     /// `naaice_communication_state`.
     pub state: c_int,
-    /// `enum naa_error`.
+    /// `enum naa_error`. In interface 2 it is `user_immediate`, the answer of 24 bits.
     pub naa_error: c_uint,
     /// Bytes of the last answer.
     pub bytes_received: u64,

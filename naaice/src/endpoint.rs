@@ -3,10 +3,11 @@
 //! The structure of the C interface is the only copy of the data that it contains, because C programs read and change
 //! it between calls. A pointer to it is a pointer to the whole [`Endpoint`].
 
-use crate::abi::{CommContext, MrInternal, MrLocal, MrPeer};
+use crate::abi::{CommContext, CommContext2, Kernel, MrInternal, MrLocal, MrPeer};
 use crate::error::{NaaError, Result};
+use crate::kernels;
 use crate::machine::{Completion, Host, Naa, State};
-use crate::server::Block;
+use crate::server::{Block, MemoryLimit, Taken};
 use crate::spec::Claim;
 use crate::verbs::{self, EventChannel, Id, Queues, Registration, Rights, Work};
 use crate::wire::{GRANT_BYTES, HEADER_BYTES, MESSAGE_BYTES_MAX, Message, REQUEST_BYTES};
@@ -28,12 +29,14 @@ pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 pub const ANNOUNCE_LIMIT: Duration = Duration::from_secs(30);
 /// Time limit of address resolution, and of route resolution.
 pub(crate) const RESOLVE_LIMIT_MS: i32 = 2000;
-/// A host that waits for an answer probes the connection at this interval with an empty write. A peer that is gone
-/// then causes an error after the transport's retries.
+/// A host that waits for an answer, and an accelerator that waits for a call, probe the connection at this interval with
+/// an empty write. A peer that is gone then causes an error after the transport's retries.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// Transport retries, a maximum of the protocol.
 pub(crate) const RETRIES: u8 = 7;
 
+/// Environment variable: `off` sends no probes, for an accelerator that cannot receive an empty write.
+const PROBES: &str = "NAAICE_PROBES";
 /// `wr_id` of a probe.
 const PROBE: u64 = u64::MAX;
 
@@ -54,7 +57,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     fn attach(&self, id: &Id) {
-        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.as_ptr().addr();
+        *self.id.lock().unwrap_or_else(PoisonError::into_inner) = id.as_ptr().expose_provenance();
     }
 
     fn detach(&self) {
@@ -62,10 +65,11 @@ impl Ended {
     }
 
     /// Marks the end and flushes the session's requests, which wakes its thread.
-    pub(crate) fn set(&self, state: State, id: *mut rdma_cm_id) {
+    pub(crate) fn set(&self, state: State) {
         self.state.store(state as i32, Ordering::Release);
         let attached = self.id.lock().unwrap_or_else(PoisonError::into_inner);
-        if *attached == id.addr()
+        let id = ptr::with_exposed_provenance_mut::<rdma_cm_id>(*attached);
+        if !id.is_null()
             && let Ok(lib) = verbs::lib()
         {
             // SAFETY: the session has not destroyed the identifier: it detaches first, which needs this lock.
@@ -97,6 +101,10 @@ pub(crate) struct Endpoint {
     pub(crate) public: CommContext,
     /// The process that created the session. A forked child must not use it.
     process: u32,
+    /// The structure of a program with interface 2. It is copied at the begin and at the end of each call.
+    newer: Option<Box<CommContext2>>,
+    /// The last answer, 24 bits.
+    pub(crate) answer: u32,
     pub(crate) role: Role,
     /// Address of the peer, for messages.
     pub(crate) peer: String,
@@ -110,15 +118,23 @@ pub(crate) struct Endpoint {
     message_registration: Option<Registration>,
     pub(crate) id: Option<Id>,
     /// `None` for a session of a server, whose listener has the channel.
-    pub(crate) channel: Option<EventChannel>,
+    pub(crate) channel: Option<Arc<EventChannel>>,
     /// Memory of a server's regions.
     pub(crate) blocks: Vec<Block>,
     pub(crate) claim: Option<Claim>,
     /// The session of a service on the host's DPU. It then has neither identifier nor queues.
     pub(crate) remote: Option<Box<dyn Remote>>,
     pub(crate) ended: Arc<Ended>,
-    /// Bytes that peers may make this process allocate.
+    /// Bytes that the peer may make this process allocate.
     pub(crate) bytes_max: u64,
+    /// Limit of the bytes of all sessions.
+    pub(crate) memory: Option<Arc<MemoryLimit>>,
+    /// This session's bytes of it.
+    pub(crate) taken: Option<Taken>,
+    /// Writes of the current transfer.
+    writes_posted: u8,
+    /// Whether the connection is probed, and whether a probe has no completion yet.
+    probes: bool,
     probe_outstanding: bool,
     pub(crate) probed: Instant,
     pub(crate) call_began: Instant,
@@ -132,6 +148,8 @@ impl Endpoint {
         let mut endpoint = Box::new(Self {
             public: empty_context(),
             process: std::process::id(),
+            newer: None,
+            answer: 0,
             role,
             peer,
             regions: Vec::new(),
@@ -155,6 +173,10 @@ impl Endpoint {
             remote: None,
             ended: Arc::new(Ended::default()),
             bytes_max: u64::MAX,
+            memory: None,
+            taken: None,
+            writes_posted: 0,
+            probes: probes_of(std::env::var(PROBES).ok().as_deref()),
             probe_outstanding: false,
             probed: now,
             call_began: now,
@@ -163,6 +185,53 @@ impl Endpoint {
         endpoint.message.addr = endpoint.buffer.as_mut_ptr().cast();
         endpoint.public.mr_local_message = &raw mut *endpoint.message;
         endpoint
+    }
+
+    /// Makes the session one of a program with interface 2.
+    pub(crate) fn use_newer(&mut self) {
+        self.newer = Some(Box::new(CommContext2::of(&self.public, 0)));
+    }
+
+    /// The structure that the program gets.
+    pub(crate) fn shown(&mut self) -> *mut CommContext {
+        match &mut self.newer {
+            Some(newer) => (&raw mut **newer).cast(),
+            None => &raw mut self.public,
+        }
+    }
+
+    pub(crate) fn is_newer(&self) -> bool {
+        self.newer.is_some()
+    }
+
+    /// Takes what the program has changed.
+    pub(crate) fn read_newer(&mut self) {
+        if let Some(newer) = &self.newer {
+            newer.read_into(&mut self.public);
+        }
+    }
+
+    /// Shows the program what a call has changed.
+    pub(crate) fn show_newer(&mut self) {
+        if let Some(newer) = &mut self.newer {
+            **newer = CommContext2::of(&self.public, self.answer);
+        }
+    }
+
+    /// Runs a kernel of the program in this thread. Returns the code that the caller receives.
+    ///
+    /// # Safety
+    /// As for [`kernels::run`].
+    pub(crate) unsafe fn run_kernel(&mut self, kernel: Option<Kernel>) -> u8 {
+        self.answer = 0;
+        self.show_newer();
+        // SAFETY: the caller's promise; the structure has the layout of the program's interface.
+        unsafe {
+            match &mut self.newer {
+                Some(newer) => kernels::run_newer(kernel, newer),
+                None => kernels::run(kernel, &mut self.public),
+            }
+        }
     }
 
     pub(crate) fn state(&self) -> State {
@@ -184,7 +253,7 @@ impl Endpoint {
             Role::Naa(naa) => (naa.state, naa.writes_left),
         };
         self.public.rdma_writes_done = match state {
-            State::DataSending => self.writes_of_call().saturating_sub(left),
+            State::DataSending => self.writes_posted.saturating_sub(left),
             _ => 0,
         };
         // SAFETY: the field belongs to this endpoint; all accesses to it are atomic or from this thread.
@@ -197,13 +266,6 @@ impl Endpoint {
         match &self.role {
             Role::Host(host) => host.awaits_peer(),
             Role::Naa(naa) => naa.awaits_peer(),
-        }
-    }
-
-    fn writes_of_call(&self) -> u8 {
-        match self.role {
-            Role::Host(_) => self.public.no_input_mrs,
-            Role::Naa(_) => self.public.no_output_mrs,
         }
     }
 
@@ -403,7 +465,9 @@ impl Endpoint {
         if let Some(last) = writes.last_mut() {
             last.immediate = Some(immediate);
         }
-        let count = u8::try_from(writes.len()).expect("at most 32 regions");
+        let writes: Vec<Work> = writes.into_iter().flat_map(Work::split).collect();
+        let count = u8::try_from(writes.len()).expect("at most 4 parts of 32 regions");
+        self.writes_posted = count;
         match &mut self.role {
             Role::Host(host) => host.begin(count),
             Role::Naa(naa) => naa.begin(count),
@@ -415,7 +479,7 @@ impl Endpoint {
 
     /// Sends an empty write, if none is outstanding. The peer does not notice it.
     pub(crate) fn probe(&mut self) -> Result<()> {
-        if self.probe_outstanding {
+        if self.probe_outstanding || !self.probes {
             return Ok(());
         }
         let to = self
@@ -503,7 +567,7 @@ impl Endpoint {
     pub(crate) fn descriptors(&self) -> [RawFd; 2] {
         [
             self.queues.as_ref().map_or(-1, Queues::event_fd),
-            self.channel.as_ref().map_or(-1, EventChannel::fd),
+            self.channel.as_ref().map_or(-1, |channel| channel.fd()),
         ]
     }
 
@@ -525,6 +589,7 @@ impl Endpoint {
         self.id = None;
         self.channel = None;
         self.blocks.clear();
+        self.taken = None;
         self.remote = None;
         self.claim = None;
     }
@@ -554,6 +619,10 @@ fn not_for(state: State, rule: &'static str) -> NaaError {
         state: state.name(),
         rule,
     }
+}
+
+fn probes_of(value: Option<&str>) -> bool {
+    value != Some("off")
 }
 
 /// A structure without a connection.
@@ -616,4 +685,19 @@ pub(crate) fn wait_readable(descriptors: &[RawFd], limit: Duration) -> Result<()
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without queues a probe is an error, so success means that none was sent.
+    #[test]
+    fn probes_can_be_turned_off() {
+        for (value, probes) in [(None, true), (Some("on"), true), (Some("off"), false)] {
+            let mut endpoint = Endpoint::new(Role::Naa(Naa::new()), "a host".to_owned());
+            endpoint.probes = probes_of(value);
+            assert_eq!(endpoint.probe().is_err(), probes, "{value:?}");
+        }
+    }
 }

@@ -6,9 +6,10 @@ use crate::endpoint::{
 };
 use crate::error::{ArgumentError, NaaError, Result};
 use crate::machine::{Completion, Host, HostStep, State};
-use crate::verbs::{self, Event, EventChannel, EventKind, Id, Rights};
+use crate::verbs::{self, Event, EventChannel, EventKind, Id, Rights, WRITE_BYTES_MAX};
 use crate::wire::{self, Message, REGIONS_MAX, Request, Start, flag};
 use std::ptr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Where a session connects.
@@ -39,11 +40,12 @@ impl Endpoint {
         endpoint.public.fncode = function;
         endpoint.public.immediate[0] = function;
         endpoint.set_regions(regions, internal, naa_offset)?;
-        let channel = EventChannel::create(lib)?;
+        let channel = Arc::new(EventChannel::create(lib)?);
         let id = Id::create(lib, &channel)?;
         endpoint.public.ev_channel = channel.as_ptr();
         endpoint.public.id = id.as_ptr();
         endpoint.channel = Some(channel);
+        id.set_options();
         let resolved = id.resolve_address(local.as_ref(), &remote, RESOLVE_LIMIT_MS);
         endpoint.id = Some(id);
         resolved.map_err(|error| NaaError::Connect {
@@ -144,12 +146,12 @@ impl Endpoint {
                 Err(self.lost("the accelerator disconnected".to_owned()))
             }
             (EventKind::Closed, _) => return Ok(()),
-            (EventKind::ConnectRequest | EventKind::Failed, _)
+            (EventKind::ConnectRequest | EventKind::DeviceRemoved | EventKind::Failed, _)
                 if self.state() < State::Connected =>
             {
                 Err(failed(&event.text))
             }
-            (EventKind::ConnectRequest | EventKind::Failed, _) => {
+            (EventKind::ConnectRequest | EventKind::DeviceRemoved | EventKind::Failed, _) => {
                 Err(self.lost(event.text.clone()))
             }
         };
@@ -325,13 +327,27 @@ impl Endpoint {
         let done = step.and_then(|step| match step {
             HostStep::Wait => Ok(()),
             HostStep::ReadAnnouncement(bytes) => self.read_grants(bytes),
-            HostStep::Finish { code, bytes } => {
-                self.public.naa_returncode = code;
-                self.public.bytes_received = bytes;
+            HostStep::Finish { immediate, bytes } => {
+                self.public.naa_returncode = wire::return_code(immediate);
+                self.answer = wire::answer_of(immediate);
+                self.public.bytes_received = self.bytes_of_last_output(bytes);
                 Ok(())
             }
         });
         done.map_err(|error| self.fail(error))
+    }
+
+    /// Bytes of the last output, whose last write carried `bytes`: an output beyond a write's limit arrives in parts.
+    fn bytes_of_last_output(&self, bytes: u32) -> u32 {
+        let last = self.peers.iter().rev().find(|peer| peer.to_write);
+        let Some(size) = last.and_then(|peer| u32::try_from(peer.size).ok()) else {
+            return bytes;
+        };
+        let tail = size % WRITE_BYTES_MAX;
+        match size > WRITE_BYTES_MAX && bytes == if tail == 0 { WRITE_BYTES_MAX } else { tail } {
+            true => size,
+            false => bytes,
+        }
     }
 
     /// Handles all completions and events that are there. Never waits.
@@ -435,6 +451,7 @@ impl Endpoint {
             user: u32::from_le_bytes([0, a, b, c]),
         };
         self.public.naa_returncode = 0;
+        self.answer = 0;
         self.public.bytes_received = 0;
         self.call_began = Instant::now();
         self.probed = self.call_began;

@@ -1,20 +1,28 @@
 //! Kernels of an accelerator: a shared object that exports `match_function_code`, as the original's kernels do.
 
-use crate::abi::{CommContext, Kernel, MatchFunctionCode, MrInternal, MrLocal, MrPeer, code};
+use crate::abi::{
+    CommContext, CommContext2, Kernel, MatchFunctionCode, MrInternal, MrLocal, MrPeer, code,
+};
 use crate::endpoint::empty_context;
 use crate::error::{NaaError, Result};
 use crate::machine::State;
 use crate::wire::flag;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::path::Path;
+use std::ptr;
 
 /// The exported function.
 const NAME: &[u8] = b"match_function_code\0";
+
+/// The exported function of kernels with interface 2.
+const NEWER_NAME: &[u8] = b"match_function_code_2\0";
 
 /// A loaded shared object. It stays loaded: a kernel may have started threads.
 #[derive(Debug)]
 pub struct Kernels {
     find: MatchFunctionCode,
+    /// The kernels expect [`CommContext2`].
+    is_newer: bool,
 }
 
 impl Kernels {
@@ -32,8 +40,11 @@ impl Kernels {
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }
             .map_err(|error| wrong(cause(&error)))?;
         // SAFETY: the name has this type in the documented interface.
-        let find = unsafe { library.get::<MatchFunctionCode>(NAME) }
-            .map(|symbol| *symbol)
+        let newer = unsafe { library.get::<MatchFunctionCode>(NEWER_NAME) }.map(|symbol| *symbol);
+        let is_newer = newer.is_ok();
+        // SAFETY: as above.
+        let find = newer
+            .or_else(|_| unsafe { library.get(NAME) }.map(|symbol| *symbol))
             .map_err(|error| {
                 wrong(format!(
                     "{}; export int match_function_code(uint8_t, void (**)(struct naaice_communication_context *))",
@@ -41,7 +52,7 @@ impl Kernels {
                 ))
             })?;
         std::mem::forget(library);
-        Ok(Self { find })
+        Ok(Self { find, is_newer })
     }
 
     /// The kernel of a function code.
@@ -75,6 +86,20 @@ pub unsafe fn run(kernel: Option<Kernel>, context: &mut CommContext) -> u8 {
     // SAFETY: the caller's promise.
     unsafe { kernel(context) };
     code::of_kernel(context.naa_returncode)
+}
+
+/// As [`run`], for a kernel with interface 2.
+///
+/// # Safety
+/// As for [`run`].
+pub(crate) unsafe fn run_newer(kernel: Option<Kernel>, context: &mut CommContext2) -> u8 {
+    let Some(kernel) = kernel else {
+        return code::UNKNOWN_FUNCTION;
+    };
+    context.response_user_immediate = 0;
+    // SAFETY: the caller's promise.
+    unsafe { kernel(ptr::from_mut(context).cast()) };
+    code::of_kernel(u8::try_from(context.response_user_immediate).unwrap_or(u8::MAX))
 }
 
 /// A region of a call, as a kernel sees it.
@@ -135,8 +160,14 @@ pub unsafe fn run_on(kernels: &Kernels, function: u8, user: u32, regions: &[Kern
     context.mr_local_data = local.as_mut_ptr();
     context.mr_peer_data = peers.as_mut_ptr();
     context.mr_internal = internal.as_mut_ptr();
+    let kernel = kernels.find(function);
     // SAFETY: the caller's promise; the arrays live until the end of this function.
-    unsafe { run(kernels.find(function), &mut context) }
+    unsafe {
+        match kernels.is_newer {
+            true => run_newer(kernel, &mut CommContext2::of(&context, 0)),
+            false => run(kernel, &mut context),
+        }
+    }
 }
 
 fn cause(error: &libloading::Error) -> String {

@@ -1,7 +1,7 @@
 //! The protocol's states, for host and accelerator. No I/O: completions go in, the next step comes out.
 
 use crate::error::NaaError;
-use crate::wire::{Start, return_code};
+use crate::wire::Start;
 
 /// State of a session. The values are those of the C interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,10 +120,10 @@ pub enum HostStep {
     Wait,
     /// Read the accelerator's announcement of so many bytes.
     ReadAnnouncement(u32),
-    /// The call has ended with this return code.
+    /// The call has ended with this immediate value.
     Finish {
-        /// Return code of the accelerator.
-        code: u8,
+        /// The accelerator's immediate value, in host byte order.
+        immediate: u32,
         /// Length of the last region in bytes.
         bytes: u32,
     },
@@ -138,7 +138,7 @@ pub struct Host {
     pub writes_left: u8,
     /// The accelerator's answer, if it arrived before the last write's completion: acknowledgements and the peer's
     /// writes take different ways.
-    answer: Option<(u8, u32)>,
+    answer: Option<(u32, u32)>,
     /// The peer's announcement, if it arrived before the completion of the own one.
     early: Option<u32>,
 }
@@ -198,11 +198,11 @@ impl Host {
             (State::DataSending, Completion::Started { immediate, bytes })
                 if self.answer.is_none() =>
             {
-                self.answer = Some((return_code(immediate), bytes));
+                self.answer = Some((immediate, bytes));
                 Ok(HostStep::Wait)
             }
             (State::DataReceiving, Completion::Started { immediate, bytes }) => {
-                self.answer = Some((return_code(immediate), bytes));
+                self.answer = Some((immediate, bytes));
                 Ok(self.finish())
             }
             (state, completion) => Err(completion.unexpected(state)),
@@ -222,9 +222,9 @@ impl Host {
 
     fn finish(&mut self) -> HostStep {
         match self.answer.take() {
-            Some((code, bytes)) => {
+            Some((immediate, bytes)) => {
                 self.state = State::Finished;
-                HostStep::Finish { code, bytes }
+                HostStep::Finish { immediate, bytes }
             }
             None => HostStep::Wait,
         }
@@ -367,7 +367,10 @@ mod tests {
             assert_eq!(host.on(Completion::Written).ok(), Some(HostStep::Wait));
             assert_eq!(host.on(Completion::Written).ok(), Some(HostStep::Wait));
             assert_eq!(host.state, State::DataReceiving);
-            let finish = HostStep::Finish { code: 0, bytes: 64 };
+            let finish = HostStep::Finish {
+                immediate: 0,
+                bytes: 64,
+            };
             assert_eq!(host.on(started(answer(0))).ok(), Some(finish));
             assert_eq!(host.state, State::Finished);
         }
@@ -388,7 +391,7 @@ mod tests {
         host.begin(1);
         assert_eq!(host.on(started(answer(0x10))).ok(), Some(HostStep::Wait));
         let finish = HostStep::Finish {
-            code: 0x10,
+            immediate: 0x1000,
             bytes: 64,
         };
         assert_eq!(host.on(Completion::Written).ok(), Some(finish));

@@ -4,6 +4,7 @@ use crate::endpoint::{RESOLVE_LIMIT_MS, wait_readable};
 use crate::error::{NaaError, Result};
 use crate::spec::{Entry, Scheme};
 use crate::verbs::{self, EventChannel, EventKind, Id};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Tries to reach the accelerator of an entry within `limit`: a service by a TCP connection, another accelerator by
@@ -32,7 +33,7 @@ fn route(entry: &Entry, limit: Duration) -> Result<()> {
     let remote = verbs::resolve(&entry.address, entry.port, None)?;
     let lib = verbs::lib()?;
     // The channel ends after its identifier.
-    let channel = EventChannel::create(lib)?;
+    let channel = Arc::new(EventChannel::create(lib)?);
     let id = Id::create(lib, &channel)?;
     let as_connect = |error: NaaError| failed(entry, error.to_string());
     id.resolve_address(None, &remote, RESOLVE_LIMIT_MS)

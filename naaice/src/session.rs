@@ -372,6 +372,7 @@ impl Endpoint {
         match remote.wait(limit.min(left)) {
             Ok(Some((code, bytes))) => {
                 self.public.naa_returncode = code;
+                self.answer = u32::from(code);
                 self.public.bytes_received = bytes;
                 self.set_state(State::Finished);
                 Ok(())

@@ -300,9 +300,16 @@ pub const fn answer(code: u8) -> u32 {
 /// become 255.
 #[must_use]
 pub fn return_code(immediate: u32) -> u8 {
+    u8::try_from(answer_of(immediate)).unwrap_or(u8::MAX)
+}
+
+/// The answer in an NAA's immediate value, 24 bits: as [`return_code`], without the limit. Since version 0.1 of the original
+/// it is data of the accelerator.
+#[must_use]
+pub const fn answer_of(immediate: u32) -> u32 {
     match immediate >> 8 {
-        0 => immediate.to_le_bytes()[0],
-        code => u8::try_from(code).unwrap_or(u8::MAX),
+        0 => immediate & 0xff,
+        answer => answer,
     }
 }
 
@@ -465,6 +472,8 @@ mod tests {
         for (immediate, code) in codes {
             assert_eq!(return_code(immediate), code, "{immediate:#x}");
         }
+        assert_eq!(answer_of(0x1234_5600), 0x12_3456);
+        assert_eq!(answer_of(0x10), 0x10);
     }
 
     #[test]

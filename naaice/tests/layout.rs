@@ -6,8 +6,8 @@
 )]
 
 use naaice::abi::{
-    CONNECTIONS_MAX, CommContext, ConnectionManagement, MrInternal, MrLocal, MrPeer, NaaHandle,
-    NaaParam, NaaStatus, ServerContext, WorkerArgs, code,
+    CONNECTIONS_MAX, CommContext, CommContext2, ConnectionManagement, MrInternal, MrLocal, MrPeer,
+    NaaHandle, NaaParam, NaaStatus, ServerContext, WorkerArgs, code,
 };
 use naaice::machine::State;
 use naaice::wire;
@@ -24,21 +24,44 @@ macro_rules! layout {
     )*};
 }
 
-fn expected() -> Vec<(String, usize)> {
+/// The layouts that differ between the interfaces of the original.
+fn of_interface(interface: u32) -> Vec<(String, usize)> {
     let mut to = Vec::new();
+    if interface == 1 {
+        layout! { to:
+            "struct naaice_communication_context" CommContext {
+                id, ev_channel, ibv_ctx, pd, comp_channel, cq, qp, timeout, retry_count, max_inline_data, state,
+                mr_local_data, no_local_mrs, mr_return_idx, mr_peer_data, no_peer_mrs, mr_local_message,
+                mr_internal, no_internal_mrs, fncode, naa_returncode, rdma_writes_done, bytes_received,
+                no_input_mrs, no_output_mrs, no_rpc_calls, immediate, connection_id,
+            }
+            "naa_status" NaaStatus { state, naa_error, bytes_received }
+        }
+    } else {
+        layout! { to:
+            "struct naaice_communication_context" CommContext2 {
+                id, ev_channel, ibv_ctx, pd, comp_channel, cq, qp, timeout, retry_count, max_inline_data, state,
+                mr_local_data, no_local_mrs, mr_return_idx, mr_peer_data, no_peer_mrs, mr_local_message,
+                mr_internal, no_internal_mrs, fncode, response_user_immediate, rdma_writes_done,
+                response_received, bytes_received, no_input_mrs, no_output_mrs, no_rpc_calls, immediate,
+                connection_id,
+            }
+            "naa_status" NaaStatus { state, bytes_received }
+        }
+        let at = std::mem::offset_of!(NaaStatus, naa_error);
+        to.push(("offsetof(naa_status, user_immediate)".to_owned(), at));
+    }
+    to
+}
+
+fn expected(interface: u32) -> Vec<(String, usize)> {
+    let mut to = of_interface(interface);
     layout! { to:
         "struct naaice_mr_local" MrLocal { ibv, addr, size, to_write, single_send }
         "struct naaice_mr_peer" MrPeer { addr, rkey, size, to_write, single_send }
         "struct naaice_mr_internal" MrInternal { addr, size }
-        "struct naaice_communication_context" CommContext {
-            id, ev_channel, ibv_ctx, pd, comp_channel, cq, qp, timeout, retry_count, max_inline_data, state,
-            mr_local_data, no_local_mrs, mr_return_idx, mr_peer_data, no_peer_mrs, mr_local_message, mr_internal,
-            no_internal_mrs, fncode, naa_returncode, rdma_writes_done, bytes_received, no_input_mrs, no_output_mrs,
-            no_rpc_calls, immediate, connection_id,
-        }
         "naa_param_t" NaaParam { addr, size, single_send }
         "naa_handle" NaaHandle { function_code, comm_ctx }
-        "naa_status" NaaStatus { state, naa_error, bytes_received }
         "struct connection_management" ConnectionManagement { connections, top }
         "struct context" ServerContext {
             lock, total_connections_lifetime, master, con_mng, worker, worker_threads,
@@ -80,19 +103,25 @@ fn expected() -> Vec<(String, usize)> {
     to
 }
 
-#[test]
-fn c_and_cxx_programs_see_the_layouts_of_the_library() {
-    let mut c = String::from(
+/// A program that the compiler accepts if the headers have the library's layouts.
+fn program(interface: u32) -> String {
+    let mut c = format!("#define NAAICE_INTERFACE {interface}\n");
+    c.push_str(
         "#include <naaice_ap2.h>\n#include <naaice_swnaa.h>\n#ifdef __cplusplus\n#define ALIGNOF alignof\n#else\n\
          #define ALIGNOF _Alignof\n#define static_assert _Static_assert\n#endif\n",
     );
-    for (expression, value) in expected() {
+    for (expression, value) in expected(interface) {
         writeln!(
             c,
             "static_assert(({expression}) == {value}, \"{expression}\");"
         )
         .expect("a String takes all");
     }
+    c
+}
+
+#[test]
+fn c_and_cxx_programs_see_the_layouts_of_the_library() {
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let has = |header: &str| {
@@ -107,10 +136,13 @@ fn c_and_cxx_programs_see_the_layouts_of_the_library() {
         );
         return;
     }
-    for (compiler, name, standard) in [("cc", "layout.c", "gnu17"), ("c++", "layout.cc", "gnu++17")]
-    {
+    let kinds = [("cc", "layout.c", "gnu17"), ("c++", "layout.cc", "gnu++17")];
+    let kinds = [1, 2]
+        .iter()
+        .flat_map(|interface| kinds.map(|kind| (*interface, kind)));
+    for (interface, (compiler, name, standard)) in kinds {
         let source = dir.path().join(name);
-        std::fs::write(&source, &c).expect("the program is written");
+        std::fs::write(&source, program(interface)).expect("the program is written");
         let run = Command::new(compiler)
             .args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
             .arg(format!("-std={standard}"))

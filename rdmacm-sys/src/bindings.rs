@@ -1134,6 +1134,13 @@ pub struct Functions {
     pub rdma_get_src_port: unsafe extern "C" fn(id: *mut rdma_cm_id) -> __be16,
     pub rdma_event_str:
         unsafe extern "C" fn(event: rdma_cm_event_type) -> *const ::core::ffi::c_char,
+    pub rdma_set_option: unsafe extern "C" fn(
+        id: *mut rdma_cm_id,
+        level: ::core::ffi::c_int,
+        optname: ::core::ffi::c_int,
+        optval: *mut ::core::ffi::c_void,
+        optlen: usize,
+    ) -> ::core::ffi::c_int,
 }
 impl Functions {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -1186,6 +1193,7 @@ impl Functions {
         let rdma_ack_cm_event = unsafe { __library.get(b"rdma_ack_cm_event\0") }.map(|sym| *sym)?;
         let rdma_get_src_port = unsafe { __library.get(b"rdma_get_src_port\0") }.map(|sym| *sym)?;
         let rdma_event_str = unsafe { __library.get(b"rdma_event_str\0") }.map(|sym| *sym)?;
+        let rdma_set_option = unsafe { __library.get(b"rdma_set_option\0") }.map(|sym| *sym)?;
         Ok(Functions {
             __library,
             ibv_wc_status_str,
@@ -1220,6 +1228,7 @@ impl Functions {
             rdma_ack_cm_event,
             rdma_get_src_port,
             rdma_event_str,
+            rdma_set_option,
         })
     }
     pub unsafe fn ibv_wc_status_str(&self, status: ibv_wc_status) -> *const ::core::ffi::c_char {
@@ -1392,5 +1401,15 @@ impl Functions {
     }
     pub unsafe fn rdma_event_str(&self, event: rdma_cm_event_type) -> *const ::core::ffi::c_char {
         unsafe { (self.rdma_event_str)(event) }
+    }
+    pub unsafe fn rdma_set_option(
+        &self,
+        id: *mut rdma_cm_id,
+        level: ::core::ffi::c_int,
+        optname: ::core::ffi::c_int,
+        optval: *mut ::core::ffi::c_void,
+        optlen: usize,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.rdma_set_option)(id, level, optname, optval, optlen) }
     }
 }

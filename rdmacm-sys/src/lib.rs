@@ -35,5 +35,13 @@ mod inline;
 mod load;
 
 pub use bindings::*;
+
+/// Level of the options of an identifier (`rdma_set_option`). In the header the three are members of unnamed enumerations.
+pub const RDMA_OPTION_ID: core::ffi::c_int = 0;
+/// Option: type of service of the packets, one byte.
+pub const RDMA_OPTION_ID_TOS: core::ffi::c_int = 0;
+/// Option: exponent of the acknowledgement timeout, one byte.
+pub const RDMA_OPTION_ID_ACK_TIMEOUT: core::ffi::c_int = 3;
+
 pub use inline::{ibv_poll_cq, ibv_post_recv, ibv_post_send, ibv_req_notify_cq};
 pub use load::{LoadError, RdmaCmLib, SONAME};

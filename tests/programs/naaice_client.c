@@ -4,6 +4,7 @@
  * around the regions, inputs, and the rest of the pages.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +15,10 @@
 #include <unistd.h>
 
 #include <naaice_ap2.h>
+
+#if NAAICE_INTERFACE == 2
+#define naa_error user_immediate
+#endif
 
 #define FAIL(...) (fprintf(stderr, __VA_ARGS__), fprintf(stderr, " (%s:%d; %s)\n", __FILE__, __LINE__, naaice_last_error()), exit(1))
 #define CHECK(what) do { if (!(what)) FAIL("not true: %s", #what); } while (0)
@@ -223,6 +228,103 @@ static void refusals(void) {
   drop(&a);
 }
 
+/*
+ * The first call cannot read an input that is sent once. The second call must not compute on what the accelerator has in
+ * its place: the bytes of an earlier session.
+ */
+static void failed_read(void) {
+  const size_t size = 70803;
+  bytes_of(size);
+  struct buffer a = make(size, 4), b = make(size, 5);
+  naa_param_t inputs[] = {in(&a)}, outputs[] = {in(&b)};
+  inputs[0].single_send = true;
+  naa_handle handle;
+  CHECK(naa_create(2, inputs, 1, outputs, 1, &handle) == 0);
+  drop(&a);
+  for (int round = 0; round < 2; round++) {
+    CHECK(call(&handle).naa_error == NAA_MEMORY);
+    for (size_t at = 0; at < size; at++)
+      CHECK(b.addr[at] == pattern(5, at));
+  }
+  CHECK(naa_finalize(&handle) == 0);
+  drop(&b);
+}
+
+/* An input in memory that the program may only read. */
+static void read_only(void) {
+  struct buffer a = make(70803, 6), b = make(70803, 7);
+  CHECK(mprotect(a.map + 4096, a.pages, PROT_READ) == 0);
+  naa_param_t inputs[] = {in(&a)}, outputs[] = {in(&b)};
+  naa_handle handle;
+  CHECK(naa_create(2, inputs, 1, outputs, 1, &handle) == 0);
+  CHECK(call(&handle).naa_error == NAA_SUCCESS);
+  for (size_t at = 0; at < b.size; at++)
+    CHECK(b.addr[at] == pattern(6, at));
+  CHECK(naa_finalize(&handle) == 0);
+  drop(&a), drop(&b);
+}
+
+/* Regions that exceed what one request can carry. Most of their pages are never written by the host. */
+static void beyond_1gib(void) {
+  const size_t size = (1ul << 30) + 8192;
+  unsigned char *map[2];
+  for (int i = 0; i < 2; i++) {
+    map[i] = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(map[i] != MAP_FAILED);
+  }
+  for (size_t at = 0; at < 64; at++)
+    map[0][size - 64 + at] = pattern(8, at);
+  map[1][0] = map[1][size / 2] = 0x99;
+  naa_param_t inputs[] = {{map[0], size, false}}, outputs[] = {{map[1], size, false}};
+  naa_handle handle;
+  CHECK(naa_create(27, inputs, 1, outputs, 1, &handle) == 0);
+  naa_status status = call(&handle);
+  CHECK(status.naa_error == NAA_SUCCESS && status.bytes_received == size);
+  CHECK(map[1][0] == 0 && map[1][size / 2] == 0);
+  for (size_t at = 0; at < 64; at++)
+    CHECK(map[1][size - 64 + at] == pattern(8, at));
+  CHECK(naa_finalize(&handle) == 0);
+  CHECK(munmap(map[0], size) == 0 && munmap(map[1], size) == 0);
+}
+
+/* A kernel that starts processes: its crash is a crash, and after its end nobody changes the next session's memory. */
+static void forking_kernels(void) {
+  CHECK(code_of(24) == NAA_KERNEL_CRASHED);
+  CHECK(code_of(25) == KERNEL_TIMEOUT);
+  create_again();
+}
+
+/* A kernel that uses memory without end gets an error from malloc, and the next call succeeds. */
+static void memory_kernel(void) {
+  CHECK(code_of(26) == 0x11);
+  CHECK(code_of(3) == NAA_SUCCESS);
+}
+
+/* Many hosts at once: all of them are served. */
+static void *one_of_many(void *seed) {
+  struct buffer a = make(1000, (size_t)seed);
+  naa_param_t both[] = {in(&a)};
+  naa_handle handle;
+  CHECK(naa_create(1, both, 1, both, 1, &handle) == 0);
+  for (unsigned round = 1; round <= 3; round++) {
+    CHECK(call(&handle).naa_error == NAA_SUCCESS);
+    for (size_t at = 0; at < a.size; at++)
+      CHECK(a.addr[at] == (unsigned char)(pattern((size_t)seed, at) + round));
+  }
+  CHECK(naa_finalize(&handle) == 0);
+  check_margin(&a);
+  drop(&a);
+  return NULL;
+}
+
+static void hosts_64(void) {
+  pthread_t threads[64];
+  for (size_t i = 0; i < 64; i++)
+    CHECK(pthread_create(&threads[i], NULL, one_of_many, (void *)i) == 0);
+  for (size_t i = 0; i < 64; i++)
+    CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 /* No signal handler of the library, whatever it did before. */
 static void no_signal_handler(void) {
   bytes_of(64);
@@ -319,6 +421,14 @@ static void hold(void) {
   drop(&a);
 }
 
+/* A session, then silence until the process is told to go on, then another session. */
+static void quiet(void) {
+  bytes_of(64);
+  printf("quiet\n"), fflush(stdout);
+  raise(SIGSTOP);
+  bytes_of(64);
+}
+
 /* A session that cannot be created: the error, and its time. */
 static void refused(void) {
   struct buffer a = make(64, 1);
@@ -365,7 +475,14 @@ int main(int argc, char **argv) {
       {"no_signal_handler", no_signal_handler},
       {"forked", forked},
       {"unmapped", unmapped},
+      {"failed_read", failed_read},
+      {"read_only", read_only},
+      {"beyond_1gib", beyond_1gib},
+      {"forking_kernels", forking_kernels},
+      {"memory_kernel", memory_kernel},
+      {"hosts_64", hosts_64},
       {"hold", hold},
+      {"quiet", quiet},
       {"refused", refused},
       {"calls", calls},
   };

@@ -6,6 +6,10 @@
 
 #include <naaice_ap2.h>
 
+#if NAAICE_INTERFACE == 2
+#define naa_returncode response_user_immediate
+#endif
+
 /* 1: adds 1 to each byte of each region. */
 static void add_one(struct naaice_communication_context *ctx) {
   for (int region = 0; region < ctx->no_local_mrs; region++)
@@ -60,6 +64,43 @@ static void leave(struct naaice_communication_context *ctx) {
   _exit(0);
 }
 
+/* 24: starts a process that lives longer and keeps all descriptors, and crashes. 25: starts one that changes the last
+ * region for ever, and never ends. */
+static void fork_and_crash(struct naaice_communication_context *ctx) {
+  (void)ctx;
+  if (fork() == 0)
+    for (;;)
+      pause();
+  abort();
+}
+static void fork_and_loop(struct naaice_communication_context *ctx) {
+  struct naaice_mr_local *last = &ctx->mr_local_data[ctx->no_local_mrs - 1];
+  if (fork() == 0)
+    for (;;)
+      memset(last->addr, 0x77, last->size);
+  loop(ctx);
+}
+
+/* 26: uses memory without end; its code tells that the system refused some. The bound is for a system that does not. */
+static void use_memory(struct naaice_communication_context *ctx) {
+  const size_t step = 1 << 20;
+  for (int count = 0; count < 512; count++) {
+    char *memory = malloc(step);
+    if (memory == NULL) {
+      ctx->naa_returncode = 0x11;
+      return;
+    }
+    memset(memory, 1, step);
+  }
+}
+
+/* 27: copies the end of the first region to the end of the last one. */
+static void copy_end(struct naaice_communication_context *ctx) {
+  struct naaice_mr_local *from = &ctx->mr_local_data[0];
+  struct naaice_mr_local *to = &ctx->mr_local_data[ctx->no_local_mrs - 1];
+  memcpy(to->addr + to->size - 64, from->addr + from->size - 64, 64);
+}
+
 /* 30: writes the user data of the call to the first region. */
 static void user_data(struct naaice_communication_context *ctx) {
   memcpy(ctx->mr_local_data[0].addr, ctx->immediate_bytearr, 4);
@@ -77,6 +118,10 @@ int match_function_code(uint8_t code, void (**kernel)(struct naaice_communicatio
   case 21: *kernel = loop; return 0;
   case 22: *kernel = slow; return 0;
   case 23: *kernel = leave; return 0;
+  case 24: *kernel = fork_and_crash; return 0;
+  case 25: *kernel = fork_and_loop; return 0;
+  case 26: *kernel = use_memory; return 0;
+  case 27: *kernel = copy_end; return 0;
   case 30: *kernel = user_data; return 0;
   default: return -1;
   }

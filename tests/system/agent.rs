@@ -244,9 +244,28 @@ pub(crate) fn compile(name: &str) -> Result<PathBuf> {
 
 /// Compiles `programs/NAME.c`.
 pub(crate) fn compile_with<S: AsRef<OsStr>>(name: &str, options: &[S]) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("programs/{name}.c"));
+    compile_by("cc", &format!("{name}.c"), options)
+}
+
+/// As [`compile_with`], for a program in C++20.
+pub(crate) fn compile_cxx<S: AsRef<OsStr>>(name: &str, options: &[S]) -> Result<PathBuf> {
+    let standard = OsStr::new("-std=gnu++20");
+    let options: Vec<&OsStr> = options
+        .iter()
+        .map(AsRef::as_ref)
+        .chain([standard])
+        .collect();
+    compile_by("c++", &format!("{name}.cc"), &options)
+}
+
+fn compile_by<S: AsRef<OsStr>>(compiler: &str, source: &str, options: &[S]) -> Result<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("programs")
+        .join(source);
+    let name = path.file_stem().context("a source's name")?;
     let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut cc = Command::new("cc");
+    let source = &path;
+    let mut cc = Command::new(compiler);
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&binary)
         .arg(source);

@@ -27,6 +27,7 @@ mod moderation;
 mod mpi;
 mod multicast;
 mod naaice;
+mod naaice_limits;
 mod next_poll;
 mod offload;
 mod polling;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
     cases.extend(crash::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
+    cases.extend(naaice_limits::cases());
     cases.extend(storage::cases());
     cases.extend(storage_site::cases());
     harness::run(&cases)

@@ -13,14 +13,14 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Time limit for survivors to detect a failure: the library's limits are 10 s and 30 s.
-const FAILURE_LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const FAILURE_LIMIT: Duration = Duration::from_secs(60);
 /// Built programs of the original library, for its own examples in both roles.
 const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
 /// Addresses of the emulated functions.
-const NODE0_DPU: &str = "127.66.1.3";
-const NODE1_HOST: &str = "127.66.2.1";
+pub(crate) const NODE0_DPU: &str = "127.66.1.3";
+pub(crate) const NODE1_HOST: &str = "127.66.2.1";
 /// Function codes of the test's kernels, with their numbers of inputs.
-const FUNCTIONS: [(u8, u32); 15] = [
+const FUNCTIONS: [(u8, u32); 19] = [
     (1, 1),
     (2, 2),
     (2, 1),
@@ -33,12 +33,16 @@ const FUNCTIONS: [(u8, u32); 15] = [
     (21, 1),
     (22, 1),
     (23, 1),
+    (24, 1),
+    (25, 1),
+    (26, 1),
+    (27, 1),
     (30, 1),
     (30, 2),
     (99, 1),
 ];
 /// Checks that every accelerator passes.
-const CHECKS: [&str; 10] = [
+const CHECKS: [&str; 11] = [
     "bytes",
     "codes",
     "unknown_function",
@@ -49,9 +53,10 @@ const CHECKS: [&str; 10] = [
     "refusals",
     "no_signal_handler",
     "forked",
+    "read_only",
 ];
 /// Checks of accelerators that run kernels in processes.
-const PROCESS_CHECKS: [&str; 3] = ["crash", "loop", "unmapped"];
+const PROCESS_CHECKS: [&str; 4] = ["crash", "loop", "forking_kernels", "unmapped"];
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
@@ -65,6 +70,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_more_clients_than_slots", slots),
         Case::new("naaice_no_server", no_server),
         Case::new("naaice_low_level_calls", low_level),
+        Case::new("naaice_interface_2", interface_2),
         Case::new("naaice_server_killed", server_killed),
         Case::new("naaice_server_killed_in_each_state", server_killed_in_state),
         Case::new("naaice_client_killed_while_the_kernel_runs", client_killed),
@@ -79,26 +85,32 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A cluster with the programs of the tests.
-struct Place<'a> {
+pub(crate) struct Place<'a> {
     world: &'a World,
-    testbed: Testbed<'a>,
+    pub(crate) testbed: Testbed<'a>,
     options: Vec<String>,
     /// Options of the compiler for programs on the library.
-    library: Vec<String>,
+    pub(crate) library: Vec<String>,
     kernels: PathBuf,
-    server: PathBuf,
+    pub(crate) server: PathBuf,
     client: PathBuf,
 }
 
 impl<'a> Place<'a> {
-    fn new(world: &'a World) -> Result<Self> {
+    pub(crate) fn new(world: &'a World) -> Result<Self> {
         Self::with(world, &[])
     }
 
     /// With options of `bf-emu run`.
-    fn with(world: &'a World, options: &[&str]) -> Result<Self> {
+    pub(crate) fn with(world: &'a World, options: &[&str]) -> Result<Self> {
+        Self::of_interface(world, options, 1)
+    }
+
+    /// With programs and kernels for this interface of the original.
+    fn of_interface(world: &'a World, options: &[&str], interface: u32) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let include = format!("-I{}", root.join("naaice/include").display());
+        let interface = format!("-DNAAICE_INTERFACE={interface}");
         let kernels = root.join("tests/programs/naaice_kernels.c");
         let bin = world.built("libnaaice.so");
         let bin = bin.parent().context("the build directory")?;
@@ -115,26 +127,39 @@ impl<'a> Place<'a> {
             world,
             testbed: Testbed::new(world)?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
-            library: with(vec![include.clone()]),
+            library: with(vec![include.clone(), interface.clone()]),
             kernels: compile_with(
                 "naaice_kernels",
-                &[include.clone(), "-shared".to_owned(), "-fPIC".to_owned()],
+                &[
+                    include.clone(),
+                    interface.clone(),
+                    "-shared".to_owned(),
+                    "-fPIC".to_owned(),
+                ],
             )?,
             server: compile_with(
                 "naaice_server",
-                &with(vec![include.clone(), kernels.display().to_string()]),
+                &with(vec![
+                    include.clone(),
+                    interface.clone(),
+                    kernels.display().to_string(),
+                ]),
             )?,
-            client: compile_with("naaice_client", &with(vec![include]))?,
+            client: compile_with("naaice_client", &with(vec![include, interface]))?,
         })
     }
 
     /// Another program on the library.
-    fn compile(&self, name: &str) -> Result<PathBuf> {
-        let options = self.library.iter().cloned().chain(["-lrdmacm".to_owned()]);
+    pub(crate) fn compile(&self, name: &str) -> Result<PathBuf> {
+        let options = self
+            .library
+            .iter()
+            .cloned()
+            .chain(["-lrdmacm", "-libverbs"].map(String::from));
         compile_with(name, &options.collect::<Vec<String>>())
     }
 
-    fn command(&self, function: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    pub(crate) fn command(&self, function: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let options: Vec<&str> = ["--nodes", "2"]
             .into_iter()
             .chain(self.options.iter().map(String::as_str))
@@ -143,7 +168,7 @@ impl<'a> Place<'a> {
     }
 
     /// A software accelerator on node1.host; its port.
-    fn start_server(&self) -> Result<(Process, String)> {
+    pub(crate) fn start_server(&self) -> Result<(Process, String)> {
         let port = free_port()?;
         let mut command = self.command("node1.host", &self.server);
         let mut server = Process::spawn(command.arg(port.to_string()))?;
@@ -152,7 +177,7 @@ impl<'a> Place<'a> {
     }
 
     /// A service on node0.dpu: its addresses for its own host and for others.
-    fn start_service(&self, options: &[&str]) -> Result<(Process, String, String)> {
+    pub(crate) fn start_service(&self, options: &[&str]) -> Result<(Process, String, String)> {
         let (tcp, rdma) = (free_port()?, free_port()?);
         let mut command = self.command("node0.dpu", self.world.built("xgvmi-naa"));
         command
@@ -177,7 +202,7 @@ impl<'a> Place<'a> {
     }
 
     /// A number of the service's status.
-    fn status(&self, name: &str) -> Result<u64> {
+    pub(crate) fn status(&self, name: &str) -> Result<u64> {
         let mut command = Command::new(self.world.built("xgvmi-naa"));
         command
             .args(["status", "--json", "--socket"])
@@ -190,7 +215,7 @@ impl<'a> Place<'a> {
     }
 
     /// The client on `function`, for an accelerator at `address`.
-    fn client(&self, function: &str, address: &str, checks: &[&str]) -> Command {
+    pub(crate) fn client(&self, function: &str, address: &str, checks: &[&str]) -> Command {
         let spec: Vec<String> = FUNCTIONS
             .iter()
             .map(|(code, inputs)| format!("{address}:{code}:{inputs}"))
@@ -201,11 +226,11 @@ impl<'a> Place<'a> {
     }
 
     /// The client passes all checks.
-    fn passes(&self, function: &str, address: &str, checks: &[&str]) -> Result<()> {
+    pub(crate) fn passes(&self, function: &str, address: &str, checks: &[&str]) -> Result<()> {
         self.succeeds(&mut self.client(function, address, checks), checks)
     }
 
-    fn succeeds(&self, command: &mut Command, checks: &[&str]) -> Result<()> {
+    pub(crate) fn succeeds(&self, command: &mut Command, checks: &[&str]) -> Result<()> {
         let mut client = Process::spawn(command)?;
         let last = checks
             .last()
@@ -219,7 +244,7 @@ impl<'a> Place<'a> {
     }
 
     /// Starts a client that reports how its call ended.
-    fn start_client(&self, address: &str, check: &str, hear: &str) -> Result<Process> {
+    pub(crate) fn start_client(&self, address: &str, check: &str, hear: &str) -> Result<Process> {
         let mut client = Process::spawn(&mut self.client("node0.host", address, &[check]))?;
         client.hear(hear)?;
         Ok(client)
@@ -236,14 +261,14 @@ fn verbs(world: &World, link: &str) -> Result<()> {
 fn dpu(world: &World, keys: &str) -> Result<()> {
     let place = Place::new(world)?;
     let (_service, address, _) = place.start_service(&["--kernel-limit-ms", "1000"])?;
-    for checks in [&CHECKS[..], &PROCESS_CHECKS] {
+    for checks in [&CHECKS[..], &PROCESS_CHECKS, &["failed_read"]] {
         let mut client = place.client("node0.host", &address, checks);
         place.succeeds(client.env("NAAICE_KEYS", keys), checks)?;
     }
     ensure!(place.status("sessions_now")? == 0, "a session remains");
     ensure!(
-        place.status("kernels_killed")? == 1,
-        "the kernel that loops was not killed once"
+        place.status("kernels_killed")? == 2,
+        "the kernels that loop were not killed once each"
     );
     Ok(())
 }
@@ -339,7 +364,7 @@ fn slots(world: &World) -> Result<()> {
 }
 
 /// Waits until the service has no session.
-fn freed(place: &Place<'_>) -> Result<()> {
+pub(crate) fn freed(place: &Place<'_>) -> Result<()> {
     let freed = process::wait_until(LIMIT, || {
         place.status("sessions_now").is_ok_and(|now| now == 0)
     });
@@ -404,7 +429,7 @@ fn server_killed(world: &World) -> Result<()> {
 }
 
 /// The client reports the loss of the accelerator.
-fn lost(client: &mut Process) -> Result<()> {
+pub(crate) fn lost(client: &mut Process) -> Result<()> {
     let (code, said) = client.end(FAILURE_LIMIT, &["ended "])?;
     ensure!(
         code == Some(0) && said.contains("ended -1 state 40 code 1 "),
@@ -442,11 +467,27 @@ fn server_killed_in_state(world: &World) -> Result<()> {
 /// A C program on the low-level interface.
 fn low_level(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let program = place.compile("naaice_low_level")?;
     let (_server, address) = place.start_server()?;
+    low_level_calls(&place, &address)
+}
+
+fn low_level_calls(place: &Place<'_>, address: &str) -> Result<()> {
+    let program = place.compile("naaice_low_level")?;
     let (host, port) = address.split_once(':').context("an address")?;
     let mut client = place.command("node0.host", &program);
     place.succeeds(client.args([host, port]), &["low_level"])
+}
+
+/// Programs and kernels for the original's interface after version 0.1.
+fn interface_2(world: &World) -> Result<()> {
+    let place = Place::of_interface(world, &[], 2)?;
+    let (_server, verbs) = place.start_server()?;
+    let (_service, dpu, _) = place.start_service(&[])?;
+    low_level_calls(&place, &verbs)?;
+    for address in [verbs, dpu] {
+        place.passes("node0.host", &address, &CHECKS)?;
+    }
+    Ok(())
 }
 
 /// Slot and keys of a dead host come back: with one slot the next host is served. The host dies between calls, and while

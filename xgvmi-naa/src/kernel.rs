@@ -31,7 +31,7 @@ const REQUEST_FD: RawFd = 3;
 /// In place of a function code: the length of the memory of the following requests. The file comes with it. Length 0
 /// is the end of the memory.
 const MEMORY: u8 = 0;
-/// Interval at which a running kernel's caller is looked after, if it has no descriptor.
+/// Interval at which a running kernel's caller is looked after: it may have no descriptor, and the service may end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const HEAD_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 8;
@@ -55,6 +55,8 @@ pub(crate) struct KernelOptions {
     pub(crate) file: PathBuf,
     /// Time limit of a call.
     pub(crate) limit: Duration,
+    /// Memory of a process beside the regions, in bytes.
+    pub(crate) memory: u64,
     /// Number of processes that were started.
     pub(crate) started: Arc<AtomicU64>,
 }
@@ -134,10 +136,12 @@ impl Stock {
     }
 }
 
-/// A process that runs kernels on one block of memory at a time. Dropping it ends it.
+/// A process that runs kernels on one block of memory at a time. Dropping it ends it and the processes of its group.
 #[derive(Debug)]
 pub(crate) struct KernelProcess {
     child: Child,
+    /// Becomes readable when the process ends. A child of it may hold the requests' socket open.
+    end: Option<OwnedFd>,
     requests: UnixStream,
 }
 
@@ -152,22 +156,27 @@ impl KernelProcess {
         command
             .args(["run-kernels", "--serve", "--kernels"])
             .arg(&options.file)
-            .stdin(Stdio::null());
+            .stdin(Stdio::null())
+            .process_group(0);
         // The kernels need no device.
         command.env_remove("LD_PRELOAD");
         let requests = theirs.as_raw_fd();
         let parent = std::process::id();
+        let memory = options.memory;
         // SAFETY: between fork and exec the closure makes system calls only.
         unsafe {
             command.pre_exec(move || {
                 place(requests)?;
+                limit_memory(memory)?;
                 die_with_parent(parent)
             })
         };
         let child = spawn_from_keeper(command)?;
         add(&options.started, 1);
+        let end = end_of(child.id());
         Ok(Self {
             child,
+            end,
             requests: ours,
         })
     }
@@ -195,8 +204,7 @@ impl KernelProcess {
         self.requests.write_all(&memory_request(0))
     }
 
-    /// Runs a function. `caller` becomes readable when the caller is gone. Without a descriptor (-1), `caller_gone` is
-    /// asked at an interval.
+    /// Runs a function. `caller_gone` is asked at an interval, and when `caller` becomes readable. The descriptor may be -1.
     ///
     /// # Errors
     /// If the caller is gone. The process has to be replaced then, as after a code of [`is_dead`].
@@ -224,12 +232,12 @@ impl KernelProcess {
             let mut fds = [
                 xgvmi_daemon::pollfd(self.requests.as_raw_fd(), libc::POLLIN),
                 xgvmi_daemon::pollfd(caller, libc::POLLIN),
+                xgvmi_daemon::pollfd(
+                    self.end.as_ref().map_or(-1, |end| end.as_raw_fd()),
+                    libc::POLLIN,
+                ),
             ];
-            let patience = match caller {
-                -1 => left.min(LOOK_INTERVAL),
-                _ => left,
-            };
-            if xgvmi_daemon::poll(&mut fds, Some(patience)).is_err() {
+            if xgvmi_daemon::poll(&mut fds, Some(left.min(LOOK_INTERVAL))).is_err() {
                 return Ok(code::KERNEL_CRASHED);
             }
             if fds[0].revents != 0 {
@@ -239,10 +247,46 @@ impl KernelProcess {
                     Err(_) => code::KERNEL_CRASHED,
                 });
             }
-            if (caller == -1 || fds[1].revents != 0) && caller_gone() {
+            if fds[2].revents != 0 {
+                return Ok(self.last_answer());
+            }
+            if caller_gone() {
                 return Err(Stopped::CallerGone);
             }
         }
+    }
+}
+
+impl KernelProcess {
+    /// The answer of a process that has ended.
+    fn last_answer(&self) -> u8 {
+        let mut answer = [0];
+        match rustix::net::recv(&self.requests, &mut answer, RecvFlags::DONTWAIT) {
+            Ok((_, 1)) => answer[0],
+            _ => code::KERNEL_CRASHED,
+        }
+    }
+}
+
+/// A descriptor of the process's end; `None` on a kernel without such descriptors.
+fn end_of(process: u32) -> Option<OwnedFd> {
+    // SAFETY: the call takes two numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+    let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0)?;
+    // SAFETY: the descriptor was just created and has no other owner.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Limits the memory of this process, without the regions: they are shared memory.
+fn limit_memory(bytes: u64) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: the structure lives during the call.
+    match unsafe { libc::setrlimit(libc::RLIMIT_DATA, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -253,6 +297,10 @@ pub(crate) fn is_dead(code: u8) -> bool {
 
 impl Drop for KernelProcess {
     fn drop(&mut self) {
+        if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
+            // SAFETY: the call takes two numbers. The group exists until the process is waited for.
+            unsafe { libc::kill(-group, libc::SIGKILL) };
+        }
         // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -341,6 +389,9 @@ fn die_with_parent(parent: u32) -> io::Result<()> {
 pub(crate) fn serve(kernels: &Path) -> anyhow::Result<()> {
     // SAFETY: the service has placed the descriptor, and nothing else owns it.
     let mut requests = unsafe { UnixStream::from_raw_fd(REQUEST_FD) };
+    // A program that a kernel starts does not get it.
+    // SAFETY: the descriptor is open.
+    unsafe { libc::fcntl(REQUEST_FD, libc::F_SETFD, libc::FD_CLOEXEC) };
     let kernels = Kernels::open(kernels)?;
     let mut memory = None;
     while let Some((head, file)) = read_head(&mut requests)? {

@@ -23,6 +23,7 @@
 
 mod counters;
 mod kernel;
+mod links;
 mod options;
 mod service;
 mod session;

@@ -1,6 +1,7 @@
 //! Options of the service: flags override a file, the file overrides defaults.
 
 use clap::Args;
+use naaice::server::MemoryLimit;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,8 +21,14 @@ pub struct ServiceOptions {
     pub sessions_max: usize,
     /// Bytes of a session's regions.
     pub session_bytes_max: usize,
+    /// Bytes of the regions of all sessions.
+    pub memory_max: u64,
     /// Time limit of a kernel.
     pub kernel_limit: Duration,
+    /// Bytes of a kernel's process, without the regions.
+    pub kernel_memory: u64,
+    /// Sessions that make no call for this time end; `None`: they do not.
+    pub idle_limit: Option<Duration>,
     /// File with the secret.
     pub secret_file: Option<PathBuf>,
     /// Serve without a secret on addresses other than loopback.
@@ -57,6 +64,16 @@ pub struct ServiceArgs {
     /// Memory of a session's regions [default: 256].
     #[arg(long, value_name = "MIB")]
     pub session_mib: Option<usize>,
+    /// Memory of the regions of all sessions, on both ways together; it is locked in RAM [default: half of the machine's
+    /// memory].
+    #[arg(long, value_name = "MIB")]
+    pub memory_mib: Option<usize>,
+    /// Memory of a kernel's process, without the regions [default: half of the machine's memory divided by --sessions].
+    #[arg(long, value_name = "MIB")]
+    pub kernel_mib: Option<usize>,
+    /// Ends a session that makes no call for this time in seconds [default: no limit].
+    #[arg(long, value_name = "S")]
+    pub idle_limit_s: Option<u64>,
     /// Time limit of a kernel in milliseconds [default: 60000].
     #[arg(long, value_name = "MS")]
     pub kernel_limit_ms: Option<u64>,
@@ -80,6 +97,8 @@ pub struct ServiceArgs {
 }
 
 const MIB: usize = 1 << 20;
+/// The least memory of a kernel's process: the process itself needs some.
+const KERNEL_MIB_MIN: usize = 16;
 
 impl ServiceArgs {
     /// The options of flags, file and defaults.
@@ -121,6 +140,21 @@ impl ServiceArgs {
         within("--sessions", sessions_max, 1..=1024)?;
         let session_mib = self.session_mib.or(file.session_mib).unwrap_or(256);
         within("--session-mib", session_mib, 1..=128 << 10)?;
+        let half = usize::try_from(MemoryLimit::half_of_machine()).unwrap_or(usize::MAX) / MIB;
+        let memory_mib = self.memory_mib.or(file.memory_mib).unwrap_or(half.max(1));
+        within("--memory-mib", memory_mib, 1..=128 << 20)?;
+        if session_mib > memory_mib {
+            return Err(refused(&format!(
+                "--session-mib {session_mib} exceeds the memory of all sessions, {memory_mib} MiB (--memory-mib)"
+            )));
+        }
+        let kernel_mib = self.kernel_mib.or(file.kernel_mib);
+        let kernel_mib = kernel_mib.unwrap_or((half / sessions_max).max(KERNEL_MIB_MIN));
+        within("--kernel-mib", kernel_mib, KERNEL_MIB_MIN..=128 << 20)?;
+        let idle_limit_s = self.idle_limit_s.or(file.idle_limit_s);
+        if let Some(seconds) = idle_limit_s {
+            within("--idle-limit-s", seconds, 1..=31_536_000)?;
+        }
         let kernel_limit_ms = self
             .kernel_limit_ms
             .or(file.kernel_limit_ms)
@@ -132,7 +166,10 @@ impl ServiceArgs {
             kernels,
             sessions_max,
             session_bytes_max: session_mib * MIB,
+            memory_max: memory_mib as u64 * MIB as u64,
             kernel_limit: Duration::from_millis(kernel_limit_ms),
+            kernel_memory: kernel_mib as u64 * MIB as u64,
+            idle_limit: idle_limit_s.map(Duration::from_secs),
             secret_file,
             insecure,
             device: self.device.or(file.device),
@@ -191,6 +228,28 @@ mod tests {
                 ..args()
             },
             "--sessions",
+        );
+        check(
+            ServiceArgs {
+                session_mib: Some(4096),
+                memory_mib: Some(2048),
+                ..args()
+            },
+            "--memory-mib",
+        );
+        check(
+            ServiceArgs {
+                kernel_mib: Some(1),
+                ..args()
+            },
+            "--kernel-mib",
+        );
+        check(
+            ServiceArgs {
+                idle_limit_s: Some(0),
+                ..args()
+            },
+            "--idle-limit-s",
         );
         check(
             ServiceArgs {

@@ -2,18 +2,19 @@
 
 use crate::counters::{Counters, add};
 use crate::kernel::{self, KernelOptions, Stock};
+use crate::links::Links;
 use crate::options::ServiceOptions;
 use crate::session::{self, Owners};
 use crate::slot::Slots;
 use crate::verbs;
 use anyhow::Context as _;
 use naaice::dpu::frames::{FRAMES, SECRET_CONTEXT};
-use naaice::server::Listener;
+use naaice::server::{Listener, MemoryLimit};
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::status::{StatusSocket, default_path};
 use xgvmi_daemon::{Asked, Budget, Link, LogLevel, Secret, Signals, poll, pollfd};
@@ -47,13 +48,28 @@ pub(crate) struct Shared {
     pub(crate) slots: Slots,
     pub(crate) hooks: DpuHooks<Mlx5Device>,
     pub(crate) adapter: Arc<Adapter>,
-    links: AtomicUsize,
+    /// Memory of the regions of all sessions.
+    pub(crate) memory: Arc<MemoryLimit>,
+    links: Links,
     ending: AtomicBool,
+    /// Why a part of the service has ended that cannot continue.
+    failure: Mutex<Option<String>>,
 }
 
 impl Shared {
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// Ends the service with an error: its manager starts it again.
+    pub(crate) fn fail(&self, text: String) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(text);
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failure = self.failure.lock();
+        failure.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn error(&self, text: &str) {
@@ -107,10 +123,11 @@ impl Service {
         };
         let adapter = Adapter::open(options.device.as_deref())?;
         let hooks = DpuHooks::open(adapter.device(), AliasPolicy::default())?;
+        let memory = MemoryLimit::new(options.memory_max);
         let slots = Slots::new(
             Arc::clone(&adapter),
-            options.sessions_max,
-            options.session_bytes_max,
+            (options.sessions_max, options.session_bytes_max),
+            Arc::clone(&memory),
         );
         let listener = xgvmi_daemon::listen(&options.listen)
             .with_context(|| format!("cannot listen on {}", options.listen))?;
@@ -127,10 +144,12 @@ impl Service {
         let kernels = KernelOptions {
             file: options.kernels.clone(),
             limit: options.kernel_limit,
+            memory: options.kernel_memory,
             started: Arc::clone(&counters.kernels_started),
         };
         let stock = Stock::new(options.sessions_max);
         let verbs_listen = options.verbs_listen.clone();
+        let links = Links::new(options.sessions_max * LINKS_PER_SESSION);
         let shared = Arc::new(Shared {
             options,
             kernels,
@@ -140,8 +159,10 @@ impl Service {
             slots,
             hooks,
             adapter,
-            links: AtomicUsize::new(0),
+            memory,
+            links,
             ending: AtomicBool::new(false),
+            failure: Mutex::default(),
         });
         let verbs = verbs_listen
             .map(|address| {
@@ -176,7 +197,7 @@ impl Service {
     /// Serves until SIGTERM or SIGINT.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Errors of the system, and of the RDMA listener.
     pub fn run(mut self) -> anyhow::Result<()> {
         let listening = self.verbs.take().map(|listener| {
             let shared = Arc::clone(&self.shared);
@@ -195,6 +216,9 @@ impl Service {
                 Some(Asked::Reload) => self.reload(),
                 Some(Asked::Child) | None => {}
             }
+            if self.shared.failure().is_some() {
+                break;
+            }
             if Instant::now() > self.old_secret_until {
                 self.secrets.truncate(1);
             }
@@ -205,7 +229,12 @@ impl Service {
                 self.start(stream, from, &budget);
             }
         }
-        self.end(listening)
+        let shared = Arc::clone(&self.shared);
+        self.end(listening)?;
+        match shared.failure() {
+            Some(failure) => anyhow::bail!(failure),
+            None => Ok(()),
+        }
     }
 
     /// Reads the secret again. Existing connections keep the secret that they have proved.
@@ -236,28 +265,21 @@ impl Service {
 
     fn start(&self, stream: TcpStream, from: SocketAddr, budget: &Budget) {
         let shared = Arc::clone(&self.shared);
-        let Ok(mut link) = Link::called(stream, FRAMES, &self.secrets, budget) else {
+        let Ok(second) = stream.try_clone() else {
             return;
         };
-        let links_max = shared.options.sessions_max * LINKS_PER_SESSION;
-        if shared.links.fetch_add(1, Ordering::AcqRel) >= links_max {
-            shared.links.fetch_sub(1, Ordering::AcqRel);
-            add(&shared.counters.refused, 1);
-            link.refuse(&format!(
-                "the service has {links_max} connections already; try again later"
-            ));
+        let Ok(link) = Link::called(stream, FRAMES, &self.secrets, budget) else {
             return;
-        }
+        };
         add(&shared.counters.connections, 1);
         let thread = std::thread::Builder::new().stack_size(STACK);
         let spawned = thread.spawn(move || {
-            if let Err(error) = session::serve(&shared, link) {
+            let entry = shared.links.admit(second);
+            if let Err(error) = session::serve(&shared, link, entry) {
                 shared.info(&format!("the connection of {from} has ended: {error}"));
             }
-            shared.links.fetch_sub(1, Ordering::AcqRel);
         });
         if let Err(error) = spawned {
-            self.shared.links.fetch_sub(1, Ordering::AcqRel);
             self.shared
                 .error(&format!("no thread for the connection of {from}: {error}"));
         }
@@ -291,7 +313,7 @@ impl Service {
             let _ = listening.join();
         }
         let began = Instant::now();
-        while self.shared.links.load(Ordering::Acquire) > 0 && began.elapsed() < END_LIMIT {
+        while self.shared.links.count() > 0 && began.elapsed() < END_LIMIT {
             self.answer_status(END_INTERVAL)?;
         }
         self.answer_status(Duration::ZERO)?;

@@ -2,6 +2,7 @@
 
 use crate::counters::{add, timed};
 use crate::kernel::Place;
+use crate::links::Entry;
 use crate::service::Shared;
 use crate::slot::Slot;
 use naaice::abi::code;
@@ -9,17 +10,21 @@ use naaice::dpu::frames::{HostFrame, KeyedRegion, ServiceFrame};
 use naaice::wire::flag;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{
-    AccessKey, Alias, AliasDevice as _, AliasRef, AnnounceError, Gvmi, Lkey, Mkey, OwnerUuid,
-    RemoteKey, VirtAddr,
+    AccessKey, Alias, AliasDevice as _, AliasRef, AnnounceError, Announcement, Gvmi, Lkey, Mkey,
+    OwnerUuid, RemoteKey, Seal, VirtAddr,
 };
 use xgvmi_verbs::{Direction, VerbsError};
 
 /// Time limit of a host's first frame.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit of the keys of the outputs after the start of a call: the host registers the outputs meanwhile.
+const KEYS_LIMIT: Duration = Duration::from_secs(30);
+/// Keys in a hello. Each becomes an alias, which costs commands. Aliases of further keys follow with their sessions.
+const HELLO_KEYS_MAX: usize = 4096;
 /// Interval at which an idle connection looks whether the service ends.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Regions start at multiples of this size.
@@ -58,6 +63,9 @@ impl Owners {
 struct Host {
     pooled: bool,
     gvmi: Gvmi,
+    /// Without it no alias of the host's keys can be created. A host that claims another function gets no alias.
+    access: AccessKey,
+    /// It follows from the access key: a host cannot name another one.
     owner: u64,
 }
 
@@ -87,17 +95,41 @@ impl Drop for Access {
     }
 }
 
+/// A region of a session.
+struct Held {
+    region: KeyedRegion,
+    place: Place,
+    /// `None` until the host has sent the key.
+    access: Option<Access>,
+}
+
 /// A session.
 struct Session {
     function: u8,
-    regions: Vec<(KeyedRegion, Place, Access)>,
+    regions: Vec<Held>,
     slot: Slot,
-    calls: u64,
+    /// The regions that are read once have been read.
+    has_read: bool,
+    /// Since when no call runs.
+    idle_since: Instant,
+}
+
+impl Session {
+    /// Whether all inputs have keys.
+    fn has_inputs(&self) -> bool {
+        let is_missing =
+            |held: &Held| held.access.is_none() && held.region.flags & flag::INPUT != 0;
+        !self.regions.iter().any(is_missing)
+    }
 }
 
 /// Serves a connection until it ends. Returns why, if not in order.
-pub(crate) fn serve(shared: &Shared, mut link: Link) -> Result<(), LinkError> {
-    let ended = serve_host(shared, &mut link);
+pub(crate) fn serve(
+    shared: &Shared,
+    mut link: Link,
+    mut entry: Entry<'_>,
+) -> Result<(), LinkError> {
+    let ended = serve_host(shared, &mut link, &mut entry);
     if let Err(error) = &ended
         && error.is_violation()
     {
@@ -107,13 +139,23 @@ pub(crate) fn serve(shared: &Shared, mut link: Link) -> Result<(), LinkError> {
     ended
 }
 
-fn serve_host(shared: &Shared, link: &mut Link) -> Result<(), LinkError> {
-    let Some(host) = hello(shared, link)? else {
+fn serve_host(shared: &Shared, link: &mut Link, entry: &mut Entry<'_>) -> Result<(), LinkError> {
+    let Some((host, announcement)) = hello(shared, link)? else {
         return Ok(());
     };
+    if !entry.welcome() {
+        add(&shared.counters.refused, 1);
+        link.refuse("all connections of the service have sessions; try again later");
+        return Ok(());
+    }
+    // Before the first alias: whatever happens, the aliases end with the owner's last connection.
     shared.owners.enter(host.owner);
     let mut session = None;
-    let ended = frames(shared, &host, link, &mut session);
+    let ended = match welcome(shared, &host, link, &announcement) {
+        Ok(true) => frames(shared, &host, (link, entry), &mut session),
+        Ok(false) => Ok(()),
+        Err(error) => Err(error),
+    };
     if let Some(session) = session.take() {
         end(shared, session);
     }
@@ -123,31 +165,63 @@ fn serve_host(shared: &Shared, link: &mut Link) -> Result<(), LinkError> {
     ended
 }
 
-fn hello(shared: &Shared, link: &mut Link) -> Result<Option<Host>, LinkError> {
-    let Some(body) = link.wait(HELLO_LIMIT)? else {
-        link.refuse("no hello within 10 s");
-        return Ok(None);
+/// The host of a connection, and its announcement.
+fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, LinkError> {
+    let began = Instant::now();
+    let body = loop {
+        match link.wait(LOOK_INTERVAL)? {
+            Some(body) => break body,
+            None if shared.is_ending() => {
+                link.refuse("the service ends");
+                return Ok(None);
+            }
+            None if began.elapsed() >= HELLO_LIMIT => {
+                link.refuse("no hello within 10 s");
+                return Ok(None);
+            }
+            None => {}
+        }
     };
     let frame = HostFrame::parse(&body);
     let Ok(HostFrame::Hello {
         pooled,
         gvmi,
-        owner,
+        access,
         announcement,
     }) = frame
     else {
         link.refuse("the first frame must be a hello");
         return Ok(None);
     };
+    let host = Host {
+        pooled,
+        gvmi: Gvmi::new(gvmi),
+        owner: access.owner().get(),
+        access,
+    };
+    Ok(Some((host, announcement)))
+}
+
+/// Creates the aliases of the announced keys, and answers the hello. False if the host was refused.
+fn welcome(
+    shared: &Shared,
+    host: &Host,
+    link: &mut Link,
+    announcement: &[u8],
+) -> Result<bool, LinkError> {
     let mut prepared = 0;
-    if pooled && !announcement.is_empty() {
-        match shared.hooks.receive(&announcement) {
+    if host.pooled && !announcement.is_empty() {
+        if let Err(reason) = check_announcement(host, announcement) {
+            link.refuse(&format!("the announcement of the keys: {reason}"));
+            return Ok(false);
+        }
+        match shared.hooks.receive_with(announcement, &host.access) {
             Ok((_, aliases)) => prepared = u32::try_from(aliases.ready).unwrap_or(u32::MAX),
             // Connections of one process may overtake each other. The newer announcement has all keys of this one.
             Err(AnnounceError::Replayed { .. }) => {}
             Err(error) => {
                 link.refuse(&format!("the announcement of the keys: {error}"));
-                return Ok(None);
+                return Ok(false);
             }
         }
     }
@@ -157,17 +231,28 @@ fn hello(shared: &Shared, link: &mut Link) -> Result<Option<Host>, LinkError> {
         bytes_max: shared.options.session_bytes_max as u64,
     };
     link.send(&welcome.to_bytes())?;
-    Ok(Some(Host {
-        pooled,
-        gvmi: Gvmi::new(gvmi),
-        owner,
-    }))
+    Ok(true)
+}
+
+/// A host announces keys of its function, and not more than sessions can soon use.
+fn check_announcement(host: &Host, announcement: &[u8]) -> Result<(), String> {
+    let announced =
+        Announcement::parse(announcement, &Seal::OPEN).map_err(|error| error.to_string())?;
+    if announced.gvmi != host.gvmi {
+        return Err("it has another function than the hello".to_owned());
+    }
+    match announced.keys().count() {
+        0..=HELLO_KEYS_MAX => Ok(()),
+        keys => Err(format!(
+            "it has {keys} keys; the maximum is {HELLO_KEYS_MAX}, further keys follow with their sessions"
+        )),
+    }
 }
 
 fn frames(
     shared: &Shared,
     host: &Host,
-    link: &mut Link,
+    (link, entry): (&mut Link, &mut Entry<'_>),
     session: &mut Option<Session>,
 ) -> Result<(), LinkError> {
     loop {
@@ -177,7 +262,13 @@ fn frames(
                 link.refuse("the service ends");
                 return Ok(());
             }
-            Ok(None) => continue,
+            Ok(None) => match idle_too_long(shared, session.as_ref()) {
+                Some(reason) => {
+                    link.refuse(&reason);
+                    return Ok(());
+                }
+                None => continue,
+            },
             Err(LinkError::Closed) => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -190,6 +281,9 @@ fn frames(
         };
         match (frame, session.take()) {
             (HostFrame::Create { function, regions }, None) => {
+                if !entry.begin() {
+                    return Ok(());
+                }
                 let answer = match create(shared, host, function, &regions) {
                     Ok(created) => {
                         add(&shared.counters.sessions, 1);
@@ -198,17 +292,15 @@ fn frames(
                     }
                     Err(reason) => {
                         add(&shared.counters.refused, 1);
+                        entry.finish();
                         ServiceFrame::Refused(reason)
                     }
                 };
                 link.send(&answer.to_bytes())?;
-                if let Some(session) = session {
-                    // After the answer: the host sends its first call meanwhile.
-                    zero(shared, session);
-                }
             }
-            (HostFrame::Invoke { user }, Some(mut current)) => {
-                let done = call(shared, &mut current, user, link);
+            (HostFrame::Invoke { user }, Some(mut current)) if current.has_inputs() => {
+                let done = call(shared, host, &mut current, user, link);
+                current.idle_since = Instant::now();
                 *session = Some(current);
                 match done {
                     Some((code, bytes)) => {
@@ -217,7 +309,19 @@ fn frames(
                     None => return Ok(()),
                 }
             }
-            (HostFrame::Finalize, Some(current)) => end(shared, current),
+            // Of the inputs; or of the outputs, after a call that has failed: one that succeeds waits for them.
+            (HostFrame::Keys(keys), Some(mut current)) => {
+                let accepted = accept_keys(shared, host, &mut current.regions, &keys);
+                *session = Some(current);
+                if let Err(reason) = accepted {
+                    link.refuse(&reason);
+                    return Ok(());
+                }
+            }
+            (HostFrame::Finalize, Some(current)) => {
+                end(shared, current);
+                entry.finish();
+            }
             (HostFrame::Finalize, None) => {}
             (_, other) => {
                 *session = other;
@@ -226,6 +330,14 @@ fn frames(
             }
         }
     }
+}
+
+/// Why a session ends that makes no calls.
+fn idle_too_long(shared: &Shared, session: Option<&Session>) -> Option<String> {
+    let limit = shared.options.idle_limit?;
+    let is_over = session.is_some_and(|session| session.idle_since.elapsed() > limit);
+    let limit = limit.as_secs();
+    is_over.then(|| format!("the session made no call for {limit} s (--idle-limit-s)"))
 }
 
 /// Creates a session, or says why not.
@@ -253,17 +365,19 @@ fn create(
             "its regions take {offset} bytes in pages; the service has {bytes_max} per session (--session-mib)"
         ));
     }
-    let slot = shared.slots.take().map_err(|error| error.to_string())?;
-    let Some(slot) = slot else {
-        let sessions = shared.options.sessions_max;
-        return Err(format!(
-            "all {sessions} sessions of the service are in use; try again later"
-        ));
-    };
-    let mut kept = Vec::with_capacity(regions.len());
+    let slot = shared.slots.take(offset)?;
+    let mut held = Vec::with_capacity(regions.len());
     for (region, place) in regions.iter().zip(places) {
-        match access(shared, host, region) {
-            Ok(access) => kept.push((*region, place, access)),
+        let access = match region.mkey {
+            0 => Ok(None),
+            _ => access(shared, host, region).map(Some),
+        };
+        match access {
+            Ok(access) => held.push(Held {
+                region: *region,
+                place,
+                access,
+            }),
             Err(reason) => {
                 shared.slots.put(slot);
                 return Err(reason);
@@ -272,22 +386,33 @@ fn create(
     }
     Ok(Session {
         function,
-        regions: kept,
+        regions: held,
         slot,
-        calls: 0,
+        has_read: false,
+        idle_since: Instant::now(),
     })
 }
 
-/// Zeroes the regions that no input fills: no host sees another host's bytes.
-fn zero(shared: &Shared, session: &mut Session) {
-    let Session { regions, slot, .. } = session;
-    timed(&shared.counters.zeroing_ns, || {
-        for (region, place, _) in regions {
-            if region.flags & flag::INPUT == 0 {
-                slot.clear(*place);
-            }
-        }
-    });
+/// Notes keys that follow: those of all inputs without one; then those of all outputs without one.
+fn accept_keys(
+    shared: &Shared,
+    host: &Host,
+    regions: &mut [Held],
+    keys: &[u32],
+) -> Result<(), String> {
+    let is_input = |held: &Held| held.region.flags & flag::INPUT != 0;
+    let of_inputs = regions.iter().any(|h| h.access.is_none() && is_input(h));
+    let waiting = |held: &&mut Held| held.access.is_none() && is_input(held) == of_inputs;
+    let mut waiting: Vec<&mut Held> = regions.iter_mut().filter(waiting).collect();
+    if waiting.len() != keys.len() || keys.is_empty() {
+        let (found, wanted) = (keys.len(), waiting.len());
+        return Err(format!("{found} keys for {wanted} regions without one"));
+    }
+    for (held, key) in waiting.iter_mut().zip(keys) {
+        held.region.mkey = *key;
+        held.access = Some(access(shared, host, &held.region)?);
+    }
+    Ok(())
 }
 
 fn access(shared: &Shared, host: &Host, region: &KeyedRegion) -> Result<Access, String> {
@@ -300,29 +425,42 @@ fn access(shared: &Shared, host: &Host, region: &KeyedRegion) -> Result<Access, 
         format!("no alias of the host's key {:#x}: {error}", region.mkey)
     };
     if host.pooled {
-        let alias = shared.hooks.attach(key).map_err(|error| failed(&error))?;
+        let alias = shared.hooks.attach_with(key, &host.access);
+        let alias = alias.map_err(|error| failed(&error))?;
         return Ok(Access::Pooled(alias));
     }
     let device = shared.adapter.device();
     let alias = device
-        .create_alias(&key, &AccessKey::UCX_COMPATIBLE)
+        .create_alias(&key, &host.access)
         .map_err(|error| failed(&error))?;
     Ok(Access::Own(device, alias))
 }
 
+/// Ends a session. Its bytes do not reach the next session of the slot.
 fn end(shared: &Shared, session: Session) {
-    let Session { regions, slot, .. } = session;
+    let Session {
+        regions, mut slot, ..
+    } = session;
+    timed(&shared.counters.zeroing_ns, || {
+        for held in &regions {
+            slot.clear(held.place);
+        }
+    });
     drop(regions);
     shared.slots.put(slot);
     add(&shared.counters.sessions_ended, 1);
 }
 
 /// Carries out a call: return code and bytes of the last output. `None` if the caller is gone.
-fn call(shared: &Shared, session: &mut Session, user: u32, link: &mut Link) -> Option<(u8, u32)> {
+fn call(
+    shared: &Shared,
+    host: &Host,
+    session: &mut Session,
+    user: u32,
+    link: &mut Link,
+) -> Option<(u8, u32)> {
     add(&shared.counters.calls, 1);
-    let outcome = carry_out(shared, session, user, link);
-    session.calls += 1;
-    match outcome {
+    match carry_out(shared, host, session, user, link) {
         Ok(Some((code, bytes))) => {
             if code != code::SUCCESS {
                 add(&shared.counters.calls_failed, 1);
@@ -331,7 +469,6 @@ fn call(shared: &Shared, session: &mut Session, user: u32, link: &mut Link) -> O
         }
         Ok(None) => {
             add(&shared.counters.calls_failed, 1);
-            add(&shared.counters.kernels_killed, 1);
             None
         }
         Err(error) => {
@@ -342,57 +479,114 @@ fn call(shared: &Shared, session: &mut Session, user: u32, link: &mut Link) -> O
     }
 }
 
+/// Places, aliases and addresses of the chosen regions.
+fn chosen(regions: &[Held], wanted: impl Fn(u8) -> bool) -> Vec<(Place, Lkey, VirtAddr)> {
+    let chosen = regions.iter().filter(|held| wanted(held.region.flags));
+    chosen
+        .filter_map(|held| {
+            let alias = held.access.as_ref()?.lkey();
+            Some((held.place, alias, VirtAddr::new(held.region.addr)))
+        })
+        .collect()
+}
+
+fn bytes_of(regions: &[(Place, Lkey, VirtAddr)]) -> u64 {
+    regions.iter().map(|(place, ..)| place.size as u64).sum()
+}
+
 fn carry_out(
     shared: &Shared,
+    host: &Host,
     session: &mut Session,
     user: u32,
     link: &mut Link,
 ) -> Result<Option<(u8, u32)>, VerbsError> {
-    let is_first = session.calls == 0;
-    let Session {
-        function,
-        regions,
-        slot,
-        ..
-    } = session;
-    let chosen = |wanted: &dyn Fn(u8) -> bool| -> Vec<(Place, Lkey, VirtAddr)> {
-        let chosen = regions.iter().filter(|(region, ..)| wanted(region.flags));
-        chosen
-            .map(|(region, place, access)| (*place, access.lkey(), VirtAddr::new(region.addr)))
-            .collect()
-    };
-    let bytes_of = |regions: &[(Place, Lkey, VirtAddr)]| -> u64 {
-        regions.iter().map(|(place, ..)| place.size as u64).sum()
-    };
-    let inputs =
-        chosen(&|flags| flags & flag::INPUT != 0 && (is_first || flags & flag::SINGLE_SEND == 0));
+    let is_first = !session.has_read;
+    let inputs = chosen(&session.regions, |flags| {
+        flags & flag::INPUT != 0 && (is_first || flags & flag::SINGLE_SEND == 0)
+    });
     timed(&shared.counters.reading_ns, || {
+        let slot = &mut session.slot;
         slot.transfer(&shared.adapter, Direction::FromHost, &inputs)
     })?;
+    session.has_read = true;
     add(&shared.counters.bytes_read, bytes_of(&inputs));
-    let places: Vec<Place> = regions.iter().map(|(_, place, _)| *place).collect();
+    let places: Vec<Place> = session.regions.iter().map(|held| held.place).collect();
     let fd = link.fd();
-    // The host is silent while its call runs: a frame is a fault, and an end means that it is gone.
-    let gone = || !matches!(link.take(), Ok(None));
+    let mut keys = None;
+    // The host is silent while its call runs, except for the keys of its outputs: another frame is a fault, and an end
+    // means that it is gone.
+    let gone = || match link.take() {
+        Ok(None) => shared.is_ending(),
+        Ok(Some(body)) => match HostFrame::parse(&body) {
+            Ok(HostFrame::Keys(sent)) if keys.is_none() => {
+                keys = Some(sent);
+                false
+            }
+            _ => true,
+        },
+        Err(_) => true,
+    };
     let ran = timed(&shared.counters.kernels_ns, || {
-        slot.run(&shared.kernels, (*function, user), &places, gone, fd)
+        let call = (session.function, user);
+        session.slot.run(&shared.kernels, call, &places, gone, fd)
     });
     let Ok(code) = ran else {
+        add(&shared.counters.kernels_killed, 1);
         return Ok(None);
     };
     if code == code::KERNEL_TIMEOUT {
         add(&shared.counters.kernels_killed, 1);
     }
-    let mut bytes = 0;
-    if code == code::SUCCESS {
-        let outputs = chosen(&|flags| flags & flag::OUTPUT != 0);
-        timed(&shared.counters.writing_ns, || {
-            slot.transfer(&shared.adapter, Direction::ToHost, &outputs)
-        })?;
-        add(&shared.counters.bytes_written, bytes_of(&outputs));
-        bytes = outputs.last().map_or(0, |(place, ..)| {
-            u32::try_from(place.size).expect("a size of 32 bits")
-        });
+    if !receive_keys(shared, host, session, link, (keys, code)) {
+        return Ok(None);
     }
+    if code != code::SUCCESS {
+        return Ok(Some((code, 0)));
+    }
+    let outputs = chosen(&session.regions, |flags| flags & flag::OUTPUT != 0);
+    timed(&shared.counters.writing_ns, || {
+        let slot = &mut session.slot;
+        slot.transfer(&shared.adapter, Direction::ToHost, &outputs)
+    })?;
+    add(&shared.counters.bytes_written, bytes_of(&outputs));
+    let bytes = outputs.last().map_or(0, |(place, ..)| {
+        u32::try_from(place.size).expect("a size of 32 bits")
+    });
     Ok(Some((code, bytes)))
+}
+
+/// Notes the keys that arrived during the kernel. A call that has succeeded waits for them. False if the host is gone or
+/// breaks the protocol.
+fn receive_keys(
+    shared: &Shared,
+    host: &Host,
+    session: &mut Session,
+    link: &mut Link,
+    (mut keys, code): (Option<Vec<u32>>, u8),
+) -> bool {
+    let is_missing = session.regions.iter().any(|held| held.access.is_none());
+    if keys.is_none() && is_missing && code == code::SUCCESS {
+        keys = match link.wait(KEYS_LIMIT) {
+            Ok(Some(body)) => match HostFrame::parse(&body) {
+                Ok(HostFrame::Keys(keys)) => Some(keys),
+                _ => None,
+            },
+            _ => None,
+        };
+        if keys.is_none() {
+            link.refuse("no keys of the outputs within 30 s of the call");
+            return false;
+        }
+    }
+    let Some(keys) = keys else {
+        return true;
+    };
+    match accept_keys(shared, host, &mut session.regions, &keys) {
+        Ok(()) => true,
+        Err(reason) => {
+            link.refuse(&reason);
+            false
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use crate::kernel::{KernelOptions, KernelProcess, Place, Stopped, is_dead};
 use naaice::abi::code;
-use naaice::server::Block;
+use naaice::server::{Block, MemoryLimit, Taken};
 use naaice::wire::REGIONS_MAX;
 use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xgvmi_pool::{Lkey, VirtAddr};
 use xgvmi_verbs::{Adapter, Direction, Mover, MoverOptions, Piece, Registered, VerbsError};
@@ -22,10 +22,11 @@ pub(crate) struct Slot {
     memory: Registered,
     block: Block,
     kernel: Option<KernelProcess>,
+    _taken: Taken,
 }
 
 impl Slot {
-    fn new(adapter: &Arc<Adapter>, bytes: usize) -> Result<Self, VerbsError> {
+    fn new(adapter: &Arc<Adapter>, bytes: usize, taken: Taken) -> Result<Self, VerbsError> {
         let block = Block::new(bytes, true).map_err(|source| VerbsError::Call {
             call: "memory of a session",
             source,
@@ -37,6 +38,7 @@ impl Slot {
             memory,
             block,
             kernel: None,
+            _taken: taken,
         })
     }
 
@@ -106,54 +108,113 @@ impl Slot {
     }
 }
 
-/// The slots of the service.
+/// The smallest memory of a slot. Larger ones have a power of two.
+const SLOT_BYTES_MIN: usize = 1 << 20;
+
+/// The slots of the service. A slot has memory for a size class, and all slots together do not exceed the limit of the
+/// service.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    free: Mutex<Free>,
+    table: Mutex<Table>,
     adapter: Arc<Adapter>,
-    bytes: usize,
+    count: usize,
+    bytes_max: usize,
+    memory: Arc<MemoryLimit>,
 }
 
-#[derive(Debug)]
-struct Free {
-    slots: Vec<Slot>,
-    /// Slots that may still be created.
-    more: usize,
+#[derive(Debug, Default)]
+struct Table {
+    free: Vec<Slot>,
+    in_use: usize,
 }
 
 impl Slots {
-    pub(crate) fn new(adapter: Arc<Adapter>, count: usize, bytes: usize) -> Self {
+    /// At most `count` slots of at most `bytes_max` bytes.
+    pub(crate) fn new(
+        adapter: Arc<Adapter>,
+        (count, bytes_max): (usize, usize),
+        memory: Arc<MemoryLimit>,
+    ) -> Self {
         Self {
-            free: Mutex::new(Free {
-                slots: Vec::new(),
-                more: count,
-            }),
+            table: Mutex::default(),
             adapter,
-            bytes,
+            count,
+            bytes_max,
+            memory,
         }
     }
 
-    /// A free slot; `None` if all are in use.
-    pub(crate) fn take(&self) -> Result<Option<Slot>, VerbsError> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = free.slots.pop() {
-            return Ok(Some(slot));
+    /// A slot of at least `bytes` bytes, or why there is none.
+    pub(crate) fn take(&self, bytes: usize) -> Result<Slot, String> {
+        {
+            let mut table = self.table();
+            if table.in_use >= self.count {
+                let count = self.count;
+                return Err(format!(
+                    "all {count} sessions of the service are in use; try again later"
+                ));
+            }
+            table.in_use += 1;
+            if let Some(slot) = table.smallest(bytes) {
+                return Ok(slot);
+            }
         }
-        if free.more == 0 {
-            return Ok(None);
-        }
-        let slot = Slot::new(&self.adapter, self.bytes)?;
-        free.more -= 1;
-        Ok(Some(slot))
+        // Registration takes long, so the table is free meanwhile.
+        self.create(bytes).inspect_err(|_| {
+            self.table().in_use -= 1;
+        })
+    }
+
+    fn create(&self, bytes: usize) -> Result<Slot, String> {
+        let class = size_class(bytes, self.bytes_max);
+        let taken = loop {
+            if let Some(taken) = self.memory.take(class as u64) {
+                break taken;
+            }
+            // Free slots of other classes make room.
+            let Some(slot) = self.table().free.pop() else {
+                return Err(format!(
+                    "{} of the service's {} bytes for regions are in use, and the session needs {class} more \
+                     (--memory-mib); try again later",
+                    self.memory.used(),
+                    self.memory.max()
+                ));
+            };
+            drop(slot);
+        };
+        Slot::new(&self.adapter, class, taken).map_err(|error| error.to_string())
     }
 
     pub(crate) fn put(&self, slot: Slot) {
-        self.free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .slots
-            .push(slot);
+        let mut table = self.table();
+        table.in_use -= 1;
+        table.free.push(slot);
+        let surplus = match table.free.len() > self.count {
+            true => Some(table.free.swap_remove(0)),
+            false => None,
+        };
+        drop(table);
+        drop(surplus);
     }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// The smallest free slot of at least `bytes` bytes.
+    fn smallest(&mut self, bytes: usize) -> Option<Slot> {
+        let fits = |(_, slot): &(usize, &Slot)| slot.block.len() >= bytes;
+        let free = self.free.iter().enumerate().rev().filter(fits);
+        let (at, _) = free.min_by_key(|(_, slot)| slot.block.len())?;
+        Some(self.free.remove(at))
+    }
+}
+
+fn size_class(bytes: usize, bytes_max: usize) -> usize {
+    let class = bytes.max(SLOT_BYTES_MIN).next_power_of_two();
+    class.min(bytes_max.max(bytes))
 }
 
 /// Queue pairs that transfer all regions of a session in one chain.
@@ -164,4 +225,24 @@ fn connect(adapter: &Arc<Adapter>) -> Result<Mover, VerbsError> {
         limit: TRANSFER_LIMIT,
     };
     Mover::connect(adapter, options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_two_below_the_limit_of_a_session() {
+        const MIB: usize = 1 << 20;
+        for (bytes, class) in [
+            (1, MIB),
+            (MIB, MIB),
+            (MIB + 1, 2 * MIB),
+            (100 * MIB, 128 * MIB),
+            (250 * MIB, 255 * MIB),
+            (255 * MIB, 255 * MIB),
+        ] {
+            assert_eq!(size_class(bytes, 255 * MIB), class);
+        }
+    }
 }

@@ -7,6 +7,7 @@ use naaice::abi::{CommContext, code};
 use naaice::server::{Accepted, Block, Listener, ListenerOptions};
 use naaice::wire::flag;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use xgvmi_daemon::config::port_of;
 
@@ -28,31 +29,39 @@ pub(crate) fn bind(shared: &Shared, address: &str) -> anyhow::Result<Listener> {
         host.trim_matches(['[', ']']),
         port,
         options,
+        Arc::clone(&shared.memory),
     )?)
 }
 
-/// Accepts sessions until the service ends.
+/// Accepts sessions until the service ends. Then all sessions end, and their kernels.
 pub(crate) fn serve(shared: &Arc<Shared>, mut listener: Listener) {
     if let Err(error) = shared.stock.fill(&shared.kernels, PROCESSES_AHEAD) {
         shared.error(&format!("no process for kernels: {error}"));
     }
+    let mut threads = Vec::new();
     while !shared.is_ending() {
+        threads.retain(|thread: &JoinHandle<()>| !thread.is_finished());
         let mut report = |text: String| {
             add(&shared.counters.refused, 1);
             shared.info(&text);
         };
         match listener.accept(LOOK_INTERVAL, &mut report) {
-            Ok(Some(accepted)) => start(shared, accepted),
+            Ok(Some(accepted)) => threads.extend(start(shared, accepted)),
             Ok(None) => {}
             Err(error) => {
-                shared.error(&format!("the RDMA listener has failed: {error}"));
-                return;
+                shared.fail(format!("the RDMA listener has failed: {error}"));
+                break;
             }
         }
     }
+    listener.end_sessions();
+    for thread in threads {
+        // A panic of the thread has been reported by its hook.
+        let _ = thread.join();
+    }
 }
 
-fn start(shared: &Arc<Shared>, accepted: Accepted) {
+fn start(shared: &Arc<Shared>, accepted: Accepted) -> Option<JoinHandle<()>> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().stack_size(STACK);
     let spawned = thread.spawn({
@@ -61,8 +70,10 @@ fn start(shared: &Arc<Shared>, accepted: Accepted) {
             let Accepted { worker, slot } = accepted;
             add(&shared.counters.sessions, 1);
             let mut kernel = None;
-            let caller_gone = worker.watch();
-            let served = worker.serve(true, |context, block, function| {
+            let ended = worker.watch();
+            let caller_gone = || ended() || shared.is_ending();
+            let idle_limit = shared.options.idle_limit;
+            let served = worker.serve(true, idle_limit, |context, block, function| {
                 let call = Call {
                     context,
                     function,
@@ -80,9 +91,9 @@ fn start(shared: &Arc<Shared>, accepted: Accepted) {
             drop(slot);
         }
     });
-    if let Err(error) = spawned {
-        shared.error(&format!("no thread for a session: {error}"));
-    }
+    spawned
+        .inspect_err(|error| shared.error(&format!("no thread for a session: {error}")))
+        .ok()
 }
 
 /// A call of a session.
@@ -141,7 +152,8 @@ fn run_in_process(
         }
         Err(Stopped::CallerGone) => {
             add(&shared.counters.kernels_killed, 1);
-            code::KERNEL_CRASHED
+            // Nobody receives the code, unless the service ends.
+            code::SOCKET_UNAVAIL
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+pub use xgvmi_pool::mlx5::steps::Rights;
 use xgvmi_pool::mlx5::steps::{Key, Registration, Span, Steps};
 use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Lib, Mlx5Options};
 use xgvmi_pool::{
@@ -121,14 +122,15 @@ impl HostKeys {
     /// The memory stays mapped as long as the result lives.
     pub unsafe fn hold(&'static self, kind: KeyKind, addr: VirtAddr, len: usize) -> Result<Held> {
         // SAFETY: the caller's promise.
-        let (region, registration) = unsafe { self.register(addr, len) }?;
+        let (region, registration) = unsafe { self.register(addr, len, Rights::ReadWrite) }?;
         match kind {
             KeyKind::Own => self.create_key(registration),
             KeyKind::Pooled => Ok(Held::pooled(self.export(region)?, registration)),
         }
     }
 
-    /// As [`HostKeys::hold`] for several ranges of bytes. All binds are one chain of requests.
+    /// As [`HostKeys::hold`] for several ranges of bytes, each with the rights of the DPU. All binds are one chain of
+    /// requests.
     ///
     /// # Errors
     /// As [`HostKeys::hold`]. No range is held then.
@@ -138,12 +140,12 @@ impl HostKeys {
     pub unsafe fn hold_all(
         &'static self,
         kind: KeyKind,
-        ranges: impl IntoIterator<Item = (VirtAddr, usize)>,
+        ranges: impl IntoIterator<Item = (VirtAddr, usize, Rights)>,
     ) -> Result<Vec<Held>> {
         let mut registered = Vec::new();
-        for (addr, len) in ranges {
+        for (addr, len, rights) in ranges {
             // SAFETY: the caller's promise.
-            registered.push(unsafe { self.register(addr, len) }?);
+            registered.push(unsafe { self.register(addr, len, rights) }?);
         }
         if kind == KeyKind::Own {
             let registrations = registered.into_iter();
@@ -170,10 +172,11 @@ impl HostKeys {
         &'static self,
         addr: VirtAddr,
         len: usize,
+        rights: Rights,
     ) -> Result<(Region, Registration<'static>)> {
         // SAFETY: the caller's promise.
         let span = unsafe { Span::from_raw(addr, len) };
-        let registration = self.steps.register(span)?;
+        let registration = self.steps.register_with(span, rights)?;
         let region = Region::new(addr, len as u64, registration.lkey())?;
         Ok((region, registration))
     }
@@ -197,10 +200,7 @@ impl HostKeys {
             unsafe { &*std::ptr::from_ref(&*registration) };
         let key = self.steps.create_ksm(behind)?;
         self.steps.allow(&key, &self.access_key)?;
-        Ok(Held(Holding::Own {
-            key,
-            _registration: registration,
-        }))
+        Ok(Held(Holding::Own { key, registration }))
     }
 }
 
@@ -214,21 +214,66 @@ enum Holding {
     /// A key of the pool, which its drop releases.
     Pooled {
         export: Export<Mlx5Device>,
-        _registration: Registration<'static>,
+        registration: Registration<'static>,
     },
     /// A key of its own, which its drop destroys.
     Own {
         key: Key<'static>,
-        _registration: Box<Registration<'static>>,
+        registration: Box<Registration<'static>>,
     },
+}
+
+/// A registration without a key: nobody has access through it. The memory may be unmapped; the system keeps its pages
+/// until the drop.
+#[derive(Debug)]
+pub struct Unkeyed {
+    _registration: Box<Registration<'static>>,
+    len: usize,
+}
+
+impl Unkeyed {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
 }
 
 impl Held {
     fn pooled(export: Export<Mlx5Device>, registration: Registration<'static>) -> Self {
         Self(Holding::Pooled {
             export,
-            _registration: registration,
+            registration,
         })
+    }
+
+    /// Ends the access of the DPU. The registration, whose end takes longer, remains.
+    #[must_use]
+    pub fn end_access(self) -> Unkeyed {
+        let registration = match self.0 {
+            Holding::Pooled {
+                export,
+                registration,
+            } => {
+                drop(export);
+                Box::new(registration)
+            }
+            Holding::Own { key, registration } => {
+                drop(key);
+                registration
+            }
+        };
+        let len = registration.span().len();
+        Unkeyed {
+            _registration: registration,
+            len,
+        }
     }
 
     /// The key that the DPU makes an alias of.

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | host | [`HostKeys`] | registers memory and exports it, by a pooled key or by a key of its own |
 //! | host | [`Held`] | one exported range; its drop ends the access of the DPU |
+//! | host | [`Unkeyed`] | the registration of a range whose access has ended |
 //! | host | [`PerProcess`] | one adapter for all sessions of a process |
 //! | DPU | [`Adapter`] | open function with the device for [`xgvmi_pool::DpuHooks`] |
 //! | DPU | [`Registered`], [`Buffer`] | memory of the DPU that the adapter may read and write |
@@ -49,7 +50,7 @@ pub use adapter::Adapter;
 pub use direction::Direction;
 pub use engine::{Engine, EngineOptions, Transport};
 pub use error::{Forked, VerbsError};
-pub use host::{Held, HostKeys, HostOptions, KeyKind};
+pub use host::{Held, HostKeys, HostOptions, KeyKind, Rights, Unkeyed};
 pub use memory::{Buffer, Registered};
 pub use mover::{Mover, MoverOptions, Piece};
 pub use process::PerProcess;

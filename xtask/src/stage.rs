@@ -27,7 +27,12 @@ pub(crate) const STORAGE_EXAMPLES: [&str; 3] = ["target.toml", "export.toml", "s
 /// File name of the library for calls to accelerators.
 pub(crate) const ACCELERATOR_LIBRARY: &str = "libnaaice.so";
 /// Its headers, in `include/naaice`.
-pub(crate) const ACCELERATOR_HEADERS: [&str; 3] = ["naaice.h", "naaice_ap2.h", "naaice_swnaa.h"];
+pub(crate) const ACCELERATOR_HEADERS: [&str; 4] = [
+    "naaice.h",
+    "naaice_ap2.h",
+    "naaice_ap2_cpp.h",
+    "naaice_swnaa.h",
+];
 /// Its CMake package.
 pub(crate) const ACCELERATOR_CMAKE: [&str; 2] =
     ["naaice-config.cmake", "naaice-config-version.cmake"];

@@ -394,6 +394,8 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
                 "xgvmi-pool",
                 "-p",
                 "xgvmi-blk",
+                "-p",
+                "naaice",
                 "--examples",
             ]),
         )?

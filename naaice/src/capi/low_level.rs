@@ -31,7 +31,7 @@ unsafe fn step(
     body: impl FnOnce(&mut Endpoint) -> Result<()>,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    call(name, || body(unsafe { session(comm_ctx) }?))
+    call(name, || body(&mut *unsafe { session(comm_ctx) }?))
 }
 
 /// # Safety
@@ -67,17 +67,50 @@ pub unsafe extern "C" fn naaice_init_communication_context(
     remote_address: *const c_char,
     remote_cm_port: u16,
 ) -> c_int {
+    let regions = Regions {
+        sizes: param_sizes,
+        params,
+        count: params_amount,
+        internal_count: internal_mr_amount,
+        internal_sizes: internal_mr_sizes,
+    };
+    let peer = (local_address, remote_address, remote_cm_port);
+    // SAFETY: the caller's promise.
+    unsafe { open(comm_ctx, addr_offset, &regions, fncode, peer, |_| Ok(())) }
+}
+
+/// Regions of a C program.
+pub(super) struct Regions {
+    pub(super) sizes: *const usize,
+    pub(super) params: *const *mut c_char,
+    pub(super) count: c_uint,
+    pub(super) internal_count: c_uint,
+    pub(super) internal_sizes: *const usize,
+}
+
+/// Creates a session. `finish` completes it before the program gets it.
+///
+/// # Safety
+/// As for [`naaice_init_communication_context`].
+pub(super) unsafe fn open(
+    comm_ctx: *mut *mut CommContext,
+    addr_offset: u64,
+    regions: &Regions,
+    fncode: u8,
+    (local_address, remote_address, remote_cm_port): (*const c_char, *const c_char, u16),
+    finish: impl FnOnce(&mut Endpoint) -> Result<()>,
+) -> c_int {
     call("naaice_init_communication_context", || {
         not_null(comm_ctx, "comm_ctx")?;
         not_null(remote_address, "remote_address")?;
         let function = plan::check_function(u32::from(fncode))?;
-        let (count, internal) = (params_amount as usize, internal_mr_amount as usize);
+        let (count, internal) = (regions.count as usize, regions.internal_count as usize);
         // SAFETY: the caller's promise.
-        let sizes = unsafe { array(param_sizes, count, "param_sizes") }?;
+        let sizes = unsafe { array(regions.sizes, count, "param_sizes") }?;
         // SAFETY: the caller's promise.
-        let addresses = unsafe { array(params, count, "params") }?;
+        let addresses = unsafe { array(regions.params, count, "params") }?;
         // SAFETY: the caller's promise.
-        let internal = unsafe { array(internal_mr_sizes, internal, "internal_mr_sizes") }?;
+        let internal = unsafe { array(regions.internal_sizes, internal, "internal_mr_sizes") }?;
         // SAFETY: the caller's promise.
         let local = unsafe { text(local_address, "local_address") }?;
         // SAFETY: the caller's promise.
@@ -93,7 +126,8 @@ pub unsafe extern "C" fn naaice_init_communication_context(
             .map(|(addr, size)| (*addr as u64, *size as u64))
             .collect();
         let internal: Vec<u64> = internal.iter().map(|size| *size as u64).collect();
-        let endpoint = Endpoint::open_host(target, function, &regions, &internal, addr_offset)?;
+        let mut endpoint = Endpoint::open_host(target, function, &regions, &internal, addr_offset)?;
+        finish(&mut endpoint)?;
         let published = publish(endpoint);
         // SAFETY: the caller's promise.
         unsafe { comm_ctx.write(published) };
@@ -351,7 +385,7 @@ pub unsafe extern "C" fn naaice_set_parameter_mrs(
     }
 }
 
-fn check_naa(addresses: &[u64]) -> Result<()> {
+pub(super) fn check_naa(addresses: &[u64]) -> Result<()> {
     match addresses.iter().any(|address| *address > NAA_ADDRESS_MAX) {
         true => Err(ArgumentError::NaaAddress.into()),
         false => Ok(()),
@@ -760,25 +794,4 @@ pub unsafe extern "C" fn naaice_disconnect_and_cleanup(comm_ctx: *mut CommContex
     call("naaice_disconnect_and_cleanup", || {
         take_back(comm_ctx).map(drop)
     })
-}
-
-/// `get_state_str`: name of a state.
-#[unsafe(no_mangle)]
-pub extern "C" fn get_state_str(state: c_int) -> *const c_char {
-    let name = match State::from_number(state) {
-        Some(State::Init) => c"NAAICE_INIT",
-        Some(State::Ready) => c"NAAICE_READY",
-        Some(State::Connected) => c"NAAICE_CONNECTED",
-        Some(State::Disconnected) => c"NAAICE_DISCONNECTED",
-        Some(State::AnnouncementSending) => c"NAAICE_MRSP_SENDING",
-        Some(State::AnnouncementReceiving) => c"NAAICE_MRSP_RECEIVING",
-        Some(State::Announced) => c"NAAICE_MRSP_DONE",
-        Some(State::DataSending) => c"NAAICE_DATA_SENDING",
-        Some(State::Calculating) => c"NAAICE_CALCULATING",
-        Some(State::DataReceiving) => c"NAAICE_DATA_RECEIVING",
-        Some(State::Finished) => c"NAAICE_FINISHED",
-        Some(State::Error) => c"NAAICE_ERROR",
-        None => c"unknown state",
-    };
-    name.as_ptr()
 }

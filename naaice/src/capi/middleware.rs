@@ -1,6 +1,6 @@
 //! `naaice_ap2.h`: sessions in five calls.
 
-use super::{array, call, not_null, publish, session, take_back};
+use super::{Borrowed, array, call, not_null, publish, session, take_back};
 use crate::abi::{NaaHandle, NaaParam, NaaStatus, code};
 use crate::endpoint::Endpoint;
 use crate::error::{ArgumentError, NaaError, Result};
@@ -28,6 +28,29 @@ pub unsafe extern "C" fn naa_create(
     output_amount: c_uint,
     handle: *mut NaaHandle,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        create(
+            function_code,
+            (input_params, input_amount),
+            (output_params, output_amount),
+            handle,
+            false,
+        )
+    }
+}
+
+/// Creates a session for a program with interface 1 or 2.
+///
+/// # Safety
+/// As for [`naa_create`].
+pub(super) unsafe fn create(
+    function_code: u32,
+    (input_params, input_amount): (*const NaaParam, c_uint),
+    (output_params, output_amount): (*const NaaParam, c_uint),
+    handle: *mut NaaHandle,
+    is_newer: bool,
+) -> c_int {
     call("naa_create", || {
         not_null(handle, "handle")?;
         let empty = NaaHandle {
@@ -47,6 +70,9 @@ pub unsafe extern "C" fn naa_create(
         let mut endpoint = unsafe { session::create(function_code, &inputs, &outputs, &entries) }?;
         if let Some(limit) = call_limit()? {
             endpoint.public.timeout = limit.as_secs_f64();
+        }
+        if is_newer {
+            endpoint.use_newer();
         }
         let comm_ctx = publish(endpoint);
         // SAFETY: the caller's promise.
@@ -94,7 +120,7 @@ fn call_limit() -> Result<Option<Duration>> {
 ///
 /// # Safety
 /// `handle` is null or readable, and no other thread uses the session.
-unsafe fn of<'a>(handle: *mut NaaHandle) -> Result<&'a mut Endpoint> {
+unsafe fn of<'a>(handle: *mut NaaHandle) -> Result<Borrowed<'a>> {
     not_null(handle, "handle")?;
     // SAFETY: the caller's promise.
     unsafe { session((*handle).comm_ctx) }
@@ -106,8 +132,11 @@ unsafe fn of<'a>(handle: *mut NaaHandle) -> Result<&'a mut Endpoint> {
 /// `handle` is from `naa_create`, and no other thread uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn naa_invoke(handle: *mut NaaHandle) -> c_int {
-    // SAFETY: the caller's promise.
-    call("naa_invoke", || session::invoke(unsafe { of(handle) }?))
+    call("naa_invoke", || {
+        // SAFETY: the caller's promise.
+        let mut endpoint = unsafe { of(handle) }?;
+        session::invoke(&mut endpoint)
+    })
 }
 
 /// `naa_test`: tells whether the call has ended. Never waits.
@@ -124,10 +153,10 @@ pub unsafe extern "C" fn naa_test(
         not_null(flag, "flag")?;
         not_null(status, "status")?;
         // SAFETY: the caller's promise.
-        let endpoint = unsafe { of(handle) }?;
-        let outcome = session::test(endpoint);
+        let mut endpoint = unsafe { of(handle) }?;
+        let outcome = session::test(&mut endpoint);
         // SAFETY: the caller's promise.
-        unsafe { status.write(status_of(endpoint, outcome.as_ref().err())) };
+        unsafe { status.write(status_of(&endpoint, outcome.as_ref().err())) };
         // After an error the call has ended as well: a loop on the flag ends.
         let ended = !matches!(outcome, Ok(None));
         // SAFETY: the caller's promise.
@@ -145,25 +174,26 @@ pub unsafe extern "C" fn naa_wait(handle: *mut NaaHandle, status: *mut NaaStatus
     call("naa_wait", || {
         not_null(status, "status")?;
         // SAFETY: the caller's promise.
-        let endpoint = unsafe { of(handle) }?;
-        let outcome: Result<Outcome> = session::wait(endpoint);
+        let mut endpoint = unsafe { of(handle) }?;
+        let outcome: Result<Outcome> = session::wait(&mut endpoint);
         // SAFETY: the caller's promise.
-        unsafe { status.write(status_of(endpoint, outcome.as_ref().err())) };
+        unsafe { status.write(status_of(&endpoint, outcome.as_ref().err())) };
         outcome.map(|_| ())
     })
 }
 
 fn status_of(endpoint: &Endpoint, error: Option<&NaaError>) -> NaaStatus {
     let unavailable = match error {
-        Some(NaaError::State { .. }) | None => endpoint.public.naa_returncode,
-        Some(_) => code::SOCKET_UNAVAIL,
+        Some(NaaError::State { .. }) | None if endpoint.is_newer() => endpoint.answer,
+        Some(NaaError::State { .. }) | None => u32::from(endpoint.public.naa_returncode),
+        Some(_) => u32::from(code::SOCKET_UNAVAIL),
     };
     NaaStatus {
         state: match error {
             Some(_) => State::Error as c_int,
             None => endpoint.state() as c_int,
         },
-        naa_error: c_uint::from(unavailable),
+        naa_error: unavailable,
         bytes_received: u64::from(endpoint.public.bytes_received),
     }
 }

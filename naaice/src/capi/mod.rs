@@ -3,16 +3,19 @@
 
 pub mod low_level;
 pub mod middleware;
+pub mod newer;
 pub mod swnaa;
 pub mod swnaa_steps;
 
 use crate::abi::CommContext;
 use crate::endpoint::Endpoint;
 use crate::error::{ArgumentError, NaaError, Result};
+use crate::machine::State;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::io::Write as _;
+use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock};
 
@@ -23,8 +26,17 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// Sessions that C programs hold.
-static LIVE: RwLock<Option<HashSet<usize>>> = RwLock::new(None);
+/// Sessions that C programs hold: addresses of their structures and of their endpoints.
+static LIVE: RwLock<Option<HashMap<usize, Address>>> = RwLock::new(None);
+
+/// Address of an endpoint that was given to a C program.
+#[derive(Clone, Copy)]
+struct Address(*mut Endpoint);
+
+// SAFETY: an address; who uses the endpoint behind it promises that no other thread does.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
 
 /// Runs the body of a function. Returns 0, or -1 and records the error.
 fn call(name: &'static str, body: impl FnOnce() -> Result<()>) -> c_int {
@@ -58,41 +70,94 @@ pub extern "C" fn naaice_last_error() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
+/// `get_state_str`: name of a state.
+#[unsafe(no_mangle)]
+pub extern "C" fn get_state_str(state: c_int) -> *const c_char {
+    let name = match State::from_number(state) {
+        Some(State::Init) => c"NAAICE_INIT",
+        Some(State::Ready) => c"NAAICE_READY",
+        Some(State::Connected) => c"NAAICE_CONNECTED",
+        Some(State::Disconnected) => c"NAAICE_DISCONNECTED",
+        Some(State::AnnouncementSending) => c"NAAICE_MRSP_SENDING",
+        Some(State::AnnouncementReceiving) => c"NAAICE_MRSP_RECEIVING",
+        Some(State::Announced) => c"NAAICE_MRSP_DONE",
+        Some(State::DataSending) => c"NAAICE_DATA_SENDING",
+        Some(State::Calculating) => c"NAAICE_CALCULATING",
+        Some(State::DataReceiving) => c"NAAICE_DATA_RECEIVING",
+        Some(State::Finished) => c"NAAICE_FINISHED",
+        Some(State::Error) => c"NAAICE_ERROR",
+        None => c"unknown state",
+    };
+    name.as_ptr()
+}
+
 /// Gives a session to a C program.
 fn publish(endpoint: Box<Endpoint>) -> *mut CommContext {
-    let pointer = Box::into_raw(endpoint);
+    let endpoint = Box::into_raw(endpoint);
+    // SAFETY: nobody else has it yet.
+    let shown = unsafe { (*endpoint).shown() };
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-    live.get_or_insert_default().insert(pointer.addr());
-    pointer.cast()
+    live.get_or_insert_default()
+        .insert(shown.addr(), Address(endpoint));
+    shown
+}
+
+/// A session during a call. At the end the program's structure shows what the call has changed.
+struct Borrowed<'a>(&'a mut Endpoint);
+
+impl Deref for Borrowed<'_> {
+    type Target = Endpoint;
+
+    fn deref(&self) -> &Endpoint {
+        self.0
+    }
+}
+
+impl DerefMut for Borrowed<'_> {
+    fn deref_mut(&mut self) -> &mut Endpoint {
+        self.0
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        self.0.show_newer();
+    }
 }
 
 /// The session behind a C program's pointer.
 ///
 /// # Safety
 /// No other thread uses the session during the call.
-unsafe fn session<'a>(pointer: *mut CommContext) -> Result<&'a mut Endpoint> {
-    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
-    check_live(live.as_ref(), pointer)?;
+unsafe fn session<'a>(pointer: *mut CommContext) -> Result<Borrowed<'a>> {
+    let Address(endpoint) = endpoint_of(pointer)?;
     // SAFETY: the pointer came from `publish` and has not been taken back; the caller excludes other users.
-    let endpoint = unsafe { &mut *pointer.cast::<Endpoint>() };
+    let endpoint = unsafe { &mut *endpoint };
     endpoint.check_process()?;
-    Ok(endpoint)
+    endpoint.read_newer();
+    Ok(Borrowed(endpoint))
+}
+
+/// The endpoint behind a C program's pointer.
+fn endpoint_of(pointer: *mut CommContext) -> Result<Address> {
+    let live = LIVE.read().unwrap_or_else(PoisonError::into_inner);
+    find_live(live.as_ref(), pointer)
 }
 
 /// Takes a session back from a C program.
 fn take_back(pointer: *mut CommContext) -> Result<Box<Endpoint>> {
     let mut live = LIVE.write().unwrap_or_else(PoisonError::into_inner);
-    check_live(live.as_ref(), pointer)?;
+    let Address(endpoint) = find_live(live.as_ref(), pointer)?;
     // SAFETY: the session is live, and this field does not change after its creation.
-    unsafe { &*pointer.cast::<Endpoint>() }.check_process()?;
+    unsafe { &*endpoint }.check_process()?;
     if let Some(live) = live.as_mut() {
         live.remove(&pointer.addr());
     }
     // SAFETY: the pointer came from `publish`, and it was removed from the table: this is its only way back.
-    Ok(unsafe { Box::from_raw(pointer.cast()) })
+    Ok(unsafe { Box::from_raw(endpoint) })
 }
 
-fn check_live(live: Option<&HashSet<usize>>, pointer: *mut CommContext) -> Result<()> {
+fn find_live(live: Option<&HashMap<usize, Address>>, pointer: *mut CommContext) -> Result<Address> {
     if pointer.is_null() {
         return Err(NaaError::State {
             call: "use of a session",
@@ -100,9 +165,9 @@ fn check_live(live: Option<&HashSet<usize>>, pointer: *mut CommContext) -> Resul
             rule: "the pointer is NULL: create the session first, and do not use it after its end",
         });
     }
-    match live {
-        Some(live) if live.contains(&pointer.addr()) => Ok(()),
-        _ => Err(NaaError::State {
+    match live.and_then(|live| live.get(&pointer.addr())) {
+        Some(endpoint) => Ok(*endpoint),
+        None => Err(NaaError::State {
             call: "use of a session",
             state: "no session",
             rule: "the pointer is no live session: it has ended, or it is no session's",

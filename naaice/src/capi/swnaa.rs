@@ -2,7 +2,7 @@
 
 use super::low_level::POLL_LIMIT;
 use super::swnaa_steps::step;
-use super::{call, not_null, publish, session, take_back};
+use super::{Address, call, endpoint_of, not_null, publish, session, take_back};
 use crate::abi::{
     CONNECTIONS_MAX, CommContext, ConnectionManagement, MatchFunctionCode, ServerContext,
     WorkerArgs, code,
@@ -11,22 +11,21 @@ use crate::endpoint::{ANNOUNCE_LIMIT, Ended, Endpoint, Role, wait_readable};
 use crate::error::{ArgumentError, NaaError, Result};
 use crate::kernels;
 use crate::machine::{Naa, State};
-use crate::server::{Step, accept_request};
+use crate::server::{BACKLOG, MemoryLimit, Step, accept_request};
 use crate::verbs::{self, Event, EventChannel, EventKind, Id};
 use rdmacm_sys::{rdma_cm_event, rdma_cm_id};
 use std::ffi::{c_int, c_void};
-use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-
-/// Connection requests that may wait, as in the original.
-const BACKLOG: c_int = 10;
 
 /// Environment variable: maximum number of bytes that a session's regions take.
 const BYTES_MAX: &str = "NAAICE_SESSION_BYTES_MAX";
 /// Its default: 16 GiB.
 const BYTES_MAX_DEFAULT: u64 = 16 << 30;
+/// Environment variable: maximum number of bytes that the regions of all sessions take. The default is half of the
+/// machine's memory.
+const ALL_BYTES_MAX: &str = "NAAICE_BYTES_MAX";
 
 /// Interval at which a session's thread looks whether its connection has ended, in addition to its events.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
@@ -40,6 +39,11 @@ std::arch::global_asm!(
     "naaice_program_kernels:",
     "mov rax, qword ptr [rip + match_function_code@GOTPCREL]",
     "ret",
+    ".weak match_function_code_2",
+    ".type naaice_program_kernels_2, @function",
+    "naaice_program_kernels_2:",
+    "mov rax, qword ptr [rip + match_function_code_2@GOTPCREL]",
+    "ret",
 );
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(
@@ -49,10 +53,25 @@ std::arch::global_asm!(
     "adrp x0, :got:match_function_code",
     "ldr x0, [x0, :got_lo12:match_function_code]",
     "ret",
+    ".weak match_function_code_2",
+    ".type naaice_program_kernels_2, @function",
+    "naaice_program_kernels_2:",
+    "adrp x0, :got:match_function_code_2",
+    "ldr x0, [x0, :got_lo12:match_function_code_2]",
+    "ret",
 );
 
 unsafe extern "C" {
     safe fn naaice_program_kernels() -> Option<MatchFunctionCode>;
+    safe fn naaice_program_kernels_2() -> Option<MatchFunctionCode>;
+}
+
+/// A server, followed by what belongs to it.
+#[repr(C)]
+struct Server {
+    public: ServerContext,
+    /// Its program has interface 2.
+    is_newer: bool,
 }
 
 /// A mutex of the C structure, locked.
@@ -92,19 +111,35 @@ pub unsafe extern "C" fn naaice_swnaa_init_master(
     ctx: *mut *mut ServerContext,
     local_cm_port: u16,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { init_master(ctx, local_cm_port, false) }
+}
+
+/// Listens for a program with interface 1 or 2.
+///
+/// # Safety
+/// As for [`naaice_swnaa_init_master`].
+pub(super) unsafe fn init_master(
+    ctx: *mut *mut ServerContext,
+    local_cm_port: u16,
+    is_newer: bool,
+) -> c_int {
     call("naaice_swnaa_init_master", || {
         not_null(ctx, "ctx")?;
         let lib = verbs::lib()?;
-        let channel = EventChannel::create(lib)?;
-        let id = Id::create(lib, &channel)?;
         let any = verbs::resolve("0.0.0.0", local_cm_port, None)?;
-        id.bind_and_listen(&any, BACKLOG)?;
-        let server = allocate::<ServerContext>()?.as_ptr();
+        let channel = Arc::new(EventChannel::create(lib)?);
+        let (id, _) = Id::listen(lib, &channel, &any, BACKLOG)?;
+        drop(channel);
+        let server = allocate::<Server>()?.as_ptr();
         let slots = allocate::<ConnectionManagement>()?.as_ptr();
         let master = allocate::<CommContext>()?.as_ptr();
+        let (id, channel) = id.into_raw();
         // SAFETY: all three were just allocated and zeroed; the program owns them, and destroys identifier and channel
         // as the original's server does.
         unsafe {
+            (*server).is_newer = is_newer;
+            let server = server.cast::<ServerContext>();
             (*server).lock = libc::PTHREAD_MUTEX_INITIALIZER;
             (*server).con_mng = slots;
             (*server).master = master;
@@ -112,8 +147,8 @@ pub unsafe extern "C" fn naaice_swnaa_init_master(
                 (*slots).connections[slot] = u8::try_from(slot).expect("a small constant");
             }
             (*slots).top = c_int::try_from(CONNECTIONS_MAX).expect("a small constant");
-            (*master).id = ManuallyDrop::new(id).as_ptr();
-            (*master).ev_channel = ManuallyDrop::new(channel).as_ptr();
+            (*master).id = id;
+            (*master).ev_channel = channel;
             ctx.write(server);
         }
         Ok(())
@@ -163,11 +198,11 @@ unsafe fn find(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Option<(u8, Arc<
         if worker.is_null() {
             continue;
         }
-        // SAFETY: a session of the table is live; these two fields do not change after its creation.
-        let (found, mark) = unsafe {
-            let endpoint = worker.cast::<Endpoint>();
-            ((*worker).id, Arc::clone(&(*endpoint).ended))
+        let Ok(Address(endpoint)) = endpoint_of(worker) else {
+            continue;
         };
+        // SAFETY: a session of the table is live; these two fields do not change after its creation.
+        let (found, mark) = unsafe { ((*endpoint).public.id, Arc::clone(&(*endpoint).ended)) };
         if found == id {
             return u8::try_from(slot).ok().map(|slot| (slot, mark));
         }
@@ -225,12 +260,15 @@ unsafe fn handle_event(ctx: *mut ServerContext, event: &Event) -> Result<()> {
             None => Ok(()),
         },
         EventKind::AddressResolved | EventKind::RouteResolved | EventKind::Closed => Ok(()),
-        EventKind::Rejected(_) | EventKind::Disconnected | EventKind::Failed => {
+        EventKind::Rejected(_)
+        | EventKind::Disconnected
+        | EventKind::DeviceRemoved
+        | EventKind::Failed => {
             // SAFETY: the caller's promise.
             let Some((slot, mark)) = (unsafe { find(ctx, event.id) }) else {
                 return Ok(());
             };
-            mark.set(State::Finished, event.id);
+            mark.set(State::Finished);
             // SAFETY: the caller's promise.
             if unsafe { (*ctx).worker_threads[usize::from(slot)] } == 0 {
                 // The connection failed before its session had a thread.
@@ -248,8 +286,8 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
     let Some(id) = NonNull::new(id) else {
         return Ok(());
     };
-    // SAFETY: the caller's promise.
-    let id = unsafe { Id::adopt(verbs::lib()?, id) };
+    // SAFETY: the caller's promise; the program destroys the channel after its sessions.
+    let id = unsafe { Id::adopt(verbs::lib()?, id, None) };
     // SAFETY: the caller's promise.
     let Some(slot) = (unsafe { take_slot(ctx) }) else {
         let text = format!(
@@ -261,9 +299,13 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
             reason: format!("refused a host: {text}"),
         });
     };
-    match accept_request(id, "the host".to_owned(), bytes_max()) {
+    match accept_request(id, "the host".to_owned(), bytes_max(), memory()) {
         Ok(mut endpoint) => {
             endpoint.public.connection_id = slot;
+            // SAFETY: the caller's promise: the server is from `init_master`.
+            if unsafe { (*ctx.cast::<Server>()).is_newer } {
+                endpoint.use_newer();
+            }
             let worker = publish(endpoint);
             // SAFETY: the caller's promise.
             let _locked = unsafe { Locked::of(ctx) };
@@ -282,10 +324,21 @@ unsafe fn request(ctx: *mut ServerContext, id: *mut rdma_cm_id) -> Result<()> {
     }
 }
 
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 fn bytes_max() -> u64 {
-    let text = std::env::var(BYTES_MAX).ok();
-    text.and_then(|text| text.parse().ok())
-        .unwrap_or(BYTES_MAX_DEFAULT)
+    number(BYTES_MAX).unwrap_or(BYTES_MAX_DEFAULT)
+}
+
+/// The limit of all sessions of this process.
+fn memory() -> Arc<MemoryLimit> {
+    static MEMORY: OnceLock<Arc<MemoryLimit>> = OnceLock::new();
+    let limit = MEMORY.get_or_init(|| {
+        MemoryLimit::new(number(ALL_BYTES_MAX).unwrap_or_else(MemoryLimit::half_of_machine))
+    });
+    Arc::clone(limit)
 }
 
 /// Starts the session's thread.
@@ -355,14 +408,14 @@ pub unsafe extern "C" fn worker_procedure(args: *mut c_void) -> *mut c_void {
     unsafe { libc::pthread_detach(libc::pthread_self()) };
     call("worker_procedure", || {
         // SAFETY: the caller's promise: only this thread serves the session.
-        let endpoint = unsafe { session((*ctx).worker[usize::from(worker_id)]) }?;
-        announce(endpoint)?;
+        let mut endpoint = unsafe { session((*ctx).worker[usize::from(worker_id)]) }?;
+        announce(&mut endpoint)?;
         loop {
-            receive(endpoint)?;
+            receive(&mut endpoint)?;
             if endpoint.state() != State::Calculating {
                 return Ok(());
             }
-            let code = run(endpoint);
+            let code = run(&mut endpoint);
             endpoint.answer(code)?;
         }
     });
@@ -403,13 +456,17 @@ pub(super) fn receive(endpoint: &mut Endpoint) -> Result<()> {
 
 /// Runs the program's kernel for the session's function code.
 fn run(endpoint: &mut Endpoint) -> u8 {
-    let Some(ask) = naaice_program_kernels() else {
+    let ask = match endpoint.is_newer() {
+        true => naaice_program_kernels_2(),
+        false => naaice_program_kernels(),
+    };
+    let Some(ask) = ask else {
         return code::UNKNOWN_FUNCTION;
     };
     // SAFETY: the program's function has the documented contract.
     let kernel = unsafe { kernels::find(ask, endpoint.public.fncode) };
     // SAFETY: the regions are mapped until the session ends.
-    unsafe { kernels::run(kernel, &mut endpoint.public) }
+    unsafe { endpoint.run_kernel(kernel) }
 }
 
 /// `naaice_swnaa_init_worker`: a session without connection, in this slot.
@@ -420,6 +477,17 @@ fn run(endpoint: &mut Endpoint) -> u8 {
 pub unsafe extern "C" fn naaice_swnaa_init_worker(
     ctx: *mut *mut ServerContext,
     worker_id: u8,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { init_worker(ctx, worker_id, false) }
+}
+
+/// # Safety
+/// As for [`naaice_swnaa_init_worker`].
+pub(super) unsafe fn init_worker(
+    ctx: *mut *mut ServerContext,
+    worker_id: u8,
+    is_newer: bool,
 ) -> c_int {
     call("naaice_swnaa_init_worker", || {
         not_null(ctx, "ctx")?;
@@ -436,6 +504,9 @@ pub unsafe extern "C" fn naaice_swnaa_init_worker(
         }
         let mut endpoint = Endpoint::new(Role::Naa(Naa::new()), "the host".to_owned());
         endpoint.public.connection_id = worker_id;
+        if is_newer {
+            endpoint.use_newer();
+        }
         // SAFETY: the caller's promise.
         unsafe { (*server).worker[index] = publish(endpoint) };
         Ok(())
@@ -450,9 +521,19 @@ pub unsafe extern "C" fn naaice_swnaa_init_worker(
 pub unsafe extern "C" fn naaice_swnaa_init_communication_context(
     comm_ctx: *mut *mut CommContext,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { init_session(comm_ctx, false) }
+}
+
+/// # Safety
+/// As for [`naaice_swnaa_init_communication_context`].
+pub(super) unsafe fn init_session(comm_ctx: *mut *mut CommContext, is_newer: bool) -> c_int {
     call("naaice_swnaa_init_communication_context", || {
         not_null(comm_ctx, "comm_ctx")?;
-        let endpoint = Endpoint::new(Role::Naa(Naa::new()), "the host".to_owned());
+        let mut endpoint = Endpoint::new(Role::Naa(Naa::new()), "the host".to_owned());
+        if is_newer {
+            endpoint.use_newer();
+        }
         // SAFETY: the caller's promise.
         unsafe { comm_ctx.write(publish(endpoint)) };
         Ok(())
@@ -548,7 +629,9 @@ pub unsafe extern "C" fn naaice_swnaa_handle_error(
     unsafe {
         step("naaice_swnaa_handle_error", comm_ctx, |endpoint| {
             not_null(ev, "ev")?;
-            endpoint.ended.set(State::Finished, (*ev).id);
+            if (*ev).id == endpoint.public.id {
+                endpoint.ended.set(State::Finished);
+            }
             Ok(())
         })
     }

@@ -21,7 +21,7 @@ pub(super) unsafe fn step(
     body: impl FnOnce(&mut Endpoint) -> Result<()>,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    call(name, || body(unsafe { session(comm_ctx) }?))
+    call(name, || body(&mut *unsafe { session(comm_ctx) }?))
 }
 
 /// `naaice_swnaa_init_mrsp`: posts the receive of the host's announcement. A session of this library has it already.

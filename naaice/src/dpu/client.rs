@@ -2,7 +2,7 @@
 //! session costs no connection.
 
 use super::frames::{FRAMES, HostFrame, KeyedRegion, SECRET_CONTEXT, ServiceFrame};
-use super::host::{Held, Host, Way, keys};
+use super::host::{Held, Host, Unkeyed, Way, keys};
 use crate::endpoint::{ANNOUNCE_LIMIT, CONNECT_LIMIT, Endpoint, Remote, Role};
 use crate::error::{NaaError, Result};
 use crate::machine::{self, State};
@@ -44,9 +44,9 @@ pub(crate) unsafe fn create(
     let way = Way::from_env()?;
     let peer = claim.entry().peer();
     let host = Host::get()?;
-    let mut connection = match idle(&peer, way) {
-        Some(connection) => connection,
-        None => connect(host, &peer, way)?,
+    let (mut connection, was_idle) = match idle(&peer, way) {
+        Some(connection) => (connection, true),
+        None => (connect(host, &peer, way)?, false),
     };
     let bytes: u64 = regions.iter().map(|region| u64::from(region.size)).sum();
     if bytes > connection.bytes_max {
@@ -57,14 +57,13 @@ pub(crate) unsafe fn create(
         keep(connection);
         return Err(NaaError::Refused { peer, reason });
     }
-    // SAFETY: the caller's promise; the session ends before the regions.
-    let held = unsafe { host.hold(way, regions) }?;
+    let (inputs, later): (Vec<Region>, Vec<Region>) = regions.iter().partition(|r| r.input);
+    // The keys follow: the service prepares the session while this process registers the inputs.
     let keyed = regions
         .iter()
-        .zip(&held)
-        .map(|(region, held)| KeyedRegion {
+        .map(|region| KeyedRegion {
             flags: region.flags(),
-            mkey: held.mkey().raw(),
+            mkey: 0,
             addr: region.addr,
             size: region.size,
         })
@@ -73,8 +72,24 @@ pub(crate) unsafe fn create(
         function,
         regions: keyed,
     };
-    connection.send(&frame)?;
-    match connection.answer("the session's creation", ANNOUNCE_LIMIT)? {
+    let sent = connection.send(&frame);
+    // SAFETY: the caller's promise; the session ends before the regions.
+    let held = unsafe { host.hold(way, &inputs) }.or_else(|_| {
+        // Registrations of past sessions count against the limit of locked memory.
+        release_late_ends();
+        // SAFETY: as above.
+        unsafe { host.hold(way, &inputs) }
+    })?;
+    let answer = match sent.and_then(|()| connection.created()) {
+        // The service may have closed a connection without a session just now.
+        Err(error) if was_idle && error.is_unreachable() => {
+            connection = connect(host, &peer, way)?;
+            connection.send(&frame)?;
+            connection.created()
+        }
+        answer => answer,
+    };
+    match answer? {
         ServiceFrame::Created => {}
         ServiceFrame::Refused(reason) => {
             drop(held);
@@ -83,12 +98,18 @@ pub(crate) unsafe fn create(
         }
         _ => return Err(connection.strange()),
     }
+    if !held.is_empty() {
+        connection.send(&keys_of(&held))?;
+    }
     let mut endpoint = Endpoint::new(Role::Host(machine::Host::new()), peer);
     endpoint.public.fncode = function;
     endpoint.public.immediate[0] = function;
     endpoint.claim = Some(claim);
     endpoint.remote = Some(Box::new(DpuSession {
+        host,
+        way,
         held,
+        later,
         connection: Some(connection),
         is_busy: false,
         has_failed: false,
@@ -147,7 +168,7 @@ fn connect(host: &Host, peer: &str, way: Way) -> Result<Connection> {
     connection.send(&HostFrame::Hello {
         pooled: way == Way::Pool,
         gvmi: host.gvmi().get(),
-        owner: host.owner().get(),
+        access: host.access_key().clone(),
         announcement,
     })?;
     match connection.answer("the service's welcome", CONNECT_LIMIT)? {
@@ -187,6 +208,10 @@ impl Connection {
         }
     }
 
+    fn created(&mut self) -> Result<ServiceFrame> {
+        self.answer("the session's creation", ANNOUNCE_LIMIT)
+    }
+
     fn answer(&mut self, step: &'static str, limit: Duration) -> Result<ServiceFrame> {
         self.take(limit)?.ok_or(NaaError::Late { step, limit })
     }
@@ -216,8 +241,12 @@ impl Connection {
 /// A session with a service.
 #[derive(Debug)]
 struct DpuSession {
+    host: &'static Host,
+    way: Way,
     /// Regions with their keys.
     held: Vec<Held>,
+    /// Outputs that get their keys while the service reads the inputs of the first call.
+    later: Vec<Region>,
     /// `None` after the end.
     connection: Option<Connection>,
     /// The service may access the regions.
@@ -232,8 +261,15 @@ impl Remote for DpuSession {
         };
         let sent = connection.send(&HostFrame::Invoke { user });
         self.is_busy = true;
-        self.has_failed |= sent.is_err();
-        sent
+        let done = sent.and_then(|()| self.hold_outputs());
+        self.has_failed |= done.is_err();
+        if done.is_err() {
+            // The service must not wait for keys.
+            self.connection = None;
+        } else {
+            release_late_ends();
+        }
+        done
     }
 
     fn wait(&mut self, limit: Duration) -> Result<Option<(u8, u32)>> {
@@ -254,10 +290,76 @@ impl Remote for DpuSession {
     }
 }
 
+impl DpuSession {
+    /// Touches, registers and binds the outputs, and sends their keys.
+    fn hold_outputs(&mut self) -> Result<()> {
+        let Some(connection) = &mut self.connection else {
+            return Ok(());
+        };
+        if self.later.is_empty() {
+            return Ok(());
+        }
+        let later = std::mem::take(&mut self.later);
+        for region in &later {
+            populate(region);
+        }
+        // SAFETY: the promise of the session's creator; the session ends before the regions.
+        let held = unsafe { self.host.hold(self.way, &later) }?;
+        let keys = keys_of(&held);
+        self.held.extend(held);
+        connection.send(&keys)
+    }
+}
+
+fn keys_of(held: &[Held]) -> HostFrame {
+    HostFrame::Keys(held.iter().map(|held| held.mkey().raw()).collect())
+}
+
+/// Lets the system allocate the pages of an output now, while this core has nothing else to do. An error has no effect:
+/// the pages then appear with the first write.
+fn populate(region: &Region) {
+    const PAGE: u64 = 4096;
+    let start = region.addr & !(PAGE - 1);
+    // The plan has checked that the region does not exceed the address space.
+    let end = (region.addr + u64::from(region.size)).next_multiple_of(PAGE);
+    let length = usize::try_from(end - start).unwrap_or(0);
+    // SAFETY: the call changes no byte; it fails on memory that is not mapped or not writable.
+    unsafe { libc::madvise(start as *mut _, length, libc::MADV_POPULATE_WRITE) };
+}
+
+/// Bytes of registrations without keys that may wait for their end.
+const LATE_BYTES_MAX: usize = 64 << 20;
+/// Registrations that may wait for their end.
+const LATE_MAX: usize = 64;
+
+/// Registrations of past sessions. Their end waits for a moment in which the process waits for a service.
+static LATE: Mutex<Vec<(u32, Unkeyed)>> = Mutex::new(Vec::new());
+
+/// Ends a registration later, if the limits allow it.
+fn end_late(unkeyed: Unkeyed) {
+    let mut late = LATE.lock().unwrap_or_else(PoisonError::into_inner);
+    let bytes: usize = late.iter().map(|(_, unkeyed)| unkeyed.len()).sum();
+    if late.len() < LATE_MAX && bytes + unkeyed.len() <= LATE_BYTES_MAX {
+        late.push((std::process::id(), unkeyed));
+    }
+}
+
+fn release_late_ends() {
+    let late = std::mem::take(&mut *LATE.lock().unwrap_or_else(PoisonError::into_inner));
+    for (process, unkeyed) in late {
+        // Those of a parent belong to the parent.
+        if process != std::process::id() {
+            std::mem::forget(unkeyed);
+        }
+    }
+}
+
 impl Drop for DpuSession {
     fn drop(&mut self) {
         // Before the caller frees the regions: afterwards no access through these keys succeeds.
-        self.held.clear();
+        for held in self.held.drain(..) {
+            end_late(held.end_access());
+        }
         let Some(mut connection) = self.connection.take() else {
             return;
         };

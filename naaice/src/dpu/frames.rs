@@ -3,11 +3,12 @@
 //!
 //! | direction | frame | content |
 //! |---|---|---|
-//! | host | hello | kind of keys, the host's function (gvmi), owner, announcement of the pool's keys |
+//! | host | hello | kind of keys, the host's function (gvmi), access key of its keys, announcement of the pool's keys |
 //! | service | welcome | aliases created ahead, maximum bytes of a session |
 //! | host | create | function code, regions: flags, key, address, size |
 //! | service | created | |
 //! | host | invoke | 24 bits of user data in bits 8 to 31 |
+//! | host | keys | keys of all inputs that were created without one, in their order; then, after the first invoke, of such outputs |
 //! | service | done | return code, bytes of the last output |
 //! | host | finalize | |
 //! | service | refused | text; after it the session does not exist |
@@ -15,11 +16,12 @@
 use crate::wire::{FUNCTION_MAX, REGIONS_MAX, flag};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+use xgvmi_pool::AccessKey;
 
 /// Format of the frames.
 pub const FRAMES: Protocol = Protocol {
     magic: *b"XNAA",
-    version: 1,
+    version: 2,
     program: "xgvmi-naa",
 };
 
@@ -37,13 +39,14 @@ const WELCOME: u32 = 5;
 const CREATED: u32 = 6;
 const DONE: u32 = 7;
 const REFUSED: u32 = 8;
+const KEYS: u32 = 9;
 
 /// A region of the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyedRegion {
     /// See [`flag`].
     pub flags: u8,
-    /// The key (mkey) of the host's function.
+    /// The key (mkey) of the host's function. 0 if it follows ([`HostFrame::Keys`]).
     pub mkey: u32,
     /// Address in the host's memory.
     pub addr: u64,
@@ -60,8 +63,8 @@ pub enum HostFrame {
         pooled: bool,
         /// The host's function.
         gvmi: u16,
-        /// Identity of the process for its keys.
-        owner: u64,
+        /// Access key of the process's keys. It names their owner ([`AccessKey::owner`]).
+        access: AccessKey,
         /// Announcement of the pool's keys; empty without a pool.
         announcement: Vec<u8>,
     },
@@ -77,6 +80,9 @@ pub enum HostFrame {
         /// User data in bits 8 to 31.
         user: u32,
     },
+    /// Keys of all inputs that were created without one; if there are none, of all such outputs. The host registers and
+    /// binds the inputs while the service creates the session, and the outputs while it reads the inputs of the first call.
+    Keys(Vec<u32>),
     /// Ends the session.
     Finalize,
 }
@@ -113,13 +119,13 @@ impl HostFrame {
             Self::Hello {
                 pooled,
                 gvmi,
-                owner,
+                access,
                 announcement,
             } => writer
                 .u32(HELLO)
                 .u32(u32::from(*pooled))
                 .u32(u32::from(*gvmi))
-                .u64(*owner)
+                .raw(access.as_bytes())
                 .blob(announcement),
             Self::Create { function, regions } => writer
                 .u32(CREATE)
@@ -132,6 +138,9 @@ impl HostFrame {
                         .u32(region.size);
                 }),
             Self::Invoke { user } => writer.u32(INVOKE).u32(*user),
+            Self::Keys(keys) => writer.u32(KEYS).list(keys, |writer, key| {
+                writer.u32(*key);
+            }),
             Self::Finalize => writer.u32(FINALIZE),
         };
         writer.finish()
@@ -149,6 +158,7 @@ impl HostFrame {
             INVOKE => Self::Invoke {
                 user: reader.u32()?,
             },
+            KEYS => Self::keys(&mut reader)?,
             FINALIZE => Self::Finalize,
             _ => return Err(reader.fault("unknown kind")),
         };
@@ -164,7 +174,7 @@ impl HostFrame {
         };
         let gvmi = reader.u32()?;
         let gvmi = u16::try_from(gvmi).map_err(|_| reader.fault("a function above 65535"))?;
-        let owner = reader.u64()?;
+        let access = AccessKey::new(reader.raw()?);
         let announcement = reader.blob()?.to_vec();
         if announcement.len() > ANNOUNCEMENT_MAX {
             return Err(reader.fault("an announcement that is too long"));
@@ -172,7 +182,7 @@ impl HostFrame {
         Ok(Self::Hello {
             pooled,
             gvmi,
-            owner,
+            access,
             announcement,
         })
     }
@@ -191,6 +201,21 @@ impl HostFrame {
             regions.push(Self::region(reader)?);
         }
         Ok(Self::Create { function, regions })
+    }
+
+    fn keys(reader: &mut Reader<'_>) -> Result<Self, BadMessage> {
+        let count = reader.count(4)?;
+        if count > REGIONS_MAX {
+            return Err(reader.fault("more than 32 keys"));
+        }
+        let mut keys = Vec::with_capacity(count);
+        for _ in 0..count {
+            match reader.u32()? {
+                0 => return Err(reader.fault("a key of 0")),
+                key => keys.push(key),
+            }
+        }
+        Ok(Self::Keys(keys))
     }
 
     fn region(reader: &mut Reader<'_>) -> Result<KeyedRegion, BadMessage> {
@@ -276,7 +301,7 @@ mod tests {
             HostFrame::Hello {
                 pooled: true,
                 gvmi: 7,
-                owner: 9,
+                access: AccessKey::new([9; 32]),
                 announcement: vec![1, 2, 3],
             },
             HostFrame::Create {
@@ -284,6 +309,7 @@ mod tests {
                 regions: vec![region(); REGIONS_MAX],
             },
             HostFrame::Invoke { user: 0xabcd_ef00 },
+            HostFrame::Keys(vec![0x1234_56fb, 1]),
             HostFrame::Finalize,
         ];
         for frame in host {
@@ -318,6 +344,9 @@ mod tests {
         check(1, |regions| regions[0].size = 0);
         check(1, |regions| regions[0].addr = u64::MAX);
         check(1, |regions| regions[0].flags = flag::INTERNAL);
+        for keys in [vec![0], vec![1; 33]] {
+            assert!(HostFrame::parse(&HostFrame::Keys(keys).to_bytes()).is_err());
+        }
         let mut long = HostFrame::Finalize.to_bytes();
         long.push(0);
         assert!(HostFrame::parse(&long).is_err());

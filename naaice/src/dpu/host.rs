@@ -2,10 +2,10 @@
 
 use crate::error::{NaaError, Result};
 use crate::plan::Region;
-use xgvmi_pool::{Gvmi, OwnerUuid, Seal, VirtAddr};
-use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, VerbsError};
+use xgvmi_pool::{AccessKey, Gvmi, Seal, VirtAddr};
+use xgvmi_verbs::{Forked, HostKeys, HostOptions, KeyKind, PerProcess, Rights, VerbsError};
 
-pub(super) use xgvmi_verbs::Held;
+pub(super) use xgvmi_verbs::{Held, Unkeyed};
 
 /// Environment variable: RDMA device of the host. Without it the first mlx5 device.
 const DEVICE: &str = "NAAICE_DEVICE";
@@ -56,11 +56,11 @@ impl Host {
 
     fn open() -> Result<Self> {
         let name = std::env::var(DEVICE).ok().filter(|name| !name.is_empty());
-        let random = xgvmi_daemon::random().map_err(keys)?;
+        let access = AccessKey::new(xgvmi_daemon::random_bytes().map_err(keys)?);
         let options = HostOptions {
             device: name.as_deref(),
-            owner: OwnerUuid::new(u64::try_from(random >> 64).unwrap_or(1)),
-            access_key: xgvmi_pool::AccessKey::UCX_COMPATIBLE,
+            owner: access.owner(),
+            access_key: access,
             keys_ahead: KEYS_AHEAD,
         };
         Ok(Self(HostKeys::open(&options)?))
@@ -70,8 +70,9 @@ impl Host {
         self.0.gvmi()
     }
 
-    pub(super) fn owner(&self) -> OwnerUuid {
-        self.0.owner()
+    /// The access key of this process's keys.
+    pub(super) fn access_key(&self) -> &AccessKey {
+        self.0.access_key()
     }
 
     /// Announcement of the pool's keys. Creates the first keys.
@@ -88,9 +89,15 @@ impl Host {
             Way::Pool => KeyKind::Pooled,
             Way::Ksm => KeyKind::Own,
         };
-        let ranges = regions
-            .iter()
-            .map(|region| (VirtAddr::new(region.addr), region.size as usize));
+        let ranges = regions.iter().map(|region| {
+            // A caller's input may be memory that nobody may write.
+            let rights = if region.output {
+                Rights::ReadWrite
+            } else {
+                Rights::Read
+            };
+            (VirtAddr::new(region.addr), region.size as usize, rights)
+        });
         // SAFETY: the caller's promise.
         Ok(unsafe { self.0.hold_all(kind, ranges) }?)
     }

@@ -1,8 +1,10 @@
 //! The accelerator's side of one session.
 
-use super::Block;
+use super::{Block, MemoryLimit};
 use crate::abi::{CommContext, MrInternal, MrLocal, MrPeer, code};
-use crate::endpoint::{ANNOUNCE_LIMIT, Ended, Endpoint, RETRIES, Role, wait_readable};
+use crate::endpoint::{
+    ANNOUNCE_LIMIT, Ended, Endpoint, PROBE_INTERVAL, RETRIES, Role, wait_readable,
+};
 use crate::error::{NaaError, Result};
 use crate::machine::{Completion, Naa, NaaStep, State};
 use crate::verbs::{Id, Rights};
@@ -50,13 +52,14 @@ impl Worker {
     /// Serves the session until the host ends it: announces regions and runs functions.
     ///
     /// `shared` regions are in one [`Block`] with a file, so that another process can run the functions. `run` runs a
-    /// function on the session's regions and returns its return code.
+    /// function on the session's regions and returns its return code. A session that makes no call for `idle_limit` ends.
     ///
     /// # Errors
     /// Why the session ended, if the host did not end it.
     pub fn serve(
         mut self,
         shared: bool,
+        idle_limit: Option<Duration>,
         mut run: impl FnMut(&mut CommContext, Option<&Block>, u8) -> u8,
     ) -> Result<()> {
         let began = Instant::now();
@@ -72,9 +75,19 @@ impl Worker {
                 return Ok(());
             }
         }
+        let mut idle_since = Instant::now();
         loop {
             match self.endpoint.wait_step(shared, LOOK_INTERVAL)? {
-                Step::Wait | Step::Announced => {}
+                Step::Wait | Step::Announced => {
+                    if let Some(limit) = idle_limit
+                        && idle_since.elapsed() > limit
+                    {
+                        return Err(NaaError::Late {
+                            step: "the pause between two calls",
+                            limit,
+                        });
+                    }
+                }
                 Step::Ended => return Ok(()),
                 Step::Run(start) => {
                     let endpoint = &mut self.endpoint;
@@ -85,6 +98,7 @@ impl Worker {
                         start.function,
                     );
                     endpoint.answer(code)?;
+                    idle_since = Instant::now();
                 }
             }
         }
@@ -93,9 +107,16 @@ impl Worker {
 
 /// Accepts a connection request: creates the queues and posts the announcement's receive first, so that no message of
 /// the host finds the session unprepared.
-pub(crate) fn accept_request(id: Id, peer: String, bytes_max: u64) -> Result<Box<Endpoint>> {
+pub(crate) fn accept_request(
+    id: Id,
+    peer: String,
+    bytes_max: u64,
+    memory: Arc<MemoryLimit>,
+) -> Result<Box<Endpoint>> {
     let mut endpoint = Endpoint::new(Role::Naa(Naa::new()), peer);
     endpoint.bytes_max = bytes_max;
+    endpoint.memory = Some(memory);
+    id.set_options();
     endpoint.adopt(id);
     let prepared = endpoint
         .create_queues()
@@ -156,10 +177,19 @@ impl Endpoint {
             }
         }
         if self.has_ended() {
-            self.end()
-        } else {
-            Ok(Step::Wait)
+            return self.end();
         }
+        self.probe_idle_host()?;
+        Ok(Step::Wait)
+    }
+
+    /// Probes a host that makes no call: a host that has lost power must not keep its session.
+    fn probe_idle_host(&mut self) -> Result<()> {
+        if self.state() != State::DataReceiving || self.probed.elapsed() < PROBE_INTERVAL {
+            return Ok(());
+        }
+        self.probed = Instant::now();
+        self.probe().map_err(|error| self.fail(error))
     }
 
     fn has_ended(&self) -> bool {
@@ -250,6 +280,16 @@ impl Endpoint {
                 self.bytes_max
             )));
         }
+        if let Some(memory) = &self.memory {
+            let Some(taken) = memory.take(total) else {
+                return Err(refuse(format!(
+                    "its regions have {total} bytes; {} of the {} bytes for all sessions are in use",
+                    memory.used(),
+                    memory.max()
+                )));
+            };
+            self.taken = Some(taken);
+        }
         let mut places = Vec::with_capacity(requests.len());
         let memory = |source| NaaError::Call {
             call: "memory of the regions",
@@ -339,6 +379,7 @@ impl Endpoint {
 
     /// Shows a call to its kernel.
     pub(crate) fn begin_function(&mut self, start: Start) {
+        self.probed = Instant::now();
         self.public.fncode = start.function;
         self.public.immediate = start.user.to_le_bytes();
         self.public.naa_returncode = code::SUCCESS;

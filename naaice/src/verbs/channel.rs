@@ -4,8 +4,9 @@ use super::address::storage;
 use crate::error::{NaaError, Result};
 use rdmacm_sys::{
     RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_CONNECT_REQUEST,
-    RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED,
-    RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT, RDMA_PS_TCP, RdmaCmLib,
+    RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_ESTABLISHED,
+    RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
+    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, RdmaCmLib,
     rdma_cm_event, rdma_cm_id, rdma_conn_param, rdma_event_channel,
 };
 use std::ffi::{CStr, c_int};
@@ -14,9 +15,21 @@ use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Maximum length of a rejection's text, a limit of the connection manager's private data.
 const REJECT_TEXT_MAX: usize = 148;
+
+/// Exponent of the acknowledgement timeout, as in the newer original: 4.096 us * 2^12 = 16.8 ms for each of the seven
+/// retries. On RoCE the kernel's own value is 18, 1.07 s for each retry.
+const ACK_TIMEOUT: u8 = 12;
+/// Type of service of RoCE packets: switches may mark them instead of dropping them (ECN, ECT(0)).
+const TYPE_OF_SERVICE: u8 = 2;
+/// Longest wait for a port that is in use.
+const PORT_LIMIT: Duration = Duration::from_secs(5);
+/// Interval between attempts to bind it.
+const PORT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A channel of connection events.
 #[derive(Debug)]
@@ -27,6 +40,8 @@ pub(crate) struct EventChannel {
 
 // SAFETY: librdmacm's objects may be used from any thread.
 unsafe impl Send for EventChannel {}
+// SAFETY: librdmacm takes events of a channel and creates identifiers of it under locks of its own.
+unsafe impl Sync for EventChannel {}
 
 /// A copy of an event. The original is acknowledged.
 #[derive(Debug)]
@@ -49,7 +64,8 @@ pub(crate) enum EventKind {
     Disconnected,
     /// The end of a connection that has been closed.
     Closed,
-    /// Errors of address, route and connection, removal of the device.
+    DeviceRemoved,
+    /// Errors of address, route and connection.
     Failed,
 }
 
@@ -119,7 +135,7 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: the identifiers of the channel are destroyed before it (order of the owners' fields).
+        // SAFETY: each identifier of the channel shares its ownership, so all of them are destroyed.
         unsafe { self.lib.rdma_destroy_event_channel(self.as_ptr()) };
     }
 }
@@ -137,6 +153,7 @@ impl Event {
             RDMA_CM_EVENT_REJECTED => EventKind::Rejected(unsafe { private_text(event) }),
             RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
             RDMA_CM_EVENT_TIMEWAIT_EXIT => EventKind::Closed,
+            RDMA_CM_EVENT_DEVICE_REMOVAL => EventKind::DeviceRemoved,
             _ => EventKind::Failed,
         };
         // SAFETY: the function takes any number and returns a constant text.
@@ -183,18 +200,20 @@ unsafe fn private_text(event: &rdma_cm_event) -> String {
         .collect()
 }
 
-/// A connection identifier.
+/// A connection identifier. The field after the identifier ends after it.
 #[derive(Debug)]
 pub(crate) struct Id {
     lib: &'static RdmaCmLib,
     id: NonNull<rdma_cm_id>,
+    /// Its channel: librdmacm uses the channel until the identifier is destroyed. `None` if a C program owns the channel.
+    channel: Option<Arc<EventChannel>>,
 }
 
 // SAFETY: librdmacm's objects may be used from any thread.
 unsafe impl Send for Id {}
 
 impl Id {
-    pub(crate) fn create(lib: &'static RdmaCmLib, channel: &EventChannel) -> Result<Self> {
+    pub(crate) fn create(lib: &'static RdmaCmLib, channel: &Arc<EventChannel>) -> Result<Self> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel is live, and the result can be written.
         let made = unsafe {
@@ -202,22 +221,65 @@ impl Id {
         };
         check("rdma_create_id", made)?;
         let id = NonNull::new(id).ok_or_else(|| NaaError::last("rdma_create_id"))?;
-        Ok(Self { lib, id })
+        Ok(Self {
+            lib,
+            id,
+            channel: Some(Arc::clone(channel)),
+        })
     }
 
     /// Takes the ownership of an identifier, such as that of a connection request.
     ///
     /// # Safety
-    /// The identifier is live and has no other owner.
-    pub(crate) unsafe fn adopt(lib: &'static RdmaCmLib, id: NonNull<rdma_cm_id>) -> Self {
-        Self { lib, id }
+    /// The identifier is live and has no other owner. It belongs to `channel`; without it, to a channel that outlives
+    /// the result.
+    pub(crate) unsafe fn adopt(
+        lib: &'static RdmaCmLib,
+        id: NonNull<rdma_cm_id>,
+        channel: Option<Arc<EventChannel>>,
+    ) -> Self {
+        Self { lib, id, channel }
+    }
+
+    /// Leaves identifier and channel to a C program, which destroys both.
+    pub(crate) fn into_raw(self) -> (*mut rdma_cm_id, *mut rdma_event_channel) {
+        let this = ManuallyDrop::new(self);
+        let channel = this
+            .channel
+            .as_ref()
+            .map_or(ptr::null_mut(), |c| c.as_ptr());
+        (this.as_ptr(), channel)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()
     }
 
-    pub(crate) fn bind_and_listen(&self, address: &SocketAddr, backlog: c_int) -> Result<u16> {
+    /// An identifier that listens, and its port. The system keeps the port of a killed process until the process is gone,
+    /// so a port that is in use is awaited.
+    pub(crate) fn listen(
+        lib: &'static RdmaCmLib,
+        channel: &Arc<EventChannel>,
+        address: &SocketAddr,
+        backlog: c_int,
+    ) -> Result<(Self, u16)> {
+        let began = Instant::now();
+        loop {
+            // A failed attempt may have bound the identifier, so each has one of its own.
+            let id = Self::create(lib, channel)?;
+            match id.bind_and_listen(address, backlog) {
+                Ok(port) => return Ok((id, port)),
+                Err(NaaError::Call { source, .. })
+                    if is_in_use(address, &source) && began.elapsed() < PORT_LIMIT =>
+                {
+                    std::thread::sleep(PORT_INTERVAL);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn bind_and_listen(&self, address: &SocketAddr, backlog: c_int) -> Result<u16> {
         let mut storage = storage(address);
         // SAFETY: identifier and address are live.
         let bound = unsafe {
@@ -287,6 +349,22 @@ impl Id {
         check("rdma_reject", called)
     }
 
+    /// Makes lost packets and dead peers noticed early, before the connection is requested or accepted. A kernel without
+    /// one of the options leaves its own value, so errors are ignored.
+    pub(crate) fn set_options(&self) {
+        for (name, mut value) in [
+            (RDMA_OPTION_ID_ACK_TIMEOUT, ACK_TIMEOUT),
+            (RDMA_OPTION_ID_TOS, TYPE_OF_SERVICE),
+        ] {
+            let value = (&raw mut value).cast();
+            // SAFETY: the identifier is live, and the value has one byte, which lives during the call.
+            unsafe {
+                self.lib
+                    .rdma_set_option(self.as_ptr(), RDMA_OPTION_ID, name, value, 1)
+            };
+        }
+    }
+
     /// Ends the connection. Errors mean that it has ended already.
     pub(crate) fn disconnect(&self) {
         // SAFETY: the identifier is live.
@@ -311,6 +389,16 @@ fn parameters(retry_count: u8) -> rdma_conn_param {
         // 7 would retry without end.
         rnr_retry_count: 6,
         ..rdma_conn_param::default()
+    }
+}
+
+/// Whether an error of a bind means that another process has the port. For all addresses of the machine at once the kernel
+/// then reports that the address is not available.
+fn is_in_use(address: &SocketAddr, error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => true,
+        Some(libc::EADDRNOTAVAIL) => address.ip().is_unspecified(),
+        _ => false,
     }
 }
 

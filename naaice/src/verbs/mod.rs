@@ -8,7 +8,7 @@ mod queues;
 pub(crate) use address::resolve;
 pub(crate) use channel::{Event, EventChannel, EventKind, Id};
 pub(crate) use memory::{Registration, Rights};
-pub(crate) use queues::{Queues, Work};
+pub(crate) use queues::{Queues, WRITE_BYTES_MAX, Work};
 
 use crate::error::{NaaError, Result};
 use rdmacm_sys::RdmaCmLib;

@@ -12,8 +12,10 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 
-/// Send requests: one per region, and one that probes the peer.
-const SENDS: u32 = 40;
+/// Maximum bytes of a write: a port's limit, which every device has.
+pub(crate) const WRITE_BYTES_MAX: u32 = 1 << 30;
+/// Send requests: four per region below 4 GiB, and one that probes the peer.
+const SENDS: u32 = 4 * 32 + 1;
 /// Receive requests: one per direction of the announcement, and one per call.
 const RECEIVES: u32 = 8;
 /// Lengths up to which a write copies its data into its request. The first that the device accepts is used.
@@ -48,6 +50,26 @@ pub(crate) struct Work {
     pub(crate) immediate: Option<u32>,
     /// Identifies the completion.
     pub(crate) wr_id: u64,
+}
+
+impl Work {
+    /// The write in parts that a request can carry. The last part has the immediate value.
+    pub(crate) fn split(self) -> impl Iterator<Item = Self> {
+        let (from, length, key) = self.from.unwrap_or_default();
+        // A write of nothing is one part.
+        let parts = length.div_ceil(WRITE_BYTES_MAX).max(1);
+        (0..parts).map(move |part| {
+            let offset = u64::from(part) * u64::from(WRITE_BYTES_MAX);
+            let left = u64::from(length) - offset;
+            let bytes = u32::try_from(left).map_or(WRITE_BYTES_MAX, |l| l.min(WRITE_BYTES_MAX));
+            Self {
+                from: self.from.map(|_| (from + offset, bytes, key)),
+                to: (self.to.0 + offset, self.to.1),
+                immediate: self.immediate.filter(|_| part + 1 == parts),
+                wr_id: self.wr_id,
+            }
+        })
+    }
 }
 
 impl Queues {
@@ -365,5 +387,49 @@ pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     match unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(length: u32) -> Vec<(u64, u32, u64, Option<u32>)> {
+        let write = Work {
+            from: Some((1 << 40, length, 7)),
+            to: (1 << 44, 9),
+            immediate: Some(5),
+            wr_id: 1,
+        };
+        let part = |part: Work| {
+            let (from, bytes, key) = part.from.expect("it has bytes");
+            assert_eq!((key, part.to.1), (7, 9));
+            (
+                from - (1 << 40),
+                bytes,
+                part.to.0 - (1 << 44),
+                part.immediate,
+            )
+        };
+        write.split().map(part).collect()
+    }
+
+    #[test]
+    fn a_region_beyond_a_write_is_written_in_parts() {
+        const MAX: u32 = WRITE_BYTES_MAX;
+        const GIB: u64 = 1 << 30;
+        assert_eq!(parts(1), [(0, 1, 0, Some(5))]);
+        assert_eq!(parts(MAX), [(0, MAX, 0, Some(5))]);
+        assert_eq!(parts(MAX + 1), [(0, MAX, 0, None), (GIB, 1, GIB, Some(5))]);
+        let all = parts(u32::MAX);
+        assert_eq!(all.len(), 4);
+        assert_eq!(all[3], (3 * GIB, MAX - 1, 3 * GIB, Some(5)));
+        let nothing = Work {
+            from: None,
+            to: (0, 0),
+            immediate: Some(5),
+            wr_id: 1,
+        };
+        assert_eq!(nothing.split().count(), 1);
     }
 }

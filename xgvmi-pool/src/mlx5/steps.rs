@@ -90,6 +90,26 @@ impl<'m> Span<'m> {
     }
 }
 
+/// Rights of other functions to registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// They read it. The memory may be mapped read-only.
+    Read,
+    /// They read and write it.
+    ReadWrite,
+}
+
+impl Rights {
+    const fn access(self) -> u32 {
+        match self {
+            Self::Read => IBV_ACCESS_REMOTE_READ,
+            Self::ReadWrite => {
+                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ
+            }
+        }
+    }
+}
+
 /// A memory region of verbs (`ibv_reg_mr`).
 #[derive(Debug)]
 pub struct Registration<'m> {
@@ -141,8 +161,20 @@ impl<'f> Steps<'f> {
     /// # Errors
     /// If the kernel refuses.
     pub fn register<'m>(&'m self, span: Span<'m>) -> Result<Registration<'m>, DeviceError> {
+        self.register_with(span, Rights::ReadWrite)
+    }
+
+    /// As [`Steps::register`], with these rights. Writes through a key over memory that may only be read fail.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn register_with<'m>(
+        &'m self,
+        span: Span<'m>,
+        rights: Rights,
+    ) -> Result<Registration<'m>, DeviceError> {
         let (lib, _, pd) = self.function.parts();
-        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        let access = rights.access();
         let addr = span.addr.get();
         // SAFETY: the memory outlives the guard, which ends the registration.
         let mr =
@@ -281,6 +313,12 @@ impl<'f> Steps<'f> {
 const CREATE_BYTES: usize = mkey::CREATE_LIST_AT + LIST_ALIGN as usize * KLM_BYTES;
 
 impl Registration<'_> {
+    /// The registered memory.
+    #[must_use]
+    pub const fn span(&self) -> &Span<'_> {
+        &self.span
+    }
+
     /// The key of the registration.
     #[must_use]
     pub const fn lkey(&self) -> Lkey {
