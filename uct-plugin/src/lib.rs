@@ -37,6 +37,7 @@ mod abi;
 mod allocator;
 mod announce;
 mod api;
+mod calls;
 mod check;
 mod chunks;
 mod config;

@@ -23,7 +23,6 @@
 //! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
 mod caches;
-mod calls;
 mod hooks;
 mod rcache;
 mod wire;
@@ -32,12 +31,12 @@ use std::ffi::{CStr, c_uint, c_void};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
+use crate::calls::{self, Slot};
 use crate::config::{self, UcpHooks};
 use crate::log;
 use crate::module::Module;
 use crate::original::Object;
 pub(crate) use caches::{exporter_of, exporters};
-use calls::Slot;
 use hooks::{COPIES_MAX, Originals, UnpackFn};
 use rcache::Params;
 
