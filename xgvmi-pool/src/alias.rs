@@ -30,6 +30,9 @@ use crate::unpinned::{Note, Unpinned};
 /// table insert. With sixteen shards a lookup rarely meets it.
 const SHARDS: usize = 16;
 
+/// Failed creations after which a preparation stops. Each takes hundreds of microseconds.
+const PREPARE_FAILURES_MAX: u32 = 16;
+
 /// Number of least recently used aliases that one search picks. A search scans the whole map, and
 /// its result serves this number of evictions.
 const EVICTION_BATCH: usize = 64;
@@ -99,8 +102,10 @@ enum Place<D: AliasDevice> {
 struct Entry<D: AliasDevice> {
     core: Arc<Core<D>>,
     key: RemoteKey,
-    /// Owner of the key. If the key names none, the owner in the first lookup that names one.
+    /// Owner of the key. If a prepared key names none, the owner in the first lookup that names one.
     owner: AtomicU64,
+    /// Created ahead of the first import, for an exporter that announced the key.
+    is_prepared: bool,
     alias: Alias,
     /// Time of its creation or last unpin.
     used: AtomicU64,
@@ -158,8 +163,9 @@ impl<D: AliasDevice> AliasMap<D> {
 
     /// Returns the alias of a remote key and pins it. Creates the alias if the map has none. An
     /// alias of the same key with another owner is stale: the map replaces it, and destroys it
-    /// after its last use. An alias with an [unknown](OwnerUuid::UNKNOWN) owner becomes an alias of
-    /// this owner.
+    /// after its last use. A key with an [unknown](OwnerUuid::UNKNOWN) owner matches any alias. An
+    /// alias that was [prepared](AliasMap::prepare) for an unknown owner becomes an alias of the
+    /// first owner.
     ///
     /// # Errors
     /// If the device cannot create the alias; if all aliases of a full map are in use; if another
@@ -185,7 +191,7 @@ impl<D: AliasDevice> AliasMap<D> {
             return Err(AliasError::Forked);
         }
         let _inside = core.gate.enter().ok_or(AliasError::Closed)?;
-        self.inner.create(key)
+        self.inner.create(key, WhenFull::Evict)
     }
 
     /// Returns the alias of a remote key if the map has it. Creates no alias and does not wait.
@@ -204,28 +210,36 @@ impl<D: AliasDevice> AliasMap<D> {
     }
 
     /// Creates the aliases of keys in advance, with [`AliasPolicy::threads`] threads. It evicts no
-    /// alias: if the map is full, it skips the remaining keys.
+    /// alias: if the map is full, or after 16 failed creations, it skips the remaining keys.
     pub fn prepare(&self, keys: &[RemoteKey]) -> Prepared {
         let mut prepared = Prepared::default();
+        let failures = AtomicU32::new(0);
         let prepare = |key: &RemoteKey| {
             if !self.inner.core.device.is_ours() {
-                return Err(AliasError::Forked);
+                return Some(Err(AliasError::Forked));
             }
             // A key without an owner matches any present alias of the key.
             let is_there = match key.owner {
                 OwnerUuid::UNKNOWN => self.inner.has(key),
                 _ => self.inner.find(key).is_some(),
             };
-            match is_there {
-                true => Ok(()),
-                false => self.inner.find_or_make(*key, WhenFull::Keep).map(drop),
+            if is_there {
+                return Some(Ok(()));
             }
+            if failures.load(Ordering::Relaxed) >= PREPARE_FAILURES_MAX {
+                return None;
+            }
+            let made = self.inner.find_or_make(*key, WhenFull::Keep);
+            if matches!(made, Err(AliasError::Create { .. })) {
+                failures.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(made.map(drop))
         };
         for result in parallel(keys, self.inner.policy.threads, prepare) {
             match result {
-                Ok(()) => prepared.ready += 1,
-                Err(AliasError::Full { .. }) => prepared.left_out += 1,
-                Err(error) => {
+                Some(Ok(())) => prepared.ready += 1,
+                None | Some(Err(AliasError::Full { .. })) => prepared.left_out += 1,
+                Some(Err(error)) => {
                     prepared.failed += 1;
                     prepared.error.get_or_insert(error);
                 }
@@ -360,7 +374,7 @@ impl<D: AliasDevice> Inner<D> {
                 Claim::Make { flight, stale } => {
                     // Destroys the stale alias here, unless it is still pinned.
                     drop(stale);
-                    return self.make(key, &flight);
+                    return self.make(key, &flight, when_full);
                 }
                 Claim::Join(flight) => {
                     self.core.counters.joins.one();
@@ -428,8 +442,13 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Creates the alias that this thread has claimed, and wakes the threads that wait for it.
-    fn make(&self, key: RemoteKey, flight: &Arc<Making<D>>) -> Result<AliasRef<D>, AliasError> {
-        let result = self.create(key);
+    fn make(
+        &self,
+        key: RemoteKey,
+        flight: &Arc<Making<D>>,
+        when_full: WhenFull,
+    ) -> Result<AliasRef<D>, AliasError> {
+        let result = self.create(key, when_full);
         let mut shard = write(self.shard(key.map_key()));
         // Only the claiming thread ends a claim, so the entry still exists and still belongs to
         // this thread.
@@ -448,7 +467,7 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Creates an alias on the device. It is not in the map yet.
-    fn create(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+    fn create(&self, key: RemoteKey, when_full: WhenFull) -> Result<AliasRef<D>, AliasError> {
         self.core.counters.misses.one();
         match self.core.device.create_alias(&key, &self.policy.access_key) {
             Ok(alias) => {
@@ -457,6 +476,7 @@ impl<D: AliasDevice> Inner<D> {
                     core: Arc::clone(&self.core),
                     key,
                     owner: AtomicU64::new(key.owner.get()),
+                    is_prepared: when_full == WhenFull::Keep,
                     alias,
                     used: AtomicU64::new(self.core.tick()),
                     dead: AtomicBool::new(false),
@@ -660,7 +680,7 @@ impl<D: AliasDevice> Inner<D> {
 pub struct Prepared {
     /// Keys that have an alias now.
     pub ready: usize,
-    /// Keys skipped because the map is full.
+    /// Keys skipped because the map is full, or after 16 failures.
     pub left_out: usize,
     /// Keys whose alias could not be created.
     pub failed: usize,
@@ -709,12 +729,13 @@ impl<D: AliasDevice> Entry<D> {
         OwnerUuid::new(self.owner.load(Ordering::Relaxed))
     }
 
-    /// True if the alias belongs to the owner. An alias without a known owner then becomes an alias
-    /// of this owner.
+    /// True if the alias belongs to the owner, or if the owner is not known. An alias that was
+    /// prepared for an unknown owner then becomes an alias of this owner. Another alias without an
+    /// owner does not: its key may be that of an exporter that has ended.
     fn is_of(&self, owner: OwnerUuid) -> bool {
         let unknown = OwnerUuid::UNKNOWN.get();
         let (found, owner) = (self.owner.load(Ordering::Relaxed), owner.get());
-        if found == owner {
+        if found == owner || owner == unknown {
             return true;
         }
         let take = |owner| {
@@ -722,7 +743,9 @@ impl<D: AliasDevice> Entry<D> {
             self.owner.compare_exchange(unknown, owner, from, to)
         };
         // Another thread may have set the same owner first.
-        found == unknown && take(owner).map_or_else(|now| now == owner, |_unknown| true)
+        found == unknown
+            && self.is_prepared
+            && take(owner).map_or_else(|now| now == owner, |_unknown| true)
     }
 
     /// Valid only under the lock of the shard that holds the entry.

@@ -49,6 +49,7 @@
 mod affinity;
 mod alias;
 mod announce;
+mod backoff;
 mod binding;
 mod core;
 mod device;
@@ -79,6 +80,11 @@ mod pool;
 mod region;
 mod replay;
 mod secret;
+#[cfg_attr(
+    feature = "mlx5",
+    expect(unsafe_code, reason = "the signal mask of new threads")
+)]
+mod signals;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slots;
@@ -92,6 +98,7 @@ mod waiters;
 
 pub use alias::{AliasMap, AliasRef, Prepared};
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
+pub use backoff::Backoff;
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PolicyError, PoolError, ReleaseError, Rest};
 pub use event::{Observer, PoolEvent};
