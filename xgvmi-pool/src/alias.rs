@@ -20,7 +20,7 @@ use crate::keeper::{Keeper, LOOKS_PER_AGE, ROUND_MAX, Round};
 use crate::key::{Lkey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
-use crate::stats::{AliasCounters, AliasStats};
+use crate::stats::{AliasCounters, AliasStats, Prepared};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
@@ -672,20 +672,6 @@ impl<D: AliasDevice> Inner<D> {
             "{count} aliases taken out of a map of {before}"
         );
     }
-}
-
-/// Result of a preparation of aliases.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Prepared {
-    /// Keys that have an alias now.
-    pub ready: usize,
-    /// Keys skipped because the map is full, or after 16 failures.
-    pub left_out: usize,
-    /// Keys whose alias could not be created.
-    pub failed: usize,
-    /// The first error.
-    pub error: Option<AliasError>,
 }
 
 /// Behaviour of a creation in a full map.

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::alias::{AliasMap, AliasRef, Prepared};
+use crate::alias::{AliasMap, AliasRef};
 use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
@@ -19,7 +19,7 @@ use crate::pool::MkeyPool;
 use crate::region::Region;
 use crate::secret::Seal;
 use crate::span::Span;
-use crate::stats::{AliasStats, PoolStats};
+use crate::stats::{AliasStats, PoolStats, Prepared};
 use crate::sync::{Mutex, lock};
 
 /// Hooks for the exporting side of a registration cache.

@@ -96,7 +96,7 @@ mod unpinned;
 mod upkeep;
 mod waiters;
 
-pub use alias::{AliasMap, AliasRef, Prepared};
+pub use alias::{AliasMap, AliasRef};
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use backoff::Backoff;
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
@@ -112,5 +112,5 @@ pub use region::{Region, RegionError};
 pub use replay::{News, ReplayFilter};
 pub use secret::{Seal, Secret, SecretError};
 pub use span::Span;
-pub use stats::{AliasStats, PoolStats};
+pub use stats::{AliasStats, PoolStats, Prepared};
 pub use upkeep::Upkeep;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
 use xgvmi_pool::{
-    Export, Gvmi, Lkey, MkeyDevice as _, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag, UmrOp, VirtAddr,
+    Export, Gvmi, Lkey, MkeyDevice as _, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag,
+    UmrOp, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);

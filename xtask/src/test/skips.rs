@@ -3,6 +3,8 @@
 use crate::{aarch64, process, setup};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 /// One accepted skip. The file contains the reason for the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,9 @@ const UCC_TREE: &str = "ucc_tree";
 /// CMake is installed or in the cache, or can be downloaded.
 const CMAKE: &str = "cmake";
 
+/// This user may create namespaces and mount file systems in them.
+const NAMESPACES: &str = "namespaces";
+
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -49,6 +54,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == UCC_TREE {
         return matches!(setup::tree::ucc_if_there(), Ok(Some(_)));
+    }
+    if name == NAMESPACES {
+        return can_mount();
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
@@ -98,6 +106,13 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
         }
     }
     Ok(accepted)
+}
+
+fn can_mount() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "mount", "-t", "tmpfs", "none", "/dev/shm"]);
+    let ran = process::run(&mut command, Duration::from_secs(10));
+    ran.is_ok_and(|ran| ran.ok())
 }
 
 #[cfg(test)]
