@@ -17,6 +17,7 @@ mod bindgen_tools;
 pub mod cache;
 pub mod mpi;
 pub mod pins;
+pub mod symbolic;
 pub mod tree;
 mod wheels;
 

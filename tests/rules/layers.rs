@@ -179,19 +179,23 @@ const CRATES: &[Crate] = &[
         name: "xgvmi_pool",
         layers: &[
             ("values", &["key", "error", "region", "span", "secret"]),
-            ("threads", &["sync", "gate", "flight", "keeper", "parallel"]),
+            (
+                "threads",
+                &["sync", "gate", "flight", "signals", "keeper", "parallel"],
+            ),
             ("interface", &["device", "policy", "event"]),
             ("devices", &["mlx5", "sim"]),
             (
                 "parts",
                 &[
                     "affinity",
+                    "alias_entry",
+                    "backoff",
                     "expiry",
                     "free_list",
                     "idle_watch",
                     "latency",
                     "local_cache",
-                    "prepared",
                     "replay",
                     "slots",
                     "stats",
@@ -214,8 +218,8 @@ const CRATES: &[Crate] = &[
         root: "uct-plugin/src",
         name: "uct_ib_mlx5_xgvmi",
         layers: &[
-            ("UCX's interface", &["abi", "module", "ucs_config"]),
-            ("process", &["hot", "log", "panic", "allocator"]),
+            ("UCX's interface", &["abi", "module", "calls", "ucs_config"]),
+            ("process", &["hot", "log", "panic", "allocator", "forked"]),
             ("options", &["key_file", "config"]),
             (
                 "UCX in this process",
@@ -223,13 +227,26 @@ const CRATES: &[Crate] = &[
             ),
             (
                 "records",
-                &["memh", "registrations", "numbers", "counter_file"],
+                &[
+                    "memh",
+                    "registrations",
+                    "numbers",
+                    "counter_file",
+                    "opened",
+                    "owner",
+                ],
             ),
             ("memory domains", &["md", "domains", "vfs", "serve"]),
             ("operations", &["export", "import", "release", "announce"]),
             (
                 "entry points",
-                &["key_provider", "entry_point", "operations", "api"],
+                &[
+                    "key_provider",
+                    "entry_point",
+                    "operations",
+                    "md_open",
+                    "api",
+                ],
             ),
         ],
     },

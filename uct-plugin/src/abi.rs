@@ -181,7 +181,10 @@ pub(crate) mod memh_flags {
     pub(crate) const GVA: u32 = 1 << 5;
     /// `UCT_IB_MEM_DIRECT_NIC`: registered through a second PCI function (from 1.20.1 on).
     pub(crate) const DIRECT_NIC: u32 = 1 << 6;
-    /// All bits that any known version defines. The eighth concerns ordering (from 1.22 on).
+    /// `UCT_IB_MEM_FLAG_RELAXED_ORDERING`: PCI may reorder its writes, and a second registration with
+    /// strict order serves atomics (from 1.22 on; unused before).
+    pub(crate) const RELAXED_ORDERING: u32 = 1 << 7;
+    /// All bits that any known version defines.
     pub(crate) const KNOWN: u32 = 0xff;
 }
 

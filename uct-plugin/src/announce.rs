@@ -74,6 +74,10 @@ pub(crate) enum AnnounceFailure {
     },
 }
 
+/// Maximum number of keys of a message, unless `UCX_XGVMI_ALIAS_MAX` is above it: one pool of the
+/// largest size.
+const KEYS_MAX: usize = 1 << 20;
+
 /// One memory domain's part of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
@@ -106,7 +110,9 @@ pub(crate) fn announce(keys: u32) -> Result<Vec<u8>, AnnounceFailure> {
 /// number of aliases. A message that is older than an accepted one of the same sender has no
 /// effect.
 pub(crate) fn accept(message: &[u8]) -> Result<usize, AnnounceFailure> {
-    let mut parts = read(message, config::get().seal())?;
+    let options = config::get();
+    let keys_max = KEYS_MAX.max(options.aliases_max() as usize);
+    let mut parts = read(message, options.seal(), keys_max)?;
     parts.retain(|part| is_news(part.announcement.owner, part.announcement.sequence));
     let (mut ready, mut served) = (0, 0);
     domains::each(|md| {
@@ -175,7 +181,7 @@ fn write(parts: &[Part], seal: &Seal) -> Vec<u8> {
     message
 }
 
-fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AnnounceFailure> {
+fn read(message: &[u8], seal: &Seal, keys_max: usize) -> Result<Vec<Part>, AnnounceFailure> {
     let bytes = message.len();
     let wrong = |at, what| AnnounceFailure::Form { at, bytes, what };
     let Some((head, mut rest)) = message.split_first_chunk::<HEAD_BYTES>() else {
@@ -197,6 +203,7 @@ fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AnnounceFailure> {
         return Err(wrong(12, "another length than the message has"));
     }
     let mut parts = Vec::with_capacity(count);
+    let mut keys = 0;
     for part in 0..count {
         let at = bytes - rest.len();
         let Some((head, behind)) = rest.split_first_chunk::<PART_BYTES>() else {
@@ -216,10 +223,16 @@ fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AnnounceFailure> {
             return Err(wrong(at + Adapter::BYTES + 4, "longer than what is left"));
         };
         let announcement = Announcement::parse(own, seal);
+        let announcement = announcement.map_err(|source| AnnounceFailure::Part { part, source })?;
+        // A few bytes can stand for many keys.
+        keys += announcement.keys().count();
+        if keys > keys_max {
+            return Err(wrong(at, "more keys than all pools and alias maps have"));
+        }
         parts.push(Part {
             adapter: Adapter(name),
             form,
-            announcement: announcement.map_err(|source| AnnounceFailure::Part { part, source })?,
+            announcement,
         });
         rest = behind;
     }
@@ -255,6 +268,46 @@ mod tests {
         ];
         let bytes = write(&parts, &Seal::OPEN);
         (parts, bytes)
+    }
+
+    fn read(message: &[u8], seal: &Seal) -> Result<Vec<Part>, AnnounceFailure> {
+        super::read(message, seal, KEYS_MAX)
+    }
+
+    /// A message without a seal: each part of a few bytes stands for as many keys as a pool can have.
+    #[test]
+    fn a_short_message_cannot_stand_for_millions_of_keys() {
+        let resident = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").expect("a file");
+            let pages = statm
+                .split(' ')
+                .nth(1)
+                .and_then(|pages| pages.parse::<usize>().ok());
+            pages.expect("a number") * 4096
+        };
+        let seal = Seal::OPEN;
+        let keys: Vec<u32> = (0..1_u32 << 20).map(|index| index << 8 | 251).collect();
+        let one = part(1, KeyForm::Long, &keys);
+        let single = write(&[one], &seal);
+        assert!(single.len() < 256, "{} bytes", single.len());
+        assert!(read(&single, &seal).is_ok());
+        // The same part as often as a message may have it.
+        let mut message = single[..HEAD_BYTES].to_vec();
+        let body = &single[HEAD_BYTES..];
+        (0..PARTS_MAX).for_each(|_| message.extend(body));
+        let count = u16::try_from(PARTS_MAX).expect("a small number");
+        message[10..12].copy_from_slice(&count.to_le_bytes());
+        let bytes = u32::try_from(message.len()).expect("a small number");
+        message[12..HEAD_BYTES].copy_from_slice(&bytes.to_le_bytes());
+        let before = resident();
+        let error = read(&message, &seal).expect_err("too many keys");
+        assert!(error.to_string().contains("more keys than"), "{error}");
+        let more = resident().saturating_sub(before);
+        assert!(
+            more < 64 << 20,
+            "{more} bytes for a message of {}",
+            message.len()
+        );
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(crate) enum Refusal {
         /// Total number of slots.
         all: usize,
     },
+    /// The table cannot be changed.
+    #[error("the operations table is in memory that cannot be written")]
+    ReadOnly,
     /// The fields of the memory domain are not at their expected offsets.
     #[error("the protection domain of memory domain {md:#x} is not of its context")]
     Md {

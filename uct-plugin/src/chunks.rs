@@ -11,14 +11,13 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use xgvmi_pool::mlx5::ibv_mr;
-use xgvmi_pool::{Lkey, Region, VirtAddr};
+use xgvmi_pool::{Lkey, PoolPolicy, Region, VirtAddr};
 
 use crate::abi::{INVALID_MKEY, KsmData, MRS_PLACES, MemHandle};
 use crate::check::read_word;
 
-/// Maximum number of chunks: no bind takes more, see `MkeyLimits::klm_entries_max` of a device with
-/// the longest work requests.
-const CHUNKS_MAX: usize = 52;
+/// Maximum number of chunks: the entries of a key of the pool.
+const CHUNKS_MAX: usize = PoolPolicy::KLM_ENTRIES as usize;
 
 /// Maximum number of bytes by which the first chunk may start before the memory: UCX aligns it for
 /// atomics, to less than a page.

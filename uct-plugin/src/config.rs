@@ -94,6 +94,11 @@ impl Options {
         }
     }
 
+    /// Maximum number of aliases of a memory domain.
+    pub(crate) fn aliases_max(&self) -> u32 {
+        self.alias_max
+    }
+
     /// Maximum number of imports of one exporter in UCP: at most the number of aliases.
     pub(crate) fn imports_max(&self) -> u32 {
         self.import_max.min(self.alias_max)

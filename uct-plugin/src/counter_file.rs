@@ -9,6 +9,9 @@
 //! offset of the first slot, words per slot, number of slots; number of memory domains without a
 //! slot. A slot belongs to one memory domain. It consists of a word that is nonzero while the slot
 //! is in use, and one word per name.
+//!
+//! A forked child closes the descriptor of its parent's file at once, so it does not keep the lock.
+//! If the child itself uses UCX, it creates a file of its own.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -16,13 +19,13 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use xgvmi_pool::{AliasStats, PoolStats};
 
-use crate::{config, log};
+use crate::{config, forked, log};
 
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
@@ -70,6 +73,15 @@ impl Event {
     /// Number of events.
     pub(crate) const COUNT: usize = 7;
 
+    /// The event of a release, also of one at the close of its memory domain.
+    pub(crate) const fn of_release(is_done: bool) -> Self {
+        match is_done {
+            true => Self::Release,
+            // The key becomes invalid with the registration, which UCX removes next.
+            false => Self::ReleaseFailed,
+        }
+    }
+
     /// Index of the event.
     pub(crate) const fn place(self) -> usize {
         self as usize - Self::Export as usize
@@ -91,20 +103,30 @@ const OWN_NAMES: [&str; 9] = [
 /// Word of the slot, after the first, with the monotonic time of the last update.
 const RENEWED: usize = 1;
 
-/// Set in a forked child. The counters belong to the parent.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// This process's file. Null if there is none yet.
+static CURRENT: AtomicPtr<CounterFile> = AtomicPtr::new(null_mut());
+
+/// Set if the file cannot be created. This process does not try again.
+static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Descriptor that holds the lock on this process's file; -1 if there is none.
+static LOCKED: AtomicI32 = AtomicI32::new(-1);
 
 /// The mapped file.
 #[derive(Debug)]
 struct CounterFile {
+    /// [`forked::generation`] of its process.
+    generation: u32,
     words: NonNull<u64>,
     /// Index of the first slot's first word.
     slots_at: usize,
     slot_words: usize,
     path: PathBuf,
     taken: Mutex<[bool; SLOTS]>,
+    /// Bytes of the mapping.
+    bytes: usize,
     /// Holds the lock.
-    _file: File,
+    file: File,
 }
 
 // SAFETY: the words are only accessed atomically, and the mapping is never removed.
@@ -178,34 +200,58 @@ impl Counts {
     }
 }
 
-static COUNTER_FILE: OnceLock<Option<CounterFile>> = OnceLock::new();
-
 /// A slot for a memory domain, unless the option disables it, the file cannot be created, or all
 /// slots are in use.
 fn slot() -> Option<Slot> {
     if !config::get().stats {
         return None;
     }
-    let make = || {
-        // SAFETY: geteuid has no preconditions.
-        let user = unsafe { libc::geteuid() };
-        let dir = PathBuf::from(format!("/dev/shm/xgvmi-{user}"));
-        match CounterFile::make(&dir, user) {
-            Ok(file) => Some(file),
-            Err(error) => {
-                log::diag!("no counters for xgvmi stat, {}: {error}", dir.display());
-                None
-            }
+    current()?.slot()
+}
+
+/// This process's file, created at the first call. Takes no lock, because a thread of the parent
+/// could hold it at a fork.
+fn current() -> Option<&'static CounterFile> {
+    let found = CURRENT.load(Ordering::Acquire);
+    // SAFETY: files are never freed after their publication.
+    if let Some(file) = unsafe { found.as_ref() } {
+        return Some(file);
+    }
+    if HAS_FAILED.load(Ordering::Relaxed) {
+        return None;
+    }
+    // SAFETY: geteuid has no preconditions.
+    let user = unsafe { libc::geteuid() };
+    let dir = PathBuf::from(format!("/dev/shm/xgvmi-{user}"));
+    let file = match CounterFile::make(&dir, user) {
+        Ok(file) => file,
+        Err(error) => {
+            HAS_FAILED.store(true, Ordering::Relaxed);
+            log::diag!("no counters for xgvmi stat, {}: {error}", dir.display());
+            return None;
         }
     };
-    COUNTER_FILE.get_or_init(make).as_ref()?.slot()
+    let locked = file.file.as_raw_fd();
+    let new = Box::into_raw(Box::new(file));
+    match CURRENT.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            LOCKED.store(locked, Ordering::Release);
+            // SAFETY: as above.
+            unsafe { new.as_ref() }
+        }
+        Err(first) => {
+            // SAFETY: it came from Box::into_raw above and was not published.
+            unsafe { Box::from_raw(new) }.discard();
+            // SAFETY: as above.
+            unsafe { first.as_ref() }
+        }
+    }
 }
 
 /// Runs when the process ends.
 pub(crate) fn remove() {
-    if let Some(Some(file)) = COUNTER_FILE.get()
-        && !IS_CHILD.load(Ordering::Relaxed)
-    {
+    // SAFETY: files are never freed after their publication. A child has no file of its parent.
+    if let Some(file) = unsafe { CURRENT.load(Ordering::Acquire).as_ref() } {
         // The next process sweeps files that cannot be removed now. There is time for that here.
         let _removed = fs::remove_file(&file.path);
         if let Some(dir) = file.path.parent() {
@@ -252,7 +298,7 @@ impl Slot {
 
     /// A word after the first; `None` in a child.
     fn value(&self, at: usize) -> Option<&AtomicU64> {
-        if IS_CHILD.load(Ordering::Relaxed) {
+        if !self.file.is_own() {
             return None;
         }
         Some(self.file.slot_word(self.at, 1 + at))
@@ -261,7 +307,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if IS_CHILD.load(Ordering::Relaxed) {
+        if !self.file.is_own() {
             return;
         }
         for at in 0..self.file.slot_words {
@@ -287,7 +333,10 @@ impl CounterFile {
         let names_at = text_at + version.len();
         let slots_at = (names_at + names.len()).next_multiple_of(8);
         let bytes = slots_at + SLOTS * slot_words * 8;
-        file.set_len(bytes as u64)?;
+        if let Err(error) = reserve(&file, bytes) {
+            let _removed = fs::remove_file(&path);
+            return Err(error);
+        }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let words = unsafe {
@@ -315,12 +364,14 @@ impl CounterFile {
             };
         }
         let file = Self {
+            generation: forked::generation(),
             slots_at: slots_at / 8,
             words: NonNull::new(words.cast()).ok_or_else(io::Error::last_os_error)?,
             slot_words,
             path,
             taken: Mutex::new([false; SLOTS]),
-            _file: file,
+            bytes,
+            file,
         };
         let head = [
             FORMAT,
@@ -336,14 +387,24 @@ impl CounterFile {
         for (at, value) in (1..).zip(head) {
             file.word(at).store(value, Ordering::Relaxed);
         }
-        // SAFETY: the handler only stores to an atomic.
-        let registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        if registered != 0 {
-            let _removed = fs::remove_file(&file.path);
-            return Err(io::Error::from_raw_os_error(registered));
+        if !forked::watch(in_child) {
+            file.discard();
+            return Err(io::Error::from(io::ErrorKind::OutOfMemory));
         }
         file.word(0).store(MAGIC, Ordering::Release);
         Ok(file)
+    }
+
+    /// Removes a file that no other thread has seen.
+    fn discard(self) {
+        let _removed = fs::remove_file(&self.path);
+        // SAFETY: the mapping is this value's own, and nothing refers to it.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), self.bytes) };
+    }
+
+    /// False in a child of the process that created the file.
+    fn is_own(&self) -> bool {
+        self.generation == forked::generation()
     }
 
     fn slot(&'static self) -> Option<Slot> {
@@ -369,8 +430,26 @@ impl CounterFile {
     }
 }
 
-extern "C" fn in_child() {
-    IS_CHILD.store(true, Ordering::Relaxed);
+/// The counters belong to the parent, and its lock must end with it.
+fn in_child() {
+    let locked = LOCKED.swap(-1, Ordering::Relaxed);
+    if locked >= 0 {
+        // SAFETY: the descriptor is a copy of the parent's. The file's structure is never dropped.
+        unsafe { libc::close(locked) };
+    }
+    CURRENT.store(null_mut(), Ordering::Relaxed);
+    HAS_FAILED.store(false, Ordering::Relaxed);
+}
+
+/// Gives the file its length and its memory. Without the memory, for example in a full `/dev/shm`,
+/// the first store to the mapping would end the process.
+fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    let bytes = libc::off_t::try_from(bytes).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
 }
 
 /// All names of a slot's words after the first, one per line.
@@ -478,6 +557,17 @@ mod tests {
         let names = std::str::from_utf8(&bytes[word(5)..word(5) + word(6)]).expect("names");
         let at = names.lines().position(|line| line == name).expect(name);
         word(word(7) / 8 + slot * word(8) + 1 + at) as u64
+    }
+
+    #[test]
+    fn every_release_is_counted() {
+        let counts = Counts::default();
+        counts.slot.set(None).expect("not set");
+        for is_done in [true, false, true] {
+            let _due = counts.count(Event::of_release(is_done));
+        }
+        let of = |event| counts.get(event);
+        assert_eq!((of(Event::Release), of(Event::ReleaseFailed)), (2, 1));
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use crate::abi::MdHandle;
 use crate::md::Md;
 use crate::numbers::Numbers;
-use crate::{panic, ucp};
+use crate::{forked, panic, ucp};
 
 /// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
 /// for 16 devices and 8 contexts. UCX handles further ones itself.
@@ -82,7 +82,9 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
         if entry.address.load(Ordering::Acquire) == NEVER_USED {
             return;
         }
-        let md = entry.md.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(md) = forked::read(&entry.md) else {
+            continue;
+        };
         if let Some(md) = md.as_ref() {
             visit(md);
         }
@@ -105,7 +107,7 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
 
 /// The counters of all memory domains, including closed ones.
 pub(crate) fn numbers() -> Numbers {
-    let mut numbers = *CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut numbers = forked::lock(&CLOSED).map_or(Numbers::NONE, |closed| *closed);
     each(|md| numbers = numbers.plus(md.numbers()));
     numbers.exporters = ucp::exporters();
     numbers
@@ -141,7 +143,9 @@ pub(crate) fn is_full() -> bool {
 
 /// Adds a memory domain, served or not.
 pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(_changes) = forked::lock(&CHANGES) else {
+        return Added::Full;
+    };
     if entry_of(md.addr()).is_some() {
         return Added::Known;
     }
@@ -150,41 +154,40 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
         IS_FULL.store(true, Ordering::Relaxed);
         return Added::Full;
     };
-    static CHILDREN: Once = Once::new();
-    CHILDREN.call_once(|| {
-        // SAFETY: the handler only stores to atomics. Without it, the pool and the map detect a
-        // child themselves.
-        let _registered = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    });
+    // Without the handler, the pool and the map detect a child themselves.
+    let _is_watching = forked::watch(in_child);
+    let Some(mut place) = forked::write(&entry.md) else {
+        return Added::Full;
+    };
     let served = new
         .as_ref()
         .map_or(null_mut(), |md| Arc::as_ptr(md).cast_mut());
     entry.served.store(served, Ordering::Release);
-    *entry.md.write().unwrap_or_else(PoisonError::into_inner) = new;
+    *place = new;
     entry.address.store(md.addr(), Ordering::Release);
     Added::Done
 }
 
 /// Removes a memory domain that UCX is about to close. `None` if it is unknown or not served.
 pub(crate) fn remove(md: MdHandle) -> Option<Arc<Md>> {
-    let _changes = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changes = forked::lock(&CHANGES)?;
     let entry = entry_of(md.addr())?;
     entry.address.store(EMPTY, Ordering::Release);
     entry.served.store(null_mut(), Ordering::Relaxed);
     IS_FULL.store(false, Ordering::Relaxed);
-    let mut md = entry.md.write().unwrap_or_else(PoisonError::into_inner);
-    md.take()
+    forked::write(&entry.md)?.take()
 }
 
 /// Keeps the counters of a memory domain that UCX closes.
 pub(crate) fn keep_numbers(numbers: Numbers) {
-    let mut closed = CLOSED.lock().unwrap_or_else(PoisonError::into_inner);
-    *closed = closed.plus(numbers);
+    if let Some(mut closed) = forked::lock(&CLOSED) {
+        *closed = closed.plus(numbers);
+    }
 }
 
 /// In a forked child UCX handles everything, because keys, aliases and counters belong to the
 /// parent.
-extern "C" fn in_child() {
+fn in_child() {
     for entry in &ENTRIES {
         entry.served.store(null_mut(), Ordering::Relaxed);
     }

@@ -1,14 +1,17 @@
 //! Two ways of redirecting UCX's calls, preload and plugin, and the constructor's part in them.
 //!
 //! Preload: the library defines UCX's names, so the loader fills UCX's operations table
-//! with the functions of this library. Plugin: the library is loaded after UCX's mlx5
+//! with the functions of this library. In a UCX that was linked with `-Bsymbolic-functions` the
+//! table holds UCX's own functions. The library then writes its functions into the table when UCX
+//! opens a memory domain ([`crate::md_open`]). Plugin: the library is loaded after UCX's mlx5
 //! module and writes its functions into the table. If that UCX has a registration table for them,
 //! see [`crate::key_provider`].
 
 use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Once;
 
 use crate::abi::slot::{self, Functions};
+use crate::calls;
 use crate::check::{self, Refusal, Table};
 use crate::key_provider::{self, Registration};
 use crate::module::{self, Module};
@@ -17,6 +20,12 @@ use crate::{config, log, panic};
 
 /// Prefix of the file name of UCX's mlx5 module in all known packagings.
 const MODULE_FILE: &[u8] = b"libuct_ib_mlx5.so";
+
+/// Prefix of the file names of UCX's InfiniBand modules.
+const INFINIBAND_FILE: &[u8] = b"libuct_ib";
+
+/// UCX's function that opens a memory domain. libucp calls it through a slot.
+const MD_OPEN: &CStr = c"uct_md_open";
 
 /// Prefix of this library's file name.
 const OWN_FILE: &[u8] = b"libuct_ib_mlx5_xgvmi.so";
@@ -53,6 +62,11 @@ fn redirect(module: &Module, originals: &Originals, path: &CStr, ours: &Function
             log::debug!("{path} calls this library by name");
             true
         }
+        // That copy gets UCX's call to open the memory domain, and programs find its functions.
+        Ok(Table::Untouched(_)) if is_another_copy_preloaded() => {
+            log::debug!("{path} is served by another copy of this library");
+            false
+        }
         Ok(Table::Untouched(ops)) => match key_provider::register(module) {
             Registration::Done => {
                 log::debug!("{path} calls this library through its key-provider table");
@@ -62,11 +76,16 @@ fn redirect(module: &Module, originals: &Originals, path: &CStr, ours: &Function
                 log::debug!("{path} already has another key provider");
                 false
             }
-            Registration::Unknown => {
-                patch(ops, ours);
-                log::debug!("{path} calls this library through its patched operations table");
-                true
-            }
+            Registration::Unknown => match patch(ops, originals, ours) {
+                Ok(()) => {
+                    log::debug!("{path} calls this library through its patched operations table");
+                    true
+                }
+                Err(refusal) => {
+                    log::warning!("not used with {path}: {refusal}");
+                    false
+                }
+            },
         },
         Err(Refusal::Slot { found, .. }) if is_other_copy(found) => {
             log::debug!("{path} is served by another copy of this library");
@@ -86,26 +105,97 @@ fn is_other_copy(address: usize) -> bool {
         .is_some_and(|(_base, path)| file_name(&path).starts_with(OWN_FILE))
 }
 
+/// True if the loader finds the functions of another file that contains this library.
+fn is_another_copy_preloaded() -> bool {
+    let base = |address: *const c_void| module::file_of(address).map(|(base, _path)| base);
+    let own = base(is_another_copy_preloaded as *const c_void);
+    module::global(MD_OPEN)
+        .is_some_and(|found| base(found.as_ptr()) != own && is_other_copy(found.as_ptr().addr()))
+}
+
 /// Writes this library's functions into the table. Each store is atomic. A concurrent call uses
 /// either function, and both are correct: the new function passes on objects that the old one
 /// created.
-fn patch(ops: *mut *mut c_void, ours: &Functions) {
-    for (slot, entry) in slot::ALL.iter().zip(ours) {
-        // SAFETY: `check::table` has read the same slots of the same table and found them filled;
-        // UCX keeps the table in writable memory.
-        let slot = unsafe { AtomicPtr::from_ptr(ops.add(slot.index)) };
-        slot.store(*entry, Ordering::Release);
+fn patch(ops: *mut *mut c_void, originals: &Originals, ours: &Functions) -> Result<(), Refusal> {
+    let object = calls::object_at(ops.cast()).ok_or(Refusal::ReadOnly)?;
+    let place = |slot: &slot::Slot| object.place(ops.wrapping_add(slot.index));
+    let places: Option<Vec<_>> = slot::ALL.iter().map(place).collect();
+    let places = places.ok_or(Refusal::ReadOnly)?;
+    for (at, (place, entry)) in places.iter().zip(ours).enumerate() {
+        if !place.set(*entry) {
+            let written = places.iter().zip(originals.addresses()).take(at);
+            // A slot that was writable a moment ago stays writable.
+            let _all = written.fold(true, |all, (place, original)| place.set(original) && all);
+            return Err(Refusal::ReadOnly);
+        }
     }
+    Ok(())
 }
 
 /// Runs when the library is loaded. Without UCX in the process it does nothing. `ours` are this
 /// library's functions.
 pub(crate) fn look_around(ours: &Functions) {
     config::announce();
-    for path in loaded_modules() {
+    adopt_all(&loaded_modules(), ours);
+}
+
+/// Runs after UCX has opened a memory domain of the component, whose modules are loaded then.
+pub(crate) fn opened(component: *const c_void, ours: &Functions) {
+    let modules = loaded_modules();
+    adopt_all(&modules, ours);
+    let is_infiniband = || {
+        let (_base, path) = module::file_of(component)?;
+        Some(file_name(&path).starts_with(INFINIBAND_FILE))
+    };
+    if modules.is_empty() && is_infiniband() == Some(true) && !is_switched_off() {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            log::warning!(
+                "nothing is served: this UCX has no module libuct_ib_mlx5.so; install UCX's \
+                 InfiniBand package with mlx5 support"
+            );
+        });
+    }
+}
+
+/// Runs when the process ends. Writes a line if UCX's mlx5 module was loaded and its calls could
+/// not reach this library.
+pub(crate) fn tell_if_unused(md_open: *mut c_void) {
+    if loaded_modules().is_empty() || original::is_any_known() || is_switched_off() {
+        return;
+    }
+    let is_bypassed = |library: &calls::Object| {
+        let found = library.slot(MD_OPEN)?.get();
+        // Before the first call the slot points to a stub of the library itself.
+        Some(found != md_open && !library.contains(found.addr()))
+    };
+    let libraries = calls::objects("libucp");
+    let slots: Vec<bool> = libraries.iter().filter_map(is_bypassed).collect();
+    let is_unused = match slots.as_slice() {
+        // The program calls libuct itself.
+        [] => module::global(MD_OPEN).is_none_or(|found| found.as_ptr() != md_open),
+        slots => slots.contains(&true),
+    };
+    if is_unused {
+        log::warning!(
+            "nothing was served: UCX's calls do not reach this library; load it by LD_PRELOAD (UCX \
+             1.18 and later) or UCX_PLUGIN_PATH (1.22 and later), see `xgvmi doctor`"
+        );
+    }
+}
+
+/// True if the user switched the library off in the environment. UCX's option parser may be
+/// missing.
+fn is_switched_off() -> bool {
+    let value = std::env::var("UCX_XGVMI_ENABLE").unwrap_or_default();
+    !config::get().enable || ["n", "no", "off", "0"].contains(&value.to_lowercase().as_str())
+}
+
+fn adopt_all(modules: &[CString], ours: &Functions) {
+    for path in modules {
         // Known objects are already handled.
         let _known = original::adopt(
-            &path,
+            path,
             |module: &Module, originals: &Originals, path: &CStr| {
                 open(module, originals, path, ours)
             },

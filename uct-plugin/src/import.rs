@@ -13,7 +13,7 @@ use crate::counter_file::Event;
 use crate::md::Md;
 use crate::memh::{self, IMPORTS, Import};
 use crate::original::Object;
-use crate::{allocator, log, panic, serve, ucp};
+use crate::{allocator, log, owner, panic, serve, ucp};
 
 /// The exporter of a key that does not name it.
 const UNKNOWN: OwnerUuid = OwnerUuid::UNKNOWN;
@@ -73,12 +73,12 @@ fn alias_of(
     remote: RemoteKey,
     mkey_buffer: *const c_void,
 ) -> Option<AliasRef<Mlx5Device>> {
-    if remote.mkey.tag() == Tag::UCX_POOLED {
+    if remote.mkey.tag() == Tag::UCX_POOLED || owner::has_pool(remote.owner) {
         let map = served.dpu()?;
         // UCP knows the exporter if the key does not name it.
         let owner = match remote.owner {
             UNKNOWN => ucp::exporter_of(mkey_buffer).unwrap_or(UNKNOWN),
-            owner => owner,
+            known => known,
         };
         let key = RemoteKey { owner, ..remote };
         let attached = match map.attach(key) {
@@ -96,9 +96,9 @@ fn alias_of(
         };
     }
     // The exporter of any other key destroys it after use. A cached alias of it would then refer to
-    // no key or to another key. A pooled key can also have another tag, if an earlier key of its
-    // pool had the same index. The map then contains its alias if the exporter announced it. The
-    // key must carry the exporter's number: without the number it could be a key of UCX's own.
+    // no key or to another key. Before UCX 1.19 a key of this library can also have another tag, if
+    // an earlier key of its pool had the same index, and carries no number of its exporter. The map
+    // contains an alias of the key if its exporter announced it.
     if remote.owner == UNKNOWN {
         return None;
     }

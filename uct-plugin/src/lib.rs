@@ -3,8 +3,10 @@
 //! points only.
 //!
 //! UCX calls the library in one of three ways. With a preload, the library defines UCX's symbol
-//! names and the dynamic loader selects them. As a plugin, the library loads after UCX's module,
-//! and its constructor patches UCX's operations table (`entry_point`). In a UCX with the patches of
+//! names and the dynamic loader selects them; if UCX's own references are bound inside, UCX's call
+//! to open a memory domain (`md_open`) reaches the library, which patches UCX's operations table. As
+//! a plugin, the library loads after UCX's module, and its constructor patches the table
+//! (`entry_point`). In a UCX with the patches of
 //! `patches/`, the library registers a table of operations (`key_provider`). If the library does not
 //! serve a call, it passes the call with its original arguments to UCX's own function.
 //!
@@ -37,6 +39,7 @@ mod abi;
 mod allocator;
 mod announce;
 mod api;
+mod calls;
 mod check;
 mod chunks;
 mod config;
@@ -44,17 +47,21 @@ mod counter_file;
 mod domains;
 mod entry_point;
 mod export;
+mod forked;
 mod hot;
 mod import;
 mod key_file;
 mod key_provider;
 mod log;
 mod md;
+mod md_open;
 mod memh;
 mod module;
 mod numbers;
+mod opened;
 mod operations;
 mod original;
+mod owner;
 mod panic;
 mod registrations;
 mod release;
@@ -85,5 +92,8 @@ extern "C" fn constructor() {
 static DESTRUCTOR: extern "C" fn() = destructor;
 
 extern "C" fn destructor() {
+    let _told = guard("the destructor", || {
+        entry_point::tell_if_unused(md_open::address());
+    });
     let _done = guard("the destructor", counter_file::remove);
 }

@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use xgvmi_pool::mlx5::{Form, Mlx5Device};
 use xgvmi_pool::{
-    AliasRef, AliasStats, Announcement, DpuHooks, HostHooks, MkeyDevice, Observer, OwnerUuid,
-    PoolError, PoolEvent, PoolStats, RemoteKey,
+    AliasRef, AliasStats, Announcement, DeviceError, DpuHooks, HostHooks, MkeyDevice, Observer,
+    OwnerUuid, PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
 use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
+use crate::opened::{Opened, Refused};
 use crate::original::Object;
 use crate::{chunks, config, log, rkey};
 
@@ -29,7 +30,7 @@ pub(crate) struct Md {
     facts: MdFacts,
     chunks: chunks::Place,
     keys: rkey::Place,
-    device: OnceLock<Option<Arc<Mlx5Device>>>,
+    device: Opened<Arc<Mlx5Device>>,
     /// Held while the pool is opened.
     opening: Mutex<()>,
     dpu: OnceLock<Option<DpuHooks<Mlx5Device>>>,
@@ -55,7 +56,7 @@ impl Md {
             owner,
             chunks: chunks::Place::default(),
             keys: rkey::Place::default(),
-            device: OnceLock::new(),
+            device: Opened::default(),
             host: OnceLock::new(),
             opening: Mutex::new(()),
             dpu: OnceLock::new(),
@@ -144,8 +145,11 @@ impl Md {
 
     /// The alias map, opened at the first call. `None` if the device is not suitable.
     pub(crate) fn dpu(&self) -> Option<&DpuHooks<Mlx5Device>> {
-        let open = || match DpuHooks::open(Arc::clone(self.device()?), config::get().alias_policy())
-        {
+        if let Some(dpu) = self.dpu.get() {
+            return dpu.as_ref();
+        }
+        let device = Arc::clone(self.device()?);
+        let open = || match DpuHooks::open(device, config::get().alias_policy()) {
             Ok(hooks) => Some(hooks),
             Err(error) => {
                 log::warning!("no alias map, imports are left to UCX: {error}");
@@ -182,23 +186,31 @@ impl Md {
     }
 
     fn device(&self) -> Option<&Arc<Mlx5Device>> {
-        let open = || {
-            let verbs = self.object.verbs()?;
+        self.device.get_or_open(|| {
+            let verbs = self.object.verbs().ok_or(Refused::Forever)?;
             let MdFacts { context, pd, .. } = self.facts;
             // SAFETY: the context and the domain are of the libraries that UCX's module uses, UCX
             // opens every mlx5 context with DEVX, and it closes both after `shut`.
             let device = unsafe {
                 Mlx5Device::open(verbs, context.cast(), pd.cast(), config::get().device())
             };
-            match device {
-                Ok(device) => Some(device),
-                Err(error) => {
+            device.map_err(|error| match error {
+                DeviceError::Unsupported { .. } => {
                     log::warning!("device not used, everything is left to UCX: {error}");
-                    None
+                    Refused::Forever
                 }
-            }
-        };
-        self.device.get_or_init(open).as_ref()
+                error => {
+                    static ONCE: Once = Once::new();
+                    ONCE.call_once(|| {
+                        log::warning!(
+                            "device not used yet, everything is left to UCX until a later attempt \
+                             succeeds: {error}"
+                        );
+                    });
+                    Refused::Now
+                }
+            })
+        })
     }
 
     /// Opens the pool and its work queue and verifies the device's binds before the first export.
@@ -222,8 +234,10 @@ impl Md {
         if pool.levels().free > 0
             && let Ok(lease) = pool.lease()
             && let Some(mkey) = lease.mkey()
+            && device.prove(Form::Stock, mkey).is_err()
         {
-            let _proved = device.prove(Form::Stock, mkey);
+            // The pool reports a key that it loses.
+            let _lost = lease.return_unsure();
         }
     }
 
@@ -297,7 +311,7 @@ impl Md {
 
     #[cold]
     fn renew(&self) {
-        let device = self.device.get().and_then(Option::as_ref);
+        let device = self.device.get();
         let gvmi = device.map(|device| device.gvmi().get());
         let (host, dpu) = (self.host.get(), self.dpu.get());
         let pool = || host.map(|host| host.as_ref().map(HostHooks::stats));
@@ -323,7 +337,7 @@ impl Md {
                 log::warning!("aliases remain on the device");
             }
         }
-        if let Some(Some(device)) = self.device.get()
+        if let Some(device) = self.device.get()
             && !device.close()
         {
             log::warning!("objects remain on the device");

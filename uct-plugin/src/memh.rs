@@ -1,7 +1,7 @@
 //! Tables indexed by memory handle, separate from UCX's own structures, and the alias of an
 //! imported handle.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
@@ -10,6 +10,7 @@ use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{AliasRef, Lkey, RemoteKey};
 
 use crate::abi::{MemHandle, MemhHead, memh_flags};
+use crate::forked;
 
 /// Shards of a table. A lock is held for one table operation, so a few shards avoid contention.
 pub(crate) const SHARDS: usize = 16;
@@ -56,11 +57,13 @@ impl<V> Table<V> {
     }
 
     /// Sets the value of a handle. Returns the previous value, which the caller drops without a
-    /// lock, or, without memory, the new value.
+    /// lock, or, without memory or without the lock in a child, the new value.
     #[inline]
     pub(crate) fn insert(&self, memh: MemHandle, value: V) -> Result<Option<V>, V> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
-        let mut shard = self.shard(hash);
+        let Some(mut shard) = self.shard(hash) else {
+            return Err(value);
+        };
         if shard.try_reserve(1, |entry| mix(entry.0)).is_err() {
             return Err(value);
         }
@@ -77,7 +80,7 @@ impl<V> Table<V> {
     /// Removes the value of the handle.
     pub(crate) fn remove(&self, memh: MemHandle) -> Option<V> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
-        let mut shard = self.shard(hash);
+        let mut shard = self.shard(hash)?;
         let entry = shard.find_entry(hash, |entry| entry.0 == address).ok()?;
         let ((_address, value), _place) = entry.remove();
         Some(value)
@@ -86,7 +89,7 @@ impl<V> Table<V> {
     /// Reads or changes the value of the handle. `look` runs under a lock.
     pub(crate) fn with<R>(&self, memh: MemHandle, look: impl FnOnce(&mut V) -> R) -> Option<R> {
         let (address, hash) = (memh.addr(), mix(memh.addr()));
-        let mut shard = self.shard(hash);
+        let mut shard = self.shard(hash)?;
         let entry = shard.find_mut(hash, |entry| entry.0 == address)?;
         Some(look(&mut entry.1))
     }
@@ -98,7 +101,9 @@ impl<V> Table<V> {
         for shard in &self.shards {
             loop {
                 let taken: Vec<_> = {
-                    let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some(mut shard) = forked::lock(shard) else {
+                        break;
+                    };
                     let chosen = shard.extract_if(|entry| chosen(&entry.1));
                     chosen.take(AT_ONCE).collect()
                 };
@@ -113,10 +118,8 @@ impl<V> Table<V> {
     }
 
     #[inline]
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<V>> {
-        self.shards[shard_of(hash)]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn shard(&self, hash: u64) -> Option<MutexGuard<'_, Shard<V>>> {
+        forked::lock(&self.shards[shard_of(hash)])
     }
 }
 
@@ -127,7 +130,16 @@ impl<V> Table<V> {
 pub(crate) unsafe fn is_ours(memh: MemHandle) -> bool {
     // SAFETY: every memory handle starts with these fields.
     let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
-    flags & memh_flags::IMPORTED != 0 && IMPORTS.with(memh, |_import| ()).is_some()
+    if flags & memh_flags::IMPORTED == 0 {
+        return false;
+    }
+    let (address, hash) = (memh.addr(), mix(memh.addr()));
+    match IMPORTS.shard(hash) {
+        Some(shard) => shard.find(hash, |entry| entry.0 == address).is_some(),
+        // In a child whose parent held the lock. UCX must not free a handle of this library, so every
+        // handle counts as one.
+        None => true,
+    }
 }
 
 /// Allocates a memory handle of our own, for an imported key.

@@ -47,3 +47,12 @@ pub(crate) fn file_of(address: *const c_void) -> Option<(usize, CString)> {
     let path = unsafe { CStr::from_ptr(info.dli_fname) };
     Some((info.dli_fbase as usize, path.to_owned()))
 }
+
+/// The symbol that the loader finds for references of the program and of its libraries.
+pub(crate) fn global(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: no name stands for the program itself. RTLD_DEFAULT would also search this library.
+    let program = unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY) };
+    let program = NonNull::new(program)?;
+    // SAFETY: the handle is open, and the name ends in a zero byte.
+    NonNull::new(unsafe { libc::dlsym(program.as_ptr(), name.as_ptr()) })
+}

@@ -201,11 +201,9 @@ unsafe fn dereg_import(
     let is_ours = unsafe { memh::is_ours(memh) };
     // SAFETY: the parameters are those of the operation, and the handle is live.
     let dereg = || unsafe { release::dereg_import(md, &*params, memh) };
-    match guard("mem_dereg", dereg) {
-        Some(status) => status,
-        // UCX did not create the handle and cannot free it. In the worst case it is leaked.
-        None => is_ours.then_some(UcsStatus::OK),
-    }
+    // UCX did not create a handle of this library and cannot free it. In the worst case it is leaked.
+    let leaked = is_ours.then_some(UcsStatus::OK);
+    guard("mem_dereg", dereg).flatten().or(leaked)
 }
 
 /// `uct_md_ops_t::query` of UCX's mlx5.
@@ -249,8 +247,8 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
 /// The result if UCX's own function is missing and the call cannot be passed on. This cannot happen
 /// while UCX's module exports its operations.
 #[cold]
-fn lost(operation: &str) -> UcsStatus {
+pub(crate) fn lost(operation: &str) -> UcsStatus {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| log::error!("cannot find UCX's own uct_ib_mlx5_devx_{operation}"));
+    ONCE.call_once(|| log::error!("cannot find UCX's own function for {operation}"));
     UcsStatus::ERR_UNSUPPORTED
 }

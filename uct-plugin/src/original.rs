@@ -202,6 +202,14 @@ pub(crate) fn adopt(path: &CStr, open: impl Open) -> Option<&'static Object> {
     object_at(close.as_ptr(), open)
 }
 
+/// True if a loaded copy of the module was checked.
+pub(crate) fn is_any_known() -> bool {
+    !OBJECTS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_empty()
+}
+
 #[cold]
 fn look_up(ops: *const c_void, open: impl Open) -> Option<&'static Object> {
     // A memory domain that is closed before it was opened has no table yet. The module's name then

@@ -97,18 +97,16 @@ fn give_back(md: MdHandle, key: BoundKey) {
     let Some(host) = served.host() else {
         return;
     };
-    let event = match host.unbind(key) {
-        Ok(()) => Event::Release,
-        Err(error) => failed(&error),
-    };
-    served.count(event);
+    let released = host.unbind(key);
+    if let Err(error) = &released {
+        failed(error);
+    }
+    served.count(Event::of_release(released.is_ok()));
 }
 
 #[cold]
-fn failed(error: &ReleaseError) -> Event {
-    // The key becomes invalid with the registration, which UCX removes next.
+fn failed(error: &ReleaseError) {
     log::error!("{error}");
-    Event::ReleaseFailed
 }
 
 /// Tells the caller that requested the invalidation that the handle is unusable now.

@@ -11,7 +11,9 @@
 //!
 //! UCX packs the key itself if the memory was not exported with a key of the pool, if it has a
 //! second key already (a remote key was packed before the export; or a registration with strict
-//! order, which relaxed ordering of PCI needs), and if it was registered in chunks.
+//! order, which relaxed ordering of PCI needs), and if it was registered in chunks. UCX 1.22 and
+//! later chooses relaxed ordering for each handle, by the type of its memory, and sets a flag of the
+//! handle. Earlier versions choose it for the memory domain.
 
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance;
@@ -30,7 +32,8 @@ use crate::hot::HOT;
 /// nothing, this is all that the library adds to such a key.
 #[inline(always)]
 pub(crate) fn may_serve(flags: u32) -> bool {
-    flags & (memh_flags::ATOMIC | memh_flags::MULTITHREADED) == memh_flags::ATOMIC
+    const OTHERS: u32 = memh_flags::MULTITHREADED | memh_flags::RELAXED_ORDERING;
+    flags & (memh_flags::ATOMIC | OTHERS) == memh_flags::ATOMIC
         && HOT.has_exported.load(Ordering::Relaxed)
 }
 
@@ -205,6 +208,24 @@ mod tests {
         look((CONTEXT, PD), &WANTED, |address| {
             words.get(&address).copied()
         })
+    }
+
+    #[test]
+    fn a_handle_with_relaxed_ordering_is_left_to_ucx() {
+        let (atomic, relaxed) = (memh_flags::ATOMIC, memh_flags::RELAXED_ORDERING);
+        assert!(!may_serve(atomic), "nothing was exported");
+        exported();
+        // In either order, each handle of a domain is judged by its own flags.
+        for (flags, expect) in [
+            (atomic | relaxed, false),
+            (atomic, true),
+            (atomic | relaxed, false),
+            (atomic | memh_flags::MULTITHREADED, false),
+            (relaxed, false),
+            (0, false),
+        ] {
+            assert_eq!(may_serve(flags), expect, "{flags:#x}");
+        }
     }
 
     #[test]

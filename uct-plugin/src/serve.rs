@@ -2,19 +2,16 @@
 //! of everything that belongs to a domain that UCX closes.
 
 use std::ffi::c_void;
-use std::fs::File;
-use std::io::Read as _;
 use std::sync::Arc;
 
-use xgvmi_pool::OwnerUuid;
-
 use crate::abi::MdHandle;
+use crate::counter_file::Event;
 use crate::domains::{self, Added, MDS_MAX, State};
 use crate::md::Md;
 use crate::memh::{self, IMPORTS};
 use crate::original::Object;
 use crate::registrations::REGISTRATIONS;
-use crate::{allocator, check, config, log, panic, ucp, vfs};
+use crate::{allocator, check, config, log, owner, panic, ucp, vfs};
 
 /// True if the memory domain is served. Takes no lock for a known one.
 ///
@@ -129,7 +126,7 @@ unsafe fn checked(object: &'static Object, md: MdHandle, attr: *const c_void) ->
     // SAFETY: by the contract of this function.
     match unsafe { check::md(md, attr) } {
         Ok(Some(facts)) => {
-            let owner = draw_owner();
+            let owner = owner::draw();
             if owner.is_none() {
                 log::warning!("memory domain not served: no random numbers");
             }
@@ -153,10 +150,16 @@ pub(crate) fn closing(md: MdHandle) {
     let address = md.addr();
     let mut exports = 0_usize;
     let host = taken.as_ref().and_then(|md| md.opened_host());
+    let count = |event| {
+        if let Some(md) = &taken {
+            md.count(event);
+        }
+    };
     REGISTRATIONS.forget_all(address, |key| {
         exports += 1;
         // The pool destroys keys that cannot be invalidated.
-        let _lost = host.map(|host| host.unbind(key));
+        let is_done = host.is_none_or(|host| host.unbind(key).is_ok());
+        count(Event::of_release(is_done));
     });
     let mut imports = 0_usize;
     IMPORTS.take(
@@ -164,6 +167,7 @@ pub(crate) fn closing(md: MdHandle) {
         |handle, import| {
             imports += 1;
             drop(import);
+            count(Event::ImportReleased);
             // SAFETY: `import` allocated the value in the table, and it is no longer in the table.
             unsafe { memh::free(std::ptr::with_exposed_provenance_mut(handle)) };
         },
@@ -176,16 +180,4 @@ pub(crate) fn closing(md: MdHandle) {
         domains::keep_numbers(md.numbers().of_closed());
         md.shut();
     }
-}
-
-/// A number that is unique among exporters.
-fn draw_owner() -> Option<OwnerUuid> {
-    let mut bytes = [0_u8; 8];
-    File::open("/dev/urandom")
-        .ok()?
-        .read_exact(&mut bytes)
-        .ok()?;
-    let uuid = u64::from_ne_bytes(bytes);
-    // Zero means "unknown" on the wire.
-    Some(OwnerUuid::new(uuid.max(1)))
 }

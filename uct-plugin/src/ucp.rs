@@ -20,10 +20,14 @@
 //! | `ucs_rcache_get` | records the export of a region in an import cache |
 //! | `ucs_pgtable_lookup` | hides a region of an older export that is still in use |
 //!
+//! `ucp_memh_exported_unpack` is a function of libucp itself. A libucp that was linked with
+//! `-Bsymbolic-functions` has no slot for it. `ucs_rcache_get` then records the exporter of the
+//! import cache, which UCP calls before it attaches the keys, and `ucs_pgtable_lookup` hides each
+//! region that is still in use.
+//!
 //! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
 mod caches;
-mod calls;
 mod hooks;
 mod rcache;
 mod wire;
@@ -32,12 +36,12 @@ use std::ffi::{CStr, c_uint, c_void};
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
+use crate::calls::{self, Slot};
 use crate::config::{self, UcpHooks};
 use crate::log;
 use crate::module::Module;
 use crate::original::Object;
 pub(crate) use caches::{exporter_of, exporters};
-use calls::Slot;
 use hooks::{COPIES_MAX, Originals, UnpackFn};
 use rcache::Params;
 
@@ -120,7 +124,11 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     let create = CallSlot::find(library, module, CREATE, "ucs_rcache_create")?;
     let destroy = CallSlot::find(library, module, c"ucs_rcache_destroy", "ucs_rcache_destroy")?;
     let unpack = c"ucp_memh_exported_unpack";
-    let unpack = CallSlot::find(library, module, unpack, "ucp_memh_exported_unpack")?;
+    let unpack = match CallSlot::find(library, module, unpack, "ucp_memh_exported_unpack") {
+        Ok(slot) => Some(slot),
+        Err(Refusal::NoSlot(_)) => None,
+        Err(refusal) => return Err(refusal),
+    };
     let defaults = c"ucs_rcache_set_default_params";
     let defaults = module.symbol(defaults).ok_or(Refusal::Params)?.as_ptr();
     // SAFETY: UCX's function of that name has this type.
@@ -128,25 +136,38 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     if !Params::is_as_expected(defaults) {
         return Err(Refusal::Params);
     }
+    let is_asserting = library.holds(ASSERTION);
+    let get = match is_asserting || unpack.is_none() {
+        true => Some(CallSlot::find(
+            library,
+            module,
+            c"ucs_rcache_get",
+            "ucs_rcache_get",
+        )?),
+        false => None,
+    };
     let mut asserting = None;
-    if library.holds(ASSERTION) {
-        let get = CallSlot::find(library, module, c"ucs_rcache_get", "ucs_rcache_get")?;
+    if is_asserting {
         let lookup = c"ucs_pgtable_lookup";
         let lookup = CallSlot::find(library, module, lookup, "ucs_pgtable_lookup")?;
         let invalidate = module.symbol(c"ucs_rcache_region_invalidate");
         let invalidate = invalidate.ok_or(Refusal::NoSlot("ucs_rcache_region_invalidate"))?;
-        asserting = Some((get, lookup, invalidate.as_ptr()));
+        asserting = Some((lookup, invalidate.as_ptr()));
     }
     let originals = Originals {
         // SAFETY: UCX's function of that name has this type.
         create: unsafe { std::mem::transmute::<*mut c_void, rcache::CreateFn>(create.original) },
         // SAFETY: as above.
         destroy: unsafe { std::mem::transmute::<*mut c_void, rcache::DestroyFn>(destroy.original) },
-        // SAFETY: as above.
-        unpack: unsafe { std::mem::transmute::<*mut c_void, UnpackFn>(unpack.original) },
-        asserting: asserting.map(|(get, lookup, invalidate)| hooks::Asserting {
+        unpack: unpack.map(|unpack| {
             // SAFETY: as above.
-            get: unsafe { std::mem::transmute::<*mut c_void, rcache::GetFn>(get.original) },
+            unsafe { std::mem::transmute::<*mut c_void, UnpackFn>(unpack.original) }
+        }),
+        get: get.map(|get| {
+            // SAFETY: as above.
+            unsafe { std::mem::transmute::<*mut c_void, rcache::GetFn>(get.original) }
+        }),
+        asserting: asserting.map(|(lookup, invalidate)| hooks::Asserting {
             // SAFETY: as above.
             lookup: unsafe {
                 std::mem::transmute::<*mut c_void, rcache::LookupFn>(lookup.original)
@@ -164,20 +185,23 @@ fn stand_in(library: &calls::Object, module: &Module) -> Result<&'static str, Re
     let mut places = vec![
         (destroy.slot, entries.destroy),
         (create.slot, entries.create),
-        (unpack.slot, entries.unpack),
     ];
-    if let Some((get, lookup, _)) = asserting {
-        places.extend([(get.slot, entries.get), (lookup.slot, entries.lookup)]);
-    }
+    places.extend(unpack.map(|unpack| (unpack.slot, entries.unpack)));
+    places.extend(get.map(|get| (get.slot, entries.get)));
+    places.extend(asserting.map(|(lookup, _)| (lookup.slot, entries.lookup)));
     for (slot, entry) in places {
         if !slot.set(entry) {
             // The functions installed there before are independent.
             return Err(Refusal::Taken("a function of its own"));
         }
     }
-    Ok(match asserting {
-        None => "",
-        Some(_) => ", and for its assertion about them",
+    Ok(match (is_asserting, unpack) {
+        (false, Some(_)) => "",
+        (true, Some(_)) => ", and for its assertion about them",
+        (false, None) => "; its parser of exported handles is bound inside",
+        (true, None) => {
+            ", and for its assertion about them; its parser of exported handles is bound inside"
+        }
     })
 }
 

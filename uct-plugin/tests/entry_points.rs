@@ -43,11 +43,52 @@ impl Bench {
         file.to_string_lossy().into_owned()
     }
 
+    /// A libuct, and a program that opens memory domains through it.
+    fn through_libuct(&mut self) {
+        let libuct = self.dir.path().join("libuct.so.0");
+        let shared = ["-shared", "-fPIC", "-Wl,-soname,libuct.so.0"];
+        common::compile("libuct.c", &libuct, &shared);
+        self.program = self.dir.path().join("program through libuct");
+        let libraries = self.dir.path().to_string_lossy();
+        let path = format!("-Wl,-rpath,{libraries}");
+        let flags = [
+            "-DLIBUCT",
+            "-L",
+            &libraries,
+            "-l:libuct.so.0",
+            &path,
+            "-ldl",
+        ];
+        common::compile("program.c", &self.program, &flags);
+    }
+
+    /// A module that depends on libuct and was linked with these options.
+    fn module_of_libuct(&self, name: &str, options: &[&str]) -> String {
+        let libraries = self.dir.path().to_string_lossy();
+        let path = format!("-Wl,-rpath,{libraries}");
+        let needed = [
+            "-Wl,--no-as-needed",
+            "-L",
+            &libraries,
+            "-l:libuct.so.0",
+            &path,
+        ];
+        self.module(name, &[&needed[..], options].concat())
+    }
+
     /// Another file that contains the library.
     fn copy_of_library(&self) -> String {
         let copy = self.dir.path().join("libuct_ib_mlx5_xgvmi.so.0");
         fs::copy(common::library(), &copy).expect("a copy");
         copy.to_string_lossy().into_owned()
+    }
+
+    /// The library's lines before UCX's log is known.
+    fn errors(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+        let output = common::run(&self.program, arguments, variables);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.lines().map(str::to_owned).collect()
     }
 
     fn run(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Said {
@@ -105,6 +146,81 @@ fn a_preload_is_called_by_name() {
     check(&said, &plain, &["calls this library by name", NO_DEVICE]);
 }
 
+/// The library's message at the end of a process whose calls did not reach it.
+const UNUSED: &str = "nothing was served: UCX's calls do not reach this library";
+
+#[test]
+fn a_preload_serves_a_ucx_that_is_bound_inside() {
+    let mut bench = Bench::new();
+    bench.through_libuct();
+    let preload = library();
+    for options in ["-Wl,-Bsymbolic-functions", "-Wl,-Bsymbolic"] {
+        let module = bench.module_of_libuct(options, &[options]);
+        let plain = bench.run(&[&module], &[]);
+        let said = bench.run(&[&module], &[("LD_PRELOAD", &preload)]);
+        let patched = "through its patched operations table";
+        check(&said, &plain, &[patched, NO_DEVICE]);
+        let errors = bench.errors(&[&module], &[("LD_PRELOAD", &preload)]);
+        assert!(errors.is_empty(), "{errors:?}");
+    }
+    // Without that option the preload is called by name, through the same function.
+    let module = bench.module_of_libuct("by name", &[]);
+    let plain = bench.run(&[&module], &[]);
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &preload)]);
+    check(&said, &plain, &["calls this library by name", NO_DEVICE]);
+    // Each copy of UCX has its own operations.
+    let modules =
+        ["one", "two"].map(|name| bench.module_of_libuct(name, &["-Wl,-Bsymbolic-functions"]));
+    let [one, two] = modules.each_ref().map(String::as_str);
+    let plain = bench.run(&[one, two, one], &[]);
+    let said = bench.run(&[one, two, one], &[("LD_PRELOAD", &preload)]);
+    assert_eq!(said.calls, plain.calls);
+    let patched = |line: &&String| line.contains("patched operations table");
+    assert_eq!(said.log.iter().filter(patched).count(), 2, "{said:#?}");
+}
+
+/// Programs find the functions of the preloaded file, so that file serves.
+#[test]
+fn a_preload_serves_before_a_plugin_in_a_ucx_that_is_bound_inside() {
+    let mut bench = Bench::new();
+    bench.through_libuct();
+    let module = bench.module_of_libuct("ucx", &["-Wl,-Bsymbolic-functions"]);
+    let plain = bench.run(&[&module, &module], &[]);
+    let other_file = format!("+{}", bench.copy_of_library());
+    // The module is loaded, then the plugin, and then a memory domain is opened.
+    let said = bench.run(
+        &["~", &module, &other_file, &module, &module],
+        &[("LD_PRELOAD", &library())],
+    );
+    let lines = [
+        "another copy of this library",
+        "through its patched operations table",
+        NO_DEVICE,
+    ];
+    check(&said, &plain, &lines);
+}
+
+#[test]
+fn an_operations_table_in_constant_memory_is_served_or_reported() {
+    let mut bench = Bench::new();
+    bench.through_libuct();
+    let preload = library();
+    // The loader protects this table after it has filled it.
+    let protected = [
+        "-Wl,-Bsymbolic-functions",
+        "-Wl,-z,relro,-z,now",
+        "-DCONSTANT_TABLE",
+    ];
+    let module = bench.module_of_libuct("protected", &protected);
+    let plain = bench.run(&[&module], &[]);
+    let said = bench.run(&[&module], &[("LD_PRELOAD", &preload)]);
+    check(
+        &said,
+        &plain,
+        &["through its patched operations table", NO_DEVICE],
+    );
+}
+
 #[test]
 fn a_plugin_patches_the_table() {
     let bench = Bench::new();
@@ -120,6 +236,18 @@ fn a_plugin_patches_the_table() {
     );
     let early = bench.run(&[&plugin, &module], &[]);
     check(&early, &plain, &[]);
+    let errors = bench.errors(&[&plugin, &module], &[]);
+    let [error] = errors.as_slice() else {
+        panic!("one warning is expected: {errors:?}");
+    };
+    assert!(
+        error.contains("WARN") && error.contains(UNUSED) && error.contains("LD_PRELOAD"),
+        "{error}"
+    );
+    let off = ("UCX_XGVMI_ENABLE", "n");
+    assert!(bench.errors(&[&plugin, &module], &[off]).is_empty());
+    assert!(bench.errors(&[&plugin], &[]).is_empty());
+    assert!(bench.errors(&[&module, &plugin], &[]).is_empty());
     let twice = bench.run(&[&module, &plugin, "-", &module], &[]);
     let plain = bench.run(&[&module, &module], &[]);
     check(

@@ -12,6 +12,7 @@ use serde_json::json;
 use ucx_sys::Ucp;
 
 use crate::accelerators::{self, Accelerators, Spec, Tried};
+use crate::binding::{self, Binding, Load};
 use crate::capability::{self, Capability, Device};
 use crate::info;
 use crate::ucc::{self, Ucc};
@@ -73,10 +74,14 @@ impl Finding {
 
 /// Runs all checks. Returns false if one of them needs a fix.
 pub(crate) fn run(arguments: &Arguments) -> bool {
-    let mut findings = vec![
-        ucx(Ucp::load(arguments.ucx.as_deref()).map(Ucp::version)),
-        memory_lock(lock_limit()),
-    ];
+    let version = Ucp::load(arguments.ucx.as_deref()).map(Ucp::version);
+    let mut findings = Vec::new();
+    if let (Ok(version), Some(libraries)) = (&version, binding::libraries()) {
+        let load = binding::load(Some(&libraries), info::has_plugins(version));
+        findings.push(hooks(&load, &binding::binding(&libraries)));
+    }
+    findings.insert(0, ucx(version));
+    findings.push(memory_lock(lock_limit()));
     findings.push(device_files(Path::new("/dev/infiniband")));
     match Mlx5Lib::open() {
         Ok(lib) => findings.extend(adapters(&capability::devices(&lib))),
@@ -118,6 +123,41 @@ fn ucx(version: Result<&str, impl ToString>) -> Finding {
         Some(number) if number >= info::KNOWN[0] => Finding::ok(need, found),
         _ => Finding::new(need, State::Fix, found, "use UCX 1.18 or later"),
     }
+}
+
+/// How the library gets UCX's calls in this environment.
+fn hooks(load: &Load, binding: &Binding) -> Finding {
+    let need = "hooks";
+    let (state, found, advice) = match (load, binding) {
+        (_, Binding::NoModule) => (
+            State::Fix,
+            "none: this UCX has no module libuct_ib_mlx5.so".to_owned(),
+            "install UCX's InfiniBand package with mlx5 support",
+        ),
+        (Load::Absent, _) => (
+            State::Note,
+            format!("none: the library is {load}"),
+            "set LD_PRELOAD or, from UCX 1.22 on, UCX_PLUGIN_PATH for the program",
+        ),
+        (Load::Plugin(_), _) => (State::Ok, format!("operations table, {load}"), ""),
+        (Load::Preload(_), Binding::ByName) => (State::Ok, format!("by name, {load}"), ""),
+        (Load::Preload(_), Binding::Inside) => (
+            State::Ok,
+            format!("operations table from uct_md_open on, {load}"),
+            "",
+        ),
+        (Load::Preload(_), Binding::Closed) => (
+            State::Fix,
+            format!("none: this UCX binds its functions inside, {load}"),
+            "from UCX 1.22 on set UCX_PLUGIN_PATH; otherwise use another build of UCX",
+        ),
+        (Load::Preload(_), Binding::Unknown(reason)) => (
+            State::Note,
+            format!("unknown, {load}: {reason}"),
+            "run with UCX_XGVMI_LOG_LEVEL=debug: a line says how UCX calls the library",
+        ),
+    };
+    Finding::new(need, state, found, advice)
 }
 
 /// UCC is required only for offloaded collectives, so its absence is not an error.
@@ -375,6 +415,49 @@ mod tests {
         check(&of("1.24.0"), State::Note, "unknown version");
         check(&of("1.13.1"), State::Fix, "too old");
         check(&ucx(Err("cannot open libucp")), State::Fix, "cannot open");
+    }
+
+    #[test]
+    fn the_way_of_the_calls_is_named() {
+        let preload = Load::Preload("/opt/library.so".into());
+        let plugin = Load::Plugin("/opt/library.so".into());
+        let unknown = Binding::Unknown("no access".to_owned());
+        for (load, binding, state, part) in [
+            (
+                &preload,
+                Binding::ByName,
+                State::Ok,
+                "by name, LD_PRELOAD=/opt/",
+            ),
+            (&preload, Binding::Inside, State::Ok, "from uct_md_open on"),
+            (
+                &preload,
+                Binding::Closed,
+                State::Fix,
+                "none: this UCX binds",
+            ),
+            (&preload, unknown.clone(), State::Note, "no access"),
+            (
+                &plugin,
+                unknown,
+                State::Ok,
+                "operations table, plugin /opt/",
+            ),
+            (
+                &plugin,
+                Binding::NoModule,
+                State::Fix,
+                "none: this UCX has no",
+            ),
+            (
+                &Load::Absent,
+                Binding::ByName,
+                State::Note,
+                "none: the library is not",
+            ),
+        ] {
+            check(&hooks(load, &binding), state, part);
+        }
     }
 
     #[test]

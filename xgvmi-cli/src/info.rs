@@ -60,6 +60,11 @@ pub(crate) fn entry_points(version: &str) -> &'static str {
     }
 }
 
+/// True if a UCX of this version loads modules from `UCX_PLUGIN_PATH`.
+pub(crate) fn has_plugins(version: &str) -> bool {
+    parse(version).is_some_and(|number| number >= PLUGINS)
+}
+
 /// Major and minor version.
 pub(crate) fn parse(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map(str::parse::<u32>);

@@ -11,6 +11,7 @@
 )]
 
 mod accelerators;
+mod binding;
 mod capability;
 mod counter_file;
 mod doctor;

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
 
-use crate::device::{Alias, AliasDevice};
+use crate::alias_entry::{AliasRef, Core, Entry};
+use crate::device::AliasDevice;
 use crate::error::AliasError;
 use crate::expiry::Expiry;
 use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::keeper::{Keeper, LOOKS_PER_AGE, ROUND_MAX, Round};
-use crate::key::{AccessKey, Lkey, OwnerUuid, RemoteKey};
+use crate::key::{AccessKey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
-use crate::prepared::Prepared;
-use crate::stats::{AliasCounters, AliasStats};
+use crate::stats::{AliasCounters, AliasStats, Prepared};
 use crate::sync::{
     AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
 };
@@ -30,6 +30,9 @@ use crate::unpinned::{Note, Unpinned};
 /// Number of shards of the map. A miss or an eviction holds the write lock of one shard during a
 /// table insert. With sixteen shards a lookup rarely meets it.
 const SHARDS: usize = 16;
+
+/// Failed creations after which a preparation stops. Each takes hundreds of microseconds.
+const PREPARE_FAILURES_MAX: u32 = 16;
 
 /// Number of least recently used aliases that one search picks. A search scans the whole map, and
 /// its result serves this number of evictions.
@@ -77,42 +80,12 @@ struct Oldest {
     is_confirmed: bool,
 }
 
-/// State that an alias needs until its destruction, which may come after its removal from the map.
-#[derive(Debug)]
-struct Core<D> {
-    device: Arc<D>,
-    gate: Gate,
-    /// Incremented at every unpin. Evictions compare aliases by this time.
-    clock: AtomicU64,
-    unpinned: Unpinned,
-    counters: AliasCounters,
-}
-
 /// The map's entry for a key.
 enum Place<D: AliasDevice> {
     /// An alias. The map holds one reference; every other reference is a pin.
     Ready(CountedArc<Entry<D>>),
     /// A thread creates the alias.
     Making(Arc<Making<D>>),
-}
-
-/// An alias on the device. The last reference destroys it on the device.
-struct Entry<D: AliasDevice> {
-    core: Arc<Core<D>>,
-    key: RemoteKey,
-    /// Owner of the key. If the key names none, the owner in the first lookup that names one.
-    owner: AtomicU64,
-    alias: Alias,
-    /// Time of its creation or last unpin.
-    used: AtomicU64,
-    /// The alias is already destroyed on the device.
-    dead: AtomicBool,
-}
-
-/// A pinned alias. The map does not destroy an alias while a reference to it exists.
-pub struct AliasRef<D: AliasDevice> {
-    /// `None` during the drop.
-    entry: Option<CountedArc<Entry<D>>>,
 }
 
 impl<D: AliasDevice> AliasMap<D> {
@@ -159,8 +132,9 @@ impl<D: AliasDevice> AliasMap<D> {
 
     /// Returns the alias of a remote key and pins it. Creates the alias if the map has none. An
     /// alias of the same key with another owner is stale: the map replaces it, and destroys it
-    /// after its last use. An alias with an [unknown](OwnerUuid::UNKNOWN) owner becomes an alias of
-    /// this owner.
+    /// after its last use. A key with an [unknown](OwnerUuid::UNKNOWN) owner matches any alias. An
+    /// alias that was [prepared](AliasMap::prepare) for an unknown owner becomes an alias of the
+    /// first owner.
     ///
     /// # Errors
     /// If the device cannot create the alias; if all aliases of a full map are in use; if another
@@ -197,7 +171,8 @@ impl<D: AliasDevice> AliasMap<D> {
             return Err(AliasError::Forked);
         }
         let _inside = core.gate.enter().ok_or(AliasError::Closed)?;
-        self.inner.create(key, &self.inner.policy.access_key)
+        self.inner
+            .create(key, &self.inner.policy.access_key, WhenFull::Evict)
     }
 
     /// Returns the alias of a remote key if the map has it. Creates no alias and does not wait.
@@ -216,7 +191,7 @@ impl<D: AliasDevice> AliasMap<D> {
     }
 
     /// Creates the aliases of keys in advance, with [`AliasPolicy::threads`] threads. It evicts no
-    /// alias: if the map is full, it skips the remaining keys.
+    /// alias: if the map is full, or after 16 failed creations, it skips the remaining keys.
     pub fn prepare(&self, keys: &[RemoteKey]) -> Prepared {
         self.prepare_with(keys, &self.inner.policy.access_key)
     }
@@ -225,24 +200,33 @@ impl<D: AliasDevice> AliasMap<D> {
     /// policy's. See [`AliasMap::attach_with`].
     pub fn prepare_with(&self, keys: &[RemoteKey], access: &AccessKey) -> Prepared {
         let mut prepared = Prepared::default();
+        let failures = AtomicU32::new(0);
         let prepare = |key: &RemoteKey| {
             if !self.inner.core.device.is_ours() {
-                return Err(AliasError::Forked);
+                return Some(Err(AliasError::Forked));
             }
             // A key without an owner matches any present alias of the key.
-            let is_unknown = key.owner == OwnerUuid::UNKNOWN;
-            if is_unknown && self.inner.has(key) || !is_unknown && self.inner.find(key).is_some() {
-                return Ok(());
+            let is_there = match key.owner {
+                OwnerUuid::UNKNOWN => self.inner.has(key),
+                _ => self.inner.find(key).is_some(),
+            };
+            if is_there {
+                return Some(Ok(()));
             }
-            self.inner
-                .find_or_make(*key, access, WhenFull::Keep)
-                .map(drop)
+            if failures.load(Ordering::Relaxed) >= PREPARE_FAILURES_MAX {
+                return None;
+            }
+            let made = self.inner.find_or_make(*key, access, WhenFull::Keep);
+            if matches!(made, Err(AliasError::Create { .. })) {
+                failures.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(made.map(drop))
         };
         for result in parallel(keys, self.inner.policy.threads, prepare) {
             match result {
-                Ok(()) => prepared.ready += 1,
-                Err(AliasError::Full { .. }) => prepared.left_out += 1,
-                Err(error) => {
+                Some(Ok(())) => prepared.ready += 1,
+                None | Some(Err(AliasError::Full { .. })) => prepared.left_out += 1,
+                Some(Err(error)) => {
                     prepared.failed += 1;
                     prepared.error.get_or_insert(error);
                 }
@@ -297,58 +281,6 @@ impl<D: AliasDevice> AliasMap<D> {
     }
 }
 
-impl<D: AliasDevice> AliasRef<D> {
-    /// The key for local work requests to the remote memory. Peers can use it as rkey.
-    #[must_use]
-    pub fn lkey(&self) -> Lkey {
-        self.entry().alias.lkey
-    }
-
-    /// The remote key of the alias.
-    #[must_use]
-    pub fn remote(&self) -> RemoteKey {
-        RemoteKey {
-            owner: self.entry().owner(),
-            ..self.entry().key
-        }
-    }
-
-    #[inline]
-    fn new(entry: CountedArc<Entry<D>>) -> Self {
-        Self { entry: Some(entry) }
-    }
-
-    #[inline]
-    fn entry(&self) -> &CountedArc<Entry<D>> {
-        // Only the drop sets `None`.
-        self.entry.as_ref().expect("an alias that is not dropped")
-    }
-}
-
-impl<D: AliasDevice> Clone for AliasRef<D> {
-    fn clone(&self) -> Self {
-        Self::new(CountedArc::clone(self.entry()))
-    }
-}
-
-impl<D: AliasDevice> Drop for AliasRef<D> {
-    fn drop(&mut self) {
-        let Some(entry) = self.entry.take() else {
-            return;
-        };
-        // Before the decrement: an eviction that finds the alias unpinned must read this time.
-        let used = entry.core.tick();
-        entry.used.store(used, Ordering::Relaxed);
-        if entry.core.unpinned.is_tight() {
-            let core = Arc::clone(&entry.core);
-            let map_key = entry.key.map_key();
-            // After the decrement: an eviction may take a noted alias at once.
-            drop(entry);
-            core.unpinned.note((map_key, used));
-        }
-    }
-}
-
 impl<D: AliasDevice> Inner<D> {
     /// The hit path.
     fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
@@ -382,7 +314,7 @@ impl<D: AliasDevice> Inner<D> {
                 Claim::Make { flight, stale } => {
                     // Destroys the stale alias here, unless it is still pinned.
                     drop(stale);
-                    return self.make(key, access, &flight);
+                    return self.make(key, access, &flight, when_full);
                 }
                 Claim::Join(flight) => {
                     self.core.counters.joins.one();
@@ -455,8 +387,9 @@ impl<D: AliasDevice> Inner<D> {
         key: RemoteKey,
         access: &AccessKey,
         flight: &Arc<Making<D>>,
+        when_full: WhenFull,
     ) -> Result<AliasRef<D>, AliasError> {
-        let result = self.create(key, access);
+        let result = self.create(key, access, when_full);
         let mut shard = write(self.shard(key.map_key()));
         // Only the claiming thread ends a claim, so the entry still exists and still belongs to
         // this thread.
@@ -475,7 +408,12 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     /// Creates an alias on the device. It is not in the map yet.
-    fn create(&self, key: RemoteKey, access: &AccessKey) -> Result<AliasRef<D>, AliasError> {
+    fn create(
+        &self,
+        key: RemoteKey,
+        access: &AccessKey,
+        when_full: WhenFull,
+    ) -> Result<AliasRef<D>, AliasError> {
         self.core.counters.misses.one();
         match self.core.device.create_alias(&key, access) {
             Ok(alias) => {
@@ -484,6 +422,7 @@ impl<D: AliasDevice> Inner<D> {
                     core: Arc::clone(&self.core),
                     key,
                     owner: AtomicU64::new(key.owner.get()),
+                    is_prepared: when_full == WhenFull::Keep,
                     alias,
                     used: AtomicU64::new(self.core.tick()),
                     dead: AtomicBool::new(false),
@@ -710,69 +649,6 @@ enum Claim<D: AliasDevice> {
     NoMemory,
 }
 
-impl<D> Core<D> {
-    fn tick(&self) -> u64 {
-        // No overflow: with one tick per nanosecond the clock lasts five centuries.
-        self.clock.fetch_add(1, Ordering::SeqCst) + 1
-    }
-}
-
-impl<D: AliasDevice> Entry<D> {
-    fn owner(&self) -> OwnerUuid {
-        OwnerUuid::new(self.owner.load(Ordering::Relaxed))
-    }
-
-    /// True if the alias belongs to the owner. An alias without a known owner then becomes an alias
-    /// of this owner.
-    fn is_of(&self, owner: OwnerUuid) -> bool {
-        let unknown = OwnerUuid::UNKNOWN.get();
-        let (found, owner) = (self.owner.load(Ordering::Relaxed), owner.get());
-        if found == owner {
-            return true;
-        }
-        let take = |owner| {
-            let (from, to) = (Ordering::Relaxed, Ordering::Relaxed);
-            self.owner.compare_exchange(unknown, owner, from, to)
-        };
-        // Another thread may have set the same owner first.
-        found == unknown && take(owner).map_or_else(|now| now == owner, |_unknown| true)
-    }
-
-    /// Valid only under the lock of the shard that holds the entry.
-    fn is_unpinned(entry: &CountedArc<Self>) -> bool {
-        CountedArc::strong_count(entry) == 1
-    }
-
-    /// Destroys the alias on the device, at most once.
-    fn destroy(&self) -> bool {
-        if self.dead.swap(true, Ordering::AcqRel) {
-            return true;
-        }
-        match self.core.device.destroy_alias(self.alias.index) {
-            Ok(()) => {
-                self.core.counters.destroys.one();
-                true
-            }
-            Err(_) => {
-                self.core.counters.destroy_failures.one();
-                false
-            }
-        }
-    }
-}
-
-impl<D: AliasDevice> Drop for Entry<D> {
-    fn drop(&mut self) {
-        // If an entry outlives the map, closing the device destroys its alias. An entry in a forked
-        // child belongs to the parent.
-        if self.core.device.is_ours()
-            && let Some(_inside) = self.core.gate.enter()
-        {
-            self.destroy();
-        }
-    }
-}
-
 impl<D: AliasDevice> Drop for Inner<D> {
     fn drop(&mut self) {
         self.close();
@@ -785,15 +661,6 @@ impl<D: AliasDevice> fmt::Debug for AliasMap<D> {
             .field("device", &self.inner.core.device)
             .field("policy", &self.inner.policy)
             .field("len", &self.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<D: AliasDevice> fmt::Debug for AliasRef<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AliasRef")
-            .field("remote", &self.entry().key)
-            .field("lkey", &self.lkey())
             .finish_non_exhaustive()
     }
 }

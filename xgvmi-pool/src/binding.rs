@@ -392,6 +392,17 @@ impl<D: MkeyDevice> Core<D> {
         self.give(id);
     }
 
+    /// Invalidates or destroys a leased key that may be bound.
+    #[cold]
+    pub(crate) fn clean_leased(&self, id: SlotId) -> Result<(), ReleaseError> {
+        // Closing a pool destroys all keys.
+        let Ok(_inside) = self.enter() else {
+            return Ok(());
+        };
+        self.slots.advance(id, State::Leased, State::Unsure);
+        self.clean(id, self.slots.mkey(id))
+    }
+
     /// Invalidates a key of unknown state, or destroys it. Never pools a key that is not known to
     /// be free.
     #[cold]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::backoff::Backoff;
 use crate::device::{MkeyDevice, MkeySpec};
 use crate::error::{DeviceError, PoolError};
 use crate::event::{Observer, PoolEvent};
@@ -84,6 +85,10 @@ struct VacantSlots {
     vacated: Vec<SlotId>,
     /// The device is full.
     refusal: Option<Refusal>,
+    /// The last creation failed for another reason.
+    failure: Option<DeviceError>,
+    /// Intervals between attempts after such failures.
+    backoff: Backoff,
     tags: Tags,
 }
 
@@ -171,6 +176,8 @@ impl<D: MkeyDevice> Core<D> {
                 unused: 0..policy.mkeys_max,
                 vacated: Vec::new(),
                 refusal: None,
+                failure: None,
+                backoff: Backoff::default(),
                 tags: Tags::default(),
             }),
             cap: AtomicU32::new(policy.mkeys_max),
@@ -371,7 +378,11 @@ impl<D: MkeyDevice> Core<D> {
         match self.device.create_mkey(&self.spec) {
             Ok(index) => {
                 self.latencies.create.record(start.elapsed());
-                let mkey = lock(&self.vacant_slots).tags.of_new(index, self.policy.tag);
+                let mut vacant_slots = lock(&self.vacant_slots);
+                vacant_slots.failure = None;
+                vacant_slots.backoff.succeeded();
+                let mkey = vacant_slots.tags.of_new(index, self.policy.tag);
+                drop(vacant_slots);
                 self.slots.fill(id, mkey, state);
                 self.counters.creates.one();
                 Ok(id)
@@ -386,6 +397,11 @@ impl<D: MkeyDevice> Core<D> {
     /// A vacant slot, if the cap allows another key.
     fn reserve(&self) -> Result<SlotId, PoolError> {
         let mut vacant_slots = lock(&self.vacant_slots);
+        if let Some(failure) = &vacant_slots.failure
+            && !vacant_slots.backoff.is_due(Instant::now())
+        {
+            return Err(PoolError::Create(failure.clone()));
+        }
         let live = self.live(&vacant_slots);
         let refusal = vacant_slots.refusal.as_ref();
         if refusal.is_some_and(|refusal| Instant::now() >= refusal.retry_at) {
@@ -413,6 +429,8 @@ impl<D: MkeyDevice> Core<D> {
         let mut vacant_slots = lock(&self.vacant_slots);
         vacant_slots.vacated.push(id);
         if !error.is_limit() {
+            vacant_slots.failure = Some(error.clone());
+            vacant_slots.backoff.failed(Instant::now());
             return PoolError::Create(error);
         }
         // The device is full: the present number of keys becomes the cap.

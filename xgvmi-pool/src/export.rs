@@ -33,6 +33,18 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
         self.id.map(|id| self.core.slots.mkey(id))
     }
 
+    /// Returns a key that may be bound, for example after a failed
+    /// proof. The pool invalidates it, or destroys it.
+    ///
+    /// # Errors
+    /// If the device refuses both. The key is out of use then.
+    pub fn return_unsure(mut self) -> Result<(), ReleaseError> {
+        match self.id.take() {
+            Some(id) => self.core.clean_leased(id),
+            None => Ok(()),
+        }
+    }
+
     /// Binds the key to a [`Region`], or to a [`Span`] of several regions.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, yield_now};
 /// Maximum number of caches. With more threads, several share a cache.
 const CACHES_MAX: usize = 64;
 
+/// Minimum number of keys on each side of a cache, if the pool has more than one cache.
+const SHARE_MIN: usize = 4;
+
 /// Number of passes over the caches while other threads hold all of them, before the thread uses the
 /// queue directly. A thread holds a cache for some nanoseconds, unless the scheduler preempts it.
 #[cfg(not(loom))]
@@ -83,9 +86,14 @@ pub(crate) struct Traffic {
 impl FreeList {
     /// A free list for up to `capacity` keys, with `caches` caches and `cache_keys` keys on each side
     /// of a cache. All caches together take at most a quarter of the keys. Otherwise threads would
-    /// find no key while other caches are full.
+    /// find no key while other caches are full. A small pool has fewer caches, so that each has at
+    /// least [`SHARE_MIN`] keys on each side.
     pub(crate) fn new(capacity: u32, cache_keys: u32, caches: usize, order: ReuseOrder) -> Self {
         let caches = caches.clamp(1, CACHES_MAX).next_power_of_two();
+        let fitting = capacity as usize / 4 / (2 * SHARE_MIN);
+        let caches = fitting
+            .checked_ilog2()
+            .map_or(caches, |log| caches.min(1 << log));
         let share = capacity as usize / 4 / (2 * caches);
         let share = u32::try_from(share).expect("a part of `capacity`");
         Self {
@@ -403,6 +411,22 @@ mod tests {
 
     fn put(free_list: &FreeList, id: SlotId) {
         free_list.put(thread_number(None), id);
+    }
+
+    #[test]
+    fn a_small_pool_has_fewer_caches_instead_of_none() {
+        for (capacity, caches, expect) in [
+            (256, 64, (8, 4)),
+            (4096, 64, (64, 8)),
+            (4096, 1, (1, 16)),
+            (100, 64, (2, 6)),
+            // Too few keys for any cache.
+            (31, 64, (64, 0)),
+        ] {
+            let free_list = FreeList::new(capacity, 16, caches, ReuseOrder::Fifo);
+            let found = (free_list.caches.len(), free_list.cache_keys);
+            assert_eq!(found, expect, "{capacity} keys, {caches} processors");
+        }
     }
 
     #[test]

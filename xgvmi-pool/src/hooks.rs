@@ -7,7 +7,8 @@
 
 use std::sync::Arc;
 
-use crate::alias::{AliasMap, AliasRef};
+use crate::alias::AliasMap;
+use crate::alias_entry::AliasRef;
 use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
@@ -16,11 +17,10 @@ use crate::export::{BoundKey, Export};
 use crate::key::{AccessKey, Gvmi, OwnerUuid, RemoteKey};
 use crate::policy::{AliasPolicy, PoolPolicy};
 use crate::pool::MkeyPool;
-use crate::prepared::Prepared;
 use crate::region::Region;
 use crate::secret::Seal;
 use crate::span::Span;
-use crate::stats::{AliasStats, PoolStats};
+use crate::stats::{AliasStats, PoolStats, Prepared};
 use crate::sync::{Mutex, lock};
 
 /// Hooks for the exporting side of a registration cache.

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::signals;
+
 /// Longest sleep of a keeper.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -87,7 +89,7 @@ impl Keeper {
             state.1.notify_all();
         };
         let thread = thread::Builder::new().name("xgvmi-keeper".to_owned());
-        match thread.spawn(body) {
+        match signals::blocked(|| thread.spawn(body)) {
             Ok(handle) => {
                 lock(&self.state.0).thread = Some(handle.thread().id());
                 true

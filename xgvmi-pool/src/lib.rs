@@ -48,7 +48,9 @@
 
 mod affinity;
 mod alias;
+mod alias_entry;
 mod announce;
+mod backoff;
 mod binding;
 mod core;
 mod device;
@@ -76,10 +78,14 @@ mod models;
 mod parallel;
 mod policy;
 mod pool;
-mod prepared;
 mod region;
 mod replay;
 mod secret;
+#[cfg_attr(
+    feature = "mlx5",
+    expect(unsafe_code, reason = "the signal mask of new threads")
+)]
+mod signals;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 mod slots;
@@ -91,8 +97,10 @@ mod unpinned;
 mod upkeep;
 mod waiters;
 
-pub use alias::{AliasMap, AliasRef};
+pub use alias::AliasMap;
+pub use alias_entry::AliasRef;
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
+pub use backoff::Backoff;
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PolicyError, PoolError, ReleaseError, Rest};
 pub use event::{Observer, PoolEvent};
@@ -102,10 +110,9 @@ pub use key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, OwnerUuid, RemoteKey, Rkey
 pub use latency::{Latency, PoolLatencies};
 pub use policy::{AliasPolicy, Invalidate, OnFull, PoolPolicy, ReuseOrder};
 pub use pool::{MkeyPool, PoolLevels};
-pub use prepared::Prepared;
 pub use region::{Region, RegionError};
 pub use replay::{News, ReplayFilter};
 pub use secret::{Seal, Secret, SecretError};
 pub use span::Span;
-pub use stats::{AliasStats, PoolStats};
+pub use stats::{AliasStats, PoolStats, Prepared};
 pub use upkeep::Upkeep;

@@ -4,6 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use crate::signals;
+
 /// The results of the function, in the order of the items. The calling thread works too. If the
 /// system starts no other thread, it works alone.
 pub(crate) fn parallel<T: Sync, R: Send>(
@@ -32,11 +34,13 @@ pub(crate) fn parallel<T: Sync, R: Send>(
             .extend(mine);
     };
     thread::scope(|scope| {
-        for _ in 0..helpers {
-            if thread::Builder::new().spawn_scoped(scope, turn).is_err() {
-                break;
+        signals::blocked(|| {
+            for _ in 0..helpers {
+                if thread::Builder::new().spawn_scoped(scope, turn).is_err() {
+                    break;
+                }
             }
-        }
+        });
         turn();
     });
     let mut done = done

@@ -146,7 +146,7 @@ impl Default for PoolPolicy {
             order: ReuseOrder::default(),
             cache_keys: 16,
             caches: 0,
-            klm_entries: 16,
+            klm_entries: Self::KLM_ENTRIES,
             tag: Tag::UCX_POOLED,
             access_key: AccessKey::UCX_COMPATIBLE,
             invalidate: Invalidate::default(),
@@ -210,6 +210,9 @@ const WAIT_CAP: Duration = Duration::from_secs(24 * 3600);
 const BATCH_OPS_CAP: u32 = 1 << 14;
 
 impl PoolPolicy {
+    /// Default of [`PoolPolicy::klm_entries`].
+    pub const KLM_ENTRIES: u32 = 16;
+
     /// The policy, lowered to the limits of the device.
     ///
     /// # Errors

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::AliasError;
+
 macro_rules! counters {
     (
         $(#[$meta:meta])* $live:ident => $snapshot:ident;
@@ -193,4 +195,18 @@ counters! {
         aliases,
     }
     levels {}
+}
+
+/// Result of a preparation of aliases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Prepared {
+    /// Keys that have an alias now.
+    pub ready: usize,
+    /// Keys skipped because the map is full, or after 16 failures.
+    pub left_out: usize,
+    /// Keys whose alias could not be created.
+    pub failed: usize,
+    /// The first error.
+    pub error: Option<AliasError>,
 }

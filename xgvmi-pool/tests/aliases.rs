@@ -251,6 +251,60 @@ fn an_alias_of_unknown_owner_becomes_that_of_the_first_who_asks() {
     assert_eq!((map.stats().stale, map.stats().creates), (1, 2));
 }
 
+/// Two memory domains of one importer share a map in UCX: one imports with the exporter's number, the other without.
+#[test]
+fn imports_with_and_without_an_owner_share_an_alias() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 8);
+    let of = |owner| RemoteKey { owner, ..keys[0] };
+    let named = map.attach(of(OWNER)).expect("an alias");
+    let before = fabric.counts();
+    for _ in 0..10 {
+        let unnamed = map.attach(of(OwnerUuid::UNKNOWN)).expect("the same alias");
+        assert_eq!(unnamed.lkey(), named.lkey());
+        assert_eq!(
+            map.attach(of(OWNER)).expect("the same alias").lkey(),
+            named.lkey()
+        );
+    }
+    assert_eq!(fabric.counts(), before);
+    assert_eq!(map.stats().stale, 0);
+}
+
+/// The exporter of a key without an owner may have ended, so its alias may not serve a later owner.
+#[test]
+fn an_imported_alias_of_unknown_owner_is_replaced_by_that_of_an_owner() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 1);
+    let map = map(&fabric, 8);
+    let of = |owner| RemoteKey { owner, ..keys[0] };
+    let unnamed = map.attach(of(OwnerUuid::UNKNOWN)).expect("an alias");
+    let named = map.attach(of(OWNER)).expect("a new alias");
+    assert_ne!(unnamed.lkey(), named.lkey());
+    assert_eq!((map.stats().stale, map.stats().creates), (1, 2));
+}
+
+#[test]
+fn a_preparation_ends_after_a_few_failures() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 100);
+    let map = map(&fabric, 128);
+    let rates = FaultRates {
+        alias: 1000,
+        ..FaultRates::default()
+    };
+    fabric.set_faults(1, rates);
+    let prepared = map.prepare(&keys);
+    let threads = AliasPolicy::default().threads as usize;
+    assert_eq!(prepared.ready, 0);
+    assert!(
+        (16..16 + threads).contains(&prepared.failed),
+        "{prepared:?}"
+    );
+    assert_eq!(prepared.failed + prepared.left_out, 100);
+}
+
 /// Defects D7 and D8 of stock UCX: an exporter dies, and its successor gets the same key number.
 #[test]
 fn the_alias_of_a_dead_owner_is_replaced_and_lives_while_in_use() {

@@ -178,7 +178,10 @@ fn a_job_without_the_secret_gets_no_alias() {
     let stranger = DpuHooks::open(fabric.function(DPU), AliasPolicy::default()).expect("a map");
     let message = host.pool().announce(OWNER, 1).to_bytes(&Seal::OPEN);
     let (_, prepared) = stranger.receive(&message).expect("well formed");
-    assert_eq!((prepared.ready, prepared.failed), (0, 64));
+    // After 16 failures, only the other threads' present attempts follow.
+    assert!((16..64).contains(&prepared.failed), "{prepared:?}");
+    let tried = (prepared.ready, prepared.failed + prepared.left_out);
+    assert_eq!(tried, (0, 64));
     assert!(prepared.error.is_some());
     assert_eq!(stranger.stats().aliases, 0);
 }

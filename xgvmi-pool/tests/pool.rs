@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
 use xgvmi_pool::{
-    Export, Gvmi, Lkey, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag, VirtAddr,
+    Export, Gvmi, Lkey, MkeyDevice as _, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag,
+    UmrOp, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -428,4 +429,67 @@ fn by_affinity_an_address_gets_its_key_back() {
     let stats = pool.stats();
     assert_eq!((stats.keys, stats.in_use), (16, 0));
     assert_eq!(stats.hits, stats.returns);
+}
+
+#[test]
+fn a_device_that_refuses_every_key_gets_few_commands() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, PoolPolicy::default());
+    let refuse = |create| {
+        let rates = FaultRates {
+            create,
+            ..FaultRates::default()
+        };
+        fabric.set_faults(1, rates);
+    };
+    // A single failure may be transient: the next export tries again.
+    refuse(1000);
+    assert!(pool.export(region(0)).is_err());
+    refuse(0);
+    pool.export(region(0))
+        .expect("a key")
+        .release()
+        .expect("released");
+    let before = fabric.counts().create_mkey;
+    refuse(1000);
+    let first = pool.export(region(0)).expect("the key that is there");
+    for number in 1..=1000 {
+        let error = pool.export(region(number)).expect_err("no key");
+        assert!(matches!(error, PoolError::Create(_)), "{error}");
+    }
+    // Two at once; then one after 0.1, 0.3, 0.7, 1.5 s and so on, which a busy machine may reach.
+    let commands = fabric.counts().create_mkey - before;
+    assert!((2..=8).contains(&commands), "{commands} commands");
+    first.release().expect("released");
+}
+
+/// A proof binds a leased key itself. If it cannot take the binding back, the key must not be free.
+#[test]
+fn a_leased_key_that_may_be_bound_is_invalidated_or_destroyed() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, PoolPolicy::default());
+    let device = fabric.function(HOST);
+    for (invalidate, destroyed) in [(0, 0), (1000, 1)] {
+        let lease = pool.lease().expect("a key");
+        let mkey = lease.mkey().expect("a key");
+        let bind = UmrOp::Bind {
+            mkey,
+            span: region(0).into(),
+        };
+        device.run(&[bind]).expect("bound");
+        assert_eq!(fabric.bound(HOST), 1);
+        let rates = FaultRates {
+            invalidate,
+            ..FaultRates::default()
+        };
+        fabric.set_faults(1, rates);
+        lease.return_unsure().expect("invalidated or destroyed");
+        fabric.set_faults(1, FaultRates::default());
+        assert_eq!(fabric.bound(HOST), 0);
+        assert_eq!(fabric.counts().destroy_mkey, destroyed);
+        let export = pool.export(region(1)).expect("a key");
+        let lkey = Lkey::from_raw(export.mkey().raw());
+        assert!(fabric.reach(HOST, lkey, region(0).addr(), 1).is_err());
+        export.release().expect("released");
+    }
 }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use versions::{VERSIONS, Version};
 
 const HELP: &str = "\
-Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]...
+Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]... [--link LINK] [--binding BINDING]
 
 Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0 on the emulated device, with the library in both
 of them, in one, and in none, at each entry point of that UCX. Every byte is verified. Reproduces the defects of stock
@@ -35,8 +35,13 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
   --link LINK     link type of the ports: infiniband, infiniband-grh (each message needs a global route) or ethernet
                   (RoCE). Without this option, all cells run over infiniband, and the cells about exports also over
                   the other two. With it, only the preload cells run, over that link
+  --binding BINDING
+                  `default` runs the libraries as they are; `symbolic` runs copies of them whose references to their own
+                  functions are bound inside, as in the packages of Ubuntu and DOCA (-Bsymbolic-functions). Without
+                  this option both run: the same cells must pass
 
-Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"link\",\"entry_point\",\"case\",\"result\",\"figures\"}]}; a result is \"ok\" or the failure.";
+Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"symbolic\",\"link\",\"entry_point\",\"case\",\"result\",\"figures\"}]}; a
+result is \"ok\" or the failure.";
 
 /// Injected faults of the defect cells, and their functions, in the emulator's rule syntax.
 const FAULTS: [(&str, &str, &str); 6] = [
@@ -97,6 +102,8 @@ const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub(crate) ucx: String,
+    /// Whether the UCX is a copy that is bound inside.
+    pub(crate) symbolic: bool,
     pub(crate) link: Link,
     pub(crate) entry_point: String,
     pub(crate) case: String,
@@ -116,32 +123,23 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
-    let (mut there, missing) = fetch(&options.versions, &env)?;
-    if options.distribution {
-        match versions::distribution(&env)? {
-            Some((version, libraries)) => there.push((version.leak(), libraries)),
-            None => println!("the system has no UCX before 1.18, so that none is tried"),
-        }
-    }
-    for (version, error) in &missing {
-        println!("{version:<48} FAILED {error}");
-    }
-    let mut clean = missing.is_empty();
+    let mut clean = true;
     let mut rows = Vec::new();
-    if !there.is_empty() {
-        for (link, only) in options.links() {
-            let state = State::make(&built.emulator)?;
-            let through = built.through(&state.link);
-            let mut command = cells((link, &only), &env, &through, &state, &there);
-            println!("over {}:", link.name());
-            let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
-            let (status, timed_out) = cells.wait(LIMIT)?;
-            if timed_out {
-                bail!("the matrix did not end within {} s", LIMIT.as_secs());
+    for &symbolic in &options.bindings {
+        let (mut there, missing) = fetch((&options.versions, symbolic), &env)?;
+        if options.distribution && !symbolic {
+            match versions::distribution(&env)? {
+                Some((version, libraries)) => there.push((version.leak(), libraries)),
+                None => println!("the system has no UCX before 1.18, so that none is tried"),
             }
-            clean &= status.success();
-            let over = read(&report())?.into_iter();
-            rows.extend(over.map(|row| Row { link, ..row }));
+        }
+        for (version, error) in missing {
+            println!("{version:<48} FAILED {error}");
+            clean = false;
+            rows.push(Row::missing(version, symbolic, error));
+        }
+        if !there.is_empty() {
+            clean &= over_links(&options, (&env, &built), (symbolic, &there), &mut rows)?;
         }
     }
     if options.debian13 {
@@ -154,20 +152,60 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             Err(reason) => println!("{} SKIPPED {reason:#}", debian13::NAME),
         }
     }
-    rows.extend(missing.into_iter().map(|(version, error)| Row {
-        ucx: version.to_owned(),
-        link: Link::default(),
-        entry_point: "none".to_owned(),
-        case: "fetch".to_owned(),
-        failure: Some(error),
-        figures: BTreeMap::new(),
-    }));
     write(&report(), &rows)?;
     Ok(if clean {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+impl Row {
+    /// A version that cannot be fetched.
+    fn missing(version: &str, symbolic: bool, error: String) -> Self {
+        Self {
+            ucx: version.to_owned(),
+            symbolic,
+            link: Link::default(),
+            entry_point: "none".to_owned(),
+            case: "fetch".to_owned(),
+            failure: Some(error),
+            figures: BTreeMap::new(),
+        }
+    }
+}
+
+/// Runs the cells of these versions over each link and adds their rows. False if one failed.
+fn over_links(
+    options: &Options,
+    (env, built): (&Env, &Built),
+    (symbolic, there): (bool, &[(&str, PathBuf)]),
+    rows: &mut Vec<Row>,
+) -> Result<bool> {
+    let mut clean = true;
+    for (link, only) in options.links() {
+        let state = State::make(&built.emulator)?;
+        let through = built.through(&state.link);
+        let mut command = cells((link, &only), env, &through, &state, there);
+        if symbolic {
+            command.arg("--bound-inside");
+        }
+        let binding = if symbolic { ", bound inside" } else { "" };
+        println!("over {}{binding}:", link.name());
+        let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
+        let (status, timed_out) = cells.wait(LIMIT)?;
+        if timed_out {
+            bail!("the matrix did not end within {} s", LIMIT.as_secs());
+        }
+        clean &= status.success();
+        let over = read(&report())?.into_iter();
+        rows.extend(over.map(|row| Row {
+            link,
+            symbolic,
+            ..row
+        }));
+    }
+    Ok(clean)
 }
 
 /// Runs all cells with a UCX that is not one of the known stock versions; `words` describe its differences.
@@ -214,6 +252,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
             .map_or(Ok(Link::default()), Link::named)?;
         Ok(Row {
             ucx: text("ucx")?,
+            // The cells do not know it either.
+            symbolic: row["symbolic"].as_bool().unwrap_or_default(),
             link,
             entry_point: text("entry_point")?,
             case: text("case")?,
@@ -242,8 +282,8 @@ fn write(path: &Path, rows: &[Row]) -> Result<()> {
             let result = row.failure.as_deref().unwrap_or("ok");
             let link = row.link.name();
             json!({
-                "ucx": row.ucx, "link": link, "entry_point": row.entry_point, "case": row.case, "result": result,
-                "figures": row.figures,
+                "ucx": row.ucx, "symbolic": row.symbolic, "link": link, "entry_point": row.entry_point,
+                "case": row.case, "result": result, "figures": row.figures,
             })
         })
         .collect();
@@ -260,6 +300,8 @@ struct Options {
     debian13: bool,
     only: Vec<String>,
     link: Option<Link>,
+    /// Whether the copies that are bound inside are tested, for each run.
+    bindings: Vec<bool>,
 }
 
 impl Options {
@@ -269,6 +311,7 @@ impl Options {
         let (mut versions, mut only, mut distribution) = (Vec::new(), Vec::new(), false);
         let mut debian13 = false;
         let mut link = None;
+        let mut bindings = vec![false, true];
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
@@ -279,6 +322,11 @@ impl Options {
                 },
                 Long("only") => only.push(parser.value()?.string()?),
                 Long("link") => link = Some(Link::named(&parser.value()?.string()?)?),
+                Long("binding") => match parser.value()?.string()?.as_str() {
+                    "default" => bindings = vec![false],
+                    "symbolic" => bindings = vec![true],
+                    other => bail!("--binding {other}: default or symbolic"),
+                },
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
             }
@@ -287,7 +335,7 @@ impl Options {
             versions.extend(VERSIONS);
             distribution = true;
             // Other links and selected cells are about the listed versions.
-            debian13 = only.is_empty() && link.is_none();
+            debian13 = only.is_empty() && link.is_none() && bindings.contains(&false);
         }
         Ok(Some(Self {
             versions,
@@ -295,6 +343,7 @@ impl Options {
             debian13,
             only,
             link,
+            bindings,
         }))
     }
 
@@ -328,11 +377,15 @@ fn version(name: &str) -> Result<&'static Version> {
 type Fetched = (Vec<(&'static str, PathBuf)>, Vec<(&'static str, String)>);
 
 /// Tries every version even if one fails.
-fn fetch(versions: &[&'static Version], env: &Env) -> Result<Fetched> {
+fn fetch((versions, symbolic): (&[&'static Version], bool), env: &Env) -> Result<Fetched> {
     let cache = Cache::open()?;
     let (mut there, mut missing) = (Vec::new(), Vec::new());
     for version in versions {
-        match version.ensure(&cache, env) {
+        let found = match symbolic {
+            false => version.ensure(&cache, env),
+            true => version.ensure_symbolic(&cache, env),
+        };
+        match found {
             Ok(libraries) => there.push((version.name, libraries)),
             Err(error) => missing.push((version.name, format!("{error:#}"))),
         }
@@ -585,6 +638,10 @@ mod tests {
         let ethernet = links(&["--link", "ethernet"]);
         assert_eq!(ethernet, [(Link::Ethernet, vec![PRELOAD_CELLS.to_owned()])]);
         assert!(parse(&["--link", "ib"]).is_err());
+        let bindings = |arguments: &[&str]| parse(arguments).unwrap().unwrap().bindings;
+        assert_eq!(bindings(&[]), [false, true]);
+        assert_eq!(bindings(&["--binding", "symbolic"]), [true]);
+        assert!(parse(&["--binding", "inside"]).is_err());
         let error = parse(&["--ucx", "1.22.0"]).unwrap_err().to_string();
         assert!(error.contains("no UCX '1.22.0'"), "{error}");
         assert!(parse(&["1.18.1"]).is_err());
@@ -596,6 +653,7 @@ mod tests {
         let path = dir.path().join("report.json");
         let row = |failure: Option<&str>| Row {
             ucx: "1.18.1".to_owned(),
+            symbolic: true,
             link: Link::Ethernet,
             entry_point: "preload".to_owned(),
             case: "export and import".to_owned(),

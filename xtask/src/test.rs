@@ -106,7 +106,7 @@ const PHASES: &[Phase] = &[
     phase("system", 600, false, system),
     // The longest first.
     beside("suites", 900, judges),
-    beside("matrix", 900, cells),
+    beside("matrix", 900, matrix_cells),
     beside("counts", 600, counts),
     Phase {
         in_quick: true,
@@ -492,17 +492,52 @@ fn judges(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
 /// The oldest UCX, the demo's, and the newest: three forms of exported keys and of plugins.
 const MATRIX_VERSIONS: [&str; 3] = ["1.18.1", "1.20.1", "1.23.0"];
 
+/// The version that also runs as a copy that is bound inside, and the cells of that run.
+const SYMBOLIC_SAMPLE: (&str, [&str; 5]) = (
+    "1.18.1",
+    [
+        " preload export and import",
+        " preload numbers in xgvmi stat",
+        " preload announced keys",
+        " preload D7",
+        " preload D8",
+    ],
+);
+
+/// The cells, and a sample of them with a UCX that is bound inside.
+fn matrix_cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let mut cases = cells(phase, world)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    let (version, only) = SYMBOLIC_SAMPLE;
+    command.args(["matrix", "--binding", "symbolic", "--link", "infiniband"]);
+    command.args(["--ucx", version]);
+    let wanted = |only: &&str| {
+        world.filters.is_empty() || world.filters.iter().any(|filter| only.contains(filter))
+    };
+    let only: Vec<&str> = only.into_iter().filter(wanted).collect();
+    if !only.is_empty() {
+        command.args(only.iter().flat_map(|only| ["--only", only]));
+        cases.extend(cases_of(phase, world, &mut command)?);
+    }
+    Ok(cases)
+}
+
 fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("matrix");
+    command.args(["matrix", "--binding", "default"]);
     for version in MATRIX_VERSIONS.into_iter().chain([matrix::DISTRIBUTION]) {
         command.args(["--ucx", version]);
     }
     for filter in &world.filters {
         command.args(["--only", filter]);
     }
-    let ran = single(phase, world, &mut command)?;
+    cases_of(phase, world, &mut command)
+}
+
+/// Runs the matrix and returns its cells.
+fn cases_of(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case>> {
+    let ran = single(phase, world, command)?;
     let cells = matrix::read(&matrix::report()).unwrap_or_default();
     let mut cases: Vec<Case> = cells
         .into_iter()
@@ -511,8 +546,9 @@ fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
                 Link::Infiniband => String::new(),
                 link => format!(" over {}", link.name()),
             };
+            let binding = if cell.symbolic { " bound inside" } else { "" };
             let name = format!(
-                "UCX {}{over}, {}: {}",
+                "UCX {}{binding}{over}, {}: {}",
                 cell.ucx, cell.entry_point, cell.case
             );
             match cell.failure {

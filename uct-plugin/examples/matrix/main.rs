@@ -35,6 +35,7 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
   --ucx VERSION=LIBUCP[=DIR]
                      a UCX: its libucp, and where its other libraries are if they are elsewhere
   --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
+  --bound-inside     each UCX's references to its own functions are bound inside
   --module           the UCX is patched and finds the library in its module directory; the
                      directory of --plugins stands for it
   --mended NAME      the UCX is patched and does not have the defect, as in 'D24'
@@ -189,7 +190,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
     let (mut library, mut host, mut dpu) = (None, None, None);
     let (mut plugins, mut report, mut only) = (None, None, Vec::new());
-    let (mut finds_modules, mut mended) = (false, Vec::new());
+    let (mut finds_modules, mut is_bound_inside, mut mended) = (false, false, Vec::new());
     let mut failing = Vec::new();
     let mut versions = Vec::new();
     while let Some(word) = words.next() {
@@ -199,6 +200,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
             "--host" => host = Some(split(&value()?)),
             "--dpu" => dpu = Some(split(&value()?)),
             "--plugins" => plugins = Some(PathBuf::from(value()?)),
+            "--bound-inside" => is_bound_inside = true,
             "--module" => finds_modules = true,
             "--mended" => mended.push(value()?),
             "--report" => report = Some(PathBuf::from(value()?)),
@@ -215,6 +217,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         dpu: dpu.ok_or_else(|| missing("--dpu"))?,
         plugins,
         finds_modules,
+        is_bound_inside,
         mended,
         failing,
         others: versions.clone(),

@@ -48,19 +48,21 @@ impl EntryPoint {
     }
 
     /// Like [`EntryPoint::sign`], if the library is loaded when UCX is initialised.
-    const fn sign_at_start(self) -> Option<&'static str> {
+    const fn sign_at_start(self, is_bound_inside: bool) -> Option<&'static str> {
         match self {
             Self::Late => None,
-            _ => self.sign(),
+            _ => self.sign(is_bound_inside),
         }
     }
 
     /// Part of the library's log line in a process that uses it.
-    const fn sign(self) -> Option<&'static str> {
+    const fn sign(self, is_bound_inside: bool) -> Option<&'static str> {
         match self {
             Self::Absent => None,
-            Self::Preload | Self::Both => Some("calls this library by name"),
-            Self::Plugin | Self::Module | Self::Late => Some("calls this library through its"),
+            Self::Preload | Self::Both if !is_bound_inside => Some("calls this library by name"),
+            Self::Preload | Self::Both | Self::Plugin | Self::Module | Self::Late => {
+                Some("calls this library through its")
+            }
         }
     }
 }
@@ -74,6 +76,8 @@ pub(crate) struct Launch {
     pub(crate) plugins: Option<PathBuf>,
     /// The UCX is patched, and finds the library in its module directory.
     pub(crate) finds_modules: bool,
+    /// UCX's references to its own functions are bound inside.
+    pub(crate) is_bound_inside: bool,
     /// Defects that this UCX no longer has.
     pub(crate) mended: Vec<String>,
     /// Commands for `host` or `dpu` with an injected fault.
@@ -116,7 +120,8 @@ const PRELOAD: &str =
 /// A process.
 pub(crate) struct Peer {
     name: String,
-    entry_point: EntryPoint,
+    /// Part of the library's log line, if the process uses the library.
+    sign: Option<&'static str>,
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
@@ -152,7 +157,7 @@ impl Peer {
         ] {
             command.arg(format!("{name}={value}"));
         }
-        if entry_point.sign_at_start().is_none() {
+        if entry_point.sign_at_start(launch.is_bound_inside).is_none() {
             // Without the library, its variables are unused.
             command.arg("UCX_WARN_UNUSED_ENV_VARS=n");
         }
@@ -213,7 +218,7 @@ impl Peer {
         let output = BufReader::new(output);
         let mut peer = Self {
             name,
-            entry_point,
+            sign: entry_point.sign(launch.is_bound_inside),
             child,
             input,
             output,
@@ -253,7 +258,7 @@ impl Peer {
                 .iter()
                 .any(|word| line.contains(word))
         });
-        match (self.entry_point.sign(), trouble) {
+        match (self.sign, trouble) {
             (_, Some(line)) => Err(format!("{}: {line}", self.name)),
             (Some(sign), None) if !has(sign) => Err(format!("{}: no line '{sign}'", self.name)),
             (Some(_), None) if !has("pool: ") && !has("alias map: ") => {

@@ -293,7 +293,7 @@ pub(super) static OPTIONS: [Spec; 23] = [
         default: c"auto",
         doc: c"Redirect the calls by which UCP uses its cache of imports, for UCX_XGVMI_IMPORT_MAX and to\n\
                learn the exporter of a key from UCX 1.18:\n \
-               - auto: in the versions of UCX that it was tested with, 1.18 to 1.23.\n \
+               - auto: in UCX 1.18 to 1.23, which it was tested with (1.22: by source only).\n \
                - y: in any version in which all checks pass.\n \
                - n: not at all. UCP then keeps each import until the context ends.",
         offset: offset_of!(Raw, ucp_hooks),

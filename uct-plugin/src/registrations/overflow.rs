@@ -4,13 +4,14 @@
 //! registrations and never free them: they keep their maximum size.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crossbeam_utils::CachePadded;
 use xgvmi_pool::BoundKey;
 
 use super::registration::{Exported, Registration};
 use crate::abi::{MdHandle, MemHandle};
+use crate::forked;
 use crate::memh::{SHARDS, mix, shard_of};
 
 /// Number of registrations per allocation in one shard: a page.
@@ -165,7 +166,7 @@ impl Overflow {
         length: usize,
     ) -> Option<BoundKey> {
         let (memh, hash) = (memh.addr(), mix(memh.addr()));
-        let mut shard = self.shard(hash);
+        let mut shard = self.shard(hash)?;
         let spare = shard.spare()?;
         let at = shard.entry_at(memh, hash)?;
         let (registration, before) = match shard.entries[at].registration {
@@ -195,14 +196,14 @@ impl Overflow {
     /// The registration of a live memory handle.
     pub(super) fn find(&self, memh: MemHandle) -> Option<&'static Registration> {
         let (memh, hash) = (memh.addr(), mix(memh.addr()));
-        self.shard(hash).find(memh, hash)
+        self.shard(hash)?.find(memh, hash)
     }
 
     /// Removes a memory handle. Returns its kind of export; `None` if `md` names another domain than
     /// the handle's.
     pub(super) fn forget_of(&self, memh: MemHandle, md: Option<usize>) -> Option<Exported> {
         let (memh, hash) = (memh.addr(), mix(memh.addr()));
-        let mut shard = self.shard(hash);
+        let mut shard = self.shard(hash)?;
         let registration = shard.remove(memh, hash)?;
         let exported = registration.exported();
         let of = registration.md.load(Ordering::Relaxed);
@@ -221,7 +222,9 @@ impl Overflow {
                 let mut keys = [None; AT_ONCE];
                 let mut taken = 0;
                 {
-                    let mut shard = lock(shard);
+                    let Some(mut shard) = forked::lock(shard) else {
+                        break;
+                    };
                     let of_domain = |entry: &&Entry| {
                         let registration = entry.registration.as_ref();
                         registration.is_some_and(|known| known.md.load(Ordering::Relaxed) == md)
@@ -250,20 +253,19 @@ impl Overflow {
         }
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[shard_of(hash)])
+    fn shard(&self, hash: u64) -> Option<MutexGuard<'_, Shard>> {
+        forked::lock(&self.shards[shard_of(hash)])
     }
-}
-
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 impl Overflow {
     /// Number of registrations that it ever allocated.
     fn made(&self) -> usize {
-        self.shards.iter().map(|shard| lock(shard).made).sum()
+        let shards = self.shards.iter();
+        shards
+            .filter_map(|shard| Some(forked::lock(shard)?.made))
+            .sum()
     }
 }
 

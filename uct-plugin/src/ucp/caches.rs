@@ -31,12 +31,24 @@ pub(super) struct Import {
 
 thread_local! {
     pub(super) static IMPORT: Cell<Option<Import>> = const { Cell::new(None) };
+    /// The exporter of the import cache in which this thread got its last region. `None` if the last
+    /// region was of another cache. Set only if the current import is not known.
+    pub(super) static EXPORTER: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The exporter of the import cache at this address.
+pub(super) fn exporter_of_cache(cache: usize) -> Option<u64> {
+    let caches = CACHES.lock().unwrap_or_else(PoisonError::into_inner);
+    caches.get(&cache).map(|cache| cache.exporter)
 }
 
 /// The exporter of the key at this address, if the key is in the handle that this thread is
 /// importing.
 pub(crate) fn exporter_of(key: *const c_void) -> Option<OwnerUuid> {
-    let import = IMPORT.get()?;
+    let Some(import) = IMPORT.get() else {
+        let exporter = EXPORTER.get().filter(|&exporter| exporter != 0);
+        return exporter.map(OwnerUuid::new);
+    };
     let offset = key.addr().checked_sub(import.buffer)?;
     let is_within = offset < import.head.bytes;
     (is_within && import.head.context != 0).then(|| OwnerUuid::new(import.head.context))

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::caches::{self, CACHES, IMPORT, Import};
+use super::caches::{self, CACHES, EXPORTER, IMPORT, Import};
 use super::rcache;
 use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, Region};
 use super::wire::Head;
@@ -42,14 +42,16 @@ pub(super) struct Unpacked {
 pub(super) struct Originals {
     pub(super) create: CreateFn,
     pub(super) destroy: DestroyFn,
-    pub(super) unpack: UnpackFn,
+    /// `None` if it has no slot.
+    pub(super) unpack: Option<UnpackFn>,
+    /// Present without a slot for `unpack`, and with assertions.
+    pub(super) get: Option<GetFn>,
     pub(super) asserting: Option<Asserting>,
 }
 
 /// Functions that are only needed in a UCX with assertions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asserting {
-    pub(super) get: GetFn,
     pub(super) lookup: LookupFn,
     pub(super) invalidate: InvalidateFn,
 }
@@ -78,7 +80,7 @@ impl Entries {
 
 static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; COPIES_MAX];
 
-/// Set by the first import. Before it, no lookup of UCP belongs to an import.
+/// Set by the first import, or before it by the creation of its cache. Before it, no lookup of UCP belongs to an import.
 static IMPORTS: AtomicBool = AtomicBool::new(false);
 
 /// The functions for the copy of UCX with this number, which pass calls to `originals`; `None` if
@@ -135,6 +137,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         let _noted = guard("ucs_rcache_create", || {
             caches::created(cache.addr(), exporter)
         });
+        IMPORTS.store(true, Ordering::Relaxed);
     }
     status
 }
@@ -161,11 +164,11 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     buffer: *const c_void,
     unpacked: *mut Unpacked,
 ) -> UcsStatus {
-    let Some(originals) = COPIES[COPY].get() else {
+    let Some(original) = COPIES[COPY].get().and_then(|copy| copy.unpack) else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     // SAFETY: the arguments are UCX's.
-    let status = unsafe { (originals.unpack)(context, buffer, unpacked) };
+    let status = unsafe { original(context, buffer, unpacked) };
     IMPORT.set(None);
     if !status.is_ok() || panic::is_broken() {
         return status;
@@ -198,8 +201,8 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     status
 }
 
-/// `ucs_rcache_get`: records the export of a region in an import cache. Before the first import it
-/// only jumps to UCX's function.
+/// `ucs_rcache_get`: records the export of a region in an import cache, or the cache's exporter if
+/// the current import is not known. Before the first import it only jumps to UCX's function.
 ///
 /// # Safety
 /// The preconditions of `ucs_rcache_get`: `cache` is live, and `region` is writable.
@@ -212,12 +215,12 @@ unsafe extern "C" fn get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let Some(originals) = asserting::<COPY>() else {
+    let Some(original) = COPIES[COPY].get().and_then(|copy| copy.get) else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     let function = match IMPORTS.load(Ordering::Relaxed) {
         true => noted_get::<COPY>,
-        false => originals.get,
+        false => original,
     };
     // SAFETY: the arguments are UCX's.
     unsafe { function(cache, address, length, alignment, prot, argument, region) }
@@ -235,12 +238,18 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let Some(originals) = asserting::<COPY>() else {
+    let Some((originals, original)) = COPIES[COPY].get().and_then(|copy| Some((copy, copy.get?)))
+    else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     // SAFETY: the arguments are UCX's.
-    let status =
-        unsafe { (originals.get)(cache, address, length, alignment, prot, argument, region) };
+    let status = unsafe { original(cache, address, length, alignment, prot, argument, region) };
+    if originals.unpack.is_none() {
+        let _noted = guard("ucs_rcache_get", || {
+            EXPORTER.set(caches::exporter_of_cache(cache.addr()));
+        });
+        return status;
+    }
     if !status.is_ok() || allocator::is_short() || panic::is_broken() {
         return status;
     }
@@ -305,32 +314,15 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     if region.is_null() || panic::is_broken() {
         return region;
     }
+    let import = match COPIES[COPY].get().is_some_and(|copy| copy.unpack.is_some()) {
+        true => Current::Known(IMPORT.get()),
+        false => Current::Unknown,
+    };
+    // SAFETY: the table contains it, so it is live, and UCP's lock keeps it alive.
+    let is_held = unsafe { &*region }.is_held();
     let older = || {
-        let import = IMPORT.get()?;
-        if import.is_looked_up || import.head.address != address as u64 {
-            return None;
-        }
-        let mut caches = CACHES
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let (at, cache) = caches.range_mut(..=table.addr()).next_back()?;
-        let is_of_cache = table.addr() - at < CACHE_BYTES;
-        if !is_of_cache || cache.exporter != import.head.context {
-            return None;
-        }
-        IMPORT.set(Some(Import {
-            is_looked_up: true,
-            ..import
-        }));
-        let registration = *cache.regions.get(&region.addr())?;
-        // SAFETY: the table contains it, so it is live, and UCP's lock keeps it alive.
-        let is_held = unsafe { &*region }.is_held();
-        let is_older = is_held && registration != import.head.registration;
-        if !is_older {
-            return None;
-        }
-        cache.regions.remove(&region.addr());
-        Some(std::ptr::with_exposed_provenance_mut::<c_void>(*at))
+        let cache = hidden(table, address, (region, is_held), import)?;
+        Some(std::ptr::with_exposed_provenance_mut::<c_void>(cache))
     };
     let Some(Some(cache)) = guard("ucs_pgtable_lookup", older) else {
         return region;
@@ -339,9 +331,57 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     // them releases it, as when UCP itself invalidates it.
     unsafe { (originals.invalidate)(cache, region, Some(released), std::ptr::null_mut()) };
     log::debug!(
-        "an import of an older export is still in use, the new one is imported in addition"
+        "an import of the same memory is still in use, the new one is imported in addition"
     );
     std::ptr::null_mut()
+}
+
+/// The import that UCP is executing, or `Unknown` if its parser of handles has no slot.
+#[derive(Clone, Copy)]
+enum Current {
+    Known(Option<Import>),
+    Unknown,
+}
+
+/// The import cache from which UCP must not get a region that it has found: the region is in use and
+/// of an older export. If the current import is not known, any region in use counts as older: UCP
+/// then imports the memory again instead of sharing the region.
+fn hidden(
+    table: *const c_void,
+    address: usize,
+    (region, is_held): (*mut Region, bool),
+    current: Current,
+) -> Option<usize> {
+    if let Current::Known(import) = current {
+        let import = import?;
+        if import.is_looked_up || import.head.address != address as u64 {
+            return None;
+        }
+    }
+    let mut caches = CACHES
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (&at, cache) = caches.range_mut(..=table.addr()).next_back()?;
+    if table.addr() - at >= CACHE_BYTES {
+        return None;
+    }
+    let is_older = match current {
+        Current::Unknown => is_held,
+        Current::Known(import) => {
+            let import = import.filter(|import| import.head.context == cache.exporter)?;
+            IMPORT.set(Some(Import {
+                is_looked_up: true,
+                ..import
+            }));
+            let registration = *cache.regions.get(&region.addr())?;
+            is_held && registration != import.head.registration
+        }
+    };
+    if !is_older {
+        return None;
+    }
+    cache.regions.remove(&region.addr());
+    Some(at)
 }
 
 /// No caller waits for the end of such a region.

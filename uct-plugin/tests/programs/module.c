@@ -1,7 +1,8 @@
 /* A module with the shape of UCX's mlx5 and no device: says which of its operations was called with
  * what. NAME is put before each line; WRONG_SLOT misplaces an operation; NO_KEYS leaves out the
  * capability; KEY_BYTES is the size of an exported key; WRONG_PD gives the memory domain another
- * context than its protection domain has; PROVIDERS gives it the table of a patched UCX, and is what
+ * context than its protection domain has; CONSTANT_TABLE puts the operations into memory that the
+ * loader protects; PROVIDERS gives it the table of a patched UCX, and is what
  * a registration there is answered with. */
 
 #include <stdarg.h>
@@ -158,7 +159,13 @@ static status_t other(void)
     return -22;
 }
 
-static void *ops[16] = {
+#ifdef CONSTANT_TABLE
+#define TABLE const
+#else
+#define TABLE
+#endif
+
+static void *TABLE ops[16] = {
     uct_ib_mlx5_devx_md_close,
     uct_ib_mlx5_devx_md_query,
     other,
@@ -184,7 +191,7 @@ static void *ops[16] = {
 #ifdef SHORT_ENTRY
 struct {
     const char *name;
-    void **ops;
+    void *TABLE *ops;
     void *something, *else_;
 } uct_ib_md_ops_devx_entry = {"fake", ops, NULL, (void*)0x12345678};
 #else
@@ -192,7 +199,7 @@ struct {
 struct {
     void *prev, *next;
     const char *name;
-    void **ops;
+    void *TABLE *ops;
 } uct_ib_md_ops_devx_entry = {NULL, NULL, "fake", ops};
 #endif
 
@@ -208,6 +215,17 @@ md_t *fake_md_open(void)
 #endif
     return md;
 }
+
+/* The component of the memory domain, for a program that opens it through libuct. */
+static status_t component_md_open(const char *name, const void *config, md_t **md_p)
+{
+    *md_p = fake_md_open();
+    return 0;
+}
+
+struct {
+    status_t (*md_open)(const char *name, const void *config, md_t **md_p);
+} fake_component = {component_md_open};
 
 /* What the library takes from libucs. */
 

@@ -194,11 +194,12 @@ impl Mlx5Device {
     }
 
     /// Proves a form of binds ahead of its first use, with a free key of this device. No other code
-    /// may use the key meanwhile. The key is free afterwards. The first bind then finds the form
-    /// proved. A form that is already proved costs nothing here.
+    /// may use the key meanwhile. After a success the key is free, and the first bind finds the
+    /// form proved. A form that is already proved costs nothing here.
     ///
     /// # Errors
-    /// If the form does not work, or the proof was inconclusive.
+    /// If the form does not work, or the proof was inconclusive. The key may be bound then, to
+    /// memory that is no longer registered: invalidate it, or destroy it.
     pub fn prove(&self, form: Form, key: Mkey) -> Result<(), ChainError> {
         let not_posted = |source| ChainError {
             done: 0,
@@ -209,14 +210,7 @@ impl Mlx5Device {
         if self.proofs.is_usable(form) {
             return Ok(());
         }
-        let proved = self.proofs.prove(&self.queues, (form, key));
-        if proved.is_err()
-            && let Ok(queue) = self.queues.get()
-        {
-            // The proof may have left the key bound. The memory behind it is no longer registered.
-            let _free = queue.run(&[UmrOp::Invalidate { mkey: key }]);
-        }
-        proved
+        self.proofs.prove(&self.queues, (form, key))
     }
 
     /// Reads `into.len()` bytes at `from` through the alias `key` of this function, with one RDMA

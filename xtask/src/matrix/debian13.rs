@@ -82,6 +82,7 @@ fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Resul
         println!("{name:<48} {verdict}");
         rows.push(Row {
             ucx: NAME.to_owned(),
+            symbolic: false,
             link,
             entry_point: entry_point.to_owned(),
             case,

@@ -2,7 +2,7 @@
 
 use crate::process;
 use crate::setup::cache::{Cache, key};
-use crate::setup::{Env, apt, pins};
+use crate::setup::{Env, apt, pins, symbolic};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -120,6 +120,27 @@ impl Version {
                 libucp(&dir.join("lib")).map(drop)
             })
             .with_context(|| format!("needs: {} (stock UCX {})", wheel.requirement, self.name))?;
+        Ok(dir.join("lib"))
+    }
+
+    /// The directory of a copy of the version's libraries that is bound inside. Makes it unless it is in the cache.
+    ///
+    /// # Errors
+    /// The version is missing, or the error names the library that cannot be copied.
+    pub(crate) fn ensure_symbolic(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
+        let original = self.ensure(cache, env)?;
+        let place = original.display().to_string();
+        let name = format!(
+            "ucx-{}-symbolic-{}",
+            self.name,
+            key(&[&place, symbolic::FORMAT])
+        );
+        let dir = cache.part(&name, |dir| {
+            let lib = dir.join("lib");
+            symbolic::copy(&original, &lib, &KEPT)?;
+            libucp(&lib).map(drop)
+        });
+        let dir = dir.with_context(|| format!("stock UCX {}, bound inside", self.name))?;
         Ok(dir.join("lib"))
     }
 }

@@ -4,6 +4,8 @@ use crate::{aarch64, process, setup};
 use anyhow::{Context, Result, bail};
 use std::net::UdpSocket;
 use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 /// One accepted skip. The file contains the reason for the reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,9 @@ const CMAKE: &str = "cmake";
 /// The machine has an address beside that of the loopback interface, and a route to other machines.
 const ADDRESS: &str = "address";
 
+/// This user may create namespaces and mount file systems in them.
+const NAMESPACES: &str = "namespaces";
+
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -57,6 +62,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     if name == ADDRESS {
         let socket = UdpSocket::bind("0.0.0.0:0");
         return socket.is_ok_and(|socket| socket.connect("192.0.2.1:9").is_ok());
+    }
+    if name == NAMESPACES {
+        return can_mount();
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
@@ -106,6 +114,13 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
         }
     }
     Ok(accepted)
+}
+
+fn can_mount() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "mount", "-t", "tmpfs", "none", "/dev/shm"]);
+    let ran = process::run(&mut command, Duration::from_secs(10));
+    ran.is_ok_and(|ran| ran.ok())
 }
 
 #[cfg(test)]

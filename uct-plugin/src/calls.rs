@@ -15,14 +15,14 @@ const RELOCATIONS_MAX: usize = 1 << 20;
 
 /// `DT_*` of the dynamic section.
 mod tag {
-    pub(super) const NULL: isize = 0;
-    pub(super) const PLTRELSZ: isize = 2;
-    pub(super) const STRTAB: isize = 5;
-    pub(super) const SYMTAB: isize = 6;
-    pub(super) const RELA: isize = 7;
-    pub(super) const RELASZ: isize = 8;
-    pub(super) const STRSZ: isize = 10;
-    pub(super) const JMPREL: isize = 23;
+    pub(crate) const NULL: isize = 0;
+    pub(crate) const PLTRELSZ: isize = 2;
+    pub(crate) const STRTAB: isize = 5;
+    pub(crate) const SYMTAB: isize = 6;
+    pub(crate) const RELA: isize = 7;
+    pub(crate) const RELASZ: isize = 8;
+    pub(crate) const STRSZ: isize = 10;
+    pub(crate) const JMPREL: isize = 23;
 }
 
 /// Relocations that hold the address of a function: `R_*_GLOB_DAT` and `R_*_JUMP_SLOT`.
@@ -74,11 +74,11 @@ impl Range {
 
 /// A loaded object.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(crate) struct Object {
     /// Load address.
-    pub(super) base: usize,
+    pub(crate) base: usize,
     /// Name in the loader.
-    pub(super) path: CString,
+    pub(crate) path: CString,
     dynamic: *const Dyn,
     /// Its segments, and whether they are writable.
     segments: Vec<(Range, bool)>,
@@ -87,9 +87,18 @@ pub(super) struct Object {
 }
 
 /// The loaded objects of this name: `libucp` matches `libucp.so.0` and `libucp-1a2b.so.0`.
-pub(super) fn objects(name: &'static str) -> Vec<Object> {
+pub(crate) fn objects(name: &'static str) -> Vec<Object> {
+    all(Wanted::Name(name))
+}
+
+/// The loaded object that contains the address.
+pub(crate) fn object_at(address: *const c_void) -> Option<Object> {
+    all(Wanted::Address(address.addr())).pop()
+}
+
+fn all(wanted: Wanted) -> Vec<Object> {
     let mut search = Search {
-        name,
+        wanted,
         found: Vec::new(),
     };
     // SAFETY: the callback gets the search's address and uses it only during this call.
@@ -97,8 +106,15 @@ pub(super) fn objects(name: &'static str) -> Vec<Object> {
     search.found
 }
 
+/// The objects of a search.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Name(&'static str),
+    Address(usize),
+}
+
 struct Search {
-    name: &'static str,
+    wanted: Wanted,
     found: Vec<Object>,
 }
 
@@ -120,7 +136,9 @@ unsafe extern "C" fn visit(
     }
     // SAFETY: the name is a string of the loader.
     let path = unsafe { CStr::from_ptr(info.dlpi_name) };
-    if !is_named(path, search.name) {
+    if let Wanted::Name(name) = search.wanted
+        && !is_named(path, name)
+    {
         return 0;
     }
     // SAFETY: the number of headers is the loader's.
@@ -153,7 +171,11 @@ unsafe extern "C" fn visit(
             _ => {}
         }
     }
-    if !object.dynamic.is_null() {
+    let is_wanted = match search.wanted {
+        Wanted::Name(_) => true,
+        Wanted::Address(address) => object.contains(address),
+    };
+    if is_wanted && !object.dynamic.is_null() {
         search.found.push(object);
     }
     c_int::from(search.found.len() == OBJECTS_MAX)
@@ -168,13 +190,13 @@ fn is_named(path: &CStr, name: &str) -> bool {
 
 impl Object {
     /// True if the address is in the object.
-    pub(super) fn contains(&self, address: usize) -> bool {
+    pub(crate) fn contains(&self, address: usize) -> bool {
         let mut segments = self.segments.iter();
         segments.any(|(range, _)| range.contains(address))
     }
 
     /// True if a read-only segment of the object contains the bytes.
-    pub(super) fn holds(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
         let constant = |&&(_, is_writable): &&(Range, bool)| !is_writable;
         self.segments.iter().filter(constant).any(|(range, _)| {
             let start = std::ptr::with_exposed_provenance::<c_void>(range.start);
@@ -185,7 +207,7 @@ impl Object {
     }
 
     /// The slot through which the object calls the function; `None` if it has none.
-    pub(super) fn slot(&self, function: &CStr) -> Option<Slot> {
+    pub(crate) fn slot(&self, function: &CStr) -> Option<Slot> {
         let strings = self.pointer(tag::STRTAB)?;
         let strings_length = self.number(tag::STRSZ)?;
         let symbols = std::ptr::with_exposed_provenance::<Sym>(self.pointer(tag::SYMTAB)?);
@@ -215,19 +237,28 @@ impl Object {
                 let found = unsafe { std::slice::from_raw_parts(found, wanted.len()) };
                 if found == wanted {
                     let place = self.base.wrapping_add(relocation.offset);
-                    let place = std::ptr::with_exposed_provenance_mut(place);
-                    return NonNull::new(place).map(|place| Slot {
-                        place,
-                        is_read_only: self.read_only.is_some_and(|range| {
-                            // The loader protects whole pages only. The last page may be partial.
-                            let end = range.end & !(page() - 1);
-                            (range.start..end).contains(&place.addr().get())
-                        }),
-                    });
+                    return self.place(std::ptr::with_exposed_provenance_mut(place));
                 }
             }
         }
         None
+    }
+
+    /// A word of the object's data that holds the address of a function. `None` if the word is in no
+    /// writable segment.
+    pub(crate) fn place(&self, place: *mut *mut c_void) -> Option<Slot> {
+        let address = place.addr();
+        let mut segments = self.segments.iter();
+        let is_data = segments.any(|&(range, is_writable)| is_writable && range.contains(address));
+        let place = NonNull::new(place).filter(|_| is_data)?;
+        Some(Slot {
+            place,
+            is_read_only: self.read_only.is_some_and(|range| {
+                // The loader protects whole pages only. The last page may be partial.
+                let end = range.end & !(page() - 1);
+                (range.start..end).contains(&address)
+            }),
+        })
     }
 
     fn number(&self, wanted: isize) -> Option<usize> {
@@ -257,20 +288,20 @@ impl Object {
 
 /// The location of a function's address in an object that calls the function.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(crate) struct Slot {
     place: NonNull<*mut c_void>,
     is_read_only: bool,
 }
 
 impl Slot {
     /// The content: the function, or, before the first call, a stub of the object itself.
-    pub(super) fn get(self) -> *mut c_void {
+    pub(crate) fn get(self) -> *mut c_void {
         // SAFETY: the place is a word of the object's, aligned, which the loader writes as a whole.
         unsafe { AtomicPtr::from_ptr(self.place.as_ptr()) }.load(Ordering::Acquire)
     }
 
     /// Stores another function. False if the slot is not writable.
-    pub(super) fn set(self, function: *mut c_void) -> bool {
+    pub(crate) fn set(self, function: *mut c_void) -> bool {
         let page_start = self.place.addr().get() & !(page() - 1);
         let page_start = std::ptr::with_exposed_provenance_mut::<c_void>(page_start);
         let protect = |protection| {
@@ -333,6 +364,15 @@ mod tests {
         assert_eq!(slot.get(), before);
         assert!(object.slot(c"no_such_function").is_none());
         assert!(object.contains(object.base) && !object.contains(0));
+        let found = object_at(slot.get());
+        assert!(found.is_some(), "the C library");
+        let at = object_at(slot.place.as_ptr().cast()).expect("the library that unwinds");
+        assert_eq!((at.base, &at.path), (object.base, &object.path));
+        // Code is no place for the address of a function.
+        let code = object.segments.iter().find(|(_, is_writable)| !is_writable);
+        let (code, _) = code.expect("a segment with code");
+        let code = std::ptr::with_exposed_provenance_mut(code.start);
+        assert!(object.place(code).is_none());
         assert!(object.holds(b"_Unwind_Resume\0"));
         assert!(!object.holds(&[0xc7; 64]));
     }
