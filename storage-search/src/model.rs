@@ -323,13 +323,16 @@ impl Model {
             let last = block.since.iter().rposition(|other| *other == value);
             block.since.truncate(last.map_or(0, |last| last + 1));
             add(&mut block.since, &[value]);
-            // A volume knows zeros by itself.
-            let targets = if value == [0; 2] { ALL } else { part.used };
+            if was_sure && block.holders.are_two_of(part.used) {
+                return Ok(());
+            }
+            // A volume knows zeros by itself, and those of a write look like those of none.
+            let zero = value == [0; 2];
+            let targets = if zero { ALL } else { part.used };
             let two = |set: u8| (set & targets).count_ones() >= 2;
-            block.holders = if was_sure {
-                block.holders.only(two)
-            } else {
-                Sets::of(two)
+            block.holders = match was_sure && !zero {
+                true => block.holders.only(two),
+                false => Sets::of(two),
             };
         }
         Ok(())

@@ -129,6 +129,10 @@ impl Entry {
     /// The entry with a further generation beside `keep` and what is durable. None if that is too much before the end of a
     /// sync under way.
     pub(super) fn prepare(&self, slot: Slot, keep: u64) -> Option<Self> {
+        // A half block that is written again stays settled.
+        let same = self.get(slot.generation);
+        let settled = same.is_some_and(|same| same.settled);
+        let slot = Slot { settled, ..slot };
         let is_empty = self.slots.iter().all(Option::is_none) && !self.damaged;
         let origin = is_empty.then_some(Slot::ORIGIN);
         let kept = self.get(keep).filter(|_| keep != slot.generation);
@@ -358,5 +362,7 @@ mod tests {
         );
         assert_eq!(durable.commit(0), Some(Entry::default()));
         assert_eq!(durable.commit(7), None);
+        let again = next(durable, 3, 0).unwrap();
+        assert!(again.get(3).unwrap().settled, "it was settled before");
     }
 }

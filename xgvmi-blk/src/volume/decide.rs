@@ -7,7 +7,8 @@
 //! the newer generation was written, or later.
 //!
 //! A record that cannot be read beside an older generation is torn: a loss of power has left its entry alone, or it was
-//! damaged. If no target has a whole one, it does not count. If one has, the block is lost, because it may have been flushed.
+//! damaged. If all three are there and none has a whole one, it does not count. Otherwise the block is lost, because it may
+//! have been flushed.
 //!
 //! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
 //! holds nothing. Fewer than two targets that say something decide nothing.
@@ -109,7 +110,8 @@ pub(super) fn decide_block(
             }
             return votes.state(generation, !enough || votes.holders.count_ones() < 2);
         }
-        if votes.settled && votes.voters() != 0 {
+        let is_nowhere = votes.voters() == 0 && known.count_ones() == 3;
+        if votes.settled && !is_nowhere {
             if votes.torn != 0 {
                 let (generation, votes) = alone.unwrap_or((generation, votes));
                 return votes.state(generation, true);
@@ -312,7 +314,8 @@ mod tests {
     fn a_torn_record_does_not_hide_what_is_older() {
         check(["2T 1S", "2T 1S", "2T 1S"], 1, 0b111, false);
         check(["2T 1S", "1S", "1S"], 1, 0b111, false);
-        check(["2T 1S", "2T 1S", "absent"], 1, 0b011, false);
+        check(["2T 1S", "2T 1S", "absent"], 2, 0, true);
+        check(["1T 0S", "", "absent"], 1, 0, true);
         check(["1T 0S", "1T 0S", ""], 0, 0, false);
         check(["2T 1S", "2S 1S", "2S 1S"], 2, 0b110, false);
     }

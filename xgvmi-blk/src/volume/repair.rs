@@ -84,6 +84,8 @@ impl Volume {
         add(&self.counters.damaged_entries, target.usage().damaged);
         let mut held = target.held()?;
         held.sort_unstable_by_key(|held| held.block);
+        // A loss of power may have left entries without their records.
+        let torn = torn(target.as_ref(), &held)?;
         let mut unclean = Vec::new();
         for of_block in held.chunk_by(|a, b| a.block == b.block) {
             let Some(Held { block, .. }) = of_block.first().copied() else {
@@ -93,7 +95,7 @@ impl Volume {
             if self.pending.is_doubted(role, block) {
                 continue;
             }
-            if self.recognize_block(role, block, of_block) {
+            if self.recognize_block(role, block, of_block, &torn) {
                 unclean.push(Unclean {
                     block,
                     roles: role.bit(),
@@ -104,12 +106,19 @@ impl Volume {
     }
 
     /// Records what a target holds of a block. True if its entry says more. The caller holds the lock.
-    fn recognize_block(&self, role: Role, block: u64, of_block: &[Held]) -> bool {
+    fn recognize_block(
+        &self,
+        role: Role,
+        block: u64,
+        of_block: &[Held],
+        torn: &BTreeSet<(u64, u64)>,
+    ) -> bool {
         let state = self.state(block);
         if state.generation == 0 {
             return !state.lost;
         }
-        let mut slots = of_block.iter().filter(|held| !held.damaged);
+        let is_whole = |held: &&Held| !held.damaged && !torn.contains(&(block, held.generation));
+        let mut slots = of_block.iter().filter(is_whole);
         let Some(held) = slots.find(|held| held.generation == state.generation) else {
             return false;
         };

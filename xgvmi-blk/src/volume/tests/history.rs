@@ -276,3 +276,34 @@ fn only_bytes_that_reach_a_target_count_as_moved() {
     // The halves of a block may differ by a byte.
     assert!((two * 3).abs_diff(all * 2) <= 3 * BLOCKS, "{two} of {all}");
 }
+
+/// A target that returns has the entry of a block and, after a loss of power, not its record. It gets the block again.
+#[test]
+fn a_returned_entry_without_its_record_does_not_count() {
+    for role in Role::ALL {
+        let world = World::new();
+        let mut shadow = fill(&world.open(), 1);
+        let volume = world.open();
+        volume.write(offset(2), &content(2, 3)).unwrap();
+        shadow[2] = 3;
+        drop(volume);
+        // Behind the first records, in the order of the blocks.
+        let held = world.store(role).held().unwrap();
+        let newest = held.iter().map(|held| held.generation).max().unwrap();
+        let mut bytes = vec![0; COPY];
+        world.disks[role.index()].bytes.read(0, &mut bytes).unwrap();
+        let header = newest.to_be_bytes();
+        let at = bytes.windows(8).rposition(|bytes| bytes == header).unwrap();
+        world.disks[role.index()]
+            .bytes
+            .write(at as u64, &[0; 8])
+            .unwrap();
+        let volume = world.open_without(Some(role));
+        volume.flush().unwrap();
+        volume.attach(world.store(role)).unwrap();
+        assert_eq!(volume.missing_blocks(role), 1);
+        volume.rebuild(role).unwrap();
+        drop(volume);
+        expect_each(&world, &shadow);
+    }
+}
