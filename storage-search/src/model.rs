@@ -326,14 +326,9 @@ impl Model {
             if was_sure && block.holders.are_two_of(part.used) {
                 return Ok(());
             }
-            // A volume knows zeros by itself, and those of a write look like those of none.
-            let zero = value == [0; 2];
-            let targets = if zero { ALL } else { part.used };
-            let two = |set: u8| (set & targets).count_ones() >= 2;
-            block.holders = match was_sure && !zero {
-                true => block.holders.only(two),
-                false => Sets::of(two),
-            };
+            // A volume knows zeros by itself. Two have anything else: which ones, nobody knows.
+            let targets = if value == [0; 2] { ALL } else { part.used };
+            block.holders = Sets::of(|set| (set & targets).count_ones() >= 2);
         }
         Ok(())
     }
