@@ -323,14 +323,12 @@ impl Model {
             let last = block.since.iter().rposition(|other| *other == value);
             block.since.truncate(last.map_or(0, |last| last + 1));
             add(&mut block.since, &[value]);
-            // A volume knows zeros by itself.
+            if was_sure && block.holders.are_two_of(part.used) {
+                return Ok(());
+            }
+            // A volume knows zeros by itself. Two have anything else: which ones, nobody knows.
             let targets = if value == [0; 2] { ALL } else { part.used };
-            let two = |set: u8| (set & targets).count_ones() >= 2;
-            block.holders = if was_sure {
-                block.holders.only(two)
-            } else {
-                Sets::of(two)
-            };
+            block.holders = Sets::of(|set| (set & targets).count_ones() >= 2);
         }
         Ok(())
     }

@@ -100,6 +100,18 @@ pub const REGRESSIONS: &[Regression] = &[
         "an opening that is killed makes a write that was cut off win alone",
         "open 012; write 0; flush; kill-at 4; write 0; kill-at *; open 012; kill; open 02; read",
     ),
+    new(
+        "a target that returns and is killed has a block only unsettled that it held settled",
+        "open 12; write 0; part 1 0; restart 2; write 0; kill-at *; attach 2; open 02; read",
+    ),
+    new(
+        "a flushed value is replaced by an older one where its record is damaged and its other holder is absent",
+        "open 01; write 0; flush; kill; power 0 none; damage 0 1 zero; open 02; read",
+    ),
+    new(
+        "a target that has lost power returns and counts as complete without a record",
+        "open 012; write 0; power 0 any 93; kill; open 12; keep; power 1 none; read",
+    ),
 ];
 
 impl Regression {

@@ -530,7 +530,11 @@ impl World {
         self.model.returns(1 << target);
         part.used |= 1 << target;
         match result {
-            Err(error) if !self.is_killed() && part.faulty & 1 << target == 0 => {
+            Err(error)
+                if !self.is_killed()
+                    && part.faulty & 1 << target == 0
+                    && self.model.is_return_sure() =>
+            {
                 violation("no return", error.to_string())
             }
             _ => Ok(()),
@@ -569,6 +573,11 @@ impl World {
                 if !self.is_killed() && part.healthy().count_ones() >= 2 && part.faulty == 0 =>
             {
                 violation("no scrub", error.to_string())
+            }
+            Ok(_) if !self.is_killed() => {
+                // It ends with a flush.
+                self.model.flushed(part);
+                Ok(())
             }
             _ => Ok(()),
         }
