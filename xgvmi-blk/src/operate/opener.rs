@@ -147,6 +147,9 @@ impl Opener {
                         // What could not be read before may be there now.
                         failed = [None; TARGETS];
                         say(format_args!("{role} is used again: {name}"));
+                        if volume.is_complete(role) {
+                            say(format_args!("{role} is complete: it lacks nothing"));
+                        }
                     }
                     tell_once(&mut told, name, taken.map_err(Into::into));
                 }

@@ -5,7 +5,7 @@
 //! part beside the generation before it, and then settle it. A write is acknowledged when two targets have settled it.
 //!
 //! # Which generation counts
-//! When a volume is opened, the newest generation counts that two targets hold ([`decide`]). A newer one that one target has
+//! When a volume is opened, the newest generation counts that two targets hold (`decide`). A newer one that one target has
 //! settled was acknowledged once: unless all three are there and the two others overrule it, the block is lost, and an older
 //! generation is not shown instead. A newer one that one target holds unsettled was never acknowledged, and disappears.
 //! Opening settles everything and makes that durable, so the same data counts from then on, whichever target is lost next.
