@@ -3,11 +3,13 @@
 //! Kernels and programs read fields of these structures, so their layouts never change. `tests/layout.rs` compares
 //! them with the headers.
 
+use crate::limits::{CALL_LIMIT, RETRIES};
 use crate::machine::State;
 use rdmacm_sys::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, rdma_cm_id, rdma_event_channel,
 };
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr;
 
 /// `MAX_CONNECTIONS`: maximum number of sessions of a software accelerator.
 pub const CONNECTIONS_MAX: usize = 32;
@@ -114,6 +116,42 @@ pub struct CommContext {
     pub immediate: [u8; 4],
     /// Slot of the session on the server.
     pub connection_id: u8,
+}
+
+impl CommContext {
+    /// A structure without a connection.
+    pub(crate) fn unconnected() -> Self {
+        Self {
+            id: ptr::null_mut(),
+            ev_channel: ptr::null_mut(),
+            ibv_ctx: ptr::null_mut(),
+            pd: ptr::null_mut(),
+            comp_channel: ptr::null_mut(),
+            cq: ptr::null_mut(),
+            qp: ptr::null_mut(),
+            timeout: CALL_LIMIT.as_secs_f64(),
+            retry_count: RETRIES,
+            max_inline_data: 0,
+            state: State::Init as i32,
+            mr_local_data: ptr::null_mut(),
+            no_local_mrs: 0,
+            mr_return_idx: 0,
+            mr_peer_data: ptr::null_mut(),
+            no_peer_mrs: 0,
+            mr_local_message: ptr::null_mut(),
+            mr_internal: ptr::null_mut(),
+            no_internal_mrs: 0,
+            fncode: 0,
+            naa_returncode: 0,
+            rdma_writes_done: 0,
+            bytes_received: 0,
+            no_input_mrs: 0,
+            no_output_mrs: 0,
+            no_rpc_calls: 0,
+            immediate: [0; 4],
+            connection_id: 0,
+        }
+    }
 }
 
 /// `struct naaice_communication_context` of interface 2 (`NAAICE_INTERFACE` in `naaice.h`): the layout of the original after

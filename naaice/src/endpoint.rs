@@ -21,8 +21,6 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Default time limit of a call: an hour, as in the original.
-pub const CALL_LIMIT: Duration = Duration::from_secs(3600);
 /// Time limit from the start of a session until the connection is established.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit of the announcement. The accelerator allocates and registers its regions in this time.
@@ -32,8 +30,6 @@ pub(crate) const RESOLVE_LIMIT_MS: i32 = 2000;
 /// A host that waits for an answer, and an accelerator that waits for a call, probe the connection at this interval with
 /// an empty write. A peer that is gone then causes an error after the transport's retries.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// Transport retries, a maximum of the protocol.
-pub(crate) const RETRIES: u8 = 7;
 
 /// Environment variable: `off` sends no probes, for an accelerator that cannot receive an empty write.
 const PROBES: &str = "NAAICE_PROBES";
@@ -146,7 +142,7 @@ impl Endpoint {
     pub(crate) fn new(role: Role, peer: String) -> Box<Self> {
         let now = Instant::now();
         let mut endpoint = Box::new(Self {
-            public: empty_context(),
+            public: CommContext::unconnected(),
             process: std::process::id(),
             newer: None,
             answer: 0,
@@ -623,40 +619,6 @@ fn not_for(state: State, rule: &'static str) -> NaaError {
 
 fn probes_of(value: Option<&str>) -> bool {
     value != Some("off")
-}
-
-/// A structure without a connection.
-pub(crate) fn empty_context() -> CommContext {
-    CommContext {
-        id: ptr::null_mut(),
-        ev_channel: ptr::null_mut(),
-        ibv_ctx: ptr::null_mut(),
-        pd: ptr::null_mut(),
-        comp_channel: ptr::null_mut(),
-        cq: ptr::null_mut(),
-        qp: ptr::null_mut(),
-        timeout: CALL_LIMIT.as_secs_f64(),
-        retry_count: RETRIES,
-        max_inline_data: 0,
-        state: State::Init as i32,
-        mr_local_data: ptr::null_mut(),
-        no_local_mrs: 0,
-        mr_return_idx: 0,
-        mr_peer_data: ptr::null_mut(),
-        no_peer_mrs: 0,
-        mr_local_message: ptr::null_mut(),
-        mr_internal: ptr::null_mut(),
-        no_internal_mrs: 0,
-        fncode: 0,
-        naa_returncode: 0,
-        rdma_writes_done: 0,
-        bytes_received: 0,
-        no_input_mrs: 0,
-        no_output_mrs: 0,
-        no_rpc_calls: 0,
-        immediate: [0; 4],
-        connection_id: 0,
-    }
 }
 
 /// Waits until a descriptor is readable or the time is over. Negative descriptors are ignored.

@@ -1,6 +1,6 @@
 //! Errors: what happened, where, and what to do about it.
 
-use crate::wire::{FUNCTION_MAX, REGION_BYTES_MAX, REGIONS_MAX};
+use crate::limits::{FUNCTION_MAX, REGION_BYTES_MAX, REGIONS_MAX};
 use std::io;
 use std::time::Duration;
 

@@ -3,7 +3,6 @@
 use crate::abi::{
     CommContext, CommContext2, Kernel, MatchFunctionCode, MrInternal, MrLocal, MrPeer, code,
 };
-use crate::endpoint::empty_context;
 use crate::error::{NaaError, Result};
 use crate::machine::State;
 use crate::wire::flag;
@@ -147,7 +146,7 @@ pub unsafe fn run_on(kernels: &Kernels, function: u8, user: u32, regions: &[Kern
         });
     }
     let count = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
-    let mut context = empty_context();
+    let mut context = CommContext::unconnected();
     context.state = State::Calculating as i32;
     context.fncode = function;
     context.immediate = user.to_le_bytes();

@@ -37,6 +37,7 @@ mod endpoint;
 mod error;
 mod host;
 pub mod kernels;
+mod limits;
 pub mod machine;
 pub mod plan;
 mod reach;
@@ -46,8 +47,9 @@ pub mod spec;
 mod verbs;
 pub mod wire;
 
-pub use endpoint::{ANNOUNCE_LIMIT, CALL_LIMIT, CONNECT_LIMIT, PROBE_INTERVAL};
+pub use endpoint::{ANNOUNCE_LIMIT, CONNECT_LIMIT, PROBE_INTERVAL};
 pub use error::{ArgumentError, MessageError, NaaError, Result, SpecError, Wrong};
 pub use kernels::Kernels;
+pub use limits::CALL_LIMIT;
 pub use reach::reach;
 pub use session::{LOCAL_IP, Outcome, Session, SessionBuilder};

@@ -29,13 +29,8 @@
 //! A software accelerator of the original library writes its return code to bits 0 to 7. [`return_code`] reads both.
 
 use crate::error::{MessageError, Wrong};
+pub use crate::limits::{FUNCTION_MAX, REGION_BYTES_MAX, REGIONS_MAX};
 
-/// Maximum number of regions of a session, internal ones included.
-pub const REGIONS_MAX: usize = 32;
-/// Maximum size of a region in bytes: sizes have 32 bits on the wire.
-pub const REGION_BYTES_MAX: u64 = u32::MAX as u64;
-/// Maximum function code: it has seven bits on the wire.
-pub const FUNCTION_MAX: u8 = 127;
 /// Length of an announcement's header.
 pub const HEADER_BYTES: usize = 4;
 /// Length of a region in a host's message.

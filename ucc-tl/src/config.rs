@@ -3,33 +3,10 @@
 
 use crate::layout::OBJECT_BYTES;
 use crate::ucc::{Ucc, read};
+use crate::ucs::{Field, Parser};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
-use std::ptr::{NonNull, null, null_mut};
-
-/// `ucs_config_parser_t`, with the functions as addresses.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Parser {
-    pub(crate) read: *const c_void,
-    write: *const c_void,
-    clone: *const c_void,
-    release: *const c_void,
-    help: *const c_void,
-    doc: *const c_void,
-    pub(crate) argument: *const c_void,
-}
-
-/// `ucs_config_field_t`.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Field {
-    name: *const c_char,
-    default: *const c_char,
-    doc: *const c_char,
-    pub(crate) offset: usize,
-    pub(crate) parser: Parser,
-}
+use std::ptr::{NonNull, null_mut};
 
 /// `ucs_config_global_list_entry_t`, which is embedded in UCC's interface structure.
 #[derive(Debug)]
@@ -194,30 +171,6 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
         Kind::Time,
     ),
 ];
-
-impl Field {
-    /// Whether the option has this name.
-    pub(crate) fn is_called(&self, name: &CStr) -> bool {
-        // SAFETY: names are constant texts; only the end of a table has null.
-        !self.name.is_null() && unsafe { CStr::from_ptr(self.name) } == name
-    }
-
-    const END: Self = Self {
-        name: null(),
-        default: null(),
-        doc: null(),
-        offset: 0,
-        parser: Parser {
-            read: null(),
-            write: null(),
-            clone: null(),
-            release: null(),
-            help: null(),
-            doc: null(),
-            argument: null(),
-        },
-    };
-}
 
 impl Entry {
     /// The entry of the library's options. UCC's own table is sufficient.

@@ -3,20 +3,20 @@
 use crate::bindings as b;
 use crate::bindings::{ucc_context_params_t, ucc_oob_coll_t, ucc_status_t};
 use crate::config::{self, Entry};
+use crate::context::ContextState;
 use crate::guard;
-use crate::job::Job;
 use crate::layout::{Layout, NEWEST, OBJECT_BYTES};
 use crate::log;
+use crate::object::{allocate, free, own};
 use crate::oob::Oob;
-use crate::settings::{Fallback, OnFailure, Served, Settings};
+use crate::settings::{Fallback, Served, Settings};
 use crate::task;
 use crate::team::TeamState;
 use crate::ucc::{Ucc, read, write};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// `ucc_tl_iface_t` of any known version. UCC writes the component's number and handle to it.
 #[repr(C, align(16))]
@@ -59,106 +59,6 @@ const COMPONENT_SCORE: c_int = DEFAULT_SCORE.cast_signed();
 const DEFAULT_SCORE: u32 = 100;
 
 type Status0 = unsafe extern "C" fn() -> ucc_status_t;
-
-/// An object of UCC that the component allocates: UCC's part, then the component's part.
-#[repr(C, align(16))]
-pub(crate) struct Object<T> {
-    base: [u8; OBJECT_BYTES],
-    pub(crate) own: T,
-}
-
-/// Allocates a zeroed base followed by the component's part.
-pub(crate) fn allocate<T>(own: T) -> *mut c_void {
-    let object = Object {
-        base: [0; OBJECT_BYTES],
-        own,
-    };
-    Box::into_raw(Box::new(object)).cast()
-}
-
-/// # Safety
-/// `object` is from [`allocate`] with the same type, and has no user left.
-pub(crate) unsafe fn free<T>(object: *mut c_void) {
-    // SAFETY: the caller upholds the contract.
-    drop(unsafe { Box::from_raw(object.cast::<Object<T>>()) });
-}
-
-/// # Safety
-/// `object` is from [`allocate`] with the same type, and is alive.
-pub(crate) unsafe fn own<'a, T>(object: *mut c_void) -> &'a T {
-    // SAFETY: the caller upholds the contract.
-    unsafe { &(*object.cast::<Object<T>>()).own }
-}
-
-/// The component's state of a UCC context.
-pub(crate) struct ContextState {
-    /// `ucc_context_t`.
-    core: *mut c_void,
-    /// The settings, or why the options are invalid.
-    settings: Result<Settings, String>,
-    fallback: Fallback,
-    jobs: Mutex<Vec<Arc<Job>>>,
-}
-
-// SAFETY: the pointer is only passed back to UCC's own functions; the other fields are shared safely.
-unsafe impl Send for ContextState {}
-// SAFETY: as above.
-unsafe impl Sync for ContextState {}
-
-impl ContextState {
-    /// A context without UCC, for tests of the teams.
-    #[cfg(test)]
-    pub(crate) fn with_settings(settings: Settings) -> Self {
-        Self {
-            core: std::ptr::null_mut(),
-            settings: Ok(settings),
-            fallback: Fallback::Host,
-            jobs: Mutex::default(),
-        }
-    }
-
-    pub(crate) fn core(&self) -> *mut c_void {
-        self.core
-    }
-
-    pub(crate) fn settings(&self) -> Result<&Settings, String> {
-        self.settings.as_ref().map_err(Clone::clone)
-    }
-
-    /// What becomes of a team that cannot be offloaded. An invalid option means the hosts.
-    pub(crate) fn fallback(&self) -> Fallback {
-        self.fallback
-    }
-
-    pub(crate) fn on_failure(&self) -> OnFailure {
-        self.settings
-            .as_ref()
-            .map_or(OnFailure::Error, |settings| settings.on_failure)
-    }
-
-    /// Maximum time of a collective; `None` for no limit.
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.settings.as_ref().ok()?.client.limit
-    }
-
-    pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    pub(crate) fn job(&self, id: u128) -> Option<Arc<Job>> {
-        self.jobs().into_iter().find(|job| job.id == id)
-    }
-
-    pub(crate) fn add_job(&self, job: &Arc<Job>) {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(job));
-    }
-}
 
 /// Fills in the interface while UCC loads the component.
 extern "C" fn construct() {

@@ -22,10 +22,12 @@
 )]
 mod bindings;
 mod config;
+mod context;
 mod iface;
 mod job;
 mod layout;
 mod log;
+mod object;
 mod oob;
 mod plan;
 mod refusals;
@@ -33,6 +35,7 @@ mod settings;
 mod task;
 mod team;
 mod ucc;
+mod ucs;
 
 pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
 

@@ -1,9 +1,9 @@
 //! Writes log lines to UCC's log. Before UCC is known, it writes them to standard error in UCC's format.
 
-use crate::ucc::Ucc;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::fmt;
 use std::io::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -37,6 +37,15 @@ pub(crate) type Dispatch = unsafe extern "C" fn(
     ...
 );
 
+/// UCC's log, once UCC is known.
+static DISPATCH: OnceLock<Dispatch> = OnceLock::new();
+
+/// Writes all further lines to UCC's log.
+pub(crate) fn set_dispatch(dispatch: Dispatch) {
+    // A process has one UCC.
+    let _ = DISPATCH.set(dispatch);
+}
+
 /// Maximum level of written lines: UCC's default until `UCC_TL_XGVMI_LOG_LEVEL` is known.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
@@ -60,7 +69,7 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
             .unwrap_or(text.len()),
     );
     let Ok(text) = CString::new(text) else { return };
-    let Some(dispatch) = Ucc::get().and_then(|ucc| ucc.log) else {
+    let Some(dispatch) = DISPATCH.get() else {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();

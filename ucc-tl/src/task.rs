@@ -3,10 +3,10 @@
 use crate::bindings as b;
 use crate::bindings::{ucc_coll_args_t, ucc_coll_type_t, ucc_status_t};
 use crate::guard;
-use crate::iface::{Object, allocate, free, own};
 use crate::job::Progress;
 use crate::layout::Layout;
 use crate::log;
+use crate::object::{Object, allocate, free, own};
 use crate::plan::{Caller, Plan, Refused, is_persistent};
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};

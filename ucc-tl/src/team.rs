@@ -2,7 +2,7 @@
 //! new one, and then agree on whether the team is served. UCC polls repeatedly; no function here blocks.
 
 use crate::bindings::ucc_status_t;
-use crate::iface::ContextState;
+use crate::context::ContextState;
 use crate::job::{Held, Job};
 use crate::log;
 use crate::oob::{Gather, Oob, Vote};

@@ -1,9 +1,9 @@
 //! The UCC that loaded this component: resolves its functions by name and checks its structures.
 
 use crate::bindings::{ucc_coll_type_t, ucc_memory_type_t, ucc_status_t, ucc_thread_mode_t};
-use crate::config::Field;
 use crate::layout::Layout;
 use crate::log;
+use crate::ucs::Field;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
@@ -60,7 +60,6 @@ pub(crate) struct Ucc {
     base_lib_table: *const Field,
     base_context_table: *const Field,
     pub(crate) option_list: Option<NonNull<c_void>>,
-    pub(crate) log: Option<log::Dispatch>,
     handle: *mut c_void,
 }
 
@@ -171,12 +170,15 @@ impl Ucc {
                 base_lib_table: at(c"ucc_base_lib_config_table")?.as_ptr().cast(),
                 base_context_table: at(c"ucc_base_ctx_config_table")?.as_ptr().cast(),
                 option_list: at(c"ucc_config_global_list").ok(),
-                log: at(c"ucs_log_dispatch")
-                    .ok()
-                    .map(|found| std::mem::transmute::<NonNull<c_void>, log::Dispatch>(found)),
                 handle: handle.as_ptr(),
             }
         };
+        if let Ok(found) = at(c"ucs_log_dispatch") {
+            // SAFETY: the symbol is this function of UCS.
+            log::set_dispatch(unsafe {
+                std::mem::transmute::<NonNull<c_void>, log::Dispatch>(found)
+            });
+        }
         Ok(ucc)
     }
 

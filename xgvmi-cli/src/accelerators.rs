@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use naaice::spec::{self, Entry, Scheme};
 
-use crate::{doctor, ucc};
+use crate::access::may_use;
+use crate::ucc;
 
 /// The library of programs that call accelerators.
 const LIBRARY: &str = "libnaaice.so";
@@ -57,7 +58,7 @@ pub(crate) fn look() -> Accelerators {
         library: ucc::open(Path::new(LIBRARY)).map(drop),
         manager: match manager.exists() {
             false => Err(format!("no {MANAGER}")),
-            true if doctor::may_use(manager) => Ok(()),
+            true if may_use(manager) => Ok(()),
             true => Err(format!("no access to {MANAGER}")),
         },
         spec: look_at(&text, &|entry| {

@@ -1,9 +1,7 @@
 //! `xgvmi doctor`: the requirements of the library on a machine with a BlueField, one line each,
 //! with the fix for each one that is not met. The command changes nothing.
 
-use std::ffi::CString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use mlx5dv_sys::Mlx5Lib;
@@ -12,6 +10,7 @@ use serde_json::json;
 use ucx_sys::Ucp;
 
 use crate::accelerators::{self, Accelerators, Spec, Tried};
+use crate::access::may_use;
 use crate::binding::{self, Binding, Load};
 use crate::capability::{self, Capability, Device};
 use crate::info;
@@ -307,14 +306,6 @@ fn device_files(dir: &Path) -> Finding {
         format!("no access to {}", shown(&closed)),
         advice,
     )
-}
-
-pub(crate) fn may_use(path: &Path) -> bool {
-    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-        return false;
-    };
-    // SAFETY: the path ends with a NUL byte.
-    unsafe { libc::access(path.as_ptr(), libc::R_OK | libc::W_OK) == 0 }
 }
 
 fn adapters(devices: &[Device]) -> Vec<Finding> {

@@ -11,6 +11,7 @@
 )]
 
 mod accelerators;
+mod access;
 mod binding;
 mod capability;
 mod counter_file;

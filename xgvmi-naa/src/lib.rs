@@ -27,6 +27,7 @@ mod links;
 mod options;
 mod service;
 mod session;
+mod shared;
 mod slot;
 mod verbs;
 

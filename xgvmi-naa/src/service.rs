@@ -4,21 +4,20 @@ use crate::counters::{Counters, add};
 use crate::kernel::{self, KernelOptions, Stock};
 use crate::links::Links;
 use crate::options::ServiceOptions;
-use crate::session::{self, Owners};
+use crate::session;
+use crate::shared::{Owners, Shared};
 use crate::slot::Slots;
 use crate::verbs;
 use anyhow::Context as _;
 use naaice::dpu::frames::{FRAMES, SECRET_CONTEXT};
 use naaice::server::{Listener, MemoryLimit};
-use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::status::{StatusSocket, default_path};
-use xgvmi_daemon::{Asked, Budget, Link, LogLevel, Secret, Signals, poll, pollfd};
-use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_daemon::{Asked, Budget, Link, Secret, Signals, poll, pollfd};
 use xgvmi_pool::{AliasPolicy, DpuHooks};
 use xgvmi_verbs::Adapter;
 
@@ -36,63 +35,6 @@ const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// Interval at which the end of the service looks for the end of its threads.
 const END_INTERVAL: Duration = Duration::from_millis(20);
-
-/// State that all threads share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) options: ServiceOptions,
-    pub(crate) kernels: KernelOptions,
-    pub(crate) stock: Stock,
-    pub(crate) counters: Counters,
-    pub(crate) owners: Owners,
-    pub(crate) slots: Slots,
-    pub(crate) hooks: DpuHooks<Mlx5Device>,
-    pub(crate) adapter: Arc<Adapter>,
-    /// Memory of the regions of all sessions.
-    pub(crate) memory: Arc<MemoryLimit>,
-    links: Links,
-    ending: AtomicBool,
-    /// Why a part of the service has ended that cannot continue.
-    failure: Mutex<Option<String>>,
-}
-
-impl Shared {
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
-    }
-
-    /// Ends the service with an error: its manager starts it again.
-    pub(crate) fn fail(&self, text: String) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.get_or_insert(text);
-    }
-
-    fn failure(&self) -> Option<String> {
-        let failure = self.failure.lock();
-        failure.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn error(&self, text: &str) {
-        self.log(LogLevel::Error, text);
-    }
-
-    pub(crate) fn info(&self, text: &str) {
-        self.log(LogLevel::Info, text);
-    }
-
-    fn log(&self, level: LogLevel, text: &str) {
-        if level <= self.options.log {
-            // Without standard error there is nobody to tell.
-            let _ = writeln!(io::stderr(), "xgvmi-naa: {text}");
-        }
-    }
-
-    fn status(&self) -> String {
-        let aliases = self.hooks.stats();
-        let status = self.counters.status(aliases.creates, aliases.hits);
-        serde_json::to_string(&status).unwrap_or_default()
-    }
-}
 
 /// The service, before it runs.
 #[derive(Debug)]

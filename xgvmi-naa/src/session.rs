@@ -3,13 +3,12 @@
 use crate::counters::{add, timed};
 use crate::kernel::Place;
 use crate::links::Entry;
-use crate::service::Shared;
+use crate::shared::Shared;
 use crate::slot::Slot;
 use naaice::abi::code;
 use naaice::dpu::frames::{HostFrame, KeyedRegion, ServiceFrame};
 use naaice::wire::flag;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 use xgvmi_pool::mlx5::Mlx5Device;
@@ -29,35 +28,6 @@ const HELLO_KEYS_MAX: usize = 4096;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Regions start at multiples of this size.
 const PAGE: usize = 4096;
-
-/// Number of connections of each owner of keys. When the last one ends, the owner's aliases end.
-#[derive(Debug, Default)]
-pub(crate) struct Owners(Mutex<HashMap<u64, u32>>);
-
-impl Owners {
-    fn enter(&self, owner: u64) {
-        *self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(owner)
-            .or_default() += 1;
-    }
-
-    /// Whether this was the owner's last connection.
-    fn leave(&self, owner: u64) -> bool {
-        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = owners.get_mut(&owner) else {
-            return false;
-        };
-        *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
-            owners.remove(&owner);
-        }
-        is_last
-    }
-}
 
 /// A host that has said hello.
 struct Host {

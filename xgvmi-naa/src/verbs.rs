@@ -2,7 +2,7 @@
 
 use crate::counters::add;
 use crate::kernel::{KernelProcess, Place, Stopped, is_dead};
-use crate::service::Shared;
+use crate::shared::Shared;
 use naaice::abi::{CommContext, code};
 use naaice::server::{Accepted, Block, Listener, ListenerOptions};
 use naaice::wire::flag;

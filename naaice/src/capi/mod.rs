@@ -6,6 +6,7 @@ pub mod middleware;
 pub mod newer;
 pub mod swnaa;
 pub mod swnaa_steps;
+mod swnaa_wait;
 
 use crate::abi::CommContext;
 use crate::endpoint::Endpoint;

@@ -2,22 +2,22 @@
 
 use super::low_level::POLL_LIMIT;
 use super::swnaa_steps::step;
+use super::swnaa_wait::{announce, receive};
 use super::{Address, call, endpoint_of, not_null, publish, session, take_back};
 use crate::abi::{
     CONNECTIONS_MAX, CommContext, ConnectionManagement, MatchFunctionCode, ServerContext,
     WorkerArgs, code,
 };
-use crate::endpoint::{ANNOUNCE_LIMIT, Ended, Endpoint, Role, wait_readable};
+use crate::endpoint::{Ended, Endpoint, Role, wait_readable};
 use crate::error::{ArgumentError, NaaError, Result};
 use crate::kernels;
 use crate::machine::{Naa, State};
-use crate::server::{BACKLOG, MemoryLimit, Step, accept_request};
+use crate::server::{BACKLOG, MemoryLimit, accept_request};
 use crate::verbs::{self, Event, EventChannel, EventKind, Id};
 use rdmacm_sys::{rdma_cm_event, rdma_cm_id};
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 /// Environment variable: maximum number of bytes that a session's regions take.
 const BYTES_MAX: &str = "NAAICE_SESSION_BYTES_MAX";
@@ -26,9 +26,6 @@ const BYTES_MAX_DEFAULT: u64 = 16 << 30;
 /// Environment variable: maximum number of bytes that the regions of all sessions take. The default is half of the
 /// machine's memory.
 const ALL_BYTES_MAX: &str = "NAAICE_BYTES_MAX";
-
-/// Interval at which a session's thread looks whether its connection has ended, in addition to its events.
-pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 // The program defines `match_function_code`, if it is an accelerator. The weak reference makes the program's linker
 // export it, and is null in programs without it.
@@ -422,36 +419,6 @@ pub unsafe extern "C" fn worker_procedure(args: *mut c_void) -> *mut c_void {
     // SAFETY: the caller's promise.
     unsafe { end(ctx, worker_id) };
     ptr::null_mut()
-}
-
-/// Waits for the host's announcement and answers it.
-pub(super) fn announce(endpoint: &mut Endpoint) -> Result<()> {
-    let began = Instant::now();
-    while endpoint.state() < State::Announced {
-        let left = ANNOUNCE_LIMIT.saturating_sub(began.elapsed());
-        if left.is_zero() {
-            return Err(NaaError::Late {
-                step: "the host's announcement",
-                limit: ANNOUNCE_LIMIT,
-            });
-        }
-        match endpoint.wait_step(false, left.min(LOOK_INTERVAL))? {
-            Step::Ended => return Ok(()),
-            Step::Run(start) => endpoint.begin_function(start),
-            Step::Wait | Step::Announced => {}
-        }
-    }
-    Ok(())
-}
-
-/// Waits until a call begins, or the session ends.
-pub(super) fn receive(endpoint: &mut Endpoint) -> Result<()> {
-    while !matches!(endpoint.state(), State::Calculating | State::Finished) {
-        if let Step::Run(start) = endpoint.wait_step(false, LOOK_INTERVAL)? {
-            endpoint.begin_function(start);
-        }
-    }
-    Ok(())
 }
 
 /// Runs the program's kernel for the session's function code.

@@ -1,6 +1,6 @@
 //! `naaice_swnaa.h`: the steps of a session, for programs with their own loops.
 
-use super::swnaa::{LOOK_INTERVAL, announce, receive};
+use super::swnaa_wait::{LOOK_INTERVAL, announce, receive};
 use super::{call, not_null, session, take_back};
 use crate::abi::CommContext;
 use crate::endpoint::Endpoint;

@@ -2,10 +2,9 @@
 
 use super::{Block, MemoryLimit};
 use crate::abi::{CommContext, MrInternal, MrLocal, MrPeer, code};
-use crate::endpoint::{
-    ANNOUNCE_LIMIT, Ended, Endpoint, PROBE_INTERVAL, RETRIES, Role, wait_readable,
-};
+use crate::endpoint::{ANNOUNCE_LIMIT, Ended, Endpoint, PROBE_INTERVAL, Role, wait_readable};
 use crate::error::{NaaError, Result};
+use crate::limits::RETRIES;
 use crate::machine::{Completion, Naa, NaaStep, State};
 use crate::verbs::{Id, Rights};
 use crate::wire::{Grant, Message, Request, Start, answer, flag};

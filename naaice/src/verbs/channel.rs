@@ -101,7 +101,7 @@ impl EventChannel {
     }
 
     fn set_nonblocking(&self) -> Result<()> {
-        super::queues::set_nonblocking(self.fd()).map_err(|source| NaaError::Call {
+        super::nonblocking::set_nonblocking(self.fd()).map_err(|source| NaaError::Call {
             call: "fcntl of the event channel",
             source,
         })

@@ -3,6 +3,7 @@
 mod address;
 mod channel;
 mod memory;
+mod nonblocking;
 mod queues;
 
 pub(crate) use address::resolve;

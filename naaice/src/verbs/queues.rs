@@ -1,6 +1,7 @@
 //! Protection domain, completion queue and queue pair of a connection.
 
 use super::channel::{Id, check};
+use super::nonblocking::set_nonblocking;
 use crate::error::{NaaError, Result};
 use rdmacm_sys::{
     IBV_QPT_RC, IBV_SEND_INLINE, IBV_SEND_SOLICITED, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -374,19 +375,6 @@ fn posted(call: &'static str, errno: i32) -> Result<()> {
             call,
             source: io::Error::from_raw_os_error(errno.wrapping_abs()),
         }),
-    }
-}
-
-pub(super) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
-    // SAFETY: the descriptor is open.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    if flags < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: as above.
-    match unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -1,0 +1,77 @@
+//! The component's state of a UCC context: settings, and the jobs of its teams.
+
+use crate::job::Job;
+use crate::settings::{Fallback, OnFailure, Settings};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The component's state of a UCC context.
+pub(crate) struct ContextState {
+    /// `ucc_context_t`.
+    pub(crate) core: *mut c_void,
+    /// The settings, or why the options are invalid.
+    pub(crate) settings: Result<Settings, String>,
+    pub(crate) fallback: Fallback,
+    pub(crate) jobs: Mutex<Vec<Arc<Job>>>,
+}
+
+// SAFETY: the pointer is only passed back to UCC's own functions; the other fields are shared safely.
+unsafe impl Send for ContextState {}
+// SAFETY: as above.
+unsafe impl Sync for ContextState {}
+
+impl ContextState {
+    /// A context without UCC, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn with_settings(settings: Settings) -> Self {
+        Self {
+            core: std::ptr::null_mut(),
+            settings: Ok(settings),
+            fallback: Fallback::Host,
+            jobs: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> *mut c_void {
+        self.core
+    }
+
+    pub(crate) fn settings(&self) -> Result<&Settings, String> {
+        self.settings.as_ref().map_err(Clone::clone)
+    }
+
+    /// What becomes of a team that cannot be offloaded. An invalid option means the hosts.
+    pub(crate) fn fallback(&self) -> Fallback {
+        self.fallback
+    }
+
+    pub(crate) fn on_failure(&self) -> OnFailure {
+        self.settings
+            .as_ref()
+            .map_or(OnFailure::Error, |settings| settings.on_failure)
+    }
+
+    /// Maximum time of a collective; `None` for no limit.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.settings.as_ref().ok()?.client.limit
+    }
+
+    pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn job(&self, id: u128) -> Option<Arc<Job>> {
+        self.jobs().into_iter().find(|job| job.id == id)
+    }
+
+    pub(crate) fn add_job(&self, job: &Arc<Job>) {
+        self.jobs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::clone(job));
+    }
+}
