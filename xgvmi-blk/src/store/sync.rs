@@ -1,8 +1,9 @@
 //! Syncs of a store, and what is known after a failed one.
 
-use super::index::Age;
+use super::index::{Age, Slot};
+use super::layout::write_again;
 use super::{Change, RELEASE_MIN, State, Store};
-use crate::error::Result;
+use crate::error::{BlkError, Result};
 use std::collections::BTreeSet;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -15,6 +16,7 @@ impl Store {
     pub(super) fn sync(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
         let (freed, touched) = {
             let _alone = self.alone();
+            self.write_doubtful()?;
             let mut state = self.state();
             let touched = std::mem::take(&mut state.touched);
             state.change_age(&touched, Age::Fresh, Age::Syncing);
@@ -23,9 +25,10 @@ impl Store {
         let synced = self.medium.sync();
         let _alone = self.alone();
         if let Err(error) = synced {
-            // The system may have dropped what it could not write: a later sync says nothing about it.
             let mut state = self.state();
             state.change_age(&touched, Age::Syncing, Age::Doubtful);
+            state.doubtful.extend(touched);
+            state.doubt();
             state.space.not_synced(freed);
             return Err(self.io(error));
         }
@@ -41,6 +44,37 @@ impl Store {
         }
         self.drop_old(&touched);
         Ok(())
+    }
+
+    /// Writes again what was written before a sync failed, so that the next one makes it durable. The caller excludes changes.
+    fn write_doubtful(&self) -> Result<()> {
+        let (identity, blocks) = {
+            let state = self.state();
+            (state.superblock.identity, state.doubtful.clone())
+        };
+        let mut dropped = None;
+        for block in blocks {
+            let entry = self.entry(block)?;
+            let is_doubtful = |slot: &Slot| slot.age == Age::Doubtful;
+            let medium = self.medium.as_ref();
+            let are_whole = write_again(medium, identity, block, &entry, is_doubtful);
+            let are_whole = are_whole.map_err(|error| self.io(error))?;
+            let mut state = self.state();
+            state.doubtful.remove(&block);
+            state.touched.insert(block);
+            if are_whole {
+                state.change_age(&BTreeSet::from([block]), Age::Doubtful, Age::Fresh);
+            } else {
+                dropped.get_or_insert(block);
+            }
+        }
+        dropped.map_or(Ok(()), |block| {
+            Err(BlkError::Corrupt {
+                target: self.name.clone(),
+                block,
+                fault: "the system has dropped its record after a failed sync".to_owned(),
+            })
+        })
     }
 
     /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
@@ -59,6 +93,13 @@ impl Store {
 }
 
 impl State {
+    /// A sync has failed. The system may have dropped what it could not write: a later sync says nothing about it.
+    pub(super) fn doubt(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        self.change_age(&touched, Age::Fresh, Age::Doubtful);
+        self.doubtful.extend(touched);
+    }
+
     pub(super) fn change_age(&mut self, blocks: &BTreeSet<u64>, from: Age, to: Age) {
         for block in blocks {
             let index = usize::try_from(*block).ok();
