@@ -8,7 +8,7 @@
 //!
 //! A record that cannot be read beside an older generation is torn: a loss of power has left its entry alone, or it was
 //! damaged. If all three are there and none has a whole one, it does not count. Otherwise the block is lost, because it may
-//! have been flushed.
+//! have been flushed. For the same reason such a target does not overrule another one that alone has a newer generation.
 //!
 //! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
 //! holds nothing. Fewer than two targets that say something decide nothing.
