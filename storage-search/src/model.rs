@@ -105,7 +105,7 @@ pub(crate) struct Model {
     blocks: Vec<Block>,
     /// Targets that count as complete.
     whole: u8,
-    /// An opening was killed: until the next one its targets may be ahead of those of another.
+    /// An opening was killed or has failed: until the next one its targets may be ahead of those of another.
     cut: bool,
 }
 
@@ -164,8 +164,8 @@ impl Model {
         }
     }
 
-    /// An opening was killed. A target that it has marked returns only at the next opening with it.
-    pub(crate) fn opening_killed(&mut self) {
+    /// An opening was killed or has failed. A target that it has marked returns only at the next opening with it.
+    pub(crate) fn opening_ended(&mut self) {
         self.cut = true;
     }
 

@@ -112,6 +112,46 @@ pub const REGRESSIONS: &[Regression] = &[
         "a target that has lost power returns and counts as complete without a record",
         "open 012; write 0; power 0 any 93; kill; open 12; keep; power 1 none; read",
     ),
+    new(
+        "a block stays lost because an opening was killed that had decided against it at one target",
+        "open 01; kill-at 3; write 0; kill-at *; open 12; open 012; read",
+    ),
+    new(
+        "a target with a damaged entry makes a block lost about which two others agree",
+        "open 01; write 0; kill; damage 1 0 byte 12; power 0 none; open 02; read; kill; open 012; read",
+    ),
+    new(
+        "the process after a failed sync believes the cache, and a flush of it makes nothing durable",
+        "open 012; write 0; sync-full 0; term; open 01; keep; flush; machine none; open 01; read",
+    ),
+    new(
+        "a target that runs on after its sync has failed counts as a durable holder for the next export",
+        "open 012; write 0; sync-fails 1; term; open 012; flush; rebuild; machine none; open 01; read",
+    ),
+    new(
+        "a target whose sync has failed while it was marked counts as a durable holder",
+        "open 012; write 0; kill; sync-fails 0; open 012; kill; open 012; keep; flush; machine none; open 02; read",
+    ),
+    new(
+        "zeros are shown where a flush of the next export has covered two failed syncs",
+        "open 012; write 0; sync-full 2; sync-full 1; flush; kill; open 02; read; flush; machine none; open 12; read",
+    ),
+    new(
+        "zeros are shown for flushed data after a full target has lost power and the sync of the other one has failed",
+        "open 01; sync-full 1; write 0; full 1; write 0; write 0; write 0; write 0; scrub; power 1 none; sync-fails 0; kill; open 012; read",
+    ),
+    new(
+        "a target whose flushed record is damaged votes for zeros after the other one has dropped it",
+        "open 01; write 0; scrub; write 0; kill; power 0 none; damage 0 5 cut; open 012; flush; kill; open 012; read",
+    ),
+    new(
+        "a target whose sync failed and whose record is damaged votes for zeros",
+        "open 12; write 0; flush; write 0; sync-fails 2; term; damage 2 5 cut; open 02; kill; open 012; read",
+    ),
+    new(
+        "a target whose sync had no space and whose record is damaged votes for zeros",
+        "open 02; write 0; scrub; sync-full 2; write 0; flush; kill; damage 2 1 byte 78; open 01; kill; open 012; read",
+    ),
 ];
 
 impl Regression {

@@ -365,8 +365,8 @@ impl World {
             faulty: 0,
         });
         self.model.opened(part);
-        if self.is_killed() {
-            self.model.opening_killed();
+        if self.is_killed() || result.is_err() {
+            self.model.opening_ended();
         }
         match result {
             Ok(volume) => {

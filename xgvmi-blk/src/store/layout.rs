@@ -1,12 +1,12 @@
 //! Where the parts of a store are on its medium, and the index as a whole.
 
-use super::index::{ENTRY, Entry};
+use super::index::{ENTRY, Entry, Slot};
 use super::medium::Medium;
 use super::space::{Extent, Space};
-use super::superblock::PAGE;
+use super::superblock::{Identity, PAGE};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
-use crate::record::{HEADER, RECORD_MAX};
+use crate::record::{self, HEADER, RECORD_MAX};
 use std::io;
 
 /// Offset of the index, behind both superblocks.
@@ -45,6 +45,48 @@ pub(super) fn write_empty_index(medium: &dyn Medium, geometry: Geometry) -> io::
         block = end;
     }
     Ok(())
+}
+
+/// Writes again what an opening cannot rely on: entries with an older generation beside the newest one. A sync of the last
+/// process may have failed, and the next one then succeeds without what that one has left out.
+pub(super) fn write_doubtful(
+    medium: &dyn Medium,
+    identity: Identity,
+    index: &[Entry],
+) -> io::Result<()> {
+    for (block, entry) in (0..).zip(index) {
+        if !entry.damaged && entry.slots.iter().flatten().count() > 1 {
+            write_again(medium, identity, block, entry, |_| true)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a block's entry again, and its records in those slots that are `wanted`. False if one of them cannot be read.
+pub(super) fn write_again(
+    medium: &dyn Medium,
+    identity: Identity,
+    block: u64,
+    entry: &Entry,
+    wanted: impl Fn(&Slot) -> bool,
+) -> io::Result<bool> {
+    let mut are_whole = true;
+    for slot in entry.slots.iter().flatten().filter(|slot| wanted(slot)) {
+        let Some(extent) = slot.extent() else {
+            continue;
+        };
+        // Cannot be cut: the length was checked when the entry was read or made.
+        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
+        let read = medium.read(extent.offset, &mut bytes);
+        let parsed = record::parse(identity.place(block), slot.generation, &bytes);
+        if read.is_ok() && parsed.is_ok() {
+            medium.write(extent.offset, &bytes)?;
+        } else {
+            are_whole = false;
+        }
+    }
+    medium.write(INDEX_AT + block * ENTRY as u64, &entry.to_bytes(block))?;
+    Ok(are_whole)
 }
 
 /// Reads the index. Slots that point outside the data area are damaged.

@@ -12,7 +12,8 @@
 //! as blocks are written; freed space is used again after the next flush but one, or when much of it rests.
 //!
 //! An entry of the index that cannot be read is damaged, also one of zeros: it says nothing about the block. After a failed
-//! sync nothing that was written before counts as durable.
+//! sync nothing that was written before counts as durable until it was written again, which the next sync and the next
+//! opening do.
 
 mod batch;
 mod index;
@@ -20,6 +21,7 @@ mod layout;
 mod medium;
 mod space;
 mod superblock;
+mod sync;
 
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
@@ -29,8 +31,8 @@ use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, GeometryError, Id, Role};
 use crate::record::{self, Half, Place};
-use index::{Age, ENTRY, Entry, Slot};
-use layout::{INDEX_AT, check_size, data_start, read_index, write_empty_index};
+use index::{ENTRY, Entry, Slot};
+use layout::{INDEX_AT, check_size, data_start, read_index, write_doubtful, write_empty_index};
 use space::{Extent, Space};
 use std::collections::BTreeSet;
 use std::io;
@@ -230,6 +232,8 @@ struct State {
     space: Space,
     /// Blocks whose entries have changed since the last sync began.
     touched: BTreeSet<u64>,
+    /// Blocks whose entries had changed when a sync failed.
+    doubtful: BTreeSet<u64>,
 }
 
 /// A record that is to be written, and its space.
@@ -351,12 +355,14 @@ impl Store {
         })?;
         let geometry = superblock.identity.geometry;
         check_size(name, medium.as_ref(), geometry)?;
-        // What the last process wrote is durable from here on, or the target is not used.
-        medium.sync().map_err(failed)?;
         let start = data_start(geometry);
         let last = medium.size().unwrap_or(i64::MAX.cast_unsigned());
         let end = start.saturating_add(capacity.unwrap_or(last)).min(last);
         let index = read_index(medium.as_ref(), geometry, (start, last)).map_err(failed)?;
+        // What the last process wrote is durable from here on, or the target is not used.
+        write_doubtful(medium.as_ref(), superblock.identity, &index)
+            .and_then(|()| medium.sync())
+            .map_err(failed)?;
         let damaged = index.iter().filter(|entry| entry.damaged).count() as u64;
         let used = index.iter().flat_map(|entry| entry.slots).flatten();
         let used = used.filter_map(|slot| slot.extent()).map(|extent| Extent {
@@ -374,6 +380,7 @@ impl Store {
                 index,
                 space,
                 touched: BTreeSet::new(),
+                doubtful: BTreeSet::new(),
             }),
             entries: RwLock::new(()),
             syncing: Mutex::new(()),
@@ -410,7 +417,11 @@ impl Store {
     #[must_use]
     pub fn searched(&self) -> String {
         let state = self.state();
-        format!("{:?} {:?} {:?}", state.superblock, state.index, state.space)
+        let blocks = (&state.touched, &state.doubtful);
+        format!(
+            "{:?} {:?} {:?} {blocks:?}",
+            state.superblock, state.index, state.space
+        )
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -419,11 +430,7 @@ impl Store {
     }
 
     fn place(&self, state: &State, block: u64) -> Place {
-        Place {
-            volume: state.superblock.identity.volume,
-            role: state.superblock.identity.role,
-            block,
-        }
+        state.superblock.identity.place(block)
     }
 
     fn io(&self, error: io::Error) -> BlkError {
@@ -475,14 +482,7 @@ impl Store {
             if let Some(entry) = index.and_then(|block| state.index.get_mut(block)) {
                 *entry = *new;
             }
-            if new
-                .slots
-                .iter()
-                .flatten()
-                .any(|slot| slot.age == Age::Fresh)
-            {
-                state.touched.insert(*block);
-            }
+            state.touched.insert(*block);
             let kept = |extent: &Extent| {
                 let mut slots = new.slots.iter().flatten();
                 slots.any(|slot| slot.extent() == Some(*extent))
@@ -616,67 +616,6 @@ impl Store {
             capacity: self.capacity,
         })
     }
-
-    fn syncing(&self) -> MutexGuard<'_, ()> {
-        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes everything durable, and what was freed before usable again. Then drops generations that are not needed any more.
-    fn sync(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
-        let (freed, touched) = {
-            let _alone = self.alone();
-            let mut state = self.state();
-            let touched = std::mem::take(&mut state.touched);
-            state.change_age(&touched, Age::Fresh, Age::Syncing);
-            (state.space.begin_sync(), touched)
-        };
-        let synced = self.medium.sync();
-        let _alone = self.alone();
-        if let Err(error) = synced {
-            // The system may have dropped what it could not write: a later sync says nothing about it.
-            let mut state = self.state();
-            state.change_age(&touched, Age::Syncing, Age::Doubtful);
-            state.space.not_synced(freed);
-            return Err(self.io(error));
-        }
-        self.state()
-            .change_age(&touched, Age::Syncing, Age::Durable);
-        let merged = self.state().space.synced(freed);
-        // Another write may take such a range at once, so the lock is held while it is given back.
-        for extent in merged {
-            let state = self.state();
-            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
-                self.medium.release(extent.offset, extent.length);
-            }
-        }
-        self.drop_old(&touched);
-        Ok(())
-    }
-
-    /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
-    fn drop_old(&self, touched: &BTreeSet<u64>) {
-        let mut changes = Vec::new();
-        for &block in touched {
-            if let Ok(old) = self.entry(block) {
-                let new = old.aged();
-                changes.extend((new != old).then_some(Change { block, old, new }));
-            }
-        }
-        for run in changes.chunk_by(|one, next| one.block + 1 == next.block) {
-            let _ = self.replace(run);
-        }
-    }
-}
-
-impl State {
-    fn change_age(&mut self, blocks: &BTreeSet<u64>, from: Age, to: Age) {
-        for block in blocks {
-            let index = usize::try_from(*block).ok();
-            if let Some(entry) = index.and_then(|block| self.index.get_mut(block)) {
-                entry.change_age(from, to);
-            }
-        }
-    }
 }
 
 /// What an entry says.
@@ -774,14 +713,18 @@ impl Target for Store {
                 reason: format!("epoch {epoch}: the highest is {EPOCH_MAX}"),
             });
         }
+        // No other sync may be the one that tells of a failure.
+        let _syncing = self.syncing();
         let mut state = self.state();
         let mut next = state.superblock;
         next.sequence += 1;
         next.identity.marked(epoch, mark);
         let written = self.medium.write(next.offset(), &next.to_bytes());
-        written
-            .and_then(|()| self.medium.sync())
-            .map_err(|error| self.io(error))?;
+        written.map_err(|error| self.io(error))?;
+        if let Err(error) = self.medium.sync() {
+            state.doubt();
+            return Err(self.io(error));
+        }
         state.superblock = next;
         Ok(())
     }

@@ -9,6 +9,7 @@
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use crate::geometry::{Geometry, Id, Role};
+use crate::record::Place;
 
 /// Bytes of a copy on the medium.
 pub(super) const PAGE: usize = 4096;
@@ -86,6 +87,15 @@ impl Identity {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.standing == Standing::Complete
+    }
+
+    /// What records of a block say about themselves.
+    pub(super) fn place(&self, block: u64) -> Place {
+        Place {
+            volume: self.volume,
+            role: self.role,
+            block,
+        }
     }
 
     /// Records what a volume says about its target.

@@ -8,7 +8,7 @@
 //!
 //! A record that cannot be read beside an older generation is torn: a loss of power has left its entry alone, or it was
 //! damaged. If all three are there and none has a whole one, it does not count. Otherwise the block is lost, because it may
-//! have been flushed.
+//! have been flushed. For the same reason such a target does not overrule another one that alone has a newer generation.
 //!
 //! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
 //! holds nothing. Fewer than two targets that say something decide nothing.
@@ -102,9 +102,9 @@ pub(super) fn decide_block(
             votes.add(held, *role, torn(held, *role));
         }
         if votes.voters().count_ones() >= 2 {
-            let voters = votes.voters() & !newer_at;
+            let voters = votes.voters() & known & !newer_at;
             if let Some((newer, its_votes)) = alone
-                && !overrules(newer, generation, voters, known, witnesses)
+                && !overrules(newer, generation, voters, witnesses)
             {
                 return its_votes.state(newer, true);
             }
@@ -117,16 +117,15 @@ pub(super) fn decide_block(
                 return votes.state(generation, true);
             }
             alone.get_or_insert((generation, votes));
-            newer_at |= votes.voters();
+        }
+        if votes.settled {
+            // One with a torn record may have been flushed, and the others have dropped it for a newer one since.
+            newer_at |= votes.voters() | votes.torn;
         }
     }
     let never = known & never_written(&slots) & !newer_at;
     match alone {
-        Some((newer, _))
-            if never.count_ones() >= 2 && overrules(newer, 0, never, known, witnesses) =>
-        {
-            BlockState::default()
-        }
+        Some((newer, _)) if overrules(newer, 0, never, witnesses) => BlockState::default(),
         Some((newer, votes)) => votes.state(newer, true),
         None => BlockState {
             lost: !enough,
@@ -162,15 +161,15 @@ fn never_written(slots: &[(Held, Role)]) -> u8 {
     roles.fold(0, |mask, role| mask | role.bit())
 }
 
-/// True if the targets that hold an older generation overrule the one that alone has settled a newer one.
-fn overrules(newer: u64, older: u64, voters: u8, known: u8, witnesses: &Witnesses) -> bool {
+/// True if the targets that hold an older generation overrule the third one, which alone has settled a newer one.
+fn overrules(newer: u64, older: u64, voters: u8, witnesses: &Witnesses) -> bool {
     let epoch = |generation: u64| generation >> COUNTER_BITS;
     let took_part = |role: &Role| {
         let witness = witnesses[role.index()];
         voters & role.bit() != 0
             && witness.is_some_and(|witness| witness.agreed.max(epoch(older)) >= epoch(newer))
     };
-    known.count_ones() == 3 && Role::ALL.iter().filter(|role| took_part(role)).count() >= 2
+    Role::ALL.iter().filter(|role| took_part(role)).count() >= 2
 }
 
 /// Targets whose entry says more than the decision: it is unsettled, has other generations or newer ones, or is damaged.
@@ -307,6 +306,9 @@ mod tests {
         check(["2S", "1S 0S", ""], 2, 0b001, true);
         check(["2S 1S", "1S", "0S"], 2, 0b001, true);
         check(["2T 1S", "1S", "2S 1S"], 2, 0b100, true);
+        // It held 1 as a whole, which the target with 2 has dropped since.
+        check(["1T 0S", "", "2S"], 2, 0b100, true);
+        check(["2T 1S", "1S", "3S"], 3, 0b100, true);
     }
 
     /// A loss of power has left entries alone.
@@ -339,6 +341,10 @@ mod tests {
         check(["1S D", "1S", "absent"], 1, 0b011, true);
         check(["1S D", "1S", ""], 1, 0b011, false);
         check(["D", "2S", "1S"], 2, 0b010, true);
+        // Nor does it vote, but two others overrule it.
+        check(["1S D", "1S", "2S"], 2, 0b100, true);
+        check(["1S", "2S D", "1S"], 1, 0b101, false);
+        check(["", "1S D", ""], 0, 0, false);
         check(["D", "D", "1S"], 1, 0b100, true);
         check(["D", "D", ""], 0, 0, true);
     }

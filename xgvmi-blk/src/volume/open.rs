@@ -237,6 +237,10 @@ impl Volume {
             }
         }
         if as_owner {
+            if !decided.unclean.is_empty() {
+                // Before one of them loses what it says otherwise: after a kill the others know that it was decided.
+                volume.mark_agreed()?;
+            }
             let kept = volume.settle(&decided.unclean)?;
             volume.take_over(kept)?;
         }
@@ -300,6 +304,16 @@ impl Volume {
         self.rebuild_block(block, state, role, &target)
             .inspect_err(|error| say(error))
             .is_ok()
+    }
+
+    /// Records at all targets that they take over the decisions of this opening.
+    fn mark_agreed(&self) -> Result<()> {
+        let mark = |role| -> Result<()> {
+            let target = self.target(role)?;
+            let marked = target.mark(self.epoch, Mark::Agreed);
+            marked.inspect_err(|error| self.fail(&target, error))
+        };
+        self.at_least_two(&Role::ALL.map(mark))
     }
 
     /// Records at the targets, but for those in `kept`, that they have taken over the decisions of this opening.
