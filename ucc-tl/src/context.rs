@@ -3,7 +3,8 @@
 use crate::job::Job;
 use crate::settings::{Fallback, OnFailure, Settings};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// The component's state of a UCC context.
@@ -14,6 +15,10 @@ pub(crate) struct ContextState {
     pub(crate) settings: Result<Settings, String>,
     pub(crate) fallback: Fallback,
     pub(crate) jobs: Mutex<Vec<Arc<Job>>>,
+    /// Several threads of the program may use the context at the same time.
+    pub(crate) is_shared: bool,
+    /// The thread that has created the first team.
+    pub(crate) creator: OnceLock<ThreadId>,
 }
 
 // SAFETY: the pointer is only passed back to UCC's own functions; the other fields are shared safely.
@@ -30,7 +35,17 @@ impl ContextState {
             settings: Ok(settings),
             fallback: Fallback::Host,
             jobs: Mutex::default(),
+            is_shared: false,
+            creator: OnceLock::new(),
         }
+    }
+
+    /// Whether a team that the calling thread creates can be served. UCC's allgather, by which the ranks of a team introduce
+    /// themselves, mixes up teams that threads create at the same time: one tag serves all of them (`tl_ucp_coll.h`,
+    /// `UCC_TL_UCP_SERVICE_TAG`). A program creates its first team while it has one thread.
+    pub(crate) fn may_create_here(&self) -> bool {
+        let thread = std::thread::current().id();
+        !self.is_shared || *self.creator.get_or_init(|| thread) == thread
     }
 
     pub(crate) fn core(&self) -> *mut c_void {
@@ -73,5 +88,27 @@ impl ContextState {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(Arc::clone(job));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn teams_of_other_threads_are_left_to_ucc() {
+        let context = |is_shared| ContextState {
+            is_shared,
+            ..ContextState::with_settings(Settings::of_services("127.0.0.1:1"))
+        };
+        for (is_shared, expect) in [(true, false), (false, true)] {
+            let context = context(is_shared);
+            assert!(context.may_create_here());
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| context.may_create_here()).join();
+                assert_eq!(other.expect("no panic"), expect);
+            });
+            assert!(context.may_create_here());
+        }
     }
 }
