@@ -43,6 +43,11 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   osu       osu_alltoallv and osu_ialltoallv under the wheel's Open MPI and Debian's Open MPI and MPICH
   ucc       stock UCC of Debian's testing suite, alone and under its Open MPI and MPICH, with collectives on the DPUs:
             with the service processes, without them, and with one of them killed
+  mpi-legal-openmpi
+            legal MPI programs that collectives tend to break: late ranks, persistent requests in other orders, memory that
+            cannot be registered, thousands of calls at once, communicators that end; with collectives on the DPUs
+  mpi-legal-mpich
+            the same programs under MPICH
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
             volume for an hour, while targets and the service are killed, and only if it is named
@@ -164,6 +169,16 @@ const SUITES: &[Suite] = &[
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
     Suite::new("osu", None, osu::run_all),
     Suite::new("ucc", Some(ucc::SAMPLE), ucc::run_all),
+    Suite::new(
+        "mpi-legal-openmpi",
+        Some(ucc::legal::SAMPLES),
+        ucc::legal::open_mpi,
+    ),
+    Suite::new(
+        "mpi-legal-mpich",
+        Some(ucc::legal::SAMPLES),
+        ucc::legal::mpich,
+    ),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),

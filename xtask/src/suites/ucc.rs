@@ -3,6 +3,7 @@
 
 mod faults;
 pub(crate) mod job;
+pub(super) mod legal;
 pub(crate) mod programs;
 
 use super::pair::Testbed;

