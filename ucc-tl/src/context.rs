@@ -3,8 +3,7 @@
 use crate::job::Job;
 use crate::settings::{Fallback, OnFailure, Settings};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::ThreadId;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The component's state of a UCC context.
@@ -17,8 +16,6 @@ pub(crate) struct ContextState {
     pub(crate) jobs: Mutex<Vec<Arc<Job>>>,
     /// Several threads of the program may use the context at the same time.
     pub(crate) is_shared: bool,
-    /// The thread that has created the first team.
-    pub(crate) creator: OnceLock<ThreadId>,
 }
 
 // SAFETY: the pointer is only passed back to UCC's own functions; the other fields are shared safely.
@@ -36,16 +33,15 @@ impl ContextState {
             fallback: Fallback::Host,
             jobs: Mutex::default(),
             is_shared: false,
-            creator: OnceLock::new(),
         }
     }
 
     /// Whether a team that the calling thread creates can be served. UCC's allgather, by which the ranks of a team introduce
     /// themselves, mixes up teams that threads create at the same time: one tag serves all of them (`tl_ucp_coll.h`,
-    /// `UCC_TL_UCP_SERVICE_TAG`). A program creates its first team while it has one thread.
+    /// `UCC_TL_UCP_SERVICE_TAG`). The process's main thread is the one that a program uses at all of its ranks.
     pub(crate) fn may_create_here(&self) -> bool {
-        let thread = std::thread::current().id();
-        !self.is_shared || *self.creator.get_or_init(|| thread) == thread
+        // SAFETY: both calls have no arguments and cannot fail.
+        !self.is_shared || unsafe { libc::gettid() == libc::getpid() }
     }
 
     pub(crate) fn core(&self) -> *mut c_void {
@@ -103,12 +99,10 @@ mod tests {
         };
         for (is_shared, expect) in [(true, false), (false, true)] {
             let context = context(is_shared);
-            assert!(context.may_create_here());
             std::thread::scope(|scope| {
                 let other = scope.spawn(|| context.may_create_here()).join();
                 assert_eq!(other.expect("no panic"), expect);
             });
-            assert!(context.may_create_here());
         }
     }
 }

@@ -319,7 +319,6 @@ unsafe extern "C" fn context_create(
             fallback: Fallback::new(&raw).unwrap_or(Fallback::Host),
             jobs: Mutex::default(),
             is_shared: params.thread_mode == b::UCC_THREAD_MULTIPLE,
-            creator: OnceLock::new(),
         });
         let context = allocate(state);
         // SAFETY: newly allocated memory; the arguments are those of ucc_tl_context_t.
@@ -392,7 +391,7 @@ unsafe extern "C" fn team_create_post(
         // SAFETY: from context_create().
         let state: &Arc<ContextState> = unsafe { own(context) };
         if !state.may_create_here() {
-            log::info!("a team that another thread than the first one creates is not offloaded");
+            log::info!("a team that another thread than the main one creates is not offloaded");
             return b::UCC_ERR_NOT_SUPPORTED;
         }
         let at = layout.team;
