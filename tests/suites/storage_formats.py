@@ -74,10 +74,11 @@ class Target:
         """Generation, form and bytes of the newest settled generation; None for a block that was never written."""
         entry = self.data[8192 + 64 * block : 8192 + 64 * block + 64]
         slots = []
-        for at in (0, 32):
-            generation, offset, length, kind, settled = struct.unpack(">QQIBB", entry[at : at + 22])
-            if settled:
-                slots.append((generation, offset, length, kind))
+        for at in (0, 21, 42):
+            generation, place, form = struct.unpack(">QQB", entry[at : at + 17])
+            # A slot that is there and settled. Generation 0 is the state before the first write.
+            if form & 0xC0 == 0xC0 and generation:
+                slots.append((generation, (place >> 24) * 64, place & 0xFFFFFF, form & 0x0F))
         if not slots:
             return None
         generation, offset, length, kind = max(slots)

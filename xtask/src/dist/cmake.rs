@@ -55,6 +55,8 @@ fn call(layout: &Layout, env: &Env, build: &Path, state: &Path) -> Result<String
         command
             .arg("--")
             .arg(build.join(name))
+            // cargo names its own directories there, whose libraries are not the installed ones.
+            .env_remove("LD_LIBRARY_PATH")
             .envs(env.for_verbs());
         command
     };
