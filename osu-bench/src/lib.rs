@@ -1,19 +1,33 @@
-//! Transfers over stock UCX, measured with and without a pool of cross-GVMI keys.
+//! `osu_alltoallv` and `osu_ialltoallv`: OSU's benchmarks with temporary buffers, for any MPI.
 //!
-//! [`demo`] is the transfer of `xgvmi-demo`, and [`report`] is its report. The crate `osu-bench/mpi` contains OSU's
-//! alltoallv benchmarks.
+//! Options and output are OSU's. The programs add temporary buffers, a second backend (service processes on the DPUs
+//! carry out the collective), and result files. `docs/OSU.md` is the user's manual.
 //!
-//! The crate does not know whether a device is emulated. It starts the programs through a launcher command and reads the
-//! counters from another command.
+//! From the top down: [`run`] is a whole run, [`options`] the command line, [`measure`] one message size on one rank,
+//! [`summary`] the combined result of all ranks, [`omb`] OSU's output, [`pages`] the manual pages, [`results`] the
+//! result files, [`merge`] the combination of several runs. Below: [`backend`], [`offload`], [`buffers`], [`layout`],
+//! [`datatype`], [`compute`], [`mpi`].
 //!
 //! ```
-//! use osu_bench::report::Report;
+//! use osu_mpi::options::{Options, Program};
 //!
-//! /// Median time of an iteration with pooled keys, in microseconds.
-//! fn median(report: &Report, size: usize) -> Option<f64> {
-//!     report.row("xgvmi", size).map(|row| row.steady_us.p50)
-//! }
+//! let options = Options::new(Program::Blocking);
+//! assert_eq!(options.sizes().next(), Some(1));
+//! assert_eq!(options.rounds(16 << 10).iterations, 100);
 //! ```
 
-pub mod demo;
-pub mod report;
+pub mod backend;
+pub mod buffers;
+pub mod compute;
+pub mod datatype;
+pub mod layout;
+pub mod measure;
+pub mod merge;
+pub mod mpi;
+pub mod offload;
+pub mod omb;
+pub mod options;
+pub mod pages;
+pub mod results;
+pub mod run;
+pub mod summary;

@@ -99,7 +99,7 @@ fn exists(tree: &Tree, holder: &str) -> bool {
     if let Some(command) = holder.strip_prefix("cargo xtask ") {
         let name = command.split_whitespace().next().unwrap_or_default();
         return tree
-            .get("xtask/src/main.rs")
+            .get("tools/xtask/src/main.rs")
             .is_some_and(|f| f.text.contains(&format!("\"{name}\" =>")));
     }
     let Some((path, function)) = holder.split_once("::") else {
@@ -157,12 +157,12 @@ mod tests {
 
     #[test]
     fn broken_links_are_found() {
-        let page = "[a](../README.md) [b](x.svg \"title\")\n[c](https://x) [d](#here) [e](../xtask)\n[f](gone.md)\n";
+        let page = "[a](../README.md) [b](x.svg \"title\")\n[c](https://x) [d](#here) [e](../tools/xtask)\n[f](gone.md)\n";
         let tree = planted(&[
             ("docs/A.md", page),
             ("docs/x.svg", ""),
             ("README.md", ""),
-            ("xtask/src/main.rs", ""),
+            ("tools/xtask/src/main.rs", ""),
         ]);
         assert_eq!(links(&tree), ["docs/A.md:3: leads nowhere: gone.md"]);
     }
@@ -188,7 +188,7 @@ mod tests {
         let tree = planted(&[
             (SPECIFICATION, page),
             ("a/t.rs", "fn holds() {}\n(\"row\", 1)\n"),
-            ("xtask/src/main.rs", "\"demo\" => demo::run(rest),\n"),
+            ("tools/xtask/src/main.rs", "\"demo\" => demo::run(rest),\n"),
         ]);
         let faults = promises(&tree);
         assert_eq!(faults.len(), 2, "{faults:?}");

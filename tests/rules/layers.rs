@@ -57,7 +57,7 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
-        root: "xgvmi-daemon/src",
+        root: "shared/daemon/src",
         name: "xgvmi_daemon",
         layers: &[
             (
@@ -87,7 +87,7 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
-        root: "xgvmi-offload/src",
+        root: "services/offload/src",
         name: "xgvmi_offload",
         layers: &[
             (
@@ -251,7 +251,7 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
-        root: "xgvmi-verbs/src",
+        root: "shared/verbs/src",
         name: "xgvmi_verbs",
         layers: &[
             ("values", &["direction", "error", "process"]),
@@ -260,7 +260,7 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
-        root: "xgvmi-blk/src",
+        root: "services/blk/src",
         name: "xgvmi_blk",
         layers: &[
             ("basics", &["geometry", "error", "pipe", "say"]),
@@ -276,7 +276,7 @@ const CRATES: &[Crate] = &[
 ];
 
 /// The wrapper of UCP: context, worker, endpoint, memory and requests create each other, as UCP's own objects do.
-const UCP: &str = "xgvmi-ucp/src";
+const UCP: &str = "shared/ucp/src";
 
 /// Checks each crate of the table.
 pub(super) fn layers(tree: &Tree) -> Vec<String> {

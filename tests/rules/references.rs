@@ -11,17 +11,20 @@ const PATCHES: &str = "patches/README.md";
 /// Commands of this project with the folders of their source.
 const PROGRAMS: [(&str, &[&str]); 5] = [
     ("bf-emu ", &["bf-emu/src/"]),
-    ("xgvmi ", &["xgvmi-cli/src/"]),
-    ("xgvmi-blk ", &["xgvmi-blk/src/"]),
-    ("xgvmi-naa ", &["xgvmi-naa/src/", "xgvmi-daemon/src/"]),
-    ("xgvmi-sp ", &["xgvmi-offload/src/", "xgvmi-daemon/src/"]),
+    ("xgvmi ", &["cli/xgvmi/src/"]),
+    ("xgvmi-blk ", &["services/blk/src/"]),
+    ("xgvmi-naa ", &["services/naa/src/", "shared/daemon/src/"]),
+    (
+        "xgvmi-sp ",
+        &["services/offload/src/", "shared/daemon/src/"],
+    ),
 ];
 
 /// Variables of this project: the beginning of their names, and the folder whose source has the rest of the name in
 /// quotes, or the whole name if there is no such folder.
 const VARIABLES: [(&str, Option<&str>); 6] = [
     ("UCX_XGVMI_", Some("uct-plugin/src/config/")),
-    ("UCC_TL_XGVMI_", Some("ucc-tl/src/")),
+    ("UCC_TL_XGVMI_", Some("clients/ucc-tl/src/")),
     ("XGVMI_", None),
     ("BFEMU_", None),
     ("NAAICE_", None),
@@ -45,14 +48,14 @@ pub(super) fn commands(tree: &Tree) -> Vec<String> {
             let mut words = rest.split_whitespace().take_while(|word| is_name(word));
             let Some(name) = words.next() else { continue };
             let dispatched = |file: &Source| file.text.contains(&format!("\"{name}\" =>"));
-            if !tree.get("xtask/src/main.rs").is_some_and(dispatched) {
+            if !tree.get("tools/xtask/src/main.rs").is_some_and(dispatched) {
                 absent.push(format!("cargo xtask {name}"));
                 continue;
             }
             let folders = [
-                format!("xtask/src/{name}.rs"),
-                format!("xtask/src/{name}/"),
-                format!("dev-{name}/src/"),
+                format!("tools/xtask/src/{name}.rs"),
+                format!("tools/xtask/src/{name}/"),
+                format!("tools/{name}/src/"),
             ];
             let folders: Vec<&str> = folders.iter().map(String::as_str).collect();
             // Only these commands take a name.
@@ -251,7 +254,7 @@ mod tests {
     use crate::tests::planted;
 
     const MAIN: (&str, &str) = (
-        "xtask/src/main.rs",
+        "tools/xtask/src/main.rs",
         "\"demo\" => demo::run(),\n\"tidy\" => tidy(),\n",
     );
 
@@ -278,7 +281,7 @@ mod tests {
         check(
             commands,
             page,
-            &[("xtask/src/demo.rs", "first == \"ucc\"")],
+            &[("tools/xtask/src/demo.rs", "first == \"ucc\"")],
             &[
                 "1: does not exist: cargo xtask gone",
                 "4: does not exist: cargo xtask demo uxx",
@@ -288,7 +291,7 @@ mod tests {
         check(
             subcommands,
             page,
-            &[("xgvmi-cli/src/main.rs", "\"stat\" => stat(),")],
+            &[("cli/xgvmi/src/main.rs", "\"stat\" => stat(),")],
             &[
                 "1: does not exist: xgvmi probe",
                 "3: does not exist: xgvmi start",

@@ -7,24 +7,24 @@ const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
 const PRODUCT: [&str; 18] = [
-    "mlx5dv-sys/",
-    "rdmacm-sys/",
+    "bindings/mlx5dv-sys/",
+    "bindings/rdmacm-sys/",
     "ucx-sys/",
     "xgvmi-pool/",
-    "xgvmi-verbs/",
+    "shared/verbs/",
     "uct-plugin/",
-    "xgvmi-cli/",
-    "xgvmi-ucp/",
-    "xgvmi-daemon/",
-    "xgvmi-offload/",
-    "xgvmi-blk/",
-    "ucc-tl/",
-    "naaice/",
-    "xgvmi-naa/",
-    "bench-report/",
-    "scale-model/",
-    "cost-table/",
-    "osu-bench/",
+    "cli/xgvmi/",
+    "shared/ucp/",
+    "shared/daemon/",
+    "services/offload/",
+    "services/blk/",
+    "clients/ucc-tl/",
+    "clients/naaice/",
+    "services/naa/",
+    "testbed/report/",
+    "tools/model/",
+    "tools/cost/",
+    "testbed/demos/",
 ];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
@@ -79,7 +79,11 @@ pub(super) fn nothing_local(tree: &Tree) -> Vec<String> {
         concat!("/wo", "rk/"),
         concat!("/tm", "p/"),
         concat!("/ro", "ot/"),
-        concat!("../sh", "ared"),
+        concat!("../shared/de", "sign"),
+        concat!("../shared/fa", "cts"),
+        concat!("../shared/pro", "totypes"),
+        concat!("../shared/re", "views"),
+        concat!("../shared/se", "eds"),
         concat!("py", "pi.org"),
         concat!("crates", ".io"),
         concat!("deb.deb", "ian.org"),
@@ -121,7 +125,7 @@ pub(super) fn safe_core(tree: &Tree) -> Vec<String> {
 
 /// Crates whose unsafe functions are callbacks of a foreign interface (UCC's components, fio's engines). Their contract is
 /// that of the interface's header.
-const FOREIGN_CONTRACTS: [&str; 2] = ["ucc-tl/", "xgvmi-blk/"];
+const FOREIGN_CONTRACTS: [&str; 2] = ["clients/ucc-tl/", "services/blk/"];
 
 /// Each unsafe function states its preconditions under `# Safety`. Methods of an unsafe trait have those of the trait.
 pub(super) fn contracts(tree: &Tree) -> Vec<String> {
@@ -174,10 +178,10 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
     tree.rust()
         .filter(|file| !file.path.starts_with("uct-plugin/src/"))
         .filter(|file| !file.path.starts_with("bf-emu/preload/src/"))
-        .filter(|file| !file.path.starts_with("ucc-tl/src/"))
-        .filter(|file| !file.path.starts_with("naaice/src/capi/"))
-        .filter(|file| !file.path.starts_with("xgvmi-blk/capi/src/"))
-        .filter(|file| !file.path.starts_with("xgvmi-blk/fio/src/"))
+        .filter(|file| !file.path.starts_with("clients/ucc-tl/src/"))
+        .filter(|file| !file.path.starts_with("clients/naaice/src/capi/"))
+        .filter(|file| !file.path.starts_with("services/blk/capi/src/"))
+        .filter(|file| !file.path.starts_with("services/blk/fio/src/"))
         .flat_map(|file| {
             file.faults(|line| {
                 let attribute = line.trim_start().starts_with("#[");
@@ -288,7 +292,7 @@ mod tests {
                     type F = unsafe fn(u8);\n/// More.\npub(crate) unsafe fn d<T>() {}\n";
         let file = ("a.rs", text);
         check(contracts, &[file], &["a.rs:5", "a.rs:9", "a.rs:12"]);
-        check(contracts, &[("ucc-tl/src/a.rs", text)], &[]);
+        check(contracts, &[("clients/ucc-tl/src/a.rs", text)], &[]);
     }
 
     #[test]

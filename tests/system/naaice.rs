@@ -109,7 +109,7 @@ impl<'a> Place<'a> {
     /// With programs and kernels for this interface of the original.
     fn of_interface(world: &'a World, options: &[&str], interface: u32) -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let include = format!("-I{}", root.join("naaice/include").display());
+        let include = format!("-I{}", root.join("clients/naaice/include").display());
         let interface = format!("-DNAAICE_INTERFACE={interface}");
         let kernels = root.join("tests/programs/naaice_kernels.c");
         let bin = world.built("libnaaice.so");

@@ -42,7 +42,7 @@ fn program(world: &World) -> Result<PathBuf> {
             let _ = fs::remove_file(dir.join(name));
             symlink(world.built("libxgvmi_blk_capi.so"), dir.join(name))?;
         }
-        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xgvmi-blk/capi/include");
+        let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services/blk/capi/include");
         let dir = dir.display();
         let options = [
             format!("-I{}", header.display()),

@@ -16,13 +16,13 @@ pub(crate) const UCC_COMPONENT: &str = "libucc_tl_xgvmi.so";
 /// Name that some packages of UCX look up.
 pub(crate) const OTHER_NAME: &str = "libuct_ib_mlx5_xgvmi.so.0.0.0";
 
-/// systemd units of block storage, in `xgvmi-blk/packaging`.
+/// systemd units of block storage, in `services/blk/packaging`.
 pub(crate) const STORAGE_UNITS: [&str; 3] = [
     "xgvmi-blk-target@.service",
     "xgvmi-blk-export@.service",
     "xgvmi-blk-service@.service",
 ];
-/// Example configurations of block storage, in `xgvmi-blk/packaging`.
+/// Example configurations of block storage, in `services/blk/packaging`.
 pub(crate) const STORAGE_EXAMPLES: [&str; 3] = ["target.toml", "export.toml", "service.toml"];
 /// File name of the library for calls to accelerators.
 pub(crate) const ACCELERATOR_LIBRARY: &str = "libnaaice.so";
@@ -205,7 +205,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             text(&pc(layout), &pkgconfig, 0o644)?;
         }
         Part::Offload => {
-            let source = workspace::root().join("xgvmi-offload/packaging");
+            let source = workspace::root().join("services/offload/packaging");
             unit(&source.join("xgvmi-sp.service"), layout)?;
             examples(part, &source, &["xgvmi-sp.toml", "offload.toml"], layout)?;
             program(
@@ -219,13 +219,13 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             // The only part that depends on the MPI; the user compiles it with that MPI's mpicc.
             let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
             file(
-                &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
+                &workspace::root().join("osu-bench/shim/osu_mpi.c"),
                 &shim,
                 0o644,
             )?;
         }
         Part::Storage => {
-            let source = workspace::root().join("xgvmi-blk/packaging");
+            let source = workspace::root().join("services/blk/packaging");
             for name in STORAGE_UNITS {
                 unit(&source.join(name), layout)?;
             }
@@ -238,7 +238,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
                 &layout.plugins().join(FIO_ENGINE),
                 0o644,
             )?;
-            let header = workspace::root().join("xgvmi-blk/capi/include/xgvmi_blk.h");
+            let header = workspace::root().join("services/blk/capi/include/xgvmi_blk.h");
             file(&header, &layout.at("include/xgvmi_blk.h"), 0o644)?;
             examples(part, &source, &STORAGE_EXAMPLES, layout)?;
         }
@@ -276,7 +276,7 @@ fn accelerator(part: Part, built: &Path, layout: &Layout) -> Result<()> {
         let target = layout.at(layout.lib.join("cmake/naaice")).join(script);
         file(&source.join("cmake").join(script), &target, 0o644)?;
     }
-    let source = workspace::root().join("xgvmi-naa/packaging");
+    let source = workspace::root().join("services/naa/packaging");
     unit(&source.join("xgvmi-naa.service"), layout)?;
     examples(part, &source, &["xgvmi-naa.toml"], layout)
 }

@@ -1,7 +1,7 @@
 //! The library's options, parsed from the page that the library generates from its option table.
 
 /// The generated page.
-const PAGE: &str = include_str!("../../docs/OPTIONS.md");
+const PAGE: &str = include_str!("../../../docs/OPTIONS.md");
 
 /// One option.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -369,7 +369,7 @@ fn load(path: &Path) -> Result<Calls> {
     let library = library.with_context(|| {
         format!(
             "cannot load {}; make it by your MPI's compiler: \
-             mpicc -O2 -fPIC -shared -o {LIBRARY} osu_mpi.c, which is in osu-bench/mpi/shim and installed in \
+             mpicc -O2 -fPIC -shared -o {LIBRARY} osu_mpi.c, which is in osu-bench/shim and installed in \
              share/xgvmi-offload, and name it with --mpi-library or \
              ${ENV_LIBRARY}",
             path.display()

@@ -106,7 +106,7 @@ fn compile(env: &setup::Env, sources: &[&str], options: &[&str]) -> Result<PathB
     let binary = place.join(sources[0]);
     let mut cc = Command::new("cc");
     cc.args(["-O3", "-o"]).arg(&binary);
-    cc.arg("-I").arg(root.join("naaice/include"));
+    cc.arg("-I").arg(root.join("clients/naaice/include"));
     for source in sources {
         cc.arg(root.join(format!("tests/programs/{source}.c")));
     }

@@ -1,5 +1,5 @@
 //! MPI: the Open MPI of the pinned wheels, and Debian's Open MPI and MPICH. Each has the C library that the programs of
-//! `osu-bench/mpi` load.
+//! `osu-bench` load.
 
 use super::{Env, apt, joined};
 use anyhow::{Context, Result, bail};
@@ -95,7 +95,7 @@ pub fn debian_mpich(env: &Env) -> Result<Mpi> {
 }
 
 impl Mpi {
-    /// Compiles the C library of `osu-bench/mpi` for this MPI and returns its path.
+    /// Compiles the C library of `osu-bench` for this MPI and returns its path.
     ///
     /// # Errors
     /// Errors of the compiler.
@@ -106,7 +106,7 @@ impl Mpi {
         // Written to a temporary name first, because another run may have the file open.
         let part = dir.join(format!("libosu_mpi.{}.part", std::process::id()));
         self.compile(
-            &workspace::root().join("osu-bench/mpi/shim/osu_mpi.c"),
+            &workspace::root().join("osu-bench/shim/osu_mpi.c"),
             &["-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"],
             &part,
         )?;

@@ -397,7 +397,7 @@ mod tests {
     /// components; the next smaller measured call of one of the programs takes more.
     #[test]
     fn the_default_list_starts_at_measured_sizes() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/results/ucc.json");
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/ucc.json");
         let text = std::fs::read_to_string(file).expect("the committed report");
         let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let rows = report["rows"].as_array().expect("rows");

@@ -1,4 +1,4 @@
-//! The benchmarks of `osu-bench/mpi` under third-party MPIs: one build, three MPIs, over the emulated device.
+//! The benchmarks of `osu-bench` under third-party MPIs: one build, three MPIs, over the emulated device.
 
 use super::pair::Testbed;
 use super::{Case, Outcome, World};
