@@ -10,9 +10,9 @@ use std::process::Command;
 const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
-    ("mlx5dv-sys", &["dev-process"]),
-    ("ucx-sys", &["dev-process"]),
-    ("rdmacm-sys", &["dev-process"]),
+    ("mlx5dv-sys", &["testbed"]),
+    ("ucx-sys", &["testbed"]),
+    ("rdmacm-sys", &["testbed"]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("xgvmi-verbs", &["mlx5dv-sys", "xgvmi-pool"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
@@ -91,15 +91,15 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("step-count", &[]),
-    ("dev-process", &[]),
-    ("dev-setup", &["dev-process"]),
+    ("testbed", &[]),
+    ("dev-setup", &["testbed"]),
     ("doc-numbers", &[]),
-    ("xgvmi-tests", &["dev-process", "doc-numbers", "mlx5-prm"]),
+    ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
     ("storage-search", &["xgvmi-blk"]),
-    ("storage-suite", &["dev-process"]),
+    ("storage-suite", &["testbed"]),
     (
         "xtask",
-        &["dev-process", "dev-setup", "doc-numbers", "storage-suite"],
+        &["testbed", "dev-setup", "doc-numbers", "storage-suite"],
     ),
 ];
 

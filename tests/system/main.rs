@@ -52,8 +52,8 @@ mod ucx;
 mod verbs;
 mod world;
 
-use dev_process::process;
 use std::process::ExitCode;
+use testbed::process;
 
 fn main() -> ExitCode {
     process::end_children_on_signal();

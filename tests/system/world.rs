@@ -2,13 +2,13 @@
 
 use crate::process::{self, Done, Running};
 use anyhow::{Context, Result, bail, ensure};
-pub(crate) use dev_process::port::free as free_port;
-use dev_process::port::listens;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+pub(crate) use testbed::port::free as free_port;
+use testbed::port::listens;
 
 /// Time limit of a program. The slowest takes a second, unless other work takes the cores from two
 /// polling processes.

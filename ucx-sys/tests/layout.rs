@@ -6,12 +6,12 @@
     reason = "a skipped test says so on standard output"
 )]
 
-use dev_process::c_values as values;
-use dev_process::headers::{Headers, Values, answer};
 use std::env;
 use std::fs;
 use std::mem::{align_of, offset_of, size_of};
 use std::path::PathBuf;
+use testbed::c_values as values;
+use testbed::headers::{Headers, Values, answer};
 use ucx_sys::*;
 
 macro_rules! layout {

@@ -5,8 +5,8 @@
     reason = "a skipped test says so on standard output"
 )]
 
-use dev_process::headers::{Headers, Values};
-use dev_process::{c_layout as layout, c_values as values};
+use testbed::headers::{Headers, Values};
+use testbed::{c_layout as layout, c_values as values};
 
 use mlx5dv_sys::*;
 

@@ -2,10 +2,10 @@
 
 use super::World;
 use anyhow::{Result, ensure};
-use dev_process::process;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use testbed::process;
 
 /// A new device of one node. Dropping it removes it.
 #[derive(Debug)]

@@ -3,13 +3,13 @@
 
 use super::{FILES, LIMIT, Place, SIZE_MIB, START, Way, World};
 use anyhow::{Context, Result, bail, ensure};
-use dev_process::process::{self, Running};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
+use testbed::process::{self, Running};
 
 /// Ways to fio's memory.
 const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
@@ -54,7 +54,7 @@ impl<'a> Node<'a> {
             block_size,
         ]);
         process::stdout(&mut create, LIMIT)?;
-        let port = dev_process::port::free()?;
+        let port = testbed::port::free()?;
         let mut node = Self {
             world,
             dir,

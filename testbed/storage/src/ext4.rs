@@ -2,10 +2,10 @@
 
 use super::{FILES, LIMIT, Place, RECORDS_AT, SIZE_MIB, Server, Way, flip, without};
 use anyhow::{Context as _, Result, ensure};
-use dev_process::process::{self, Running};
-use dev_process::workspace;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// Bytes of a copy before its first fault. The whole copy has several times as many.
 const BEFORE: u64 = 4 << 20;

@@ -2,10 +2,10 @@
 
 use super::{FILES, LIMIT, Place, RECORDS_AT, SIZE_MIB, Server, fio};
 use anyhow::{Context as _, Result, ensure};
-use dev_process::process::{self, Running};
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use testbed::process::{self, Running};
 
 /// Time that all targets stop, several times as long as a target may take for an answer.
 const STALL: Duration = Duration::from_secs(3);

@@ -28,13 +28,13 @@ mod soak;
 pub use peers::bench;
 
 use anyhow::{Context, Result, bail, ensure};
-use dev_process::workspace;
 use place::{Place, Server, Way, without};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::Duration;
+use testbed::workspace;
 
 /// One command of a stock client.
 const LIMIT: Duration = Duration::from_secs(120);

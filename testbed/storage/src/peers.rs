@@ -2,11 +2,11 @@
 
 use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, World};
 use anyhow::{Context, Result, ensure};
-use dev_process::process::{self, Running};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+use testbed::process::{self, Running};
 
 /// Size of the requests, as fio and the report write it.
 const SIZES: [(&str, u64); 3] = [("4k", 4096), ("64k", 64 << 10), ("1M", 1 << 20)];

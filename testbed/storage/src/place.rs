@@ -3,13 +3,13 @@
 use super::device::Device;
 use super::{FILES, LIMIT, START, World};
 use anyhow::{Context as _, Result, bail, ensure};
-use dev_process::port;
-use dev_process::process::{self, Running};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::port;
+use testbed::process::{self, Running};
 
 /// Where the work on a volume is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

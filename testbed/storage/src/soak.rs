@@ -2,11 +2,11 @@
 
 use super::{FILES, LIMIT, MIXED, Place, SIZE_MIB, Server, fio};
 use anyhow::{Context as _, Result, ensure};
-use dev_process::process::{self, Running};
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+use testbed::process::{self, Running};
 
 /// Name of the test.
 pub(super) const NAME: &str =

@@ -3,13 +3,13 @@
 use super::cache::{Cache, key};
 use super::{Fetch, pins};
 use anyhow::{Context, Result, bail};
-use dev_process::{process, progress};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use testbed::{process, progress};
 
 /// Time limit of a dpkg or sudo query. They are fast, but a disk may be slow.
 const QUESTION: Duration = Duration::from_secs(30);

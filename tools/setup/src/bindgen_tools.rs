@@ -3,10 +3,10 @@
 use super::cache::Cache;
 use super::{Fetch, pins, wheels};
 use anyhow::{Context, Result};
-use dev_process::process;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::process;
 
 /// A build of bindgen-cli without a cache takes a minute on two cores.
 const BUILD: Duration = Duration::from_secs(900);

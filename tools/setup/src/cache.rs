@@ -1,11 +1,11 @@
 //! The cache directory: one lock for concurrent set-ups, and a stamp in each finished part.
 
 use anyhow::{Context, Result, bail};
-use dev_process::progress;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use testbed::progress;
 
 /// The cache. It is locked against other set-ups until it is dropped.
 #[derive(Debug)]

@@ -24,11 +24,11 @@ mod wheels;
 use anyhow::{Context, Result, bail};
 pub use bindgen_tools::{BindgenTools, bindgen_tools};
 use cache::Cache;
-use dev_process::process;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use testbed::process;
 
 const HELP: &str = "\
 Usage: cargo xtask setup [--offline] [LEVEL]

@@ -3,11 +3,11 @@
 
 use super::{Env, apt, joined};
 use anyhow::{Context, Result, bail};
-use dev_process::{process, workspace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::{process, workspace};
 
 /// Time limit for compiling one C file.
 const COMPILE: Duration = Duration::from_secs(60);

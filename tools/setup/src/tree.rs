@@ -6,11 +6,11 @@
 use super::cache::{Cache, key};
 use super::joined;
 use anyhow::{Context, Result, ensure};
-use dev_process::process;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::process;
 
 /// Time limit for package lists and packages: 45 MB over a slow connection.
 const APT: Duration = Duration::from_secs(600);

@@ -4,11 +4,11 @@ use super::cache::{Cache, key};
 use super::pins::{self, WheelSet};
 use super::{Fetch, apt};
 use anyhow::{Context, Result, bail};
-use dev_process::{process, progress};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::{process, progress};
 
 /// Time limit for a python query, or for the creation of an environment.
 const QUESTION: Duration = Duration::from_secs(120);

@@ -28,9 +28,9 @@ mod suites;
 mod test;
 
 use anyhow::{Result, bail};
-use dev_process::{process, progress, workspace};
 use dev_setup as setup;
 use std::process::ExitCode;
+use testbed::{process, progress, workspace};
 
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND [OPTIONS]

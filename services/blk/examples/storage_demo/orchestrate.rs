@@ -6,12 +6,12 @@ use crate::done::Done;
 use crate::pattern::Kind;
 use crate::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use anyhow::{Context as _, Result, bail, ensure};
-use bench_report::cluster::{Cluster, Running, free_port, parse_sizes};
 use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::launch::{Cluster, Running, free_port, parse_sizes};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a request when data is written and verified.

@@ -3,12 +3,12 @@
 use crate::done::Done;
 use crate::plot::{self, Curve};
 use anyhow::{Context as _, Result};
-use bench_report::cluster::write_report;
 use bench_report::counters::CommandsPerIteration;
 use bench_report::{Samples, format_size};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+use testbed::launch::write_report;
 
 /// Ways to the client's memory.
 pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];

@@ -4,11 +4,11 @@ use crate::client::{Batch, Done};
 use crate::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
 use anyhow::{Context as _, Result, bail};
 use bench_report::Samples;
-use bench_report::cluster::{Cluster, Running, free_port, parse_sizes};
 use bench_report::counters::Counters;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::launch::{Cluster, Running, free_port, parse_sizes};
 use xgvmi_naa::Status;
 
 /// Untimed sessions of each size: each key of the pool (8) is used several times. With large regions there are fewer.

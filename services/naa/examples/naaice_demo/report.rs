@@ -2,7 +2,6 @@
 
 use crate::client::Done;
 use anyhow::{Context as _, Result};
-use bench_report::cluster::write_report;
 use bench_report::counters::CommandsPerIteration;
 use bench_report::format_size;
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
@@ -10,6 +9,7 @@ use plotters::prelude::*;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
+use testbed::launch::write_report;
 use xgvmi_naa::Status;
 
 /// How the accelerator reaches the caller's buffers.

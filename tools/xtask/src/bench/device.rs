@@ -9,12 +9,12 @@ use super::{build, pool::State};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
-use dev_process::port;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::port;
 
 /// Twenty thousand round trips take a second; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -3,13 +3,13 @@
 use super::World;
 use crate::process::{self, Done, Running};
 use anyhow::{Result, bail, ensure};
-pub(crate) use dev_process::port::free as free_port;
-use dev_process::port::listens;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+pub(crate) use testbed::port::free as free_port;
+use testbed::port::listens;
 
 /// Function of the server.
 pub(super) const SERVER: &str = "node0.host";

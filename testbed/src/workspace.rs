@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// The workspace's root directory.
 pub fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
+    manifest.parent().unwrap_or(manifest).to_owned()
 }
 
 /// Cargo's target directory: `$CARGO_TARGET_DIR`, else `target` in the workspace.

@@ -2,7 +2,7 @@
 //! TCP ports, and the paths of the workspace. For tests of FFI bindings, also values of C headers.
 //!
 //! ```
-//! use dev_process::process;
+//! use testbed::process;
 //! use std::process::Command;
 //! use std::time::Duration;
 //!
@@ -12,6 +12,7 @@
 //! ```
 
 pub mod headers;
+pub mod launch;
 pub mod port;
 pub mod process;
 pub mod progress;

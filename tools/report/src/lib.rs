@@ -10,7 +10,6 @@
 //! assert_eq!(parse_size("16K").map(format_size).as_deref(), Ok("16 KiB"));
 //! ```
 
-pub mod cluster;
 pub mod counters;
 mod samples;
 mod size;

@@ -1,9 +1,8 @@
 //! Programs on the functions of an emulated cluster, and clients that carry out batches: what the orchestrating part of a
 //! demo needs. Emulator and programs are commands that the caller passes; this module knows neither.
 
-use crate::counters::Counters;
-use crate::parse_size;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use bench_report::{counters::Counters, parse_size};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Write as _};
