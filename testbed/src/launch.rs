@@ -1,29 +1,24 @@
 //! Programs on the functions of an emulated cluster, and clients that carry out batches: what the orchestrating part of a
 //! demo needs. Emulator and programs are commands that the caller passes; this module knows neither.
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use bench_report::{counters::Counters, parse_size};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Ports that [`free_port`] tries.
-const PORTS: u16 = 2000;
-
-/// A cluster, as commands.
+/// A cluster, as commands: a demo's orchestrating program gets them from its caller.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct Launcher {
     /// Starts a program in a function; `{function}` stands for its name.
     launch: Vec<String>,
     /// Prints the device's counters.
     counters: Vec<String>,
 }
 
-impl Cluster {
+impl Launcher {
     /// From two JSON lists of words: the command that starts a program in a function, in which `{function}` stands for the
     /// function's name, and the one that prints the device's counters.
     ///
@@ -70,13 +65,13 @@ impl Cluster {
 
 /// A child with pipes. It is killed when dropped.
 #[derive(Debug)]
-pub struct Running {
+pub struct Client {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Running {
+impl Client {
     /// Starts a program.
     ///
     /// # Errors
@@ -142,30 +137,12 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for Client {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// A free port below those that the system gives to outgoing connections: no other process gets it while the one that
-/// has it is away. Each call returns another one.
-///
-/// # Errors
-/// None of the ports that this process tries is free.
-pub fn free_port() -> Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Concurrent runs start at different places.
-    let first = 10_000 + u16::try_from(std::process::id() % 8_000)?;
-    for _ in 0..PORTS {
-        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no port of {PORTS} from {first} on is free")
 }
 
 /// Sizes in a list with commas, such as `4K,1M`.
@@ -208,29 +185,29 @@ mod tests {
     #[test]
     fn a_program_runs_in_its_function_behind_the_words_before_it() {
         let launch = r#"["emulator", "--as", "{function}", "--"]"#;
-        let cluster = Cluster::parse(launch, r#"["true"]"#).unwrap();
+        let launcher = Launcher::parse(launch, r#"["true"]"#).unwrap();
         let words = |before: &[&str]| {
-            let command = cluster.command(before, "node0.dpu", Path::new("service"));
+            let command = launcher.command(before, "node0.dpu", Path::new("service"));
             format!("{command:?}")
         };
         let plain = r#""emulator" "--as" "node0.dpu" "--" "service""#;
         assert_eq!(words(&[]), plain);
         assert_eq!(words(&["taskset"]), format!(r#""taskset" {plain}"#));
         for wrong in ["[]", "{}", "emulator"] {
-            assert!(Cluster::parse(wrong, r#"["true"]"#).is_err(), "{wrong}");
+            assert!(Launcher::parse(wrong, r#"["true"]"#).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn counters_that_cannot_be_read_are_an_error() {
-        let cluster = Cluster::parse(r#"["true"]"#, r#"["false"]"#).unwrap();
-        let error = cluster.counters().unwrap_err().to_string();
+        let launcher = Launcher::parse(r#"["true"]"#, r#"["false"]"#).unwrap();
+        let error = launcher.counters().unwrap_err().to_string();
         assert!(error.contains("counters"), "{error}");
     }
 
     #[test]
     fn a_child_answers_line_by_line_and_its_end_is_an_error() {
-        let mut child = Running::saying(
+        let mut child = Client::saying(
             Command::new("sh").args(["-c", "echo ready; read line; echo \"$line\""]),
             "ready",
         )
@@ -239,14 +216,8 @@ mod tests {
         assert_eq!(child.answer::<Vec<u32>>().unwrap(), [1, 2]);
         let ended = child.line().unwrap_err().to_string();
         assert!(ended.contains("it has ended"), "{ended}");
-        let other = Running::saying(Command::new("echo").arg("other"), "ready");
+        let other = Client::saying(Command::new("echo").arg("other"), "ready");
         assert!(other.unwrap_err().to_string().contains("other"));
-    }
-
-    #[test]
-    fn each_call_finds_another_free_port() {
-        let (first, second) = (free_port().unwrap(), free_port().unwrap());
-        assert_ne!(first, second);
     }
 
     #[test]

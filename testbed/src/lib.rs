@@ -1,5 +1,7 @@
-//! Common parts of the development commands: child processes with a time limit, one progress line for parallel work, free
-//! TCP ports, and the paths of the workspace. For tests of FFI bindings, also values of C headers.
+//! An emulated cluster with programs on it, for tests, demos and benchmarks: devices ([`cluster`]), their counters
+//! ([`stats`]), children with time limits ([`process`]), servers with clients ([`pair`]), and free ports ([`port`]).
+//!
+//! For development commands also the progress line, the paths of the workspace, and values of C headers.
 //!
 //! ```
 //! use testbed::process;
@@ -11,9 +13,12 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+pub mod cluster;
 pub mod headers;
 pub mod launch;
+pub mod pair;
 pub mod port;
 pub mod process;
 pub mod progress;
+pub mod stats;
 pub mod workspace;

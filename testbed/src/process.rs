@@ -128,6 +128,37 @@ impl Running {
         })
     }
 
+    /// Starts a server and waits until it is up, such as until it says that it listens.
+    ///
+    /// # Errors
+    /// It has ended, or is not up within `limit`. The error has its command line and output.
+    pub fn up(
+        command: &mut Command,
+        limit: Duration,
+        mut is_up: impl FnMut(&Self) -> bool,
+    ) -> Result<Self> {
+        let mut running = Self::spawn(command)?;
+        let up = wait_until(limit, || is_up(&running) || running.group.has_ended());
+        if !up || running.group.has_ended() {
+            let done = running.wait(Duration::ZERO)?;
+            bail!(
+                "the server did not come up: {}\n{}\n{}",
+                done.verdict(),
+                shown(command),
+                done.output.trim_end()
+            );
+        }
+        Ok(running)
+    }
+
+    /// [`Running::up`] for a server that says `sign` when it is up.
+    ///
+    /// # Errors
+    /// As [`Running::up`].
+    pub fn saying(command: &mut Command, limit: Duration, sign: &str) -> Result<Self> {
+        Self::up(command, limit, |server| server.said().contains(sign))
+    }
+
     /// Output so far.
     pub fn said(&self) -> String {
         self.output.text()

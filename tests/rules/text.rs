@@ -172,6 +172,21 @@ pub(super) fn product_alone(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
+/// Programs run on an emulated device through [`testbed::cluster::Cluster`]: one place owns its directory, its options and
+/// its end.
+pub(super) fn one_testbed(tree: &Tree) -> Vec<String> {
+    let owners = ["testbed/", "bf-emu/"];
+    tree.rust()
+        .filter(|file| !owners.iter().any(|owner| file.path.starts_with(owner)))
+        .flat_map(|file| {
+            file.faults(|line| {
+                line.contains(concat!("\"--", "as\""))
+                    .then(|| "starts the emulator; use testbed::cluster::Cluster".to_owned())
+            })
+        })
+        .collect()
+}
+
 pub(super) fn exports(tree: &Tree) -> Vec<String> {
     // An rlib that exports a libc name would interpose it in its own tests.
     let words = [concat!("no_", "mangle"), concat!("export_", "name")];

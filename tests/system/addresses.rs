@@ -22,7 +22,7 @@ fn loopback_bind(world: &World) -> Result<()> {
     let (mut server, mut client) = two(&testbed)?;
     let listener = server.create(TCP)?;
     server.tell(&format!("bind 0 {listener} {LOOPBACK} {PORT}"))?;
-    let objects = succeed(&mut testbed.emulator_command("dump"))?;
+    let objects = succeed(&mut testbed.emulator("dump"))?;
     let is_bound = |line: &str| line.starts_with("- ") && line.contains("stage Bound");
     ensure!(objects.lines().any(is_bound), "a device:\n{objects}");
     let mut second = Agent::start(&testbed, "node0.host")?;

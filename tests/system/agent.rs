@@ -48,7 +48,7 @@ pub(crate) enum Wc {
 
 impl Agent {
     pub(crate) fn start(testbed: &Testbed<'_>, function: &str) -> Result<Self> {
-        Self::start_with(testbed, &["--nodes", "2"], function)
+        Self::start_with(testbed, &[], function)
     }
 
     /// Like [`Agent::start`], with options of `bf-emu run`.

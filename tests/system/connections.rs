@@ -87,7 +87,7 @@ pub(crate) struct Event {
 
 impl Agent {
     pub(crate) fn start(testbed: &Testbed<'_>, function: &str) -> Result<Self> {
-        Self::start_with(testbed, &["--nodes", "2"], function, None)
+        Self::start_with(testbed, &[], function, None)
     }
 
     /// With options of `bf-emu run`, and with a time limit of the connection manager.
@@ -482,7 +482,7 @@ fn nobody(world: &World) -> Result<()> {
 fn timeout(world: &World) -> Result<()> {
     let late = -i64::from(libc::ETIMEDOUT);
     let testbed = Testbed::new(world)?;
-    let start = |function| Agent::start_with(&testbed, &["--nodes", "2"], function, Some(300));
+    let start = |function| Agent::start_with(&testbed, &[], function, Some(300));
     let (mut server, mut client) = (start("node0.host")?, start("node1.host")?);
     server.listener(0)?;
     client.requesting()?;
@@ -504,7 +504,7 @@ fn timeout(world: &World) -> Result<()> {
 fn port_down(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let port = |state: &str| {
-        let mut command = testbed.emulator_command("port");
+        let mut command = testbed.emulator("port");
         succeed(command.args(["node0.host", "1", state])).map(drop)
     };
     let (mut server, mut client) = two(&testbed)?;
@@ -690,7 +690,7 @@ fn kills(world: &World) -> Result<()> {
     client.talk.end()?;
     drain(&testbed, &mut server)?;
     // The server's listener and the connections that it has read remain.
-    let objects = succeed(&mut testbed.emulator_command("dump"))?;
+    let objects = succeed(&mut testbed.emulator("dump"))?;
     let left = objects.lines().filter(|line| line.contains("pid gone"));
     ensure!(left.count() == 0, "objects of dead processes:\n{objects}");
     Ok(())
@@ -701,7 +701,7 @@ fn ucx(world: &World, link: &str) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let program = ucx_program(world)?;
     let command = |function: &str, role: &[&str]| {
-        let options = ["--nodes", "2", "--link", link];
+        let options = ["--link", link];
         let mut command = testbed.ucx_command_with(&options, function, &program);
         command.args([SERVER, "7000"]).args(role);
         command.env("UCX_TLS", "rc_x,self");
@@ -753,5 +753,5 @@ fn drain(testbed: &Testbed<'_>, server: &mut Agent) -> Result<()> {
 /// Releases the objects of dead processes, which sends the events to their peers. Without it the device does so within
 /// 100 ms, and later on a busy machine.
 fn release_dead(testbed: &Testbed<'_>) -> Result<()> {
-    succeed(&mut testbed.emulator_command("stats")).map(drop)
+    succeed(&mut testbed.emulator("stats")).map(drop)
 }

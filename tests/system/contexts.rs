@@ -44,9 +44,9 @@ fn leaves_no_file(world: &World) -> Result<()> {
         before == after,
         "{before} open files, {after} after all rounds"
     );
-    let opened = testbed.commands(FUNCTION, "open_context")?;
+    let opened = testbed.stats()?.commands(FUNCTION, "open_context")?;
     ensure!(opened == ROUNDS, "{opened} contexts were opened");
-    let uars = testbed.commands(FUNCTION, "alloc_uar")?;
+    let uars = testbed.stats()?.commands(FUNCTION, "alloc_uar")?;
     ensure!(
         uars.is_multiple_of(ROUNDS),
         "{uars} doorbell pages in {ROUNDS} rounds"

@@ -69,7 +69,7 @@ fn elsewhere(world: &World) -> Result<()> {
     )?;
     ensure!(table.contains("dpu_mkey_registration"), "{table}");
     // Plus one round, which does not count.
-    let made = testbed.commands("node0.dpu", "create_alias")?;
+    let made = testbed.stats()?.commands("node0.dpu", "create_alias")?;
     ensure!(made == REPEATS + 1, "{made} aliases:\n{served}\n{table}");
     Ok(())
 }
@@ -84,8 +84,8 @@ fn pool_hit(world: &World) -> Result<()> {
             .args(["--repeats", &REPEATS.to_string()]),
     )?;
     let (made, bound) = (
-        testbed.commands("node0.host", "create_mkey")?,
-        testbed.executed("umr_bind")?,
+        testbed.stats()?.commands("node0.host", "create_mkey")?,
+        testbed.stats()?.executed("umr_bind")?,
     );
     ensure!(
         made == 1 && bound == REPEATS + 2,
@@ -105,7 +105,7 @@ fn own_time(world: &World) -> Result<()> {
     let profile = profile.to_str().context("a path of UTF-8")?;
     let (own, report) = (free.path().join("own.json"), slow.path().join("cost.json"));
     let measure = |testbed: &Testbed<'_>, profile: &str, extra: &[&Path]| {
-        let options = ["--nodes", "2", "--profile", profile];
+        let options = ["--profile", profile];
         let mut command = testbed.command_with(&options, "node0.host", world.program("cost_table"));
         command.args(["--approaches", "umr_pool_hit", "--sizes", "16K"]);
         succeed(command.args(["--repeats", "5"]).args(extra))

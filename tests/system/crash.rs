@@ -251,7 +251,7 @@ fn value<T: std::str::FromStr>(answer: &str, key: &str) -> Result<T> {
 
 /// No process, and no object of any function.
 fn nothing_is_left(testbed: &Testbed<'_>) -> Result<()> {
-    let text = process::stdout(testbed.emulator_command("stats").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator("stats").arg("--json"), LIMIT)?;
     let stats: serde_json::Value = serde_json::from_str(&text)?;
     let functions = stats["functions"]
         .as_array()
@@ -263,7 +263,7 @@ fn nothing_is_left(testbed: &Testbed<'_>) -> Result<()> {
         let left: Vec<_> = objects.iter().filter(|(_, count)| **count != 0).collect();
         ensure!(left.is_empty(), "{} keeps {left:?}", function["name"]);
     }
-    let text = process::stdout(testbed.emulator_command("ps").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator("ps").arg("--json"), LIMIT)?;
     let processes: serde_json::Value = serde_json::from_str(&text)?;
     ensure!(
         processes == serde_json::json!([]),

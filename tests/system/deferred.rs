@@ -27,7 +27,7 @@ fn comes_later(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     // The first program creates the state.
     verbs::pingpong_in(world, &testbed)?;
-    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
+    process::stdout(testbed.emulator("trace").arg("--on"), LIMIT)?;
     let port = free_port()?.to_string();
     let run = |function: &str| {
         let mut command = testbed.command(function, world.verbs_tool("ibv_rc_pingpong"));
@@ -39,7 +39,7 @@ fn comes_later(world: &World) -> Result<()> {
     let mut client = run("node1.host");
     let listening = port.parse().context("port")?;
     succeed_pair(&mut run("node0.host"), client.arg("127.0.0.1"), listening)?;
-    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator("trace").arg("--json"), LIMIT)?;
     let records: Vec<Value> = text
         .lines()
         .map(serde_json::from_str)

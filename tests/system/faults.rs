@@ -108,10 +108,10 @@ pub(crate) fn cases() -> Vec<Case> {
 
 pub(crate) fn fault(testbed: &Testbed<'_>, words: &[&str]) -> Result<String> {
     let (subcommand, rest) = words.split_first().context("no words")?;
-    let mut command = std::process::Command::new(testbed.emulator_command("fault").get_program());
+    let mut command = std::process::Command::new(testbed.emulator("fault").get_program());
     command.args(["fault", subcommand]);
     // Here the state option follows the second word.
-    command.args(testbed.emulator_command("fault").get_args().skip(1));
+    command.args(testbed.emulator("fault").get_args().skip(1));
     process::stdout(command.args(rest), LIMIT)
 }
 

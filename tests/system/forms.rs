@@ -79,7 +79,7 @@ fn export_bytes(
     bytes: &str,
     variables: Option<&[(&str, &str)]>,
 ) -> Result<String> {
-    let mut command = testbed.ucx_command_with(&["--nodes", "2"], "node0.host", program(world)?);
+    let mut command = testbed.ucx_command_with(&[], "node0.host", program(world)?);
     command.args([&ROUNDS.to_string(), bytes]);
     if let Some(variables) = variables {
         let library = world.built("libuct_ib_mlx5_xgvmi.so");
@@ -94,9 +94,9 @@ fn posted(world: &World, variables: Option<&[(&str, &str)]>) -> Result<Vec<Vec<u
     let testbed = Testbed::new(world)?;
     // A fabric to trace.
     succeed(&mut testbed.command("node0.host", "true"))?;
-    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
+    process::stdout(testbed.emulator("trace").arg("--on"), LIMIT)?;
     export(world, &testbed, variables)?;
-    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator("trace").arg("--json"), LIMIT)?;
     let mut entries: BTreeMap<(u64, u64), Vec<u8>> = BTreeMap::new();
     for line in text.lines() {
         let record: Value = serde_json::from_str(line)?;
@@ -165,10 +165,10 @@ fn posts_as_stock(world: &World, post: &str) -> Result<()> {
 /// What the device has done with UMR and the reads of proofs: binds, invalidations, RDMA READs and WRITEs.
 fn counts(testbed: &Testbed<'_>) -> Result<[u64; 4]> {
     Ok([
-        testbed.executed("umr_bind")?,
-        testbed.executed("umr_invalidate")?,
-        testbed.executed("rdma_read")?,
-        testbed.executed("rdma_write")?,
+        testbed.stats()?.executed("umr_bind")?,
+        testbed.stats()?.executed("umr_invalidate")?,
+        testbed.stats()?.executed("rdma_read")?,
+        testbed.stats()?.executed("rdma_write")?,
     ])
 }
 
@@ -198,10 +198,10 @@ fn proof_first(world: &World) -> Result<()> {
             found == expect,
             "{prove}: {found:?}, not {expect:?}:\n{said}"
         );
-        let refused = |reason| testbed.refusals("node0.host", reason);
+        let refused = |reason| testbed.stats()?.refusals("node0.host", reason);
         let refusals = (refused("local_protection")?, refused("remote_access")?);
         ensure!(refusals == (2 * proofs, 0), "{prove}: {refusals:?}");
-        issued.push(testbed.all_commands("node0.host")?);
+        issued.push(testbed.stats()?.all_commands("node0.host")?);
     }
     let [without, with] = issued.as_slice() else {
         anyhow::bail!("two runs");
@@ -224,7 +224,7 @@ fn remembered(world: &World) -> Result<()> {
         let home = cache.to_string_lossy();
         let variables = [("UCX_XGVMI_PROVE", "once"), ("XDG_CACHE_HOME", &*home)];
         export(world, &testbed, Some(&variables))?;
-        Ok(testbed.executed("rdma_read")? - before)
+        Ok(testbed.stats()?.executed("rdma_read")? - before)
     };
     let first = reads(0)?;
     ensure!(first == 1, "{first} reads of the first process");
@@ -293,7 +293,7 @@ fn proof_fails(world: &World, row: &Failure) -> Result<()> {
     one_warning(&said, "stock", row)?;
     // Every export of the program was carried out, by requests of stock UCX: it binds as often as it exports, beside
     // what the proof tried.
-    let binds = testbed.executed("umr_bind")?;
+    let binds = testbed.stats()?.executed("umr_bind")?;
     ensure!(
         binds >= ROUNDS as u64 && binds <= ROUNDS as u64 + 1,
         "{binds} binds for {ROUNDS} exports"
@@ -322,7 +322,7 @@ fn list_proof_fails(world: &World) -> Result<()> {
         let testbed = Testbed::new(world)?;
         let said = run(&testbed, row.rules)?;
         one_warning(&said, "list", row).with_context(|| row.name.to_owned())?;
-        let binds = testbed.executed("umr_bind")?;
+        let binds = testbed.stats()?.executed("umr_bind")?;
         ensure!(binds <= 1, "{}: {binds} binds", row.name);
     }
     Ok(())
@@ -345,7 +345,7 @@ fn post_send_without_lists(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let said = export_bytes(world, &testbed, LIST_BYTES, Some(&variables))?;
     one_warning(&said, "list", &row)?;
-    ensure!(testbed.executed("umr_bind")? == 0, "{said}");
+    ensure!(testbed.stats()?.executed("umr_bind")? == 0, "{said}");
     let testbed = Testbed::new(world)?;
     let said = export(world, &testbed, Some(&variables))?;
     ensure!(!said.contains("WARN"), "{said}");

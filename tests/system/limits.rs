@@ -86,7 +86,7 @@ fn full(world: &World, row: &Limit) -> Result<()> {
         answer.value::<u32>("again")? == 1,
         "one that goes makes no room"
     );
-    let counted = testbed.refusals(FUNCTION, "table_full")?;
+    let counted = testbed.stats()?.refusals(FUNCTION, "table_full")?;
     ensure!(counted == 1, "counted {counted} times");
     Ok(())
 }
@@ -113,12 +113,12 @@ fn numbers_rest(world: &World) -> Result<()> {
 fn memory(world: &World) -> Result<()> {
     const MKEYS: u64 = 4096;
     const BYTES_MAX: u64 = 64 << 20;
-    let testbed = Testbed::new(world)?;
+    let testbed = Testbed::of(world, 4)?;
     let mut agents = Vec::new();
     for node in 0..4 {
         for side in ["host", "dpu"] {
             let function = format!("node{node}.{side}");
-            let mut agent = Agent::start_with(&testbed, &["--nodes", "4"], &function)?;
+            let mut agent = Agent::start(&testbed, &function)?;
             let answer = agent.tell(&format!("make mkey {MKEYS}"))?;
             let made: u64 = answer.value("made")?;
             ensure!(made == MKEYS, "{function} has {made}");

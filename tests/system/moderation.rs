@@ -87,7 +87,7 @@ fn by_verbs(world: &World) -> Result<()> {
     party
         .ask(&format!("moderate 1 {}", PERIOD_US + 1))?
         .expect_start("error ibv_modify_cq: Invalid argument")?;
-    let changes = testbed.commands("node0.host", "modify_cq")?;
+    let changes = testbed.stats()?.commands("node0.host", "modify_cq")?;
     ensure!(changes == 4, "{changes} changes counted");
     Ok(())
 }

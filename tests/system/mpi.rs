@@ -92,7 +92,7 @@ fn measured(world: &World, program: &str, options: &str) -> Result<()> {
         }
     }
     // Blocks to the other node use the device, whichever transport UCX selects.
-    let moved = testbed.executed("send")? + testbed.executed("rdma_read")?;
+    let moved = testbed.stats()?.executed("send")? + testbed.stats()?.executed("rdma_read")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(())
 }
@@ -234,7 +234,7 @@ fn offloaded(world: &World, scheme: &'static str) -> Result<()> {
     let farm = Farm::new(world, scheme, 1)?;
     let place = tempfile::tempdir()?;
     let json = place.path().join("run.json");
-    let counters = farm.testbed.emulator_command("stats");
+    let counters = farm.testbed.emulator("stats");
     let words: Vec<_> = std::iter::once(counters.get_program())
         .chain(counters.get_args())
         .map(|word| word.to_string_lossy())

@@ -15,8 +15,8 @@ use std::time::Duration;
 /// One command; the slowest makes 240 queue pairs.
 const ANSWER: Duration = Duration::from_secs(60);
 
-const INFINIBAND: &[&str] = &["--nodes", "2"];
-const ETHERNET: &[&str] = &["--nodes", "2", "--link", "ethernet"];
+const INFINIBAND: &[&str] = &[];
+const ETHERNET: &[&str] = &["--link", "ethernet"];
 
 /// The functions, and the addresses of their ports.
 const HOST: &str = "node0.host";
@@ -233,13 +233,13 @@ fn join(agent: &mut connections::Agent, id: i64, group: &str, flags: u32) -> Res
 
 /// Datagrams that a function's queue pairs have dropped.
 fn dropped(testbed: &Testbed<'_>, function: &str) -> Result<u64> {
-    testbed.refusals(function, "dropped")
+    testbed.stats()?.refusals(function, "dropped")
 }
 
 fn dump(testbed: &Testbed<'_>) -> Result<String> {
     // Dead processes are removed by this command.
-    succeed(&mut testbed.emulator_command("stats"))?;
-    process::stdout(&mut testbed.emulator_command("dump"), LIMIT)
+    succeed(&mut testbed.emulator("stats"))?;
+    process::stdout(&mut testbed.emulator("dump"), LIMIT)
 }
 
 /// One sender; on InfiniBand a message reaches the ports that have joined.
@@ -513,7 +513,7 @@ fn limits(world: &World) -> Result<()> {
     // The crowd has one group.
     ensure!(found == (groups - 1, ENOMEM), "{many:?}");
     ensure!(
-        testbed.refusals(HOST, "table_full")? == 2,
+        testbed.stats()?.refusals(HOST, "table_full")? == 2,
         "it is not counted"
     );
     // Another function has groups of its own.
@@ -604,7 +604,7 @@ fn memberships_roce(world: &World) -> Result<()> {
 fn lost(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let port = |state: &str| {
-        let mut command = testbed.emulator_command("port");
+        let mut command = testbed.emulator("port");
         succeed(command.args([HOST, "1", state])).map(drop)
     };
     let mut host = manager(&testbed, INFINIBAND, HOST)?;

@@ -160,10 +160,7 @@ impl<'a> Place<'a> {
     }
 
     pub(crate) fn command(&self, function: &str, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let options: Vec<&str> = ["--nodes", "2"]
-            .into_iter()
-            .chain(self.options.iter().map(String::as_str))
-            .collect();
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
         self.testbed.command_with(&options, function, program)
     }
 
@@ -328,7 +325,7 @@ fn steady_state(world: &World) -> Result<()> {
         place.passes("node0.host", &address, checks)?;
         let commands = COMMANDS.iter();
         commands
-            .map(|(function, kind)| place.testbed.commands(function, kind))
+            .map(|(function, kind)| place.testbed.stats()?.commands(function, kind))
             .collect()
     };
     let (once, twice) = (
@@ -586,7 +583,7 @@ fn port(world: &World) -> Result<()> {
     for (address, function) in [(verbs, "node1.host"), (dpu, "node0.dpu")] {
         let mut client = place.start_client(&address, "calls", "calling")?;
         for state in ["down", "up"] {
-            let mut command = place.testbed.emulator_command("port");
+            let mut command = place.testbed.emulator("port");
             process::stdout(command.args([function, "1", state]), LIMIT)?;
         }
         let (code, said) = client.end(LIMIT, &["ok calls"])?;
@@ -605,7 +602,7 @@ fn bind_fails(world: &World) -> Result<()> {
         "node0.host request umr_bind every 5 syndrome MW_BIND_ERR",
     );
     place.succeeds(&mut client, &["bytes", "create_again"])?;
-    let failed = place.testbed.refusals("node0.host", "injected")?;
+    let failed = place.testbed.stats()?.refusals("node0.host", "injected")?;
     ensure!(failed > 0, "no bind has failed");
     Ok(())
 }

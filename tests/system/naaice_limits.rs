@@ -63,7 +63,7 @@ fn vanishes(world: &World) -> Result<()> {
         holders.push(holder);
     }
     let port = |function: &str, state: &str| {
-        let mut command = place.testbed.emulator_command("port");
+        let mut command = place.testbed.emulator("port");
         process::stdout(command.args([function, "1", state]), LIMIT)
     };
     port("node1.host", "down")?;

@@ -222,12 +222,12 @@ impl<'a> Farm<'a> {
                 text.push_str(&format!("status of {address}: {}", ask(&mut command)));
             }
         }
-        text + &ask(self.testbed.emulator_command("stats").arg("--json"))
+        text + &ask(self.testbed.emulator("stats").arg("--json"))
     }
 
     fn commands(&self, kind: &str) -> Result<u64> {
         let functions = ["node0.host", "node0.dpu", "node1.host", "node1.dpu"];
-        let counts = functions.map(|function| self.testbed.commands(function, kind));
+        let counts = functions.map(|function| self.testbed.stats()?.commands(function, kind));
         counts.into_iter().sum()
     }
 }
@@ -410,7 +410,7 @@ fn steady_state(world: &World) -> Result<()> {
         ];
         succeed(farm.job(2, &options, |_, _| ())?)?;
         ensure!(
-            farm.testbed.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
+            farm.testbed.stats()?.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
             "the pool has bound nothing"
         );
         KINDS.iter().map(|kind| farm.commands(kind)).collect()
@@ -445,7 +445,7 @@ fn kept_buffers(world: &World) -> Result<()> {
     let ranks = farm.job(1, &options, |_, _| ())?;
     let verified = succeed(ranks)?;
     ensure!(verified == 2 * 10 * 2 * 20000, "{verified} bytes verified");
-    let bound = farm.testbed.executed("umr_bind")?;
+    let bound = farm.testbed.stats()?.executed("umr_bind")?;
     // Plus the registrations for the services' greetings.
     ensure!(bound == 6, "{bound} binds for three buffers of two ranks");
     Ok(())

@@ -105,7 +105,7 @@ fn verbs(world: &World, row: &Program) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let run = |function: &str| testbed.command(function, world.verbs_tool(row.tool));
     pair(&testbed, row.options, run)?;
-    let arms = testbed.total("cq_arms")?;
+    let arms = testbed.stats()?.total("cq_arms")?;
     ensure!(
         (arms > 0) == row.arms,
         "{}: {arms} arms of completion queues",
@@ -136,7 +136,10 @@ fn pair(testbed: &Testbed<'_>, options: &[&str], command: impl Fn(&str) -> Comma
     };
     let (mut server, mut client) = (run("node0.host"), run("node1.host"));
     succeed_pair(&mut server, client.arg("127.0.0.1"), port)?;
-    let (traps, doorbells) = (testbed.total("traps")?, testbed.total("doorbells")?);
+    let (traps, doorbells) = (
+        testbed.stats()?.total("traps")?,
+        testbed.stats()?.total("doorbells")?,
+    );
     ensure!(traps == 0, "{traps} stores trapped");
     ensure!(doorbells > 0, "nothing was posted");
     Ok(())

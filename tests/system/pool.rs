@@ -194,15 +194,15 @@ fn export_verbs(world: &World) -> Result<()> {
         "{verified} bytes verified:\n{dpu}"
     );
     let created = count_before(&dpu, " aliases created")?;
-    let keys = testbed.commands("node0.host", "create_mkey")?;
+    let keys = testbed.stats()?.commands("node0.host", "create_mkey")?;
     ensure!(
         created < ROUNDS && keys < ROUNDS,
         "{keys} keys and {created} aliases for {ROUNDS} exports:\n{host}\n{dpu}"
     );
     // From the device's own count, which the programs cannot influence.
     let (bound, released) = (
-        testbed.executed("umr_bind")?,
-        testbed.executed("umr_invalidate")?,
+        testbed.stats()?.executed("umr_bind")?,
+        testbed.stats()?.executed("umr_invalidate")?,
     );
     ensure!(
         bound >= ROUNDS && released >= ROUNDS,

@@ -24,9 +24,9 @@ const ACTIVE: u64 = 4;
 const SUCCESS: u64 = 0;
 const RETRY_EXCEEDED: u64 = 12;
 /// The same with two ports.
-const TOPOLOGY_TWO: &[&str] = &["--nodes", "2", "--ports", "2"];
+const TOPOLOGY_TWO: &[&str] = &["--ports", "2"];
 /// Options of `bf-emu run` for two nodes whose functions have one port each.
-pub(crate) const TOPOLOGY_ONE: &[&str] = &["--nodes", "2"];
+pub(crate) const TOPOLOGY_ONE: &[&str] = &[];
 
 /// A running agent with an open device.
 pub(crate) struct Party {
@@ -295,7 +295,7 @@ fn datagrams(world: &World) -> Result<()> {
     ensure!((status, slid) == (SUCCESS, own.lid), "{status} from {slid}");
     let more: u64 = to.tell("drain")?.value("read")?;
     ensure!(more == 0, "the other port's datagram came too");
-    let dropped = testbed.refusals(HOST, "dropped")?;
+    let dropped = testbed.stats()?.refusals(HOST, "dropped")?;
     ensure!(dropped == 1, "{dropped} dropped");
     Ok(())
 }
@@ -410,7 +410,7 @@ fn down_for_good(world: &World) -> Result<()> {
     from.tell(&format!("datagram 1 {} 1", there.lid))?;
     let status: u64 = from.tell("poll")?.value("wc")?;
     ensure!(status == SUCCESS, "a datagram is sent anyway: {status}");
-    let dropped = testbed.refusals(HOST, "dropped")?;
+    let dropped = testbed.stats()?.refusals(HOST, "dropped")?;
     ensure!(dropped == 1, "{dropped} dropped");
     Ok(())
 }
@@ -418,7 +418,7 @@ fn down_for_good(world: &World) -> Result<()> {
 /// Triggers a port change.
 pub(crate) fn set(testbed: &Testbed<'_>, function: &str, port: u8, change: &str) -> Result<()> {
     let port = port.to_string();
-    let mut command = testbed.emulator_command("port");
+    let mut command = testbed.emulator("port");
     succeed(command.args([function, port.as_str(), change])).map(drop)
 }
 

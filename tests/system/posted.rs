@@ -52,10 +52,10 @@ fn posted(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     // A device to trace.
     succeed(&mut testbed.command("node0.host", "true"))?;
-    process::stdout(testbed.emulator_command("trace").arg("--on"), LIMIT)?;
+    process::stdout(testbed.emulator("trace").arg("--on"), LIMIT)?;
     let mut command = testbed.command("node0.host,node0.dpu", world.example("device_check"));
     succeed(command.args(["mlx5_0", "mlx5_1"]).args(CHECKS))?;
-    let text = process::stdout(testbed.emulator_command("trace").arg("--json"), LIMIT)?;
+    let text = process::stdout(testbed.emulator("trace").arg("--json"), LIMIT)?;
     let mut seen = Seen::default();
     for (kind, bytes) in messages(&text)? {
         let shown = || format!("{kind} of {bytes:02x?}");

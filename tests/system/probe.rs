@@ -38,8 +38,8 @@ const FORMS: usize = 2;
 /// Steps of the four approaches at one size, with a DPU.
 const STEPS: usize = 27;
 
-fn options(link: &str) -> [&str; 4] {
-    ["--nodes", "2", "--link", link]
+fn options(link: &str) -> [&str; 2] {
+    ["--link", link]
 }
 
 fn read(file: &Path) -> Result<Value> {
@@ -88,8 +88,8 @@ fn host_and_dpu(world: &World, link: &str) -> Result<()> {
         ("node0.dpu", "create_alias", "destroy_alias"),
     ] {
         let (made, gone) = (
-            testbed.commands(function, made)?,
-            testbed.commands(function, gone)?,
+            testbed.stats()?.commands(function, made)?,
+            testbed.stats()?.commands(function, gone)?,
         );
         ensure!(
             made == gone && made > 50,
@@ -149,7 +149,7 @@ fn one_alias(world: &World) -> Result<()> {
         "{report:#}"
     );
     ensure!(
-        testbed.refusals("node0.dpu", "injected")? == 1,
+        testbed.stats()?.refusals("node0.dpu", "injected")? == 1,
         "only the probe of the invalid key creates an alias of a free key"
     );
     Ok(())

@@ -94,7 +94,7 @@ fn waits(world: &World) -> Result<()> {
     sender.tell(&format!("immediate 0 1 {addr} {rkey}"))?;
     sender.tell("poll")?;
     ensure!(retried()? == before, "a write with its receive is counted");
-    let counted = testbed.port_counter(HOST, "rnr_nak_retry_err")?;
+    let counted = testbed.stats()?.port_counter(HOST, "rnr_nak_retry_err")?;
     ensure!(counted == before, "stats shows {counted}, sysfs {before}");
     Ok(())
 }

@@ -7,16 +7,15 @@ use crate::talk::Talk;
 use crate::world::{Testbed, World, succeed};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 /// One command; the slowest waits for a completion.
 const ANSWER: Duration = Duration::from_secs(30);
 
-const ETHERNET: &[&str] = &["--nodes", "2", "--link", "ethernet"];
-const GRH_REQUIRED: &[&str] = &["--nodes", "2", "--link", "infiniband-grh"];
-const INFINIBAND: &[&str] = &["--nodes", "2", "--link", "infiniband"];
+const ETHERNET: &[&str] = &["--link", "ethernet"];
+const GRH_REQUIRED: &[&str] = &["--link", "infiniband-grh"];
+const INFINIBAND: &[&str] = &["--link", "infiniband"];
 
 const HOST: &str = "node0.host";
 const FAR: &str = "node1.host";
@@ -550,12 +549,8 @@ fn index_on_infiniband(world: &World) -> Result<()> {
 /// A state whose path looks like one of the device.
 fn state_with_any_name(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let mut command = Command::new(world.built("bf-emu"));
-    let state = testbed.path().join("infiniband");
-    command.args(["run", "--state"]).arg(state);
-    command.args(["--as", HOST, "--", "cat"]);
-    command.arg("/sys/class/infiniband/mlx5_0/node_desc");
-    let text = succeed(&mut command)?;
+    let mut command = testbed.named("infiniband").command(HOST, "cat");
+    let text = succeed(command.arg("/sys/class/infiniband/mlx5_0/node_desc"))?;
     ensure!(text == "node0.host\n", "{text:?}");
     Ok(())
 }

@@ -106,7 +106,7 @@ pub(crate) fn cases() -> Vec<Case> {
 impl Scene {
     fn set(testbed: &Testbed<'_>) -> Result<Self> {
         // A key's number is used again at once. An alias must not rely on the number.
-        let options = ["--nodes", "2", "--keys", "lowest"];
+        let options = ["--keys", "lowest"];
         let mut owner = Agent::start_with(testbed, &options, "node0.host")?;
         let dpu = Agent::start(testbed, "node0.dpu")?;
         let mut peer = Agent::start(testbed, "node1.dpu")?;

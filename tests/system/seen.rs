@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn told(testbed: &Testbed<'_>, subcommand: &str, options: &[&str]) -> Result<String> {
-    process::stdout(testbed.emulator_command(subcommand).args(options), LIMIT)
+    process::stdout(testbed.emulator(subcommand).args(options), LIMIT)
 }
 
 fn trace_and_dump(world: &World) -> Result<()> {

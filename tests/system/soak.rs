@@ -163,7 +163,7 @@ fn wait_until_idle(farm: &Farm<'_>) -> Result<()> {
 
 /// Objects of the device, as text.
 fn objects(farm: &Farm<'_>) -> Result<String> {
-    let text = process::stdout(farm.testbed.emulator_command("stats").arg("--json"), LIMIT)?;
+    let text = process::stdout(farm.testbed.emulator("stats").arg("--json"), LIMIT)?;
     let stats: serde_json::Value = serde_json::from_str(&text)?;
     let functions = stats["functions"].as_array().context("functions")?;
     let mut left = String::new();

@@ -123,7 +123,7 @@ impl<'a> Place<'a> {
     fn commands(&self) -> Result<Vec<u64>> {
         let commands = COMMANDS.iter();
         commands
-            .map(|(function, kind)| self.testbed.commands(function, kind))
+            .map(|(function, kind)| self.testbed.stats()?.commands(function, kind))
             .collect()
     }
 
@@ -474,8 +474,10 @@ fn initiator_killed(world: &World) -> Result<()> {
         initiator.send(&span("Write", 0, 16 * MIB, (65536, 1)))?;
         initiator.kill()?;
         let ended = process::wait_until(LIMIT, || {
-            let count = |kind| place.testbed.commands("node0.dpu", kind).unwrap_or(0);
-            count("create_alias") == count("destroy_alias")
+            place.testbed.stats().is_ok_and(|stats| {
+                let count = |kind| stats.commands("node0.dpu", kind).unwrap_or(0);
+                count("create_alias") == count("destroy_alias")
+            })
         });
         ensure!(ended, "{scheme}: aliases of a dead initiator remain");
     }

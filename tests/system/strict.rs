@@ -204,7 +204,7 @@ fn run(world: &World, row: &Row, with_queue: bool) -> Result<()> {
         let qpn: u32 = agent.tell("qp 0")?.value("qpn")?;
         agent.tell(&format!("connect 0 {qpn} {}", agent.lid()))?;
     }
-    let counted = |refusal: &str| testbed.refusals(FUNCTION, refusal);
+    let counted = |refusal: &str| testbed.stats()?.refusals(FUNCTION, refusal);
     let before = row.counted.map(counted).transpose()?;
     agent.ask(row.command)?.expect_start(row.answer)?;
     if let (Some(refusal), Some(before)) = (row.counted, before) {

@@ -21,14 +21,14 @@ fn users(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let mut agent = Agent::start(&testbed, "node1.dpu")?;
     agent.memory(0, 4096, "w")?;
-    let listed = succeed(&mut testbed.emulator_command("ps"))?;
+    let listed = succeed(&mut testbed.emulator("ps"))?;
     let line = listed.lines().find(|line| line.contains("node1.dpu"));
     ensure!(
         line.is_some_and(|line| line.contains("verbs_agent")),
         "the user is not listed:\n{listed}"
     );
     agent.end()?;
-    let listed = succeed(&mut testbed.emulator_command("ps"))?;
+    let listed = succeed(&mut testbed.emulator("ps"))?;
     ensure!(
         !listed.contains("verbs_agent"),
         "a dead user is listed:\n{listed}"
@@ -49,7 +49,7 @@ fn counts(world: &World) -> Result<()> {
         ("node0.host", "destroy_mkey", 1),
         ("node0.dpu", "create_mkey", 0),
     ] {
-        let found = testbed.commands(function, command)?;
+        let found = testbed.stats()?.commands(function, command)?;
         ensure!(
             found == expect,
             "{function} has executed {found} {command} and not {expect}"
@@ -61,7 +61,7 @@ fn counts(world: &World) -> Result<()> {
 fn resets(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let mut agent = Agent::start(&testbed, "node0.host")?;
-    let refused = process::run(&mut testbed.emulator_command("reset"), LIMIT)?;
+    let refused = process::run(&mut testbed.emulator("reset"), LIMIT)?;
     ensure!(
         !refused.ok(),
         "a fabric in use was removed:\n{}",
@@ -69,10 +69,10 @@ fn resets(world: &World) -> Result<()> {
     );
     agent.tell("mem 0 4096")?;
     agent.end()?;
-    succeed(&mut testbed.emulator_command("reset"))?;
+    succeed(&mut testbed.emulator("reset"))?;
     let mut again = Agent::start(&testbed, "node0.host")?;
     again.tell("mem 0 4096")?;
-    let found = testbed.commands("node0.host", "open_context")?;
+    let found = testbed.stats()?.commands("node0.host", "open_context")?;
     ensure!(found == 1, "the new fabric counts {found} contexts");
     Ok(())
 }
@@ -111,7 +111,7 @@ fn link(world: &World) -> Result<()> {
     let profile = profile.to_str().context("a path of UTF-8")?;
     let port = free_port()?;
     let run = |function: &str| {
-        let options = ["--nodes", "2", "--profile", profile];
+        let options = ["--profile", profile];
         let mut command = testbed.command_with(&options, function, world.verbs_tool("ib_write_bw"));
         let port = port.to_string();
         command.args([
@@ -121,7 +121,10 @@ fn link(world: &World) -> Result<()> {
     };
     let mut client = run("node1.host");
     succeed_pair(&mut run("node0.host"), client.arg("127.0.0.1"), port)?;
-    let (bytes, link_ns) = (testbed.total("bytes")?, testbed.total("link_ns")?);
+    let (bytes, link_ns) = (
+        testbed.stats()?.total("bytes")?,
+        testbed.stats()?.total("link_ns")?,
+    );
     ensure!(bytes >= 2 * 100 * 8192, "{bytes} bytes passed");
     ensure!(
         link_ns == bytes * NS_PER_BYTE,

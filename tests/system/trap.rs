@@ -18,7 +18,7 @@ fn keeps_registers(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let said = succeed(&mut testbed.command("node0.host", compile("trap_state")?))?;
     ensure!(said.trim() == "ok 20000", "{said}");
-    let traps = testbed.total("traps")?;
+    let traps = testbed.stats()?.total("traps")?;
     ensure!(traps >= 20_000, "only {traps} stores trapped");
     Ok(())
 }
@@ -30,7 +30,9 @@ fn foreign_doorbell(world: &World) -> Result<()> {
     let program = compile("foreign_doorbell")?;
     let said = succeed(&mut testbed.command("node0.host", program))?;
     ensure!(said.trim() == "ok 256", "{said}");
-    let refused = testbed.refusals("node0.host", "foreign_doorbell")?;
+    let refused = testbed
+        .stats()?
+        .refusals("node0.host", "foreign_doorbell")?;
     ensure!(refused == 2, "{refused} doorbells were refused");
     Ok(())
 }

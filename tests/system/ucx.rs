@@ -64,7 +64,7 @@ pub(crate) fn cases() -> Vec<Case> {
         };
         let testbed = Testbed::new(world)?;
         perftest_in(&testbed, &row)?;
-        let done = testbed.executed("atomic")?;
+        let done = testbed.stats()?.executed("atomic")?;
         ensure!(done >= ITERATIONS, "the device did {done} atomics");
         Ok(())
     }));
@@ -123,8 +123,11 @@ fn one_trap(world: &World) -> Result<()> {
     for row in PERFTEST.iter().filter(|row| row.name != "ucx_tag_lat_rndv") {
         let testbed = Testbed::new(world)?;
         perftest_in(&testbed, row)?;
-        let (traps, doorbells) = (testbed.total("traps")?, testbed.total("doorbells")?);
-        let rings = doorbells + testbed.total("cq_arms")?;
+        let (traps, doorbells) = (
+            testbed.stats()?.total("traps")?,
+            testbed.stats()?.total("doorbells")?,
+        );
+        let rings = doorbells + testbed.stats()?.total("cq_arms")?;
         ensure!(doorbells > 500, "{}: {doorbells} doorbells", row.name);
         ensure!(
             traps == rings,

@@ -190,7 +190,7 @@ fn perftest(world: &World, row: &Perftest) -> Result<()> {
         numbers[1..4].iter().all(|&n| n > 0.0),
         "a result is zero: {numbers:?}\n{client}"
     );
-    let executed = testbed.executed(row.work)?;
+    let executed = testbed.stats()?.executed(row.work)?;
     ensure!(
         executed >= u64::from(row.iterations),
         "{} iterations, but the device executed {executed} {}",

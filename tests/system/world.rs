@@ -1,14 +1,15 @@
 //! Paths of the built artefacts, and the start of a program in one function of an emulated node.
 
-use crate::process::{self, Done, Running};
-use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeMap;
+use crate::process::{self, Done};
+use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::cluster::Cluster;
+use testbed::pair;
 pub(crate) use testbed::port::free as free_port;
-use testbed::port::listens;
 
 /// Time limit of a program. The slowest takes a second, unless other work takes the cores from two
 /// polling processes.
@@ -102,58 +103,35 @@ impl World {
     }
 }
 
-/// A fresh emulated cluster: two nodes, each with a host and a DPU function. Dropping it removes
-/// it.
+/// A fresh emulated cluster: two nodes, each with a host and a DPU function. Dropping it removes it.
 pub(crate) struct Testbed<'a> {
     world: &'a World,
-    place: tempfile::TempDir,
+    cluster: Cluster,
+}
+
+impl Deref for Testbed<'_> {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
 }
 
 impl<'a> Testbed<'a> {
     pub(crate) fn new(world: &'a World) -> Result<Self> {
-        /// The directory names contain the process number, so that other processes can detect stale
-        /// ones.
-        const PREFIX: &str = "xgvmi-test";
-        process::sweep(Path::new(process::STATE_PARENT), PREFIX);
-        // The device is a file that all its processes map.
-        let place = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}-{}-", std::process::id()))
-            .tempdir_in(process::STATE_PARENT)?;
-        Ok(Self { world, place })
+        Self::of(world, 2)
     }
 
-    /// A directory inside the cluster's directory.
-    pub(crate) fn path(&self) -> &Path {
-        self.place.path()
+    /// With another number of nodes.
+    pub(crate) fn of(world: &'a World, nodes: u32) -> Result<Self> {
+        let cluster = Cluster::new(world.emulator(), nodes)?.envs(world.verbs_env.clone());
+        Ok(Self { world, cluster })
     }
 
-    /// The command for `program` in `function`, such as `node0.host`.
-    pub(crate) fn command(&self, function: &str, program: impl AsRef<OsStr>) -> Command {
-        self.command_with(&["--nodes", "2"], function, program)
-    }
-
-    /// Like [`Testbed::command`], with options of `bf-emu run`, including the cluster's size.
-    pub(crate) fn command_with(
-        &self,
-        options: &[&str],
-        function: &str,
-        program: impl AsRef<OsStr>,
-    ) -> Command {
-        let mut command = self.emulator_command("run");
-        command
-            .args(options)
-            .args(["--as", function, "--"])
-            .arg(program);
-        for (name, value) in &self.world.verbs_env {
-            command.env(name, value);
-        }
-        command
-    }
-
-    /// The same for a program on stock UCX.
+    /// The command for a tool of stock UCX in `function`.
     pub(crate) fn ucx_command(&self, function: &str, tool: &str) -> Command {
         let tool = self.world.ucx_tools.join(tool);
-        self.ucx_command_with(&["--nodes", "2"], function, tool)
+        self.ucx_command_with(&[], function, tool)
     }
 
     /// Like [`Testbed::ucx_command`], for any program and with options of `bf-emu run`.
@@ -165,12 +143,8 @@ impl<'a> Testbed<'a> {
     ) -> Command {
         let mut command = self.command_with(options, function, program);
         let mut libraries = self.world.ucx_lib.as_os_str().to_owned();
-        if let Some((_, more)) = self
-            .world
-            .verbs_env
-            .iter()
-            .find(|(name, _)| name == "LD_LIBRARY_PATH")
-        {
+        let mut variables = self.world.verbs_env.iter();
+        if let Some((_, more)) = variables.find(|(name, _)| name == "LD_LIBRARY_PATH") {
             libraries.push(":");
             libraries.push(more);
         }
@@ -178,102 +152,15 @@ impl<'a> Testbed<'a> {
         command
     }
 
-    /// Number of work requests of a kind that the device has executed in all functions, from its
-    /// own count.
-    pub(crate) fn executed(&self, kind: &str) -> Result<u64> {
-        let stats = self.stats()?;
-        let counts: Vec<u64> = functions(&stats)
-            .filter_map(|function| function["wqes"][kind].as_u64())
-            .collect();
-        ensure!(
-            !counts.is_empty(),
-            "bf-emu stats --json counts no {kind}: {stats}"
-        );
-        Ok(counts.iter().sum())
-    }
-
-    /// Number of commands of a kind that one function has executed.
-    pub(crate) fn commands(&self, function: &str, kind: &str) -> Result<u64> {
-        let stats = self.stats()?;
-        functions(&stats)
-            .find(|entry| entry["name"] == function)
-            .and_then(|entry| entry["commands"][kind].as_u64())
-            .with_context(|| format!("bf-emu stats --json has no {kind} of {function}: {stats}"))
-    }
-
-    /// Numbers of all commands that one function has executed, by kind.
-    pub(crate) fn all_commands(&self, function: &str) -> Result<BTreeMap<String, u64>> {
-        let stats = self.stats()?;
-        let entry = functions(&stats).find(|entry| entry["name"] == function);
-        let commands = entry
-            .and_then(|entry| entry["commands"].as_object())
-            .with_context(|| {
-                format!("bf-emu stats --json has no commands of {function}: {stats}")
-            })?;
-        let count =
-            |(kind, count): (&String, &serde_json::Value)| Some((kind.clone(), count.as_u64()?));
-        Ok(commands.iter().filter_map(count).collect())
-    }
-
-    /// Number of refusals of one function for this reason.
-    pub(crate) fn refusals(&self, function: &str, reason: &str) -> Result<u64> {
-        let stats = self.stats()?;
-        let entry = functions(&stats).find(|entry| entry["name"] == function);
-        let refusals = entry
-            .map(|entry| &entry["refusals"])
-            .filter(|refusals| refusals.is_object())
-            .with_context(|| {
-                format!("bf-emu stats --json has no refusals of {function}: {stats}")
-            })?;
-        // Counters that are zero are absent from the output.
-        Ok(refusals[reason].as_u64().unwrap_or(0))
-    }
-
-    /// A counter of the first port of a function.
-    pub(crate) fn port_counter(&self, function: &str, name: &str) -> Result<u64> {
-        let stats = self.stats()?;
-        let entry = functions(&stats).find(|entry| entry["name"] == function);
-        let count = entry.and_then(|entry| entry["ports"][0]["counters"][name].as_u64());
-        count.with_context(|| format!("bf-emu stats --json has no {name} of {function}: {stats}"))
-    }
-
-    /// A counter of the whole device, summed over all functions: "traps", "doorbells", "cq_arms".
-    pub(crate) fn total(&self, name: &str) -> Result<u64> {
-        let stats = self.stats()?;
-        functions(&stats)
-            .map(|entry| entry[name].as_u64())
-            .sum::<Option<u64>>()
-            .with_context(|| format!("bf-emu stats --json has no {name}: {stats}"))
-    }
-
     /// Resident bytes of the device's file.
     pub(crate) fn device_bytes(&self) -> Result<u64> {
         use std::os::unix::fs::MetadataExt;
-        let device = self.place.path().join("state/device");
+        let device = self.state().join("device");
         let blocks = std::fs::metadata(&device)
             .with_context(|| format!("stat {}", device.display()))?
             .blocks();
         Ok(blocks * 512)
     }
-
-    fn stats(&self) -> Result<serde_json::Value> {
-        let text = process::stdout(self.emulator_command("stats").arg("--json"), LIMIT)?;
-        serde_json::from_str(&text).with_context(|| format!("bf-emu stats --json printed: {text}"))
-    }
-
-    /// One of the emulator's own commands on this cluster.
-    pub(crate) fn emulator_command(&self, subcommand: &str) -> Command {
-        let mut command = Command::new(self.world.emulator());
-        command
-            .arg(subcommand)
-            .arg("--state")
-            .arg(self.path().join("state"));
-        command
-    }
-}
-
-fn functions(stats: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
-    stats["functions"].as_array().into_iter().flatten()
 }
 
 /// Runs a command that must succeed and returns its output.
@@ -283,24 +170,13 @@ pub(crate) fn succeed(command: &mut Command) -> Result<String> {
     Ok(done.output)
 }
 
-/// Runs a server, and a client once the server listens on `port`. Both must succeed. Returns the
-/// output of both.
+/// Runs a server, and a client once the server listens on `port`. Both must succeed. Returns the outputs of both.
 pub(crate) fn succeed_pair(
     server: &mut Command,
     client: &mut Command,
     port: u16,
 ) -> Result<(String, String)> {
-    let lines = format!("{}\n{}", process::shown(server), process::shown(client));
-    let (server_done, client_done) = run_pair(server, client, port)?;
-    let both = format!(
-        "{lines}\n-- server: {}\n{}\n-- client: {}\n{}",
-        server_done.verdict(),
-        server_done.output.trim_end(),
-        client_done.verdict(),
-        client_done.output.trim_end()
-    );
-    ensure!(client_done.ok() && server_done.ok(), "{both}");
-    Ok((server_done.output, client_done.output))
+    pair::run(server, client, port, LIMIT)
 }
 
 /// Runs a server and, as soon as it listens, its client. Returns how both ended.
@@ -309,25 +185,8 @@ pub(crate) fn run_pair(
     client: &mut Command,
     port: u16,
 ) -> Result<(Done, Done)> {
-    let line = process::shown(server);
-    let mut running = Running::spawn(server)?;
-    let up = process::wait_until(LIMIT, || listens(port) || running.group.has_ended());
-    if !up || running.group.has_ended() {
-        let done = running.wait(Duration::ZERO)?;
-        bail!(
-            "the server did not come up: {}\n{line}\n{}",
-            done.verdict(),
-            done.output.trim_end()
-        );
-    }
-    let client_done = process::run(client, LIMIT)?;
-    // If the client fails, its server would wait forever.
-    let patience = if client_done.ok() {
-        LIMIT
-    } else {
-        Duration::from_secs(1)
-    };
-    Ok((running.wait(patience)?, client_done))
+    let ended = pair::both(server, client, port, LIMIT)?;
+    Ok((ended.server, ended.client))
 }
 
 fn expect_ok(line: &str, done: &Done) -> Result<()> {

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tempfile::TempDir;
+use testbed::cluster::Cluster;
 use testbed::process::{self, Running};
 
 /// Ways to fio's memory.
@@ -30,7 +30,7 @@ const PROFILE: &str = "bluefield3";
 /// An emulated node with a volume, whose targets are in memory.
 struct Node<'a> {
     world: &'a World<'a>,
-    dir: TempDir,
+    device: Cluster,
     service: Option<Running>,
     address: String,
     /// More options of the service.
@@ -39,14 +39,9 @@ struct Node<'a> {
 
 impl<'a> Node<'a> {
     fn new(world: &'a World<'a>, block_size: &str) -> Result<Self> {
-        const PREFIX: &str = "xgvmi-fio";
-        process::sweep(Path::new(process::STATE_PARENT), PREFIX);
-        // The device is a file that all its processes map.
-        let dir = tempfile::Builder::new()
-            .prefix(&format!("{PREFIX}-{}-", std::process::id()))
-            .tempdir_in(process::STATE_PARENT)?;
+        let device = world.cluster()?.with(["--profile", PROFILE]);
         let mut create = Command::new(world.bin.join("xgvmi-blk"));
-        create.arg("create").args(FILES).current_dir(dir.path());
+        create.arg("create").args(FILES).current_dir(device.path());
         create.args([
             "--size",
             &format!("{SIZE_MIB}M"),
@@ -57,7 +52,7 @@ impl<'a> Node<'a> {
         let port = testbed::port::free()?;
         let mut node = Self {
             world,
-            dir,
+            device,
             service: None,
             address: format!("127.0.0.1:{port}"),
             options: Vec::new(),
@@ -68,7 +63,7 @@ impl<'a> Node<'a> {
 
     /// A file of the node that only its owner can read.
     fn secret(&self, name: &str, bytes: &[u8]) -> Result<String> {
-        let path = self.dir.path().join(name);
+        let path = self.device.path().join(name);
         fs::write(&path, bytes)?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
         Ok(path.display().to_string())
@@ -76,13 +71,8 @@ impl<'a> Node<'a> {
 
     /// A program in a function of the node.
     fn command(&self, function: &str, program: &Path) -> Command {
-        let mut command = Command::new(self.world.bin.join("bf-emu"));
-        command
-            .args(["run", "--nodes", "1", "--profile", PROFILE, "--state"])
-            .arg(self.dir.path().join("state"))
-            .args(["--as", function, "--"])
-            .arg(program)
-            .current_dir(self.dir.path());
+        let mut command = self.device.command(function, program);
+        command.current_dir(self.device.path());
         process::without_ucx_settings(&mut command);
         for (name, value) in self.world.tools.iter().chain(self.world.verbs) {
             let other = |both: &[(String, String)]| {
@@ -110,21 +100,12 @@ impl<'a> Node<'a> {
         command.args(["--listen", &self.address, "--stock-keys"]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(&self.options);
-        let mut service = Running::spawn(&mut command)?;
-        let ready = process::wait_until(START, || {
-            service.said().contains(" serves volume ") || service.group.has_ended()
-        });
-        ensure!(
-            ready && !service.group.has_ended(),
-            "the service does not start:\n{}",
-            service.said()
-        );
-        self.service = Some(service);
+        self.service = Some(Running::saying(&mut command, START, " serves volume ")?);
         Ok(())
     }
 
     fn status_socket(&self) -> PathBuf {
-        self.dir.path().join("status")
+        self.device.path().join("status")
     }
 
     /// Requests that the service has taken.
@@ -293,7 +274,7 @@ pub(super) fn killed(place: &Place<'_>) -> Result<()> {
         );
         let beside = Place {
             world: place.world,
-            dir: node.dir.path().to_owned(),
+            dir: node.device.path().to_owned(),
             way: Way::Host,
         };
         let export = beside.export(&FILES)?;
@@ -343,7 +324,7 @@ pub(super) fn other_version(place: &Place<'_>) -> Result<()> {
         }
     }
     ensure!(found > 0, "this fio does not contain its version");
-    let program = node.dir.path().join("fio");
+    let program = node.device.path().join("fio");
     fs::write(&program, bytes)?;
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     let read = ["--rw=read", "--bs=4k", "--size=64k"];

@@ -17,7 +17,6 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-mod device;
 mod engine;
 mod ext4;
 mod faults;
@@ -34,6 +33,7 @@ use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::Duration;
+use testbed::cluster::Cluster;
 use testbed::workspace;
 
 /// One command of a stock client.
@@ -203,6 +203,14 @@ pub struct World<'a> {
     pub verbs: &'a [(String, String)],
     /// A test runs if its name contains one of these words; without words all run.
     pub parts: &'a [String],
+}
+
+impl World<'_> {
+    /// A new emulated device of one node.
+    fn cluster(&self) -> Result<Cluster> {
+        let device = Cluster::new(self.bin.join("bf-emu"), 1)?;
+        Ok(device.envs(self.verbs.iter().cloned()))
+    }
 }
 
 /// Runs all tests that are wanted. The soak must be asked for.

@@ -1,13 +1,13 @@
 //! One test's directory: its processes, its files, and comparisons.
 
-use super::device::Device;
 use super::{FILES, LIMIT, START, World};
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::cluster::Cluster;
 use testbed::port;
 use testbed::process::{self, Running};
 
@@ -41,7 +41,7 @@ pub(super) struct Service {
     /// Its targets and options.
     words: Vec<String>,
     address: String,
-    device: Device,
+    device: Cluster,
 }
 
 impl Server {
@@ -118,7 +118,7 @@ impl<'a> Place<'a> {
         let service = match self.way {
             Way::Host => None,
             Way::Dpu => {
-                let device = Device::new(self.world)?;
+                let device = self.world.cluster()?;
                 let words: Vec<String> = targets.iter().map(|word| (*word).to_owned()).collect();
                 let address = format!("127.0.0.1:{}", port::free()?);
                 Some(Service {
@@ -132,7 +132,7 @@ impl<'a> Place<'a> {
         let program = self.world.bin.join("xgvmi-blk");
         let mut command = match &service {
             None => Command::new(program),
-            Some(service) => service.device.command(self.world, "node0.host", &program),
+            Some(service) => service.device.command("node0.host", &program),
         };
         command.arg("export").current_dir(&self.dir);
         match &service {
@@ -141,15 +141,7 @@ impl<'a> Place<'a> {
         };
         // A path of a socket has at most 107 bytes, and a checkout may be deep: a relative one is short.
         command.args(["--socket", "socket"]);
-        let mut running = Running::spawn(&mut command)?;
-        let ready = process::wait_until(START, || {
-            running.said().contains("exports volume") || running.group.has_ended()
-        });
-        ensure!(
-            ready && !running.group.has_ended(),
-            "the export does not start:\n{}",
-            running.said()
-        );
+        let running = Running::saying(&mut command, START, "exports volume")?;
         Ok(Server {
             running,
             uri: "nbd+unix:///?socket=socket".to_owned(),
@@ -160,27 +152,15 @@ impl<'a> Place<'a> {
     /// Starts a service on the DPU.
     pub(super) fn start_service(
         &self,
-        device: &Device,
+        device: &Cluster,
         words: &[String],
         listen: &str,
     ) -> Result<Running> {
         let program = self.world.bin.join("xgvmi-blk");
-        let mut command = device.command(self.world, "node0.dpu", &program);
+        let mut command = device.command("node0.dpu", &program);
         command.arg("service").args(words);
         command.args(["--listen", listen]).current_dir(&self.dir);
-        let mut running = Running::spawn(&mut command)?;
-        let serves = |running: &Running| running.said().contains(" serves volume ");
-        let ready = process::wait_until(START, || serves(&running) || running.group.has_ended());
-        if !ready || !serves(&running) {
-            // The pipe may deliver the last lines after the process has ended.
-            let done = running.wait(Duration::from_secs(1))?;
-            bail!(
-                "the service at {listen} does not start: {}\n{}",
-                done.verdict(),
-                done.output
-            );
-        }
-        Ok(running)
+        Running::saying(&mut command, START, " serves volume ")
     }
 
     /// As [`Place::target`], at an address to which it can return.

@@ -1,5 +1,4 @@
-//! Common parts of all benchmark reports: sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]),
-//! plots ([`svg`]) and programs on an emulated cluster ([`cluster`]). The crate does not measure.
+//! Sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]) and plots ([`svg`]) of all reports.
 //!
 //! ```
 //! use bench_report::{Samples, format_size, parse_size};

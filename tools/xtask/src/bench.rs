@@ -21,6 +21,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 const HELP: &str = "\
 Usage: cargo xtask bench JOB [-- OPTIONS]
@@ -223,6 +224,16 @@ fn pool(options: &[String]) -> Result<ExitCode> {
 }
 
 /// Builds a program of the workspace in release mode and returns its path.
+/// A built program or library.
+fn built(name: &str) -> PathBuf {
+    workspace::target_dir().join("release").join(name)
+}
+
+/// A new emulated device. Dropping it removes its files.
+fn cluster(nodes: u32) -> Result<Cluster> {
+    Cluster::new(built("bf-emu"), nodes)
+}
+
 fn build(package: &str, program: &str) -> Result<PathBuf> {
     build_target(package, ("--bin", program))?;
     Ok(workspace::target_dir().join("release").join(program))

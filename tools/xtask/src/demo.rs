@@ -16,12 +16,12 @@ use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
@@ -66,12 +66,6 @@ const ORCHESTRATOR_LIMIT_S: u64 = 220;
 /// A build without a cache takes a minute or two; a loaded machine takes longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Time limit of one command of the emulator, which takes milliseconds.
-const QUESTION: Duration = Duration::from_secs(30);
-
-/// Prefix of a state directory's name; the id of the creating process follows.
-const STATE_PREFIX: &str = "xgvmi-demo-";
-
 /// Runs the demo with the arguments after `cargo xtask demo`.
 pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     if arguments.first().is_some_and(|first| first == "ucc") {
@@ -88,8 +82,8 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let (env, libraries, built) = prepare(&options)?;
-    let states = States::make(&built.emulator)?;
-    let mut command = orchestrate(&options, (&env, &libraries), &built, &states);
+    let device = Cluster::new(&built.emulator, 2)?.with(["--link", options.link.name()]);
+    let mut command = orchestrate(&options, (&env, &libraries), &built, &device);
     let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
     let (status, timed_out) = orchestrator.wait(LIMIT)?;
     if timed_out {
@@ -303,14 +297,13 @@ fn compiled(line: &str) -> Option<&str> {
     Some(name)
 }
 
-fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, states: &States) -> Command {
+fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, device: &Cluster) -> Command {
     let schemes = options.schemes.iter();
     let schemes: Vec<_> = schemes
         .map(|scheme| (scheme.name().to_owned(), *scheme))
         .collect();
     let link = options.link.name();
-    let device = ["--nodes", "2", "--link", link];
-    let mut command = orchestrator(&schemes, &device, ucx, built, states);
+    let mut command = orchestrator(&schemes, device, ucx, built);
     command.args(["--link", link]);
     command.arg("--output").arg(options.output_dir());
     if options.quick {
@@ -325,13 +318,13 @@ fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, states: &St
     command
 }
 
-/// The orchestrator with these schemes, by their names. `device` has the options of each scheme's devices.
+/// The orchestrator with these schemes, by their names. Each scheme has a device of its own beside `device`, so that its
+/// counters are separate.
 fn orchestrator(
     schemes: &[(String, Scheme)],
-    device: &[&str],
+    device: &Cluster,
     (env, libraries): (&Env, &Path),
     built: &Built,
-    states: &States,
 ) -> Command {
     let mut command = Command::new(&built.demo);
     command.arg("orchestrate");
@@ -343,13 +336,10 @@ fn orchestrator(
             command.arg("--env").arg(setting);
         }
     }
-    let state = states.parent.join("{scheme}");
-    command.arg("--launch").arg(&built.emulator);
-    command.arg("run").arg("--state").arg(&state);
-    command.args(["--profile", PROFILE]).args(device);
-    command.args(["--as", "node{node}.{role}", "--", ";"]);
-    command.arg("--counters").arg(&built.emulator);
-    command.args(["stats", "--json", "--state"]).arg(&state);
+    let device = device.named("{scheme}").with(["--profile", PROFILE]);
+    let launch = device.launch_words("node{node}.{role}");
+    command.arg("--launch").args(launch).arg(";");
+    command.arg("--counters").args(device.stats_words());
     command.args([";", "--profile", PROFILE]);
     command
         .arg("--ucx-library")
@@ -360,63 +350,6 @@ fn orchestrator(
     command.env("UCX_TLS", "rc_x,self");
     command.env("UCX_NET_DEVICES", "mlx5_0:1");
     command
-}
-
-/// The emulator's state directories, one per scheme, so that each has its own devices and counters. Dropping this value
-/// removes them.
-#[derive(Debug)]
-struct States {
-    emulator: PathBuf,
-    parent: PathBuf,
-}
-
-impl States {
-    /// Creates the parent of the state directories, in shared memory if available, and removes directories that a
-    /// killed demo has left.
-    fn make(emulator: &Path) -> Result<Self> {
-        let shm = PathBuf::from("/dev/shm");
-        let base = if shm.is_dir() {
-            shm
-        } else {
-            std::env::temp_dir()
-        };
-        for entry in fs::read_dir(&base).into_iter().flatten().flatten() {
-            if is_stale(&entry.file_name().to_string_lossy()) {
-                drop(Self {
-                    emulator: emulator.to_owned(),
-                    parent: entry.path(),
-                });
-            }
-        }
-        let parent = base.join(format!("{STATE_PREFIX}{}", std::process::id()));
-        fs::create_dir(&parent).with_context(|| format!("cannot make {}", parent.display()))?;
-        Ok(Self {
-            emulator: emulator.to_owned(),
-            parent,
-        })
-    }
-}
-
-impl Drop for States {
-    fn drop(&mut self) {
-        for entry in fs::read_dir(&self.parent).into_iter().flatten().flatten() {
-            let state = entry.path();
-            if state.is_dir() {
-                let mut reset = Command::new(&self.emulator);
-                reset.args(["reset", "--state"]).arg(&state);
-                // The next demo retries a failed removal.
-                let _ = process::stdout(&mut reset, QUESTION);
-            }
-        }
-        let _ = fs::remove_dir_all(&self.parent);
-    }
-}
-
-/// Whether a directory belongs to a process that has ended.
-fn is_stale(name: &str) -> bool {
-    name.strip_prefix(STATE_PREFIX)
-        .and_then(|pid| pid.parse::<u32>().ok())
-        .is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }
 
 #[cfg(test)]
@@ -479,14 +412,5 @@ mod tests {
         check("   Compiling bf-emu v0.1.0 (/a/b)", Some("bf-emu"));
         check("    Finished `release` profile [optimized] in 9s", None);
         check("", None);
-    }
-
-    #[test]
-    fn only_what_a_dead_process_left_is_stale() {
-        let check = |name: &str, expect| assert_eq!(is_stale(name), expect, "{name}");
-        check(&format!("{STATE_PREFIX}{}", std::process::id()), false);
-        check(&format!("{STATE_PREFIX}{}", u32::MAX), true);
-        check(&format!("{STATE_PREFIX}x"), false);
-        check("something-else", false);
     }
 }

@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 const HELP: &str = "\
 Usage: cargo xtask dist [--output DIR]
@@ -195,14 +196,9 @@ fn try_out(packages: &[PathBuf], machine: &Machine, env: &Env) -> Result<()> {
 }
 
 fn load(layout: &Layout, state: &Path, emulator: &Path, env: &Env) -> Result<String> {
-    let mut command = Command::new(emulator);
-    command
-        .args(["run", "--as", "node0.host", "--state"])
-        .arg(state);
+    let mut command = Cluster::at(emulator, state, 2).command("node0.host", "sh");
     // After the emulator's own preload.
     command.args([
-        "--",
-        "sh",
         "-c",
         r#"LD_PRELOAD="$LD_PRELOAD:$1"; export LD_PRELOAD; exec "$2" -d -c"#,
     ]);

@@ -13,11 +13,13 @@ use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 use versions::{VERSIONS, Version};
 
 const HELP: &str = "\
@@ -88,15 +90,6 @@ pub(crate) const DISTRIBUTION: &str = "distribution";
 
 /// All cells take two minutes on an idle machine, and several times that on a busy one.
 const LIMIT: Duration = Duration::from_secs(1800);
-
-/// Time limit of one command of the emulator, which takes milliseconds.
-const QUESTION: Duration = Duration::from_secs(30);
-
-/// Prefix of a state directory's name; the id of the creating process follows.
-const STATE_PREFIX: &str = "xgvmi-matrix-";
-
-/// Prefix of the name of a link to the build's output; the process id follows.
-const LINK_PREFIX: &str = "xgvmi-matrix-build-";
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,9 +177,8 @@ fn over_links(
 ) -> Result<bool> {
     let mut clean = true;
     for (link, only) in options.links() {
-        let state = State::make(&built.emulator)?;
-        let through = built.through(&state.link);
-        let mut command = cells((link, &only), env, &through, &state, there);
+        let (device, output) = device(built, link)?;
+        let mut command = cells(&only, env, &built.through(&output), &device, there);
         if symbolic {
             command.arg("--bound-inside");
         }
@@ -213,10 +205,9 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
-    let state = State::make(&built.emulator)?;
+    let (device, _) = device(&built, Link::default())?;
     let there = [(version, libraries.to_owned())];
-    let link = (Link::default(), &[][..]);
-    let mut command = cells(link, &env, &built, &state, &there);
+    let mut command = cells(&[], &env, &built, &device, &there);
     let mut cells = process::Group::spawn(command.args(words).stdin(Stdio::null()))?;
     let (status, timed_out) = cells.wait(LIMIT)?;
     if timed_out {
@@ -487,38 +478,37 @@ impl Built {
 }
 
 fn cells(
-    (link, only): (Link, &[String]),
+    only: &[String],
     env: &Env,
     built: &Built,
-    state: &State,
+    device: &Cluster,
     versions: &[(&str, PathBuf)],
 ) -> Command {
+    let device = device.clone().on(&built.emulator);
+    let line = |words: Vec<OsString>| words.join(OsStr::new(" ")).to_string_lossy().into_owned();
+    let run = |device: &Cluster, role: &str| line(device.launch_words(&format!("node0.{role}")));
     let mut command = Command::new(&built.cells);
     command.arg("--library").arg(&built.library);
     command.arg("--plugins").arg(&built.plugins);
     command.arg("--report").arg(report());
-    let (emulator, dir) = (built.emulator.display(), state.dir.display());
-    let link = link.name();
     for role in ["host", "dpu"] {
-        let run = format!("{emulator} run --state {dir} --link {link} --as node0.{role} --");
-        command.arg(format!("--{role}")).arg(run);
+        command.arg(format!("--{role}")).arg(run(&device, role));
     }
     for (name, role, _) in FAULTS {
         let rules = built.faults.join(name);
-        let run = format!("env BFEMU_FAULTS=@{} {emulator} run", rules.display());
-        command.arg("--failing");
-        command.arg(format!(
-            "{name}={run} --state {dir} --link {link} --as node0.{role} --"
+        command.arg("--failing").arg(format!(
+            "{name}=env BFEMU_FAULTS=@{} {}",
+            rules.display(),
+            run(&device, role)
         ));
     }
+    let lowest = device.clone().with(["--keys", "lowest"]);
     command.arg("--failing");
-    command.arg(format!(
-        "lowest={emulator} run --keys lowest --state {dir} --link {link} --as node0.host --"
-    ));
+    command.arg(format!("lowest={}", run(&lowest, "host")));
     command.arg("--failing");
     command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
-    command.arg(format!("counters={emulator} stats --json --state {dir}"));
+    command.arg(format!("counters={}", line(device.stats_words())));
     for only in only {
         command.arg("--only").arg(only);
     }
@@ -547,63 +537,13 @@ fn output_dir() -> PathBuf {
     workspace::target_dir().join("matrix")
 }
 
-/// The emulator's state directory, in shared memory if available. Dropping this value removes it.
-#[derive(Debug)]
-struct State {
-    emulator: PathBuf,
-    dir: PathBuf,
-    /// A link to the build's output.
-    link: PathBuf,
-}
-
-impl State {
-    /// Chooses the directory's name and removes leftovers of killed runs.
-    fn make(emulator: &Path) -> Result<Self> {
-        let shm = PathBuf::from("/dev/shm");
-        let base = if shm.is_dir() {
-            shm
-        } else {
-            std::env::temp_dir()
-        };
-        let entries =
-            fs::read_dir(&base).with_context(|| format!("cannot list {}", base.display()))?;
-        let state = |pid: u32| Self {
-            emulator: emulator.to_owned(),
-            dir: base.join(format!("{STATE_PREFIX}{pid}")),
-            link: base.join(format!("{LINK_PREFIX}{pid}")),
-        };
-        for entry in entries.flatten() {
-            if let Some(pid) = stale(&entry.file_name().to_string_lossy()) {
-                drop(state(pid));
-            }
-        }
-        let state = state(std::process::id());
-        std::os::unix::fs::symlink(workspace::target_dir(), &state.link)
-            .with_context(|| format!("cannot make {}", state.link.display()))?;
-        Ok(state)
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        // The next run retries a failed removal.
-        let _ = fs::remove_file(&self.link);
-        if self.dir.is_dir() {
-            let mut reset = Command::new(&self.emulator);
-            reset.args(["reset", "--state"]).arg(&self.dir);
-            let _ = process::stdout(&mut reset, QUESTION);
-            let _ = fs::remove_dir_all(&self.dir);
-        }
-    }
-}
-
-/// The id of the process that created the directory or link, if that process has ended.
-fn stale(name: &str) -> Option<u32> {
-    let pid = name
-        .strip_prefix(LINK_PREFIX)
-        .or_else(|| name.strip_prefix(STATE_PREFIX))?;
-    let pid = pid.parse::<u32>().ok()?;
-    (!Path::new("/proc").join(pid.to_string()).exists()).then_some(pid)
+/// A device for the cells of a link. Its directory has a link to the build's output beside the device.
+fn device(built: &Built, link: Link) -> Result<(Cluster, PathBuf)> {
+    let device = Cluster::new(&built.emulator, 2)?.with(["--link", link.name()]);
+    let output = device.path().join("build");
+    std::os::unix::fs::symlink(workspace::target_dir(), &output)
+        .with_context(|| format!("cannot make {}", output.display()))?;
+    Ok((device, output))
 }
 
 #[cfg(test)]
@@ -666,16 +606,6 @@ mod tests {
         fs::write(&path, r#"{"rows":[{"ucx":"1.18.1"}]}"#).unwrap();
         assert!(read(&path).is_err());
         assert!(read(&dir.path().join("none")).is_err());
-    }
-
-    #[test]
-    fn only_what_a_dead_process_left_is_stale() {
-        let check = |name: &str, expect| assert_eq!(stale(name), expect, "{name}");
-        for prefix in [STATE_PREFIX, LINK_PREFIX] {
-            check(&format!("{prefix}{}", std::process::id()), None);
-            check(&format!("{prefix}{}", u32::MAX), Some(u32::MAX));
-        }
-        check("something-else", None);
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::launch::{Cluster, Running, free_port, parse_sizes};
+use testbed::launch::{Client, Launcher, parse_sizes};
+use testbed::port;
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a request when data is written and verified.
@@ -31,7 +32,7 @@ const TARGET_TIMEOUT: &str = "60s";
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
 /// What `cargo xtask demo storage` passes.
 struct Options {
-    cluster: Cluster,
+    cluster: Launcher,
     /// The program `xgvmi-blk`.
     program: PathBuf,
     /// Stock UCX's `libucp.so.0`.
@@ -51,7 +52,7 @@ impl Options {
         let mut words = words.iter();
         let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
         Ok(Self {
-            cluster: Cluster::parse(next("launch")?, next("counters")?)?,
+            cluster: Launcher::parse(next("launch")?, next("counters")?)?,
             program: next("program")?.into(),
             ucx: next("libucp")?.clone(),
             disk: next("disk")?.into(),
@@ -84,29 +85,29 @@ impl Options {
         Ok(files)
     }
 
-    fn target(&self, index: usize, file: &Path, port: u16) -> Result<Running> {
+    fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
         let mut command = self.command(PLACES[index], &self.program);
         command.arg("target").arg(file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        Running::saying(&mut command, " serves ")
+        Client::saying(&mut command, " serves ")
     }
 
     /// A service on node0.dpu, and where its status is.
-    fn service(&self, targets: &[String], port: u16) -> Result<(Running, PathBuf)> {
+    fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
         let status = self.memory.join(format!("status-{port}"));
         let mut command = self.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
         command.args(["--target-timeout", TARGET_TIMEOUT, "--stock-keys"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(&status);
-        Ok((Running::saying(&mut command, " serves ")?, status))
+        Ok((Client::saying(&mut command, " serves ")?, status))
     }
 
     /// A client on node0.host.
-    fn client(&self, words: &[String]) -> Result<Running> {
+    fn client(&self, words: &[String]) -> Result<Client> {
         let mut command = self.command("node0.host", &std::env::current_exe()?);
         command.arg("client").args(words);
-        Running::saying(&mut command, "connected to ")
+        Client::saying(&mut command, "connected to ")
     }
 
     fn status(&self, socket: &Path) -> Result<Value> {
@@ -131,12 +132,12 @@ impl Options {
 }
 
 /// Carries out a batch, of which no request fails.
-fn carry_out(client: &mut Running, batch: &Batch) -> Result<Done> {
+fn carry_out(client: &mut Client, batch: &Batch) -> Result<Done> {
     client.send(batch)?;
     answer(client)
 }
 
-fn answer(client: &mut Running) -> Result<Done> {
+fn answer(client: &mut Client) -> Result<Done> {
     let done: Done = client.answer()?;
     ensure!(done.failed == 0, "a request has failed: {}", done.reason);
     Ok(done)
@@ -158,13 +159,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 /// Writes and verifies, loses a target under writes, rebuilds it, and repeats the work on the host's cores.
 fn data(options: &Options, report: &mut Report) -> Result<()> {
     let files = options.create(&options.disk, options.bytes, "4096")?;
-    let ports = [free_port()?, free_port()?, free_port()?];
+    let ports = [port::free()?, port::free()?, port::free()?];
     let names: Vec<String> = ports.map(|port| format!("tcp:127.0.0.1:{port}")).into();
     let mut targets = Vec::new();
     for (index, (file, port)) in files.iter().zip(ports).enumerate() {
         targets.push(options.target(index, file, port)?);
     }
-    let port = free_port()?;
+    let port = port::free()?;
     let (service, status) = options.service(&names, port)?;
     let mut client = options.client(&["announced".to_owned(), format!("127.0.0.1:{port}")])?;
     let span = |seed| Span {
@@ -175,7 +176,7 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
         seed,
         kind: Kind::Mixed,
     };
-    let mut pass = |client: &mut Running, batch: &Batch| -> Result<u64> {
+    let mut pass = |client: &mut Client, batch: &Batch| -> Result<u64> {
         let done = carry_out(client, batch)?;
         report.count(&done);
         Ok(done.processor_ns)
@@ -241,7 +242,7 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
         .iter()
         .map(|file| file.display().to_string())
         .collect();
-    let port = free_port()?;
+    let port = port::free()?;
     let (_service, _) = options.service(&names, port)?;
     let mut clients = Vec::new();
     for scheme in SCHEMES {

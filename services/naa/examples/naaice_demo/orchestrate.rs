@@ -8,7 +8,8 @@ use bench_report::counters::Counters;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::launch::{Cluster, Running, free_port, parse_sizes};
+use testbed::launch::{Client, Launcher, parse_sizes};
+use testbed::port;
 use xgvmi_naa::Status;
 
 /// Untimed sessions of each size: each key of the pool (8) is used several times. With large regions there are fewer.
@@ -31,7 +32,7 @@ const ACCELERATOR: &str = "127.66.2.3";
 
 /// What `cargo xtask demo naaice` passes.
 struct Options {
-    cluster: Cluster,
+    cluster: Launcher,
     service: PathBuf,
     kernels: PathBuf,
     /// A software accelerator on libnaaice.
@@ -56,7 +57,7 @@ impl Options {
         let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
         let path = PathBuf::from;
         Ok(Self {
-            cluster: Cluster::parse(&next("launch")?, &next("counters")?)?,
+            cluster: Launcher::parse(&next("launch")?, &next("counters")?)?,
             service: path(next("service")?),
             kernels: path(next("kernels")?),
             server: path(next("server")?),
@@ -86,13 +87,13 @@ impl Options {
     }
 
     /// A service on node0.dpu; it is ended when dropped.
-    fn service(&self, port: u16) -> Result<Running> {
+    fn service(&self, port: u16) -> Result<Client> {
         let mut command = self.command("node0.dpu", &self.service);
         command.arg("--kernels").arg(&self.kernels);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(["--sessions", "2", "--session-mib", "256"]);
-        Running::saying(&mut command, LISTENS)
+        Client::saying(&mut command, LISTENS)
     }
 
     fn status_socket(&self) -> PathBuf {
@@ -105,9 +106,9 @@ impl Options {
     }
 
     /// An accelerator on node1.dpu that listens for RDMA connections.
-    fn accelerator(&self, program: &Path, arguments: &[&str]) -> Result<Running> {
+    fn accelerator(&self, program: &Path, arguments: &[&str]) -> Result<Client> {
         let mut command = self.command("node1.dpu", program);
-        Running::saying(command.args(arguments), LISTENS)
+        Client::saying(command.args(arguments), LISTENS)
     }
 
     /// Iterations of a batch: a turn's share.
@@ -117,12 +118,12 @@ impl Options {
     }
 
     /// The original's server.
-    fn original_server(&self, built: &Path) -> Result<Running> {
-        Running::start(&mut self.command("node1.dpu", &built.join("naaice_server")))
+    fn original_server(&self, built: &Path) -> Result<Client> {
+        Client::start(&mut self.command("node1.dpu", &built.join("naaice_server")))
     }
 }
 
-fn carry_out(client: &mut Running, batch: Batch) -> Result<Done> {
+fn carry_out(client: &mut Client, batch: Batch) -> Result<Done> {
     client.send(&batch)?;
     client.answer()
 }
@@ -142,7 +143,7 @@ fn cores() -> Result<Option<[String; 2]>> {
 /// One way, with its client, and its results of the current size.
 struct Measured {
     way: Way,
-    client: Running,
+    client: Client,
     counters: Counters,
     shots: Done,
     calls: Done,
@@ -152,8 +153,8 @@ struct Measured {
 
 impl Measured {
     fn start(way: Way, mut command: Command) -> Result<Self> {
-        let client = Running::start(&mut command)
-            .with_context(|| format!("the client of {}", way.name()))?;
+        let client =
+            Client::start(&mut command).with_context(|| format!("the client of {}", way.name()))?;
         Ok(Self {
             way,
             client,
@@ -238,7 +239,7 @@ fn median(times: &[u64]) -> Option<f64> {
 pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     let options = Options::parse(arguments)?;
     let me = std::env::current_exe()?;
-    let ports = [free_port()?, free_port()?, free_port()?].map(|port| port.to_string());
+    let ports = [port::free()?, port::free()?, port::free()?].map(|port| port.to_string());
     let _server = options.accelerator(&options.server, &[&ports[0]])?;
     let _by_hand = options.accelerator(&options.by_hand, &["listen", &ports[1]])?;
     let _service = options.service(ports[2].parse()?)?;

@@ -5,7 +5,7 @@
 //! of a scheme at a size is a separate job, so its first iteration is a cold one. The service processes of a scheme
 //! keep running.
 
-use super::pool::State;
+use super::{built, cluster};
 use crate::process::{self, Running, shown};
 use crate::setup::mpi::{self, Mpi};
 use crate::setup::{self, Env};
@@ -14,9 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, Short, ValueExt as _};
 use serde_json::Value;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 const HELP: &str = "\
 Usage: cargo xtask bench alltoallv [-- OPTIONS]
@@ -31,7 +32,7 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
 
 /// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
-const NODES: usize = 2;
+const NODES: u32 = 2;
 const RANKS_PER_NODE: &str = "4";
 const SERVICES_PER_NODE: usize = 2;
 /// The same machine, as options of the scale model.
@@ -184,14 +185,12 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     build()?;
     let mpi = mpi::wheel(&env);
     let library = mpi.library()?;
-    let state = State::new();
-    fs::create_dir_all(state.path())
-        .with_context(|| format!("cannot create {}", state.path().display()))?;
+    let device = cluster(NODES)?.with(["--profile", PROFILE]);
     let room = Room {
         env: &env,
         mpi: &mpi,
         library: &library,
-        state: &state,
+        device: &device,
     };
     let services = options
         .schemes
@@ -243,7 +242,7 @@ struct Room<'a> {
     env: &'a Env,
     mpi: &'a Mpi,
     library: &'a Path,
-    state: &'a State,
+    device: &'a Cluster,
 }
 
 /// The service processes of a scheme. Dropping this value ends them.
@@ -257,16 +256,12 @@ struct Services {
 impl Room<'_> {
     /// Command for `program` on one function of a scheme's device.
     fn place(&self, variant: Variant, function: &str, program: &str) -> Command {
-        let mut command = Command::new(built("bf-emu"));
-        command.arg("run").arg("--state").arg(self.device(variant));
-        command.args(["--profile", PROFILE, "--nodes", &NODES.to_string()]);
-        command.args(["--as", function, "--"]).arg(built(program));
-        command
+        self.device(variant).command(function, built(program))
     }
 
     /// Each scheme has its own device, so its counters are separate.
-    fn device(&self, variant: Variant) -> PathBuf {
-        self.state.path().join(variant.name)
+    fn device(&self, variant: Variant) -> Cluster {
+        self.device.named(variant.name)
     }
 
     fn start(&self, variant: Variant) -> Result<Services> {
@@ -284,16 +279,9 @@ impl Room<'_> {
                 if variant.scheme == "xgvmi" {
                     command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
                 }
-                let mut service = Running::spawn(&mut command)?;
-                let mut address = None;
-                process::wait_until(SERVICE_LIMIT, || {
-                    address = listening(&service.said());
-                    address.is_some() || service.group.has_ended()
-                });
-                let Some(address) = address else {
-                    bail!("`{}` does not listen:\n{}", shown(&command), service.said());
-                };
-                of_node.push(address);
+                let is_up = |service: &Running| listening(&service.said()).is_some();
+                let service = Running::up(&mut command, SERVICE_LIMIT, is_up)?;
+                of_node.extend(listening(&service.said()));
                 running.push(service);
             }
             addresses.push(of_node.join(","));
@@ -327,9 +315,8 @@ impl Room<'_> {
             command.args(shape.split_whitespace());
             command.arg("--json").arg(output);
             command.args(["--service-pids", &pids.join(",")]);
-            command.arg("--counters").arg(built("bf-emu"));
-            command.args(["stats", "--json", "--state"]);
-            command.arg(self.device(services.variant)).arg(";");
+            let counters = self.device(services.variant).stats_words();
+            command.arg("--counters").args(counters).arg(";");
         }
         command.envs(
             self.mpi
@@ -361,10 +348,6 @@ fn listening(output: &str) -> Option<String> {
     let (_, rest) = output.split_once(" listens on ")?;
     let (address, _) = rest.split_once(',')?;
     Some(address.to_owned())
-}
-
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
 }
 
 fn build() -> Result<()> {

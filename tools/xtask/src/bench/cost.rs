@@ -12,14 +12,15 @@
 //! time exceeds the slide's is not resolvable: it says nothing about the device and is not judged. The command prints
 //! rows that fail, and fails.
 
-use super::{build, build_preload, pool::State};
+use super::{build, build_preload, cluster};
 use crate::process::{Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// The slowest step takes 0.1 s and runs twenty times; a loaded machine takes longer.
@@ -108,14 +109,9 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         let _ = fs::remove_file(old);
     }
     let measure = |profile: &Path, extra: &[&Path]| -> Result<String> {
-        let state = State::new();
-        let mut command = Command::new(workspace::target_dir().join("release/bf-emu"));
-        command.arg("run").arg("--state").arg(state.path());
-        command.arg("--profile").arg(profile).args(["--nodes", "1"]);
-        command.args(["--as", "node0.host,node0.dpu", "--"]);
-        command
-            .arg(&program)
-            .args(["--host", "mlx5_0", "--dpu", "mlx5_1"]);
+        let device = cluster(1)?.with([OsStr::new("--profile"), profile.as_os_str()]);
+        let mut command = device.command("node0.host,node0.dpu", &program);
+        command.args(["--host", "mlx5_0", "--dpu", "mlx5_1"]);
         command.args(options).args(extra);
         command.envs(env.for_verbs());
         let done = Running::spawn(&mut command)?.wait(LIMIT)?;

@@ -5,7 +5,7 @@
 //! machine and its load: the report contains the load averages, each row is the best of [`ROUNDS`] runs, and nothing is
 //! asserted. docs/SPECIFICATION.md contains the wanted values.
 
-use super::{build, pool::State};
+use super::{build, cluster};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -14,6 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 use testbed::port;
 
 /// Twenty thousand round trips take a second; a loaded machine takes longer.
@@ -269,8 +270,8 @@ fn build_preload() -> Result<()> {
 fn best(env: &setup::Env, row: &Row) -> Result<f64> {
     let mut best: Option<f64> = None;
     for _ in 0..ROUNDS {
-        let state = State::new();
-        let output = Pair::start(env, &state, &row.run)?.finish()?;
+        let device = cluster(2)?;
+        let output = Pair::start(env, &device, &row.run)?.finish()?;
         let printed = number(&output, row.form, row.column)
             .with_context(|| format!("{} printed no line of results:\n{output}", row.name))?;
         let measured = (row.convert)(printed);
@@ -292,9 +293,9 @@ fn longest_gap(env: &setup::Env) -> Result<f64> {
     };
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        let state = State::new();
+        let device = cluster(2)?;
         let pairs: Vec<Pair> = (0..PAIRS)
-            .map(|_| Pair::start(env, &state, &RUN))
+            .map(|_| Pair::start(env, &device, &RUN))
             .collect::<Result<_>>()?;
         let mut longest: f64 = 0.0;
         for pair in pairs {
@@ -316,10 +317,10 @@ struct Pair {
 }
 
 impl Pair {
-    fn start(env: &setup::Env, state: &State, run: &Run) -> Result<Self> {
+    fn start(env: &setup::Env, device: &Cluster, run: &Run) -> Result<Self> {
         let port = port::free()?;
-        let server = Running::spawn(&mut end(env, state, run, "node0.host", port))?;
-        let mut again = end(env, state, run, "node1.host", port);
+        let server = Running::spawn(&mut end(env, device, run, "node0.host", port))?;
+        let mut again = end(env, device, run, "node1.host", port);
         again.arg("127.0.0.1");
         let client = Running::spawn(&mut again)?;
         Ok(Self {
@@ -361,7 +362,7 @@ impl Pair {
     }
 }
 
-fn end(env: &setup::Env, state: &State, run: &Run, function: &str, port: u16) -> Command {
+fn end(env: &setup::Env, device: &Cluster, run: &Run, function: &str, port: u16) -> Command {
     let program = match run.transports {
         Some(_) => env.ucx_tools_dir.join(run.program),
         None => run.program.into(),
@@ -369,11 +370,7 @@ fn end(env: &setup::Env, state: &State, run: &Run, function: &str, port: u16) ->
     let mut command = if run.transports == Some(CMA) {
         Command::new(program)
     } else {
-        let mut command = Command::new(workspace::target_dir().join("release/bf-emu"));
-        command.arg("run").arg("--state").arg(state.path());
-        command.args(["--nodes", "2", "--mode", run.mode, "--as", function, "--"]);
-        command.arg(program);
-        command
+        device.command_with(&["--mode", run.mode], function, program)
     };
     if let Some(cpu) = run.cpu(function) {
         command = pinned(&command, cpu);

@@ -9,7 +9,8 @@
 //! instructions are therefore compared with a stock UCX that rings plain doorbells (`MLX5_SHUT_UP_BF`), as the library
 //! does.
 
-use super::pool::State;
+use super::pool::example;
+use super::{built, cluster};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 /// One run takes ten seconds; a loaded machine takes longer.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -269,7 +271,7 @@ impl Runs {
     /// Builds the programs and counts in the given modes.
     pub(crate) fn count(env: &Env, modes: &[&'static str]) -> Result<Self> {
         build()?;
-        let state = State::new();
+        let device = cluster(1)?;
         let each = |count: &dyn Fn(&'static str) -> Result<Counted>| {
             modes
                 .iter()
@@ -277,10 +279,10 @@ impl Runs {
                 .collect::<Result<_>>()
         };
         Ok(Self {
-            stock: through_ucx(env, &state, Kind::Stock)?,
-            plain: through_ucx(env, &state, Kind::Plain)?,
-            library: each(&|mode| through_ucx(env, &state, Kind::Library(mode)))?,
-            pool: each(&|mode| by_the_pool(env, &state, mode))?,
+            stock: through_ucx(env, &device, Kind::Stock)?,
+            plain: through_ucx(env, &device, Kind::Plain)?,
+            library: each(&|mode| through_ucx(env, &device, Kind::Library(mode)))?,
+            pool: each(&|mode| by_the_pool(env, &device, mode))?,
         })
     }
 
@@ -576,7 +578,7 @@ impl Kind {
     }
 }
 
-fn through_ucx(env: &Env, state: &State, kind: Kind) -> Result<Counted> {
+fn through_ucx(env: &Env, device: &Cluster, kind: Kind) -> Result<Counted> {
     let finish = |mut command: Command, rounds: usize| {
         process::without_ucx_settings(&mut command);
         command.arg(env.ucx_lib_dir.join("libucp.so.0"));
@@ -596,47 +598,45 @@ fn through_ucx(env: &Env, state: &State, kind: Kind) -> Result<Counted> {
         }
         command
     };
-    let stepped = finish(stepped(state, "hot_path"), kind.rounds());
-    let mut counted = counted(stepped, state)?;
-    counted.posted = posted(state, |place, rounds| {
-        finish(at_full_speed(place, "hot_path"), rounds)
+    let stepped = finish(stepped(device, "hot_path"), kind.rounds());
+    let mut counted = counted(stepped, device)?;
+    counted.posted = posted(device, |device, rounds| {
+        finish(example(device, "hot_path"), rounds)
     })?;
     Ok(counted)
 }
 
-fn by_the_pool(env: &Env, state: &State, mode: &'static str) -> Result<Counted> {
+fn by_the_pool(env: &Env, device: &Cluster, mode: &'static str) -> Result<Counted> {
     let finish = |mut command: Command, rounds: usize| {
         let numbers = [BYTES, rounds, BATCH].map(|number| number.to_string());
         command.args(["mlx5_0", mode]).args(numbers);
         command.envs(env.for_verbs());
         command
     };
-    let stepped = finish(stepped(state, "pool_hot_path"), rounds(mode));
-    let mut counted = counted(stepped, state)?;
-    counted.posted = posted(state, |place, rounds| {
-        finish(at_full_speed(place, "pool_hot_path"), rounds)
+    let stepped = finish(stepped(device, "pool_hot_path"), rounds(mode));
+    let mut counted = counted(stepped, device)?;
+    counted.posted = posted(device, |device, rounds| {
+        finish(example(device, "pool_hot_path"), rounds)
     })?;
     Ok(counted)
 }
 
 /// The emulator's counts per round, from two runs at full speed, each on a device of its own.
-fn posted(state: &State, run: impl Fn(&Path, usize) -> Command) -> Result<Posted> {
+fn posted(device: &Cluster, run: impl Fn(&Cluster, usize) -> Command) -> Result<Posted> {
     let mut sums = [Posted::default(); 2];
     for (sum, rounds) in sums.iter_mut().zip(FULL_SPEED_ROUNDS) {
-        let place = state.path().join(format!("full-speed-{rounds}"));
-        process::stdout(
-            emulator(&place, "run").args(["--nodes", "1", "--as", "node0.host", "--", "true"]),
-            LIMIT,
-        )?;
-        process::stdout(emulator(&place, "trace").arg("--on"), LIMIT)?;
-        process::stdout(&mut run(&place, rounds), LIMIT)?;
-        let stats = process::stdout(emulator(&place, "stats").arg("--json"), LIMIT)?;
-        let trace = process::stdout(emulator(&place, "trace").arg("--json"), LIMIT)?;
+        let device = device.named(&format!("full-speed-{rounds}"));
+        device.create()?;
+        device.ask("trace", &["--on"])?;
+        process::stdout(&mut run(&device, rounds), LIMIT)?;
+        let stats = device.ask("stats", &["--json"])?;
+        let trace = device.ask("trace", &["--json"])?;
         *sum = Posted {
             traps: traps(&stats)?,
             bytes: request_bytes(&trace)?,
         };
-        fs::remove_dir_all(&place).with_context(|| format!("removing {}", place.display()))?;
+        let state = device.state();
+        fs::remove_dir_all(state).with_context(|| format!("removing {}", state.display()))?;
     }
     #[expect(clippy::cast_precision_loss, reason = "a small number")]
     let more = (FULL_SPEED_ROUNDS[1] - FULL_SPEED_ROUNDS[0]) as f64;
@@ -672,39 +672,23 @@ fn request_bytes(trace: &str) -> Result<f64> {
     Ok(bytes as f64)
 }
 
-fn emulator(place: &Path, subcommand: &str) -> Command {
-    let mut command = Command::new(built("bf-emu"));
-    command.arg(subcommand).arg("--state").arg(place);
-    command
-}
-
-/// A program on a host and its DPU. It needs no cost profile because only counts are used.
-fn at_full_speed(place: &Path, example: &str) -> Command {
-    let mut command = emulator(place, "run");
-    command.args(["--nodes", "1", "--as", "node0.host,node0.dpu", "--"]);
-    command.arg(built("examples").join(example));
-    command
-}
-
-fn counted(mut command: Command, state: &State) -> Result<Counted> {
+fn counted(mut command: Command, device: &Cluster) -> Result<Counted> {
     process::stdout(&mut command, LIMIT)?;
-    let report = report(state);
+    let report = report(device);
     let text = fs::read_to_string(&report)
         .with_context(|| format!("step-count wrote no {}", report.display()))?;
     fs::remove_file(&report).with_context(|| format!("removing {}", report.display()))?;
     Counted::parse(&text)
 }
 
-fn report(state: &State) -> PathBuf {
-    state.path().join("steps.json")
+fn report(device: &Cluster) -> PathBuf {
+    device.path().join("steps.json")
 }
 
 /// A program under `step-count` on a host and its DPU.
-fn stepped(state: &State, example: &str) -> Command {
-    let mut command = emulator(state.path(), "run");
-    command.args(["--nodes", "1", "--as", "node0.host,node0.dpu", "--"]);
-    command.arg(built("step-count"));
-    command.arg("--output").arg(report(state));
+fn stepped(device: &Cluster, example: &str) -> Command {
+    let mut command = device.command("node0.host,node0.dpu", built("step-count"));
+    command.arg("--output").arg(report(device));
     for owner in OWNERS {
         command.args(["--owner", owner]);
     }
@@ -713,8 +697,4 @@ fn stepped(state: &State, example: &str) -> Command {
     }
     command.arg("--").arg(built("examples").join(example));
     command
-}
-
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
 }

@@ -4,8 +4,8 @@
 //! A program runs alternately with and without the library preloaded. The difference of the medians is the library's
 //! cost.
 
-use super::pool::State;
 use super::{build_library, build_package, build_preload};
+use super::{cluster, pool::example};
 use crate::process::{self, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -81,10 +81,10 @@ fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
     command.current_dir(workspace::root());
     command.args(["build", "--release", "--quiet", "-p", "xgvmi-pool"]);
     process::stdout(command.args(["--example", "device_bench"]), BUILD_LIMIT)?;
-    let state = State::new();
+    let device = cluster(1)?.with(["--profile", "none"]);
     let mut best = (f64::INFINITY, f64::INFINITY);
     for _ in 0..PROOFS {
-        let mut command = state.run_with("none", "device_bench");
+        let mut command = example(&device, "device_bench");
         command.args(["proof", "mlx5_0"]).envs(env.for_verbs());
         let output = process::stdout(&mut command, PROOF_LIMIT)?;
         let time = |name: &str| -> Result<f64> {

@@ -10,10 +10,9 @@
 //! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
 //! a few percent of all instructions.
 
-use super::pool::State;
+use super::{built, cluster};
 use crate::process::{self, Running};
 use crate::setup::{self, Env};
-use crate::suites::pair::free_port;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -22,6 +21,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
+use testbed::port::free as free_port;
 
 /// Bytes to each rank.
 const SIZES: [u32; 2] = [4 << 10, 64 << 10];
@@ -322,29 +323,32 @@ pub(super) fn build() -> Result<()> {
 impl Job {
     /// Instructions of a process in all calls, after calls that used each key of the pools.
     pub(super) fn count(&self, env: &Env, process: Process) -> Result<Sums> {
-        let state = State::new();
-        let place = state.path();
-        fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+        let device = cluster(NODES)?;
+        let place = device.path();
         let steps = place.join("steps.json");
         let (mut services, mut ports) = (Vec::new(), Vec::new());
         for service in 0..NODES * self.services {
             let port = free_port()?;
-            services.push(self.service(env, place, service / self.services, port)?);
+            services.push(self.service(env, &device, service / self.services, port)?);
             ports.push(port);
         }
         let meet = format!("127.0.0.1:{}", free_port()?);
         let mut ranks = Vec::new();
         for rank in 0..self.ranks {
             let node = rank * NODES / self.ranks;
-            let mut command = self.on(env, place, &format!("node{node}.host"));
+            let rank_cost = self.program("examples/rank_cost");
+            let function = format!("node{node}.host");
+            let mut command = if process == Process::Rank && rank == 0 {
+                let mut command = self.on(env, &device, &function, &built("step-count"));
+                command.args(counter(&steps)).arg("--").arg(rank_cost);
+                command
+            } else {
+                self.on(env, &device, &function, &rank_cost)
+            };
             if process == Process::Rank {
                 // The release of a buffer that UCX still knows would happen between the counted parts.
                 command.env("UCX_RCACHE_ENABLE", "n");
-                if rank == 0 {
-                    command.args(counter(&steps)).arg("--");
-                }
             }
-            command.arg(self.program("examples/rank_cost"));
             command.args([rank, self.ranks].map(|number| number.to_string()));
             command.args([&meet, &format!("n{node}")]);
             // The ranks of a node take its service processes in turn.
@@ -375,10 +379,8 @@ impl Job {
         }
     }
 
-    fn on(&self, env: &Env, place: &Path, function: &str) -> Command {
-        let mut command = Command::new(built("bf-emu"));
-        command.arg("run").arg("--state").arg(place.join("device"));
-        command.args(["--nodes", &NODES.to_string(), "--as", function, "--"]);
+    fn on(&self, env: &Env, device: &Cluster, function: &str, program: &Path) -> Command {
+        let mut command = device.command(function, program);
         command.envs(env.for_ucx());
         command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
         if self.scheme.program == "xgvmi" {
@@ -390,15 +392,12 @@ impl Job {
         command
     }
 
-    fn service(&self, env: &Env, place: &Path, node: u32, port: u16) -> Result<Running> {
-        let mut command = self.on(env, place, &format!("node{node}.dpu"));
-        command.arg(self.program("xgvmi-sp"));
+    fn service(&self, env: &Env, device: &Cluster, node: u32, port: u16) -> Result<Running> {
+        let program = self.program("xgvmi-sp");
+        let mut command = self.on(env, device, &format!("node{node}.dpu"), &program);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.args(["--silence-limit-s", "300"]);
-        let service = Running::spawn(&mut command)?;
-        let up = process::wait_until(UP, || service.said().contains(" listens on "));
-        ensure!(up, "a service does not come up: {}", service.said());
-        Ok(service)
+        Running::saying(&mut command, UP, " listens on ")
     }
 }
 
@@ -418,7 +417,7 @@ fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) ->
     wait("warm", UP)?;
     let mut command = Command::new(built("step-count"));
     command
-        .args(counter(steps).skip(1))
+        .args(counter(steps))
         .args(["--attach", &pid.to_string()]);
     let count = Running::spawn(&mut command)?;
     let attached = process::wait_until(UP, || count.said().contains("attached"));
@@ -431,14 +430,9 @@ fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) ->
     tell("end")
 }
 
-/// The words of a command line of `step-count` before the program or the process.
+/// Options of `step-count` before the program or the process.
 fn counter(steps: &Path) -> impl Iterator<Item = std::ffi::OsString> {
-    let words = [
-        built("step-count").into(),
-        "--blocks".into(),
-        "--output".into(),
-        steps.into(),
-    ];
+    let words = ["--blocks".into(), "--output".into(), steps.into()];
     let owners = OWNERS.iter().flat_map(|owner| ["--owner", *owner]);
     let through = THROUGH.iter().flat_map(|through| ["--through", *through]);
     words
@@ -460,8 +454,4 @@ pub(super) fn sums(text: &str) -> Result<Sums> {
         }
     }
     Ok(sums)
-}
-
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
 }

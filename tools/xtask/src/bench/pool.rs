@@ -5,6 +5,7 @@
 
 pub(crate) mod instructions;
 
+use super::{built, cluster};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,6 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 /// All criterion benches take half a minute, after a build of two minutes on two cores without a cache.
 const CRITERION_LIMIT: Duration = Duration::from_secs(600);
@@ -150,14 +152,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     build()?;
     let samples = place.join("criterion");
     measure_criterion(&env, &samples)?;
-    let state = State::new();
+    let device = cluster(1)?.with(["--profile", PROFILE]);
     let measured = Measured {
         samples,
-        pool: numbers(&measure_pool(&env, &state)?)?,
-        stock: numbers(&measure_stock(&env, &state, None)?)?,
+        pool: numbers(&measure_pool(&env, &device)?)?,
+        stock: numbers(&measure_stock(&env, &device, None)?)?,
         library: MODES
             .iter()
-            .map(|&mode| Ok((mode, numbers(&measure_stock(&env, &state, Some(mode))?)?)))
+            .map(|&mode| Ok((mode, numbers(&measure_stock(&env, &device, Some(mode))?)?)))
             .collect::<Result<_>>()?,
     };
     let instructions = instructions::measure(&env)?;
@@ -337,23 +339,21 @@ fn measure_criterion(env: &Env, samples: &Path) -> Result<()> {
     process::stdout(&mut command, CRITERION_LIMIT).map(drop)
 }
 
-fn measure_pool(env: &Env, state: &State) -> Result<String> {
-    let mut command = state.run("device_bench");
+fn measure_pool(env: &Env, device: &Cluster) -> Result<String> {
+    let mut command = example(device, "device_bench");
     command.args(["mlx5_0", "mlx5_1"]).envs(env.for_verbs());
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
 /// Stock UCX, alone or with the library in a mode.
-fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String> {
-    let mut command = state.run("stock_pool");
+fn measure_stock(env: &Env, device: &Cluster, mode: Option<&str>) -> Result<String> {
+    let mut command = example(device, "stock_pool");
     process::without_ucx_settings(&mut command);
     command.arg(env.ucx_lib_dir.join("libucp.so.0"));
     command.args(["mlx5_0", "mlx5_1", "--"]);
-    command.arg(emulator()).args(["stats", "--json", "--state"]);
-    command.arg(&state.path).envs(env.for_ucx());
+    command.args(device.stats_words()).envs(env.for_ucx());
     if let Some(mode) = mode {
-        let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
-        command.env("LD_PRELOAD", library);
+        command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
         command.env("UCX_XGVMI_INVALIDATE", mode);
         // Twice the number of simultaneous buffers, before the first export.
         command.env("UCX_XGVMI_POOL_INIT", "128");
@@ -361,55 +361,9 @@ fn measure_stock(env: &Env, state: &State, mode: Option<&str>) -> Result<String>
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
-fn emulator() -> PathBuf {
-    workspace::target_dir().join("release/bf-emu")
-}
-
-/// An emulated device for this run. Dropping it removes its files.
-pub(super) struct State {
-    path: PathBuf,
-}
-
-impl State {
-    pub(super) fn new() -> Self {
-        /// The directory's name contains the process id, so that leftovers of a killed bench are recognizable.
-        const PREFIX: &str = "xgvmi-bench";
-        let place = Path::new(process::STATE_PARENT);
-        process::sweep(place, PREFIX);
-        Self {
-            path: place.join(format!("{PREFIX}-{}", std::process::id())),
-        }
-    }
-
-    /// The directory.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
-    fn run(&self, example: &str) -> Command {
-        self.run_with(PROFILE, example)
-    }
-
-    /// The same with another profile.
-    pub(super) fn run_with(&self, profile: &str, example: &str) -> Command {
-        let mut command = Command::new(emulator());
-        command.arg("run").arg("--state").arg(&self.path);
-        command.args(["--profile", profile, "--nodes", "1"]);
-        command.args(["--as", "node0.host,node0.dpu", "--"]);
-        command.arg(
-            workspace::target_dir()
-                .join("release/examples")
-                .join(example),
-        );
-        command
-    }
-}
-
-impl Drop for State {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
-    }
+/// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
+pub(super) fn example(device: &Cluster, name: &str) -> Command {
+    device.command("node0.host,node0.dpu", built("examples").join(name))
 }
 
 #[cfg(test)]

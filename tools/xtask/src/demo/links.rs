@@ -3,13 +3,14 @@
 //! All runs are in one orchestrator, which alternates between them in short batches. Other work of the machine then
 //! affects both links alike. `doc_numbers` compares the rows.
 
-use super::{LIMIT, Options, PROFILE, QUESTION, Scheme, States, orchestrator, prepare};
+use super::{LIMIT, Options, PROFILE, Scheme, orchestrator, prepare};
 use crate::link::Link;
 use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
+use testbed::cluster::Cluster;
 
 /// Measures and writes `file`. The orchestrator prints the rows.
 pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -20,24 +21,20 @@ pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let _ = fs::remove_file(file);
     let demo = Options::parse(Vec::new())?.context("no request for help")?;
     let (env, libraries, built) = prepare(&demo)?;
-    let states = States::make(&built.emulator)?;
+    let device = Cluster::new(&built.emulator, 2)?;
     let mut runs = Vec::new();
     // A key per buffer costs the same commands on both links, so scheme ksm is left out.
     for scheme in [Scheme::Stock, Scheme::Xgvmi] {
         for link in [Link::Infiniband, Link::Ethernet] {
             let name = format!("{}-{}", scheme.name(), link.name());
             // The first program of a state decides its links; the others join it.
-            let mut first = Command::new(&built.emulator);
-            first.args(["run", "--profile", PROFILE, "--nodes", "2"]);
-            first.arg("--state").arg(states.parent.join(&name));
-            first.args(["--link", link.name()]);
-            first.args(["--as", "node0.host", "--", "true"]);
-            process::stdout(&mut first, QUESTION)?;
+            let first = device.named(&name).with(["--profile", PROFILE]);
+            first.with(["--link", link.name()]).create()?;
             runs.push((name, scheme));
         }
     }
     let output = file.with_extension("demo");
-    let mut command = orchestrator(&runs, &[], (&env, &libraries), &built, &states);
+    let mut command = orchestrator(&runs, &device, (&env, &libraries), &built);
     command.args(["--link", "infiniband,ethernet"]);
     command.arg("--output").arg(&output);
     let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;

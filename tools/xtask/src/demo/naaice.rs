@@ -1,7 +1,7 @@
 //! `cargo xtask demo naaice`: a remote call on fresh buffers, by the way in which the accelerator reaches them. This
 //! file builds; `naaice_demo`, an example of xgvmi-naa, runs.
 
-use super::orchestrated::{self, Nodes, PROFILE, build};
+use super::orchestrated::{self, PROFILE, build, commands, nodes};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -59,11 +59,11 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
     let programs = Programs::compile(&env, &release)?;
-    let nodes = Nodes::new(&release, "naaice")?;
+    let nodes = nodes(&release)?;
     let mut command = Command::new(release.join("examples/naaice_demo"));
     command
         .arg("orchestrate")
-        .args(nodes.commands()?)
+        .args(commands(&nodes)?)
         .arg(release.join("xgvmi-naa"))
         .args([&programs.kernels, &programs.server, &programs.by_hand])
         .arg(&output)

@@ -1,11 +1,12 @@
 //! What the demos of storage and of accelerators share: the build, two emulated nodes, and the program that orchestrates.
 
-use super::States;
 use crate::{process, workspace};
 use anyhow::{Result, bail};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 /// The emulator's cost profile: the slides' times of the commands.
 pub(super) const PROFILE: &str = "bluefield3";
@@ -28,41 +29,22 @@ pub(super) fn build(packages: &[&str]) -> Result<PathBuf> {
     Ok(workspace::target_dir().join("release"))
 }
 
-/// Two emulated nodes. Dropping them removes their state.
-pub(super) struct Nodes {
-    pub(super) states: States,
-    emulator: PathBuf,
-    state: PathBuf,
+/// Two emulated nodes.
+pub(super) fn nodes(release: &Path) -> Result<Cluster> {
+    Ok(Cluster::new(release.join("bf-emu"), 2)?.with(["--profile", PROFILE]))
 }
 
-impl Nodes {
-    pub(super) fn new(release: &Path, name: &str) -> Result<Self> {
-        let emulator = release.join("bf-emu");
-        let states = States::make(&emulator)?;
-        Ok(Self {
-            state: states.parent.join(name),
-            states,
-            emulator,
-        })
-    }
-
-    /// Arguments of the orchestrating program, as JSON: the command that starts a program in `{function}`, and the one
-    /// that prints the device's counters.
-    pub(super) fn commands(&self) -> Result<[String; 2]> {
-        let (emulator, state) = (
-            self.emulator.display().to_string(),
-            self.state.display().to_string(),
-        );
-        let (emulator, state) = (emulator.as_str(), state.as_str());
-        let run = [emulator, "run", "--nodes", "2", "--profile", PROFILE];
-        let function = ["--state", state, "--as", "{function}", "--"];
-        let launch = [&run[..], &function].concat();
-        let counters = [emulator, "stats", "--json", "--state", state];
-        Ok([
-            serde_json::to_string(&launch)?,
-            serde_json::to_string(&counters)?,
-        ])
-    }
+/// Arguments of the orchestrating program, as JSON: the command that starts a program in `{function}`, and the one that
+/// prints the device's counters.
+pub(super) fn commands(device: &Cluster) -> Result<[String; 2]> {
+    let text = |words: Vec<OsString>| -> Result<String> {
+        let words = words.iter().map(|word| word.to_string_lossy());
+        Ok(serde_json::to_string(&words.collect::<Vec<_>>())?)
+    };
+    Ok([
+        text(device.launch_words("{function}"))?,
+        text(device.stats_words())?,
+    ])
 }
 
 /// Runs the orchestrating program, which prints its own errors and writes `report`.

@@ -1,7 +1,7 @@
 //! `cargo xtask demo storage`: a volume on three targets, through a DPU. This file builds; `storage_demo`, an example of
 //! xgvmi-blk, runs.
 
-use super::orchestrated::{self, Nodes, PROFILE, build};
+use super::orchestrated::{self, PROFILE, build, commands, nodes};
 use crate::{process, setup, workspace};
 use anyhow::{Result, bail};
 use std::process::{Command, ExitCode};
@@ -58,8 +58,8 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let output = workspace::target_dir().join("demo-storage");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
-    let nodes = Nodes::new(&release, "storage")?;
-    let (disk, memory) = (output.join("targets"), nodes.states.parent.join("targets"));
+    let nodes = nodes(&release)?;
+    let (disk, memory) = (output.join("targets"), nodes.path().join("targets"));
     for directory in [&disk, &memory] {
         std::fs::create_dir_all(directory)?;
     }
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     process::without_ucx_settings(&mut command);
     command
         .arg("orchestrate")
-        .args(nodes.commands()?)
+        .args(commands(&nodes)?)
         .arg(release.join("xgvmi-blk"))
         .arg(env.ucx_lib_dir.join("libucp.so.0"))
         .args([&disk, &memory, &output])

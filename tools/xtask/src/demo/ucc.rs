@@ -245,7 +245,7 @@ fn one_way(
         executed_by(component, " Alltoallv: ", &said)?;
     }
     let emulator = site.world.bin.join("bf-emu").display().to_string();
-    let state = testbed.state.display().to_string();
+    let state = testbed.state().display().to_string();
     let iterations = options.iterations.to_string();
     let mut records = Vec::new();
     for program in PROGRAMS {
@@ -341,7 +341,7 @@ impl Runner<'_> {
         }
         let prefix = world.dir.join("allreduce-counters").display().to_string();
         let emulator = world.bin.join("bf-emu").display().to_string();
-        let state = self.testbed.state.display().to_string();
+        let state = self.testbed.state().display().to_string();
         let iterations = options.iterations.to_string();
         let (least, most) = options.sizes.split_once(':').context("sizes")?;
         let mut records = Vec::new();

@@ -8,6 +8,8 @@ use crate::{process, workspace};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use testbed::cluster::Cluster;
+use testbed::port;
 
 /// Address of the accelerator's function on the emulated device.
 const ACCELERATOR: &str = "127.66.2.1";
@@ -32,29 +34,20 @@ pub(super) fn try_out(layout: &Layout, env: &Env) -> Result<Option<String>> {
     let prefix = format!("-DCMAKE_PREFIX_PATH={}", layout.at("").display());
     process::stdout(configure.arg(prefix), LIMIT)?;
     process::stdout(command().arg("--build").arg(&build), LIMIT)?;
-    let state = build.join("state");
-    let said = call(layout, env, &build, &state);
-    let mut reset = Command::new(layout.at("bin/bf-emu"));
-    let reset = process::stdout(reset.args(["reset", "--state"]).arg(&state), LIMIT);
+    let device = Cluster::at(layout.at("bin/bf-emu"), build.join("state"), 2);
+    let said = call(&device, env, &build);
+    let reset = device.ask("reset", &[]);
     let said = said?;
     reset?;
     Ok(Some(said))
 }
 
 /// Both clients call the server.
-fn call(layout: &Layout, env: &Env, build: &Path, state: &Path) -> Result<String> {
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0))?
-        .local_addr()?
-        .port()
-        .to_string();
+fn call(device: &Cluster, env: &Env, build: &Path) -> Result<String> {
+    let port = port::free()?.to_string();
     let program = |function: &str, name: &str| {
-        let mut command = Command::new(layout.at("bin/bf-emu"));
+        let mut command = device.command(function, build.join(name));
         command
-            .args(["run", "--nodes", "2", "--as", function, "--state"])
-            .arg(state);
-        command
-            .arg("--")
-            .arg(build.join(name))
             // cargo names its own directories there, whose libraries are not the installed ones.
             .env_remove("LD_LIBRARY_PATH")
             .envs(env.for_verbs());

@@ -1,16 +1,17 @@
 //! Debian 13's own UCX 1.18.1, which is built with assertions, in a tree of its own: the preload cells, and the offload
 //! check in each scheme. Without the library a service process there aborts in every job (D13); with it every job runs.
 
-use super::{Built, Options, PRELOAD_CELLS, Row, State, cells, read, report};
+use super::{Built, Options, PRELOAD_CELLS, Row, cells, device, read, report};
 use crate::link::Link;
 use crate::place::Place;
 use crate::process::{self, Running};
 use crate::setup::Env;
 use crate::setup::tree::{self, UccTree};
-use crate::suites::pair::free_port;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use testbed::cluster::Cluster;
+use testbed::port::free as free_port;
 
 /// Its name in the report. The cells read the version from its beginning.
 pub(super) const NAME: &str = "1.18.1-debian13";
@@ -36,15 +37,15 @@ pub(super) fn run(options: &Options, env: &Env, built: &Built) -> Result<Result<
 }
 
 fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Result<Vec<Row>> {
-    let state = State::make(&built.emulator)?;
-    let through = built.through(&state.link);
+    let link = Link::default();
+    let (device, output) = device(built, link)?;
+    let through = built.through(&output);
     let libraries = PathBuf::from(UccTree::libraries());
     let only = match options.only.is_empty() {
         true => vec![PRELOAD_CELLS.to_owned(), " absent D".to_owned()],
         false => options.only.clone(),
     };
-    let link = Link::default();
-    let outer = cells((link, &only), env, &through, &state, &[(NAME, libraries)]);
+    let outer = cells(&only, env, &through, &device, &[(NAME, libraries)]);
     let mut command = place.inside(
         &variables(&through.emulator),
         &through.cells.display().to_string(),
@@ -74,7 +75,7 @@ fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Resul
         if !options.only.is_empty() && !options.only.iter().any(|words| name.contains(words)) {
             continue;
         }
-        let result = offload_check(place, &state.dir.join(scheme), built, scheme);
+        let result = offload_check(place, &device.named(scheme), built, scheme);
         let failure = result.err().map(|error| format!("{error:#}"));
         let verdict = failure
             .as_ref()
@@ -100,13 +101,12 @@ fn variables(emulator: &Path) -> Vec<(String, String)> {
 
 /// A job of two ranks on two nodes with a service process each. Without the library it must fail by UCX's assertion in a
 /// service process. With it, it must verify every byte.
-fn offload_check(place: &Place, state: &Path, built: &Built, scheme: &str) -> Result<()> {
-    std::fs::create_dir_all(state.parent().context("a state without a parent")?)?;
+fn offload_check(place: &Place, device: &Cluster, built: &Built, scheme: &str) -> Result<()> {
     let release = built
         .emulator
         .parent()
         .context("an emulator without a directory")?;
-    let start = |function: &str, program: &str, arguments: &[String]| -> Result<Running> {
+    let command = |function: &str, program: &str, arguments: &[String]| {
         let mut variables = variables(&built.emulator);
         for (name, value) in [("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")] {
             variables.push((name.to_owned(), value.to_owned()));
@@ -115,11 +115,10 @@ fn offload_check(place: &Place, state: &Path, built: &Built, scheme: &str) -> Re
             let library = built.library.display().to_string();
             variables.push(("LD_PRELOAD".to_owned(), library));
         }
+        let run = device.command(function, release.join(program));
         let mut command = place.inside(&variables, &built.emulator.display().to_string());
-        command.arg("run").arg("--state").arg(state);
-        command.args(["--nodes", "2", "--as", function, "--"]);
-        command.arg(release.join(program)).args(arguments);
-        Running::spawn(&mut command)
+        command.args(run.get_args()).args(arguments);
+        command
     };
     let words =
         |words: &[&str]| -> Vec<String> { words.iter().map(|word| (*word).to_owned()).collect() };
@@ -127,14 +126,9 @@ fn offload_check(place: &Place, state: &Path, built: &Built, scheme: &str) -> Re
     let mut services = Vec::new();
     for (node, port) in ports.iter().enumerate() {
         let listen = format!("127.0.0.1:{port}");
-        let service = start(
-            &format!("node{node}.dpu"),
-            "xgvmi-sp",
-            &words(&["--listen", &listen, "--scheme", scheme]),
-        )?;
-        let up = process::wait_until(UP, || service.said().contains(" listens on "));
-        ensure!(up, "a service does not come up: {}", service.said());
-        services.push(service);
+        let options = words(&["--listen", &listen, "--scheme", scheme]);
+        let mut service = command(&format!("node{node}.dpu"), "xgvmi-sp", &options);
+        services.push(Running::saying(&mut service, UP, " listens on ")?);
     }
     let meet = format!("127.0.0.1:{}", free_port()?);
     let mut ranks = Vec::new();
@@ -153,11 +147,9 @@ fn offload_check(place: &Place, state: &Path, built: &Built, scheme: &str) -> Re
             "--sp",
             &format!("127.0.0.1:{port}"),
         ]);
-        ranks.push(start(
-            &format!("node{rank}.host"),
-            "xgvmi-offload-check",
-            &arguments,
-        )?);
+        let function = format!("node{rank}.host");
+        let mut rank = command(&function, "xgvmi-offload-check", &arguments);
+        ranks.push(Running::spawn(&mut rank)?);
     }
     let mut said = String::new();
     let mut good = true;

@@ -1,11 +1,13 @@
 //! `fi_pingpong` of stock libfabric over its verbs provider, each byte compared. libfabric finds the device through the
 //! connection manager: it binds identifiers to the addresses of the network interfaces, and to the loopback address.
 
-use super::pair::{CLIENT, SERVER, Testbed, free_port, run as run_pair};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::{Case, World};
 use crate::setup;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
+use testbed::pair::run as run_pair;
+use testbed::port::free as free_port;
 
 /// One pair of programs. A pair that cannot connect waits without end.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -43,7 +45,7 @@ fn pair(world: &World, libfabric: &setup::Libfabric, options: &str) -> Result<()
     testbed
         .ensure_nothing_refused()
         .with_context(|| format!("{}\n{}", outputs.0, outputs.1))?;
-    let moved = testbed.counted("wqes", |name| name == "send")?;
+    let moved = testbed.stats()?.counted("wqes", |name| name == "send")?;
     ensure!(moved > 0, "the device moved no message");
     Ok(())
 }

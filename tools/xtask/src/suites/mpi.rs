@@ -86,7 +86,7 @@ fn job(world: &World, program: &Path, transport: &Transport) -> Result<(String, 
             done.verdict(),
             done.output.trim_end()
         );
-        let moved = testbed.counted("wqes", |name| name == "send")?;
+        let moved = testbed.stats()?.counted("wqes", |name| name == "send")?;
         ensure!(moved > 0, "the device sent nothing");
         testbed.ensure_nothing_refused()
     };

@@ -85,7 +85,9 @@ fn one(world: &World, mpi: &Mpi, program: &str, options: &str) -> Result<()> {
         "{right} of {SIZES} sizes are right: {}",
         shown()
     );
-    let moved = testbed.counted("wqes", |name| name == "send" || name == "rdma_read")?;
+    let moved = testbed
+        .stats()?
+        .counted("wqes", |name| name == "send" || name == "rdma_read")?;
     ensure!(moved > 0, "the device executed nothing: {}", shown());
     Ok(())
 }

@@ -1,15 +1,17 @@
 //! Stock programs on librdmacm: those of rdma-core (Debian's rdmacm-utils), and perftest with the connection manager.
 //! `tests/suites/rdmacm.txt` lists the pairs.
 
-use super::pair::{CLIENT, Ended, SERVER, Testbed, started};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
-use crate::{process, setup, workspace};
+use crate::process::{self, Running};
+use crate::{setup, workspace};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testbed::pair::Ended;
 
 /// One pair of programs. A pair that cannot work waits without end.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -79,13 +81,13 @@ fn one(world: &World, tools: &Path, end: &str, [server_line, client]: [&str; 2])
     let mut servers = Vec::new();
     for (index, function) in functions.iter().enumerate() {
         let mut server = command(function, server_line)?;
-        let is_up = || {
+        let is_up = |_: &Running| {
             let objects = testbed.objects().unwrap_or_default();
             let joined = objects.matches(" multicast ").count();
             let listens = objects.contains("stage Listen");
             end == "fails" || listens || joined >= groups_of(server_line) * (index + 1)
         };
-        let running = started(&mut server, LIMIT, is_up)?;
+        let running = Running::up(&mut server, LIMIT, is_up)?;
         servers.push((server, running));
     }
     let mut client = command(CLIENT, client)?;

@@ -1,6 +1,6 @@
 //! `tests/programs/ucp_pair.c` on each stock UCX over each transport: all UCP transfer types, with every byte compared.
 
-use super::pair::{self, CLIENT, SERVER, Testbed};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::stock::Stock;
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, Outcome, World, in_order};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::{pair, port};
 
 /// One pair of programs takes a second or two on two idle cores; an internal wait ends after 40 s.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -148,7 +149,7 @@ impl<'a> Row<'a> {
     /// Sections that both sides finished, and whether the run succeeded.
     fn pair(&self, program: &Path, stock: &Stock) -> Result<(Vec<&'static str>, Result<()>)> {
         let testbed = Testbed::new(self.world)?;
-        let port = pair::free_port()?;
+        let port = port::free()?;
         let command = |function: &str, side: &[&str]| {
             let mut command = testbed.command(function, program);
             command
@@ -188,11 +189,11 @@ impl<'a> Row<'a> {
             let slept = sleeps != "0";
             ensure!(slept == (self.mode == Mode::Asleep), "slept {sleeps} times");
         }
-        let moved = testbed.counted("wqes", |name| name != "flushed")?;
+        let moved = testbed.stats()?.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
         let wants_atomics = self.sections.iter().any(|(name, _)| *name == "amo64");
         if wants_atomics && self.transport.has_atomics {
-            let atomics = testbed.counted("wqes", |name| name == "atomic")?;
+            let atomics = testbed.stats()?.counted("wqes", |name| name == "atomic")?;
             ensure!(atomics > 0, "the device executed no atomics");
         }
         testbed.ensure_nothing_refused()

@@ -1,6 +1,6 @@
 //! UCX's own tools on stock UCX of their version: `ucx_perftest` over each transport, and with two daemons on the DPUs.
 
-use super::pair::{self, CLIENT, SERVER, Testbed};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::stock::{self, Stock};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
+use testbed::{pair, port};
 
 /// A batch takes several seconds on two idle cores; with daemons four processes poll.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -122,7 +123,7 @@ fn batch_run(
     let file = world.dir.join("ucx.batch");
     fs::write(&file, lines.concat()).with_context(|| format!("cannot write {}", file.display()))?;
     let testbed = Testbed::new(world)?;
-    let port = pair::free_port()?;
+    let port = port::free()?;
     let command = |function: &str| {
         let mut command = testbed.command(function, tools.join("ucx_perftest"));
         command
@@ -137,7 +138,7 @@ fn batch_run(
     let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
     let judged = || {
         ended.result(&server, &client)?;
-        let moved = testbed.counted("wqes", |name| name != "flushed")?;
+        let moved = testbed.stats()?.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
         Ok(())
     };
@@ -148,7 +149,7 @@ fn batch_run(
 /// Two hosts whose DPUs transfer the messages: UCX's own use of cross-function keys.
 fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let ports = [pair::free_port()?, pair::free_port()?, pair::free_port()?];
+    let ports = [port::free()?, port::free()?, port::free()?];
     let [port, local, remote] = ports.map(|port| port.to_string());
     let command = |function: &str, program: &str, port: &str| {
         let mut command = testbed.command(function, tools.join(program));
@@ -175,12 +176,16 @@ fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()>
         .arg(format!("127.0.0.1:{remote}"));
     let (_, output) = pair::run(&mut server, &mut client, ports[0], LIMIT)?;
     ensure!(has_numbers(&output, "Final:"), "no result:\n{output}");
-    let aliases = testbed.counted("commands", |name| name == "create_alias")?;
+    let aliases = testbed
+        .stats()?
+        .counted("commands", |name| name == "create_alias")?;
     ensure!(
         aliases >= 2,
         "the DPUs made {aliases} aliases, not 2 or more"
     );
-    let moved = testbed.counted("wqes", |name| name == "rdma_read" || name == "rdma_write")?;
+    let moved = testbed
+        .stats()?
+        .counted("wqes", |name| name == "rdma_read" || name == "rdma_write")?;
     ensure!(moved > 0, "no data went through the aliases");
     testbed.ensure_nothing_refused()
 }

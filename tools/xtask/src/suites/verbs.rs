@@ -1,10 +1,12 @@
 //! Stock programs on libibverbs: the pingpongs of ibverbs-utils, and perftest without rdma_cm.
 
-use super::pair::{CLIENT, SERVER, Testbed, free_port, run};
+use super::pair::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
+use testbed::pair::run;
+use testbed::port::free as free_port;
 
 /// One pair of programs: the longest transfers several gigabytes, and the cores may be busy.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -234,7 +236,7 @@ fn pair(world: &World, program: &str, options: &str, more: &str) -> Result<(Stri
     testbed
         .ensure_nothing_refused()
         .with_context(|| format!("{}\n{}", outputs.0, outputs.1))?;
-    let moved = testbed.counted("wqes", |name| name != "flushed")?;
+    let moved = testbed.stats()?.counted("wqes", |name| name != "flushed")?;
     ensure!(moved > 0, "the device executed nothing");
     Ok(outputs)
 }

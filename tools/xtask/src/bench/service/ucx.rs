@@ -6,11 +6,10 @@
 //! service process during other calls: its counts do not depend on the load. It is attached for these calls only. Where a call has
 //! few blocks, two such samples give the spread.
 
-use super::super::pool::State;
+use super::super::{built, cluster};
 use super::{BLOCK_BYTES, BUILD_LIMIT};
 use crate::process::{self, Running, shown};
 use crate::setup::{self, Env};
-use crate::suites::pair::free_port;
 use crate::workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Value, json};
@@ -19,6 +18,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::cluster::Cluster;
+use testbed::port::free as free_port;
 
 /// Total numbers of ranks. Each rank of a real job is a UCX context, so larger jobs use the stand-in.
 pub(super) const RANKS: [u32; 3] = [4, 16, 64];
@@ -184,9 +185,7 @@ fn measure(
     can_sample: bool,
     method: Method,
 ) -> Result<Measured> {
-    let state = State::new();
-    fs::create_dir_all(state.path())?;
-    let mut job = Job::start(state, env, ranks, services)?;
+    let mut job = Job::start(cluster(NODES)?, env, ranks, services)?;
     let times = times(&mut job, ranks, can_sample).context("timed calls")?;
     let per_call = blocks_of_one(ranks, services);
     let rounds = COUNTED_BLOCKS.div_ceil(per_call);
@@ -255,7 +254,7 @@ fn build() -> Result<()> {
 
 /// A job: its service processes, its ranks, and the files that let the ranks continue.
 struct Job {
-    state: State,
+    device: Cluster,
     services: Vec<Running>,
     ranks: Vec<Running>,
     gate: PathBuf,
@@ -270,7 +269,7 @@ fn counts(
     blocks: u32,
     method: Method,
 ) -> Result<BTreeMap<String, f64>> {
-    let steps = job.state.path().join("steps.json");
+    let steps = job.device.path().join("steps.json");
     let mut command = Command::new(built("step-count"));
     command.arg("--output").arg(&steps);
     if method == Method::Blocks {
@@ -294,7 +293,7 @@ fn counts(
 
 /// Microseconds of processor time per block, by owner; of all service processes.
 fn times(job: &mut Job, ranks: u32, can_sample: bool) -> Result<BTreeMap<String, f64>> {
-    let samples = job.state.path().join("samples");
+    let samples = job.device.path().join("samples");
     let rounds = TIMED_BLOCKS.div_ceil(ranks * ranks);
     let ids: Vec<String> = job
         .services
@@ -369,51 +368,33 @@ fn blocks_of_one(ranks: u32, services: u32) -> u32 {
 
 impl Job {
     /// Starts the services and the ranks, and waits until the ranks are warm.
-    fn start(state: State, env: &Env, ranks: u32, services: u32) -> Result<Self> {
-        let gate = state.path().join("gate");
-        let device = state.path().join("device");
-        let on = |function: &str| {
-            let mut command = Command::new(built("bf-emu"));
-            command.arg("run").arg("--state").arg(&device);
-            command.args(["--nodes", &NODES.to_string(), "--as", function, "--"]);
+    fn start(device: Cluster, env: &Env, ranks: u32, services: u32) -> Result<Self> {
+        let on = |function: &str, program: &str| {
+            let mut command = device.command(function, built(program));
             command.envs(env.for_ucx());
             command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
             command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
             command
         };
-        let mut job = Self {
-            state,
-            services: Vec::new(),
-            ranks: Vec::new(),
-            gate,
-            samples: 0,
-        };
+        let (mut running, mut ranks_of_nodes) = (Vec::new(), Vec::new());
+        let gate = device.path().join("gate");
         let mut addresses = Vec::new();
         for node in 0..NODES {
             let mut of_node = Vec::new();
             for _ in 0..services {
-                let mut command = on(&format!("node{node}.dpu"));
+                let mut command = on(&format!("node{node}.dpu"), "xgvmi-sp");
                 let listen = format!("127.0.0.1:{}", free_port()?);
-                command.arg(built("xgvmi-sp")).args(["--listen", &listen]);
+                command.args(["--listen", &listen]);
                 // A counted service process is slow, also its heartbeats.
                 command.args(["--silence-limit-s", "1200", "--setup-limit-s", "300"]);
-                let service = Running::spawn(&mut command)?;
-                let up = process::wait_until(UP, || service.said().contains(" listens on "));
-                ensure!(
-                    up,
-                    "`{}` does not listen: {}",
-                    shown(&command),
-                    service.said()
-                );
-                job.services.push(service);
+                running.push(Running::saying(&mut command, UP, " listens on ")?);
                 of_node.push(listen);
             }
             addresses.push(of_node.join(","));
         }
         let meet = format!("127.0.0.1:{}", free_port()?);
         for (node, addresses) in addresses.iter().enumerate() {
-            let mut command = on(&format!("node{node}.host"));
-            command.arg(built("examples/light_ranks"));
+            let mut command = on(&format!("node{node}.host"), "examples/light_ranks");
             command.args([
                 &node.to_string(),
                 &ranks.to_string(),
@@ -422,9 +403,16 @@ impl Job {
                 SCHEME,
             ]);
             command.args([BLOCK_BYTES, WARM_UP].map(|number| number.to_string()));
-            command.arg(&job.gate);
-            job.ranks.push(Running::spawn(&mut command)?);
+            command.arg(&gate);
+            ranks_of_nodes.push(Running::spawn(&mut command)?);
         }
+        let mut job = Self {
+            device,
+            services: running,
+            ranks: ranks_of_nodes,
+            gate,
+            samples: 0,
+        };
         job.wait_for("warm", CONNECTED)?;
         Ok(job)
     }
@@ -464,7 +452,7 @@ impl Job {
 
     /// Ends the ranks; the services end when the job is dropped.
     fn end(&mut self) -> Result<()> {
-        fs::write(self.state.path().join("gate.end"), "")?;
+        fs::write(self.device.path().join("gate.end"), "")?;
         for rank in std::mem::take(&mut self.ranks) {
             let done = rank.wait(UP)?;
             ensure!(done.ok(), "ranks: {}\n{}", done.verdict(), done.output);
@@ -534,10 +522,6 @@ fn parse_samples(text: &str) -> Result<BTreeMap<String, f64>> {
         .into_iter()
         .map(|(owner, samples)| (owner, samples / all))
         .collect())
-}
-
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use crate::place::Place;
 use crate::process::{self, Running};
 use crate::setup::tree::UccTree;
 use crate::suites::World;
-use crate::suites::pair::{Testbed, free_port};
-use anyhow::{Context, Result, bail, ensure};
+use crate::suites::pair::Testbed;
+use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::port::free as free_port;
 
 /// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
@@ -126,11 +127,7 @@ impl<'a> Site<'a> {
                 .args(arguments)
                 .envs(self.world.env.for_ucx())
                 .envs(device(scheme, self.world));
-            running.push(Running::spawn(&mut command)?);
-        }
-        for service in &running {
-            let up = process::wait_until(UP, || service.said().contains(" listens on "));
-            ensure!(up, "a service does not come up: {}", service.said());
+            running.push(Running::saying(&mut command, UP, " listens on ")?);
         }
         Ok(Services {
             testbed,

@@ -145,7 +145,7 @@ pub(super) fn protected(site: &Site<'_>) -> Result<()> {
     let services = site.services("xgvmi", &[])?;
     let prefix = site.world.dir.join("ucc-protected").display().to_string();
     let emulator = site.world.bin.join("bf-emu").display().to_string();
-    let state = services.testbed.state.display().to_string();
+    let state = services.testbed.state().display().to_string();
     let mut words = vec!["protected", &prefix, &emulator, "fault", "--state", &state];
     words.extend(["add", RULES]);
     all_offloaded(site, &services, &words, 6)?;
@@ -257,7 +257,7 @@ pub(super) fn reduce(site: &Site<'_>) -> Result<()> {
     let services = site.services("xgvmi", &[])?;
     let prefix = Counters::prefix(site);
     let emulator = site.world.bin.join("bf-emu").display().to_string();
-    let state = services.testbed.state.display().to_string();
+    let state = services.testbed.state().display().to_string();
     let words = [
         "reduce", &prefix, &emulator, "stats", "--json", "--state", &state,
     ];
@@ -401,7 +401,7 @@ pub(super) fn stock_offload(site: &Site<'_>, stock: &Stock) -> Result<()> {
     let testbed = Testbed::new(site.world)?;
     let program = compile(site, "ucc_dpu")?;
     let emulator = site.world.bin.join("bf-emu").display().to_string();
-    let state = testbed.state.display().to_string();
+    let state = testbed.state().display().to_string();
     let prefix = Counters::prefix(site);
     let (block, warm_up, iterations) = (
         stock.block.to_string(),
