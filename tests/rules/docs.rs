@@ -8,7 +8,7 @@ const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 /// mdBook's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Relative links and pictures in Markdown must name a file or directory of the tree.
+/// Relative links and pictures in Markdown must name a file or directory of the tree; an anchor must name a heading.
 pub(super) fn links(tree: &Tree) -> Vec<String> {
     tree.markdown()
         .flat_map(|file| {
@@ -123,14 +123,14 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 }
 
 fn leads_somewhere(tree: &Tree, from: &Source, target: &str) -> bool {
-    if target.contains("://") || target.starts_with('#') || target.starts_with("mailto:") {
+    if target.contains("://") || target.starts_with("mailto:") {
         return true;
     }
-    let target = target
-        .split('#')
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches('/');
+    let (target, anchor) = target.split_once('#').unwrap_or((target, ""));
+    if target.is_empty() {
+        return has_heading(from, anchor);
+    }
+    let target = target.trim_end_matches('/');
     let mut parts: Vec<&str> = from.path.split('/').collect();
     parts.pop();
     for part in target.split('/') {
@@ -145,9 +145,27 @@ fn leads_somewhere(tree: &Tree, from: &Source, target: &str) -> bool {
         }
     }
     let path = parts.join("/");
+    if let Some(page) = tree.get(&path).filter(|page| page.path.ends_with(".md")) {
+        return has_heading(page, anchor);
+    }
     tree.files
         .iter()
         .any(|f| f.path == path || f.path.starts_with(&format!("{path}/")))
+}
+
+/// Whether a page has a heading with this anchor. The empty anchor is the page itself.
+fn has_heading(page: &Source, anchor: &str) -> bool {
+    let headings = page.text.lines().filter(|line| line.starts_with('#'));
+    let mut anchors = headings.map(|line| {
+        let kept = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter_map(|c| match c {
+            ' ' => Some('-'),
+            '-' | '_' => Some(c),
+            c => c.is_alphanumeric().then_some(c),
+        });
+        kept.collect::<String>()
+    });
+    anchor.is_empty() || anchors.any(|known| known == anchor)
 }
 
 #[cfg(test)]
@@ -157,14 +175,19 @@ mod tests {
 
     #[test]
     fn broken_links_are_found() {
-        let page = "[a](../README.md) [b](x.svg \"title\")\n[c](https://x) [d](#here) [e](../tools/xtask)\n[f](gone.md)\n";
+        let page = "[a](../README.md) [b](x.svg \"title\")\n[c](https://x) [d](#here-it-is) [e](../tools/xtask)\n\
+                    [f](gone.md) [g](../README.md#uses-a_b)\n# Here it is:\n[h](#gone) [i](../README.md#gone)\n";
         let tree = planted(&[
             ("docs/A.md", page),
             ("docs/x.svg", ""),
-            ("README.md", ""),
+            ("README.md", "## Uses `A_b`\n"),
             ("tools/xtask/src/main.rs", ""),
         ]);
-        assert_eq!(links(&tree), ["docs/A.md:3: leads nowhere: gone.md"]);
+        let expect = [
+            "docs/A.md:3: leads nowhere: gone.md",
+            "docs/A.md:5: leads nowhere: #gone, ../README.md#gone",
+        ];
+        assert_eq!(links(&tree), expect);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Allowed dependencies inside the workspace. A new one needs a decision. Build and test dependencies count as well.
-const EDGES: &[(&str, &[&str])] = &[
+pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
     ("mlx5dv-sys", &["testbed"]),

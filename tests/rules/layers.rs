@@ -332,6 +332,13 @@ fn check(one: &Crate, files: &[&Source]) -> Vec<String> {
     faults
 }
 
+/// Index, from the bottom, and name of a module's layer in the crate with this root.
+pub(super) fn layer(root: &str, module: &str) -> Option<(usize, &'static str)> {
+    let one = CRATES.iter().find(|one| one.root == root)?;
+    let at = layer_of(one, module)?;
+    Some((at, one.layers.get(at)?.0))
+}
+
 /// Index in the table of a module's layer.
 fn layer_of(one: &Crate, module: &str) -> Option<usize> {
     let holds = |entry: &str| {

@@ -4,6 +4,7 @@
 mod docs;
 mod graph;
 mod layers;
+mod pictures;
 mod references;
 mod text;
 
@@ -61,6 +62,8 @@ rules! {
     links_in_documents_have_a_target: docs::links(tree()),
     each_page_is_in_the_book: docs::book(tree()),
     each_promise_has_its_test: docs::promises(tree()),
+    the_architecture_names_each_crate: pictures::crates(tree()),
+    pictures_are_those_of_the_tables: pictures::current(tree(), Path::new(env!("CARGO_TARGET_TMPDIR"))),
     documented_commands_exist: references::commands(tree()),
     documented_subcommands_exist: references::subcommands(tree()),
     documented_options_exist: references::options(tree()),

@@ -1,4 +1,4 @@
-//! The preload library. It interposes the functions of the C library through which a process finds
+//! The preload library of `bf-emu`: interposes the functions of the C library through which a process finds
 //! a kernel with mlx5 devices. It contains no device logic. Calls that concern the device go to
 //! `bf_emu`. All other calls go to the definition that this library hides.
 //!

@@ -122,7 +122,8 @@ pub(super) fn send(
     Ok(Outcome::of(length))
 }
 
-/// LID of a message's source. UCX uses it to answer a request of a DCI.
+/// LID of a message's source, for all services. UCX uses it to answer a request of a DCI: without it, the first 512
+/// messages over DC arrive and the grant for more does not.
 pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     let identity = locked.fabric().identity(poster.function);
     identity.map_or(0, |identity| identity.lid(poster.qp.port()))

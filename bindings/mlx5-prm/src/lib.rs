@@ -1,4 +1,4 @@
-//! Wire layouts of mlx5 devices. The crate does no I/O, allocates nothing, and contains no unsafe code.
+//! Wire layouts of mlx5 devices: commands, keys, work requests and completions. The crate does no I/O, allocates nothing, and contains no unsafe code.
 //!
 //! The pool writes these bytes to a device and the emulated device reads them. Each layout is tested against golden
 //! bytes of a third party: the bytes that stock rdma-core writes.

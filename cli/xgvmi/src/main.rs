@@ -1,5 +1,5 @@
-//! `xgvmi`: prints the library's options, its counters in running processes, and the requirements
-//! that this machine does not meet. This file parses the command line and dispatches.
+//! The command `xgvmi`: options of the library, its counters in running processes, check of this machine, probe of its
+//! device. This file parses the command line and dispatches.
 //!
 //! ```text
 //! $ xgvmi doctor      # requirements that this machine does not meet

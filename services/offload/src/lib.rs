@@ -1,4 +1,4 @@
-//! Offloaded alltoallv: host ranks pass their buffers to service processes (SPs) on the DPUs, which move the data.
+//! Offloaded collectives: host ranks pass their buffers to service processes (SPs) on the DPUs, which move the data.
 //!
 //! A rank uses [`Client`]. A DPU runs [`Service`] (`xgvmi-sp`). Ranks find each other through an [`Exchange`]: MPI in an
 //! MPI program, [`TcpExchange`] elsewhere. `docs/OFFLOAD.md` describes the protocol and the limits.

@@ -1,5 +1,5 @@
-//! The parts of verbs that a service on a DPU and its client on the host need beside the pool and the alias map. No
-//! protocol: how the client tells its keys to the service is the caller's subject.
+//! Registered memory, queue pairs and copies through aliases, for services on a DPU and their clients on the host. The
+//! crate has no protocol: the caller decides how a client passes its keys to a service.
 //!
 //! | Side | Type | Purpose |
 //! |---|---|---|

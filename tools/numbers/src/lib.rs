@@ -1,5 +1,5 @@
-//! Numbers in the documents come from report files. This crate reads the reports, generates the marked parts of a
-//! document from them, compares a document with what it would generate, and judges the promises that a benchmark checks.
+//! Generated numbers of the documents, and the judgement of measured promises. The crate reads the reports, generates the
+//! marked parts of a document from them, and compares a document with what it would generate.
 //!
 //! `cargo xtask results` runs the benchmarks and writes the documents; `tests/rules` fails if a document differs;
 //! `cargo xtask bench judge` prints the judgement.

@@ -28,7 +28,6 @@ const TABLES: &[Table] = &[
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
     of("device", "device", measured),
-    of("fuzz", "fuzz", fuzz),
     of("hotpath", "hotpath", hotpath),
     of(JUDGE, JUDGE, judge),
     of("library", "library", measured),
@@ -57,7 +56,6 @@ const TABLES: &[Table] = &[
     of("storage-engine", "storage", storage::engine),
     of("storage-stored", "storage", storage::stored),
     of("suites", "suites", suites),
-    of("suites-skips", "suites", skips),
     of("ucc", "ucc", ucc),
     of("ucc-commands", "ucc", ucc_commands),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
@@ -567,24 +565,6 @@ fn soak(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// Inputs of each fuzz target, and what they reached.
-fn fuzz(report: &Value, query: &Query) -> Result<String> {
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("target", "/target", Form::Text),
-            Column::new("crate", "/crate", Form::Text),
-            count("inputs", "/runs"),
-            count("seconds", "/seconds"),
-            count("crashes", "/crashes"),
-            count("edges", "/coverage"),
-            count("kept inputs", "/kept"),
-            Column::new("measured", "/measured_at", Form::Text),
-        ],
-    )
-}
-
 fn suites(report: &Value, query: &Query) -> Result<String> {
     let count = |title, path| Column::new(title, path, Form::Count);
     table::of_rows(
@@ -595,17 +575,6 @@ fn suites(report: &Value, query: &Query) -> Result<String> {
             count("failed", "/failed"),
             count("skipped", "/skipped"),
             Column::new("measured", "/measured_at", Form::Text),
-        ],
-    )
-}
-
-fn skips(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "skips")?,
-        &[
-            Column::new("suite", "/suite", Form::Text),
-            Column::new("tests", "/tests", Form::Count),
-            Column::new("reason", "/reason", Form::Text),
         ],
     )
 }

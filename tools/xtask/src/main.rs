@@ -1,5 +1,5 @@
-//! `cargo xtask`: set-up, demo, test, matrix, doctor, bindgen. Each command has its own file; this file only
-//! dispatches.
+//! The development commands, `cargo xtask`: set-up, demo, tests, suites, benchmarks, packages. Each command has its own
+//! file; this file only dispatches.
 //!
 //! ```text
 //! $ cargo xtask demo          # one transfer in three schemes

@@ -149,6 +149,8 @@ fn refusal(status: u8, syndrome: u32) -> [u8; mlx5_prm::cmd::HEADER_BYTES] {
     output
 }
 
+/// `SUBSCRIBE_EVENT`. A device that accepts it must send the events: UCX does not poll an interface without traffic, it arms
+/// the completion queue and waits (`uct_rc_mlx5_iface_devx_arm`).
 pub(super) fn subscribe(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if ioctl.has(devx::EVENT_FD_NUM) {
         return Err(Errno(libc::EOPNOTSUPP));

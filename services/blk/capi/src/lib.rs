@@ -1,4 +1,4 @@
-//! The C library `libxgvmi_blk.so.0`. `include/xgvmi_blk.h` documents its functions.
+//! The C library of a block volume, `libxgvmi_blk.so.0`. `include/xgvmi_blk.h` documents its functions.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
