@@ -1,7 +1,7 @@
 //! Offloaded collectives: host ranks pass their buffers to service processes (SPs) on the DPUs, which move the data.
 //!
 //! A rank uses [`Client`]. A DPU runs [`Service`] (`xgvmi-sp`). Ranks find each other through an [`Exchange`]: MPI in an
-//! MPI program, [`TcpExchange`] elsewhere. `docs/OFFLOAD.md` describes the protocol and the limits.
+//! MPI program, [`TcpExchange`] elsewhere. `docs/OFFLOAD.md` describes use and limits, `wire.rs` the protocol.
 //!
 //! ```no_run
 //! use std::time::Duration;

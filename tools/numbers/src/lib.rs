@@ -16,7 +16,6 @@
 
 mod accelerators;
 pub mod blocks;
-mod calls;
 pub mod judge;
 mod links;
 mod query;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
@@ -19,6 +19,9 @@ pub const JUDGE: &str = "judge";
 
 /// The key of the time at which a report was measured.
 const MEASURED: &str = "measured_at";
+
+/// The key of the commit that was measured. A report that an earlier command left in the target directory has none.
+const COMMIT: &str = "commit";
 
 /// One report.
 #[derive(Debug)]
@@ -167,18 +170,22 @@ impl Report {
         format!("cargo xtask {}", self.command.join(" "))
     }
 
-    /// The text of the committed file, made from the text of the command's file.
+    /// The text of the committed file, made from the text of the command's file. `commit` is the measured commit, if it is
+    /// known.
     ///
     /// # Errors
     /// If the text is not a report of this form.
-    pub fn commit(&self, text: &str, measured_at: &str) -> Result<String> {
+    pub fn commit(&self, text: &str, measured_at: &str, commit: Option<&str>) -> Result<String> {
         let report = serde_json::from_str(text)?;
         let mut report = (self.reduce)(report)?;
         let object = report.as_object_mut().context("the report is no object")?;
         if self.merged_by.is_some() {
-            mark(object, measured_at);
+            mark(object, measured_at, commit);
         }
         object.insert(MEASURED.to_owned(), measured_at.into());
+        if let Some(commit) = commit {
+            object.insert(COMMIT.to_owned(), commit.into());
+        }
         Ok(lines(object))
     }
 
@@ -193,7 +200,9 @@ impl Report {
         let mut new: Map<String, Value> = serde_json::from_str(new)?;
         let mut before: Map<String, Value> = serde_json::from_str(before)?;
         if let Some(time) = before[MEASURED].as_str().map(str::to_owned) {
-            mark(&mut before, &time);
+            let commit = before.get(COMMIT).and_then(Value::as_str);
+            let commit = commit.map(str::to_owned);
+            mark(&mut before, &time, commit.as_deref());
         }
         let rows = new["rows"].as_array().into_iter().flatten();
         let replaced: Vec<Value> = rows.map(|row| row[key].clone()).collect();
@@ -211,11 +220,14 @@ impl Report {
     }
 }
 
-/// Notes the time of the measurement in each row that has none.
-fn mark(object: &mut Map<String, Value>, measured_at: &str) {
+/// Notes the time and the commit of the measurement in each row that has no time.
+fn mark(object: &mut Map<String, Value>, measured_at: &str, commit: Option<&str>) {
     for row in object["rows"].as_array_mut().into_iter().flatten() {
         if row[MEASURED].is_null() {
             row[MEASURED] = measured_at.into();
+            if let Some(commit) = commit {
+                row[COMMIT] = commit.into();
+            }
         }
     }
 }
@@ -261,6 +273,9 @@ impl Reports {
         let mut report: Value = serde_json::from_str(text).with_context(|| committed(name))?;
         compare_schemes(&mut report);
         compare_backends(&mut report);
+        if let Some(made_by) = REPORTS.iter().find(|report| report.name == name) {
+            report["source"] = source(made_by, &report).into();
+        }
         self.by_name.insert(name.to_owned(), report);
         Ok(())
     }
@@ -277,7 +292,7 @@ impl Reports {
                 if is_skipped(&text) {
                     continue;
                 }
-                let text = report.commit(&text, "");
+                let text = report.commit(&text, "", None);
                 let text = text.with_context(|| format!("what {} holds", file.display()))?;
                 reports.add(report.name, &text)?;
             }
@@ -304,6 +319,32 @@ impl Reports {
         anyhow::ensure!(known, "there is no report '{name}'");
         Ok(self.by_name.get(name))
     }
+}
+
+/// The origin of a committed report, for its table: command, times and commits. A report that partial runs replace has
+/// those of its rows.
+fn source(made_by: &Report, report: &Value) -> String {
+    let all: Vec<&Value> = match made_by.merged_by {
+        Some(_) => report["rows"].as_array().into_iter().flatten().collect(),
+        None => vec![report],
+    };
+    let values = |key: &str| all.iter().map(|part| part[key].as_str()).collect();
+    let times: BTreeSet<Option<&str>> = values(MEASURED);
+    let time = |at: Option<&Option<&str>>| match at {
+        Some(Some(time)) => (*time).to_owned(),
+        _ => "time unknown".to_owned(),
+    };
+    let mut shown = time(times.first());
+    if times.len() > 1 {
+        shown.push_str(&format!(" to {}", time(times.last())));
+    }
+    let commits: BTreeSet<Option<&str>> = values(COMMIT);
+    let commits: Vec<&str> = commits.iter().map(|c| c.unwrap_or("unknown")).collect();
+    format!(
+        "`{}`, {shown}, commit {}",
+        made_by.shown(),
+        commits.join(", ")
+    )
 }
 
 /// Adds ratios between schemes to rows that have a scheme, a size, and times of the first and of steady iterations.
@@ -535,7 +576,9 @@ mod tests {
     #[test]
     fn reports_are_committed_without_what_no_document_shows() {
         let check = |name: &str, report: Value, expect: Value| {
-            let text = named(name).commit(&report.to_string(), "now").unwrap();
+            let text = named(name)
+                .commit(&report.to_string(), "now", None)
+                .unwrap();
             let mut found: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(found["measured_at"], "now");
             found.as_object_mut().unwrap().remove("measured_at");
@@ -578,8 +621,8 @@ mod tests {
                    "rows": [{"scheme": "xgvmi", "size": 1, "nodes": 2, "us": 3.0, "time_saved_percent": 4.0,
                              "bottleneck": "link"}]}),
         );
-        assert!(named("matrix").commit("[]", "now").is_err());
-        assert!(named("demo").commit("", "now").is_err());
+        assert!(named("matrix").commit("[]", "now", None).is_err());
+        assert!(named("demo").commit("", "now", None).is_err());
     }
 
     #[test]
@@ -592,8 +635,12 @@ mod tests {
             json!(suites.iter().map(of).collect::<Vec<_>>()).to_string()
         };
         let report = named("suites");
-        let before = report.commit(&run(&[("a", 1), ("b", 2)]), "then").unwrap();
-        let new = report.commit(&run(&[("b", 3), ("c", 4)]), "now").unwrap();
+        let before = report
+            .commit(&run(&[("a", 1), ("b", 2)]), "then", None)
+            .unwrap();
+        let new = report
+            .commit(&run(&[("b", 3), ("c", 4)]), "now", None)
+            .unwrap();
         let merged: Value = serde_json::from_str(&report.merged(&new, &before).unwrap()).unwrap();
         let rows = merged["rows"].as_array().unwrap();
         let found: Vec<(&str, u64, &str)> = rows
@@ -611,6 +658,37 @@ mod tests {
         assert_eq!(merged["skips"].as_array().unwrap().len(), 3);
         // Other reports are replaced as a whole.
         assert_eq!(named("demo").merged("{}", "{\"rows\": []}").unwrap(), "{}");
+    }
+
+    #[test]
+    fn a_report_names_its_command_its_time_and_its_commit() {
+        let check = |name: &str, text: &str, expect: &str| {
+            let mut reports = Reports::default();
+            reports.add(name, text).unwrap();
+            assert_eq!(reports.get(name).unwrap().unwrap()["source"], expect);
+        };
+        let text = named("demo").commit(r#"{"rows":[]}"#, "now", Some("abc"));
+        check(
+            "demo",
+            &text.unwrap(),
+            "`cargo xtask demo`, now, commit abc",
+        );
+        let suites = |name: &str, time: &str, commit| {
+            let run = json!([{"suite": name, "passed": 1, "failed": 0, "skipped": 0}]).to_string();
+            named("suites").commit(&run, time, commit).unwrap()
+        };
+        let (old, new) = (
+            suites("a", "2026-01", None),
+            suites("b", "2026-02", Some("abc")),
+        );
+        check(
+            "suites",
+            &old,
+            "`cargo xtask suites`, 2026-01, commit unknown",
+        );
+        let merged = named("suites").merged(&new, &old).unwrap();
+        let expect = "`cargo xtask suites`, 2026-01 to 2026-02, commit unknown, abc";
+        check("suites", &merged, expect);
     }
 
     #[test]
@@ -634,7 +712,7 @@ mod tests {
         assert_eq!(rows[1]["key_commands"], 1.5);
         assert!(rows[0]["cpu_of_ucc"].is_null());
         let skipped = json!({"skipped": "no packages", "rows": []}).to_string();
-        assert!(named("ucc").commit(&skipped, "now").is_err());
+        assert!(named("ucc").commit(&skipped, "now", None).is_err());
     }
 
     #[test]

@@ -159,21 +159,6 @@ pub(crate) fn servers(report: &Value, query: &Query) -> Result<String> {
     )
 }
 
-/// Stored bytes of a volume and of the reference's format.
-pub(crate) fn stored(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "stored")?,
-        &[
-            Column::new("data", "/data_bytes", Form::Size),
-            Column::new("half blocks", "/half_bytes", Form::Count),
-            Column::new("index", "/index_bytes", Form::Count),
-            Column::new("stored", "/stored_bytes", Form::Count),
-            Column::new("reference", "/reference_bytes", Form::Count),
-            Column::new("ratio", "/of_reference", Form::Fixed(3)),
-        ],
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

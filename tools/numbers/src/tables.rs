@@ -1,13 +1,13 @@
 //! The tables of the documents, by the name in the marker.
 
 use crate::accelerators;
-use crate::calls;
 use crate::query::Query;
 use crate::reports::{JUDGE, MACHINE};
 use crate::storage;
 use crate::table::{self, Column, Form, shown};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// A table of one report.
@@ -21,9 +21,6 @@ pub(crate) struct Table {
 
 const TABLES: &[Table] = &[
     of("alltoallv", "alltoallv", alltoallv),
-    of("alltoallv-connect", "alltoallv", connect),
-    of("alltoallv-overlap", "alltoallv", overlap),
-    of("check", "check", check),
     of("cost", "cost", cost),
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
@@ -37,27 +34,15 @@ const TABLES: &[Table] = &[
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
-    of("model-sensitivity", "model", sensitivity),
     of("naaice", "naaice", accelerators::calls),
     of("naaice-parts", "naaice", accelerators::parts),
     of("naaice-overlap", "naaice", accelerators::overlap),
-    of("offload", "offload", calls::instructions),
-    of("overlap-bounds", "overlap", calls::overlap_bounds),
-    of(
-        "overlap-instructions",
-        "overlap",
-        calls::overlap_instructions,
-    ),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
-    of("soak", "soak", soak),
     of("storage", "storage", storage::servers),
     of("storage-engine", "storage", storage::engine),
-    of("storage-stored", "storage", storage::stored),
     of("suites", "suites", suites),
-    of("ucc", "ucc", ucc),
-    of("ucc-commands", "ucc", ucc_commands),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
     of("volume", "volume", storage::volume),
     of("volume-ways", "volume", storage::ways),
@@ -95,20 +80,37 @@ const COMMANDS: [(&str, &str); 8] = [
     ("doorbells", "/commands_per_iteration/doorbells"),
 ];
 
-/// Rows of the demo and of the alltoallv, which have the same form.
+/// Device commands that create, export and destroy keys and aliases.
+const KEY_COMMANDS: [&str; 5] = [
+    "create_mkey",
+    "destroy_mkey",
+    "allow_other_vhca_access",
+    "create_alias",
+    "destroy_alias",
+];
+
+/// Rows of the demo.
 fn iterations(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    let mut columns = vec![
-        Column::new("size", "/size", Form::Size),
-        Column::new("scheme", "/scheme", Form::Text),
-        time("first", "/first_us"),
-        time("p50", "/steady_us/p50"),
-        time("first - p50", "/first_more_us"),
-        time("p99", "/steady_us/p99"),
-    ];
-    let commands = COMMANDS.iter();
-    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
-    table::of_rows(&query.rows(report, "rows")?, &columns)
+    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
+    for row in &mut rows {
+        let counts = KEY_COMMANDS.map(|key| row["commands_per_iteration"][key].as_f64());
+        let sum: Option<f64> = counts.into_iter().sum();
+        row["key_commands"] = sum.context("a row without device commands")?.into();
+    }
+    let time = |title, path| Column::new(title, path, Form::Fixed(0));
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &rows.iter().collect::<Vec<_>>(),
+        &[
+            Column::new("size", "/size", Form::Size),
+            Column::new("scheme", "/scheme", Form::Text),
+            time("first", "/first_us"),
+            time("p50", "/steady_us/p50"),
+            count("key and alias commands", "/key_commands"),
+            count("binds", "/commands_per_iteration/umr_bind"),
+            count("doorbells", "/commands_per_iteration/doorbells"),
+        ],
+    )
 }
 
 /// Rows of the alltoallv: cost of the connection, of the first call, and of steady calls.
@@ -116,72 +118,23 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
     let rows = query.rows(report, "rows")?;
     let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
     for row in &mut rows {
-        let number = |key: &str| row[key].as_f64();
-        let whole = number("connect_us").zip(number("first_us"));
-        row["connect_first_us"] = whole.map_or(Value::Null, |(a, b)| (a + b).into());
         for key in ["connect_us", "host_cpu_us", "service_cpu_us"] {
             if row.get(key).is_none() {
                 row[key] = Value::Null;
             }
         }
     }
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    let mut columns = vec![
-        Column::new("size", "/size", Form::Size),
-        Column::new("scheme", "/scheme", Form::Text),
-        time("connect", "/connect_us"),
-        time("first", "/first_us"),
-        time("connect + first", "/connect_first_us"),
-        time("steady p50", "/steady_us/p50"),
-        time("steady p99", "/steady_us/p99"),
-        time("rank CPU", "/host_cpu_us"),
-        time("service CPU", "/service_cpu_us"),
-    ];
-    let commands = COMMANDS.iter();
-    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
-    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
-}
-
-/// Device commands of the connection. They do not depend on the size, so the table contains only the first row of each
-/// scheme.
-fn connect(report: &Value, query: &Query) -> Result<String> {
-    let mut seen: Vec<&Value> = Vec::new();
-    for row in query.rows(report, "rows")? {
-        if row["commands_at_connect"].is_object()
-            && !seen.iter().any(|known| known["scheme"] == row["scheme"])
-        {
-            seen.push(row);
-        }
-    }
-    if seen.is_empty() {
-        return Ok("The committed report has no counts of the connection.".to_owned());
-    }
-    let count = |title, path| Column::new(title, path, Form::Count);
+    let time = |title, path| Column::new(title, path, Form::Fixed(0));
     table::of_rows(
-        &seen,
-        &[
-            Column::new("scheme", "/scheme", Form::Text),
-            count("create", "/commands_at_connect/create_mkey"),
-            count("allow", "/commands_at_connect/allow_other_vhca_access"),
-            count("alias+", "/commands_at_connect/create_alias"),
-            count("bind", "/commands_at_connect/umr_bind"),
-            count("doorbells", "/commands_at_connect/doorbells"),
-        ],
-    )
-}
-
-fn overlap(report: &Value, query: &Query) -> Result<String> {
-    if report["overlap"].as_array().is_some_and(Vec::is_empty) {
-        return Ok("The committed report has no measurement of overlap.".to_owned());
-    }
-    table::of_rows(
-        &query.rows(report, "overlap")?,
+        &rows.iter().collect::<Vec<_>>(),
         &[
             Column::new("size", "/size", Form::Size),
             Column::new("scheme", "/scheme", Form::Text),
-            Column::new("collective", "/overlap/pure_us", Form::Fixed(1)),
-            Column::new("computation", "/overlap/compute_us", Form::Fixed(1)),
-            Column::new("hidden (%)", "/overlap/percent", Form::Fixed(1)),
+            time("connect", "/connect_us"),
+            time("first", "/first_us"),
+            time("steady p50", "/steady_us/p50"),
+            time("rank CPU", "/host_cpu_us"),
+            time("service CPU", "/service_cpu_us"),
         ],
     )
 }
@@ -256,9 +209,7 @@ fn cost(report: &Value, query: &Query) -> Result<String> {
             Column::new("step", "/step", Form::Text),
             Column::new("size", "/size", Form::Size),
             time("measured", "/measured_ns"),
-            time("own", "/own_ns"),
             time("slide", "/slide_ns"),
-            time("residual", "/residual_ns"),
             Column::new("ratio", "/ratio", Form::Fixed(2)),
             Column::new("", "/mark", Form::Text),
         ],
@@ -339,17 +290,34 @@ fn judge(report: &Value, query: &Query) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
+/// Cells of the compatibility matrix: a line for each UCX, a column for each link.
 fn matrix(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("UCX", "/ucx", Form::Text),
-            Column::new("link", "/link", Form::Text),
-            Column::new("loaded by", "/entry_point", Form::Text),
-            Column::new("cells", "/cells", Form::Count),
-            Column::new("result", "/result", Form::Text),
-        ],
-    )
+    const LINKS: [&str; 3] = ["infiniband", "infiniband-grh", "ethernet"];
+    let mut lines: BTreeMap<&str, [u64; LINKS.len() + 1]> = BTreeMap::new();
+    for row in query.rows(report, "rows")? {
+        let text = |key: &str| {
+            let text = row[key].as_str();
+            text.with_context(|| format!("a row of the matrix has no {key}"))
+        };
+        let link = text("link")?;
+        let column = LINKS.iter().position(|known| *known == link);
+        let column = column.with_context(|| format!("no column for the link {link}"))?;
+        let cells = row["cells"]
+            .as_u64()
+            .context("a row of the matrix has no cells")?;
+        let line = lines.entry(text("ucx")?).or_default();
+        line[column] += cells;
+        if row["result"] != "ok" {
+            line[LINKS.len()] += cells;
+        }
+    }
+    let mut text = format!("| UCX | {} | failed |\n|---|", LINKS.join(" | "));
+    text.push_str(&"---:|".repeat(LINKS.len() + 1));
+    for (ucx, counts) in lines {
+        let counts = counts.map(|count| count.to_string());
+        write!(text, "\n| {ucx} | {} |", counts.join(" | "))?;
+    }
+    Ok(text)
 }
 
 /// The longest transfers of imported memory that stock UCX copies by the CPU. A dash: it copies all.
@@ -465,37 +433,6 @@ fn changes(report: &Value, query: &Query) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
-fn sensitivity(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    let percent = |title, path| Column::new(title, path, Form::Fixed(1));
-    table::of_rows(
-        &query.rows(report, "sensitivity")?,
-        &[
-            Column::new("change", "/what", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            time("ksm (us)", "/ksm_us"),
-            time("pool (us)", "/stock_us"),
-            percent("time saved (%)", "/time_saved_percent"),
-            percent("speedup (%)", "/speedup_percent"),
-            percent("slides (%)", "/slides_percent"),
-        ],
-    )
-}
-
-fn check(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("scheme", "/scheme", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            time("measured", "/measured_saved_us"),
-            time("predicted", "/predicted_saved_us"),
-            Column::new("ratio", "/ratio", Form::Fixed(2)),
-        ],
-    )
-}
-
 /// Counts per export and release, by owner.
 fn hotpath(report: &Value, query: &Query) -> Result<String> {
     table::of_rows(
@@ -514,26 +451,17 @@ fn hotpath(report: &Value, query: &Query) -> Result<String> {
 fn service(report: &Value, query: &Query) -> Result<String> {
     let whole = |title, path| Column::new(title, path, Form::Fixed(0));
     let count = |title, path| Column::new(title, path, Form::Count);
-    let time = |title, path| Column::new(title, path, Form::Fixed(2));
     let rows = query.rows(report, "rows")?;
     let mut text = table::of_rows(
         &rows,
         &[
             count("ranks", "/ranks"),
             count("services per node", "/services_per_node"),
-            Column::new("block", "/block_bytes", Form::Size),
             Column::new("transport", "/transport", Form::Text),
             whole("instructions per block", "/instructions_per_block"),
             whole("of UCX", "/instructions_of/ucx"),
-            whole("of libmlx5", "/instructions_of/driver"),
-            whole("of the device", "/instructions_of/device"),
-            time("ours (us)", "/us_per_block/ours"),
-            time("UCX (us)", "/us_per_block/ucx"),
-            time("libmlx5 (us)", "/us_per_block/driver"),
-            time("device (us)", "/us_per_block/device"),
-            time("kernel (us)", "/us_per_block/kernel"),
-            count("bytes per rank", "/bytes_per_rank"),
-            count("connect (ms)", "/connect_ms"),
+            whole("bytes per rank", "/bytes_per_rank"),
+            whole("connect (ms)", "/connect_ms"),
         ],
     )?;
     // Rows without numbers have a reason.
@@ -551,63 +479,33 @@ fn service(report: &Value, query: &Query) -> Result<String> {
     Ok(text)
 }
 
-/// What the service processes hold after the first jobs of the soak and after all of them.
-fn soak(report: &Value, query: &Query) -> Result<String> {
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            count("early (KiB)", "/early_kib"),
-            count("last (KiB)", "/last_kib"),
-            count("descriptors, early", "/early_descriptors"),
-            count("descriptors, last", "/last_descriptors"),
-        ],
-    )
-}
-
+/// Tests of each suite over InfiniBand and over Ethernet.
 fn suites(report: &Value, query: &Query) -> Result<String> {
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("suite", "/suite", Form::Text),
-            count("passed", "/passed"),
-            count("failed", "/failed"),
-            count("skipped", "/skipped"),
-            Column::new("measured", "/measured_at", Form::Text),
-        ],
-    )
-}
-
-/// Time, overlap and processor time of the MPI programs.
-fn ucc(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Fixed(1));
-    let columns = [
-        Column::new("size", "/size", Form::Size),
-        Column::new("backend", "/backend", Form::Text),
-        Column::new("scheme", "/scheme", Form::Text),
-        time("time (us)", "/us"),
-        time("overlap (%)", "/overlap_percent"),
-        time("host CPU (us)", "/host_cpu_us_per_call"),
-        Column::new("verified bytes", "/verified_bytes", Form::Count),
-    ];
-    table::of_rows(&query.rows(report, "rows")?, &columns)
-}
-
-/// Device commands of the MPI programs per call, all ranks together.
-fn ucc_commands(report: &Value, query: &Query) -> Result<String> {
-    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
-    for row in &mut rows {
-        row["commands_per_iteration"] = row["commands_per_call"].take();
+    let mut lines: BTreeMap<&str, [String; 3]> = BTreeMap::new();
+    for row in query.rows(report, "rows")? {
+        let name = row["suite"].as_str().context("a row has no suite")?;
+        let (name, link) = match name.strip_prefix("roce-") {
+            Some(name) => (name, 1),
+            None => (name, 0),
+        };
+        let [passed, failed, skipped] = ["passed", "failed", "skipped"].map(|key| &row[key]);
+        let cells = lines
+            .entry(name)
+            .or_insert_with(|| ["-".into(), "-".into(), "0".into()]);
+        let skipped = skipped.as_u64().context("a row has no number of skips")?;
+        cells[link] = shown(passed, Form::Count)?;
+        if skipped > 0 {
+            write!(cells[link], " ({skipped} skipped)")?;
+        }
+        let failed = failed.as_u64().context("a row has no number of failures")?;
+        let before: u64 = cells[2].parse().context("the sum of failures")?;
+        cells[2] = (before + failed).to_string();
     }
-    let mut columns = vec![
-        Column::new("size", "/size", Form::Size),
-        Column::new("backend", "/backend", Form::Text),
-        Column::new("scheme", "/scheme", Form::Text),
-    ];
-    let commands = COMMANDS.iter();
-    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
-    table::of_rows(&rows.iter().collect::<Vec<_>>(), &columns)
+    let mut text = "| suite | InfiniBand | Ethernet | failed |\n|---|---:|---:|---:|".to_owned();
+    for (name, cells) in lines {
+        write!(text, "\n| {name} | {} |", cells.join(" | "))?;
+    }
+    Ok(text)
 }
 
 /// Offloaded collectives over stock UCC on the hosts.
@@ -616,8 +514,8 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
     table::of_rows(
         &query.rows(report, "rows")?,
         &[
+            Column::new("program", "/program", Form::Text),
             Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Text),
             ratio("time", "/of_ucc"),
             ratio("host CPU", "/cpu_of_ucc"),
             Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
@@ -689,9 +587,45 @@ mod tests {
             "not_measured": "no time was left",
         });
         let report = json!({"rows": [row]});
-        check("service", &report, "| 64 | 1 | 4 KiB | ucx | - |");
+        check("service", &report, "| 64 | 1 | ucx | - | - | - | - |");
         let reason = "\n\nNot measured: ucx, 64 ranks, 1 services per node: no time was left";
         check("service", &report, reason);
+    }
+
+    #[test]
+    fn the_matrix_is_a_line_for_each_ucx() {
+        let row = |ucx: &str, link: &str, entry_point: &str, cells: u64, result: &str| json!({"ucx": ucx, "link": link, "entry_point": entry_point, "cells": cells, "result": result});
+        let report = json!({"rows": [
+            row("1.20.1", "infiniband", "preload", 3, "ok"), row("1.20.1", "infiniband", "late", 1, "failed"),
+            row("1.20.1", "ethernet", "preload", 2, "ok"), row("1.18.1", "infiniband", "preload", 4, "ok"),
+        ]});
+        let lines = "| 1.18.1 | 4 | 0 | 0 | 0 |\n| 1.20.1 | 4 | 0 | 2 | 1 |";
+        check("matrix", &report, lines);
+        let unknown = json!({"rows": [row("1", "tokenring", "preload", 1, "ok")]});
+        let query = Query::parse("matrix").unwrap();
+        assert!(matrix(&unknown, &query).is_err());
+    }
+
+    #[test]
+    fn a_suite_over_both_links_is_one_line() {
+        let row = |suite: &str, failed: u64, skipped: u64| json!({"suite": suite, "passed": 7, "failed": failed, "skipped": skipped});
+        let report = json!({"rows": [row("osu", 0, 2), row("roce-osu", 1, 0), row("ucc", 0, 0)]});
+        let lines = "| osu | 7 (2 skipped) | 7 | 1 |\n| ucc | 7 | - | 0 |";
+        check("suites", &report, lines);
+    }
+
+    #[test]
+    fn key_commands_of_the_demo_are_summed() {
+        let commands = json!({
+            "create_mkey": 2, "destroy_mkey": 2, "allow_other_vhca_access": 1, "create_alias": 1, "destroy_alias": 1,
+            "umr_bind": 3, "doorbells": 10.0,
+        });
+        let row = json!({
+            "scheme": "ksm", "size": 1024, "first_us": 9.4, "steady_us": {"p50": 2.0},
+            "commands_per_iteration": commands,
+        });
+        let line = "| 1 KiB | ksm | 9 | 2 | 7 | 3 | 10 |";
+        check("demo", &json!({"rows": [row]}), line);
     }
 
     #[test]

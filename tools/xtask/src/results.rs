@@ -104,13 +104,18 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         let (target, place) = (workspace::target_dir(), root.join(COMMITTED));
         fs::create_dir_all(&place).with_context(|| format!("making {}", place.display()))?;
         let start = Instant::now();
+        // Before the first report changes a committed file.
+        let commit = machine::commit();
         let mut collected = 0;
         for report in REPORTS.iter().filter(|report| options.wants(report)) {
+            // The commit of a file that another command has left is unknown.
             let made = match options.mode {
-                Mode::Run if options.runs(report) => make(report, &target, start),
-                _ => Ok(()),
+                Mode::Run if options.runs(report) => {
+                    make(report, &target, start).map(|()| commit.as_deref())
+                }
+                _ => Ok(None),
             };
-            match made.and_then(|()| collect(report, &target, &place)) {
+            match made.and_then(|commit| collect(report, &target, &place, commit)) {
                 Ok(true) => collected += 1,
                 Ok(false) => println!(
                     "{:<10} no report; `{}` makes it",
@@ -180,14 +185,14 @@ fn make(report: &Report, target: &Path, start: Instant) -> Result<()> {
 }
 
 /// Copies the files that a command has written. False if there are none.
-fn collect(report: &Report, target: &Path, place: &Path) -> Result<bool> {
+fn collect(report: &Report, target: &Path, place: &Path, commit: Option<&str>) -> Result<bool> {
     let file = target.join(report.file);
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error).with_context(|| format!("reading {}", file.display())),
     };
-    let text = report.commit(&text, &written(&file)?);
+    let text = report.commit(&text, &written(&file)?, commit);
     let text = text.with_context(|| format!("what {} holds", file.display()))?;
     let committed = place.join(format!("{}.json", report.name));
     let text = match fs::read_to_string(&committed) {
@@ -292,7 +297,7 @@ mod tests {
         let target = tempfile::tempdir().unwrap();
         let place = tempfile::tempdir().unwrap();
         let report = REPORTS.iter().find(|report| report.name == "cost").unwrap();
-        assert!(!collect(report, target.path(), place.path()).unwrap());
+        assert!(!collect(report, target.path(), place.path(), None).unwrap());
         fs::create_dir(target.path().join("bench")).unwrap();
         for (text, good) in [
             ("", false),
@@ -301,7 +306,7 @@ mod tests {
         ] {
             fs::write(target.path().join(report.file), text).unwrap();
             fs::write(target.path().join("bench/cost.svg"), "plot").unwrap();
-            match collect(report, target.path(), place.path()) {
+            match collect(report, target.path(), place.path(), Some("abc")) {
                 Ok(collected) => assert!(collected && good, "{text}"),
                 Err(error) => assert!(
                     !good && format!("{error:#}").contains("cost.json"),
@@ -311,7 +316,8 @@ mod tests {
         }
         let text = fs::read_to_string(place.path().join("cost.json")).unwrap();
         assert!(
-            text.contains("\"rows\": [\n{\"name\":\"a\"}\n]\n}\n"),
+            text.contains("\"rows\": [\n{\"name\":\"a\"}\n]\n}\n")
+                && text.contains("\"commit\": \"abc\""),
             "{text}"
         );
         assert!(place.path().join("cost.svg").exists());

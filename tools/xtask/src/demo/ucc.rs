@@ -398,7 +398,7 @@ fn calls(record: &Value) -> u64 {
     rows.filter_map(|row| row["iterations"].as_u64()).sum()
 }
 
-/// The report, in the form that docs/UCC.md describes.
+/// The report. docs/UCC.md names its fields.
 fn report(records: &[Record], skipped: Option<&str>) -> Value {
     let rows = records.iter().flat_map(|record| {
         let of_program = record.value["rows"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! The machine of the measurements.
+//! The machine and the commit of the measurements.
 
 use super::LIMIT;
 use crate::{process, workspace};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::fs;
 use std::process::Command;
 
-/// The machine and the tree. Facts that the system does not provide are absent.
+/// The machine. Facts that the system does not provide are absent.
 pub(super) fn describe() -> Map<String, Value> {
     let mut facts = Map::new();
     let mut add = |what: &str, value: Option<String>| {
@@ -27,9 +27,12 @@ pub(super) fn describe() -> Map<String, Value> {
     add("kernel", kernel.map(|text| text.trim().to_owned()));
     add("compiler", said("rustc", &["--version"]));
     add("load at the end of the run", load());
-    let commit = ["describe", "--always", "--dirty", "--abbrev=10"];
-    add("commit", said("git", &commit));
     facts
+}
+
+/// The commit of the tree, with `-dirty` if a file differs from it.
+pub(super) fn commit() -> Option<String> {
+    said("git", &["describe", "--always", "--dirty", "--abbrev=10"])
 }
 
 fn said(program: &str, arguments: &[&str]) -> Option<String> {
