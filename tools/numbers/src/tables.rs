@@ -40,8 +40,6 @@ const TABLES: &[Table] = &[
     of("model-limits", "model", limits),
     of("model-sensitivity", "model", sensitivity),
     of("naaice", "naaice", accelerators::calls),
-    of("naaice-parts", "naaice", accelerators::parts),
-    of("naaice-overlap", "naaice", accelerators::overlap),
     of("offload", "offload", calls::instructions),
     of("overlap-bounds", "overlap", calls::overlap_bounds),
     of(
@@ -54,14 +52,12 @@ const TABLES: &[Table] = &[
     of("service", "service", service),
     of("soak", "soak", soak),
     of("storage", "storage", storage::servers),
-    of("storage-engine", "storage", storage::engine),
     of("storage-stored", "storage", storage::stored),
     of("suites", "suites", suites),
     of("suites-skips", "suites", skips),
     of("ucc", "ucc", ucc),
     of("ucc-commands", "ucc", ucc_commands),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
-    of("volume", "volume", storage::volume),
     of("volume-ways", "volume", storage::ways),
 ];
 
