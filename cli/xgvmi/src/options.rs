@@ -14,14 +14,16 @@ pub(crate) struct Setting {
     pub(crate) help: &'static str,
 }
 
-/// All options, in UCX's order.
+/// All options, in the page's order: those of the host, of the DPU, and of both.
 pub(crate) fn all() -> Vec<Setting> {
-    PAGE.split("\n## ").skip(1).filter_map(parse).collect()
+    let sections = PAGE.split("\n## ").skip(1);
+    let options = sections.flat_map(|section| section.split("\n### ").skip(1));
+    options.filter_map(parse).collect()
 }
 
-/// Parses a section: name, a line with type and default, description.
-fn parse(section: &'static str) -> Option<Setting> {
-    let mut parts = section.splitn(3, "\n\n");
+/// Parses an option: name, a line with type and default, description.
+fn parse(option: &'static str) -> Option<Setting> {
+    let mut parts = option.splitn(3, "\n\n");
     let (name, line, help) = (parts.next()?, parts.next()?, parts.next()?);
     let (takes, default) = line.split_once("; default: ")?;
     let default = match default {
@@ -41,9 +43,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_section_of_the_page_is_an_option() {
+    fn every_option_of_the_page_is_found() {
         let all = all();
-        assert_eq!(all.len(), PAGE.matches("\n## UCX_XGVMI_").count());
+        assert_eq!(all.len(), PAGE.matches("\n### UCX_XGVMI_").count());
         let find = |name| all.iter().find(|setting| setting.name == name);
         let invalidate = find("UCX_XGVMI_INVALIDATE").expect("an option");
         assert_eq!(invalidate.takes, "strict, batched, chained");
@@ -51,5 +53,6 @@ mod tests {
         assert!(invalidate.help.starts_with("When to invalidate"));
         assert_eq!(find("UCX_XGVMI_KEY_FILE").expect("an option").default, "");
         assert_eq!(find("UCX_XGVMI_STATS").expect("an option").default, "y");
+        assert!(all.iter().all(|setting| !setting.help.contains('#')));
     }
 }

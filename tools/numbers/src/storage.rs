@@ -34,67 +34,14 @@ pub(crate) fn ratios(mut report: Value) -> Result<Value> {
     Ok(report)
 }
 
-/// Ways to the host's memory.
+/// Transfers on fresh memory: a line for each size, with the median of each scheme.
 pub(crate) fn ways(report: &Value, query: &Query) -> Result<String> {
-    let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
-    for row in &mut rows {
-        if row.get("of_stock").is_none() {
-            row["of_stock"] = Value::Null;
-        }
-    }
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    table::of_rows(
-        &rows.iter().collect::<Vec<_>>(),
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("way", "/scheme", Form::Text),
-            time("p50 (us)", "/us/p50"),
-            time("p99 (us)", "/us/p99"),
-            time("write (us)", "/write_us"),
-            time("read (us)", "/read_us"),
-            Column::new("of stock", "/of_stock", Form::Fixed(2)),
-            Column::new("key and alias commands", "/key_commands", Form::Fixed(1)),
-            Column::new("binds", "/commands_per_io/umr_bind", Form::Fixed(1)),
-            Column::new(
-                "invalidations",
-                "/commands_per_io/umr_invalidate",
-                Form::Fixed(1),
-            ),
-            Column::new(
-                "doorbells of the host",
-                "/commands_per_io/doorbells",
-                Form::Fixed(1),
-            ),
-        ],
-    )
-}
-
-/// Requests of fio's own memory: a line for each size, the median of each way, and which ways are faster than the copy.
-pub(crate) fn engine(report: &Value, query: &Query) -> Result<String> {
-    query.only_filters()?;
-    let engine = &report["engine"];
-    let Some(rows) = engine["rows"].as_array() else {
-        return Ok("Not in the report yet.".to_owned());
-    };
     let mut lines: BTreeMap<u64, Value> = BTreeMap::new();
-    for row in rows {
+    for row in query.rows(report, "rows")? {
         let size = row["size"].as_u64().context("a row without size")?;
         let scheme = row["scheme"].as_str().context("a row without scheme")?;
-        let us = row["p50_us"].as_f64().context("a row without p50_us")?;
-        let line = lines
-            .entry(size)
-            .or_insert_with(|| json!({ "size": size, "faster": "" }));
-        // Both directions count the same.
-        line[scheme] = json!(line[scheme].as_f64().unwrap_or_default() + us / 2.0);
-    }
-    let from = engine["faster_than_copy_from"].as_object();
-    for (scheme, from) in from.into_iter().flatten() {
-        let Some(from) = from.as_u64() else { continue };
-        for (_, line) in lines.range_mut(from..) {
-            let before = line["faster"].as_str().unwrap_or_default();
-            let comma = if before.is_empty() { "" } else { ", " };
-            line["faster"] = json!(format!("{before}{comma}{scheme}"));
-        }
+        let line = lines.entry(size).or_insert_with(|| json!({ "size": size }));
+        line[scheme] = row["us"]["p50"].clone();
     }
     let time = |title, path| Column::new(title, path, Form::Fixed(0));
     table::of_rows(
@@ -106,33 +53,6 @@ pub(crate) fn engine(report: &Value, query: &Query) -> Result<String> {
             time("stock (us)", "/stock"),
             time("xgvmi (us)", "/xgvmi"),
             time("announced (us)", "/announced"),
-            Column::new("from here on faster than the copy", "/faster", Form::Text),
-        ],
-    )
-}
-
-/// What the volume of the demo costs the host, and the bytes that it stores.
-pub(crate) fn volume(report: &Value, _query: &Query) -> Result<String> {
-    table::of_rows(
-        &[report],
-        &[
-            Column::new("verified", "/verified_bytes", Form::Count),
-            Column::new("wrong", "/mismatches", Form::Count),
-            Column::new("written", "/bytes/written", Form::Count),
-            Column::new("moved to targets", "/bytes/moved", Form::Count),
-            Column::new("stored", "/bytes/stored", Form::Count),
-            Column::new("reference's format", "/bytes/reference", Form::Count),
-            Column::new("rebuilt blocks", "/rebuilt", Form::Count),
-            Column::new(
-                "host CPU with the DPU (s/GiB)",
-                "/host_cpu_s_per_gib/offloaded",
-                Form::Fixed(2),
-            ),
-            Column::new(
-                "on the host's cores (s/GiB)",
-                "/host_cpu_s_per_gib/host",
-                Form::Fixed(2),
-            ),
         ],
     )
 }
@@ -181,29 +101,25 @@ mod tests {
     }
 
     #[test]
-    fn each_size_names_the_ways_that_are_faster_than_the_copy() {
+    fn each_size_has_the_median_of_each_scheme() {
         let mut rows = Vec::new();
-        for (size, pooled) in [(4096, 11.0), (65536, 9.0)] {
+        for (size, pooled) in [(65536, 9.0), (4096, 11.0)] {
             for scheme in ["copy", "ksm", "stock", "xgvmi", "announced"] {
-                for (op, more) in [("write", 1.0), ("read", -1.0)] {
-                    let us = if scheme == "copy" { 10.0 } else { pooled } + more;
-                    rows.push(json!({"scheme": scheme, "op": op, "size": size, "p50_us": us}));
-                }
+                let us = if scheme == "copy" { 10.0 } else { pooled };
+                rows.push(json!({"scheme": scheme, "size": size, "us": {"p50": us}}));
             }
         }
-        let from = json!({"ksm": null, "stock": 65536, "xgvmi": 65536});
-        let report = json!({"engine": {"rows": rows, "faster_than_copy_from": from}});
-        let query = Query::parse("storage").unwrap();
-        let table = engine(&report, &query).unwrap();
+        let shown = |rows: &[Value]| ways(&json!({"rows": rows}), &Query::parse("volume-ways")?);
+        let table = shown(&rows).unwrap();
         let lines: Vec<&str> = table.lines().skip(2).collect();
         assert_eq!(
             lines,
             [
-                "| 4 KiB | 10 | 11 | 11 | 11 | 11 |  |",
-                "| 64 KiB | 10 | 9 | 9 | 9 | 9 | stock, xgvmi |"
+                "| 4 KiB | 10 | 11 | 11 | 11 | 11 |",
+                "| 64 KiB | 10 | 9 | 9 | 9 | 9 |"
             ]
         );
-        let early = engine(&json!({}), &query).unwrap();
-        assert_eq!(early, "Not in the report yet.");
+        let error = shown(&rows[1..]).unwrap_err();
+        assert!(error.to_string().contains("/copy"), "{error:#}");
     }
 }

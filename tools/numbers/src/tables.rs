@@ -35,16 +35,12 @@ const TABLES: &[Table] = &[
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
     of("naaice", "naaice", accelerators::calls),
-    of("naaice-parts", "naaice", accelerators::parts),
-    of("naaice-overlap", "naaice", accelerators::overlap),
     of("pool", "pool", pool),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
     of("storage", "storage", storage::servers),
-    of("storage-engine", "storage", storage::engine),
     of("suites", "suites", suites),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
-    of("volume", "volume", storage::volume),
     of("volume-ways", "volume", storage::ways),
 ];
 

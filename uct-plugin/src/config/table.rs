@@ -198,9 +198,9 @@ pub(super) static OPTIONS: [Spec; 23] = [
                - batched: when UCX_XGVMI_BATCH keys wait for it.\n \
                - chained: together with the next export.\n\
                With batched and chained, for at most UCX_XGVMI_BATCH_TIME, a peer that still holds the\n\
-               key can access the memory until the memory registration ends, and then any other memory\n\
-               that is registered at these addresses with the same local key. Use them only if all\n\
-               peers are trusted with all registered memory of the process.",
+               key can access the memory until its registration ends, and afterwards memory that reuses\n\
+               its addresses and local key. Use them only if all peers are trusted with all registered\n\
+               memory of the process.",
         offset: offset_of!(Raw, invalidate),
         kind: Kind::Word(&INVALIDATE.0),
     },
@@ -444,43 +444,101 @@ mod tests {
         assert!(last + bytes <= size_of::<Raw>());
     }
 
+    /// Sections of `docs/OPTIONS.md`: the process in which an option has an effect.
+    const SECTIONS: [(&str, &[&str]); 3] = [
+        (
+            "Host",
+            &[
+                "POOL_INIT",
+                "POOL_MAX",
+                "POOL_ORDER",
+                "ON_FULL",
+                "FULL_TIMEOUT",
+                "INVALIDATE",
+                "BATCH",
+                "BATCH_TIME",
+                "POOL_LOW",
+                "POOL_HIGH",
+                "POOL_AGE",
+                "POLL_TIMEOUT",
+                "PROVE",
+                "POST",
+            ],
+        ),
+        (
+            "DPU",
+            &["ALIAS_MAX", "ALIAS_TTL", "IMPORT_MAX", "UCP_HOOKS"],
+        ),
+        (
+            "Host and DPU",
+            &["ENABLE", "LOG_LEVEL", "REFILL", "KEY_FILE", "STATS"],
+        ),
+    ];
+
+    #[test]
+    fn each_option_is_in_one_section_of_the_page() {
+        let mut listed: Vec<&str> = SECTIONS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        let mut all: Vec<&str> = OPTIONS.iter().map(|option| text(option.name)).collect();
+        listed.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(listed, all);
+    }
+
     /// The expected text of `docs/OPTIONS.md`.
     fn page() -> String {
         let mut page = String::from(
             "# Options\n\n\
-             Set the options in the environment or in `ucx.conf`. `ucx_info -c` prints their values. This\n\
-             page is generated from `uct-plugin/src/config/table.rs`: after a change there, run\n\
+             Options of the library. Set them in the environment or in `ucx.conf`:\n\n\
+             ```sh\n\
+             UCX_XGVMI_POOL_INIT=64 LD_PRELOAD=/path/to/libuct_ib_mlx5_xgvmi.so ./program\n\
+             ucx_info -c\n\
+             ```\n\n\
+             `ucx_info -c` prints their values if it loads the library. This page is generated from\n\
+             `uct-plugin/src/config/table.rs`: after a change there, run\n\
              `XGVMI_BLESS=1 cargo test -p uct-plugin`.\n",
         );
-        for option in &OPTIONS {
-            let kind = match option.kind {
-                Kind::Bool => "`y` or `n`".to_owned(),
-                Kind::Uint { min, max } => format!("number, {min} to {max}"),
-                Kind::Time => "time, such as `5s`, `100ms`, `20us`".to_owned(),
-                Kind::String => "text".to_owned(),
-                Kind::Word(words) => {
-                    let words = words.iter().take_while(|word| !word.is_null());
-                    // SAFETY: the words are constants.
-                    let words = words.map(|&word| text(unsafe { CStr::from_ptr(word) }));
-                    words
-                        .map(|word| format!("`{word}`"))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                }
-            };
-            let default = match text(option.default) {
-                "" => "empty".to_owned(),
-                default => format!("`{default}`"),
-            };
-            write!(
-                page,
-                "\n## {PREFIX}{}\n\n{kind}; default: {default}\n\n{}\n",
-                text(option.name),
-                text(option.doc)
-            )
-            .expect("a String takes all");
+        for (title, names) in &SECTIONS {
+            write!(page, "\n## {title}\n").expect("a String takes all");
+            for name in *names {
+                let option = OPTIONS.iter().find(|option| text(option.name) == *name);
+                add(&mut page, option.expect("an option of this name"));
+            }
         }
         page
+    }
+
+    /// Adds an option to the page. The command `xgvmi` reads this form.
+    fn add(page: &mut String, option: &Spec) {
+        let kind = match option.kind {
+            Kind::Bool => "`y` or `n`".to_owned(),
+            Kind::Uint { min, max } => format!("number, {min} to {max}"),
+            Kind::Time => "time, such as `5s`, `100ms`, `20us`".to_owned(),
+            Kind::String => "text".to_owned(),
+            Kind::Word(words) => {
+                let words = words.iter().take_while(|word| !word.is_null());
+                // SAFETY: the words are constants.
+                let words = words.map(|&word| text(unsafe { CStr::from_ptr(word) }));
+                words
+                    .map(|word| format!("`{word}`"))
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            }
+        };
+        let default = match text(option.default) {
+            "" => "empty".to_owned(),
+            default => format!("`{default}`"),
+        };
+        write!(
+            page,
+            "\n### {PREFIX}{}\n\n{kind}; default: {default}\n\n{}\n",
+            text(option.name),
+            text(option.doc)
+        )
+        .expect("a String takes all");
     }
 
     #[test]
