@@ -17,10 +17,15 @@ fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// The tree, read once for all rules.
+/// The tree with the page of all promises, read once for all rules.
 fn tree() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
-    TREE.get_or_init(|| Tree::read(&root()).expect("the tree can be read"))
+    TREE.get_or_init(|| {
+        let mut tree = Tree::read(&root()).expect("the tree can be read");
+        let page = docs::page_of_promises(&tree);
+        tree.files.extend(page);
+        tree
+    })
 }
 
 /// The packages of the build, asked of cargo once for all rules.

@@ -209,7 +209,7 @@ fn in_code(tree: &Tree, fault: impl Fn(&str) -> Vec<String>) -> Vec<String> {
 }
 
 /// Sources that may know an option or a variable. The rules are not among them, because their tests name absent ones.
-fn sources(tree: &Tree) -> impl Iterator<Item = &Source> {
+pub(super) fn sources(tree: &Tree) -> impl Iterator<Item = &Source> {
     let endings = [".rs", ".c", ".h", ".py", ".sh"];
     tree.files.iter().filter(move |file| {
         !file.path.starts_with("tests/rules/") && endings.iter().any(|end| file.path.ends_with(end))

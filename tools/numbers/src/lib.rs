@@ -1,5 +1,6 @@
 //! Numbers in the documents come from report files. This crate reads the reports, generates the marked parts of a
-//! document from them, compares a document with what it would generate, and judges the promises that a benchmark checks.
+//! document from them, compares a document with what it would generate, reads the promises of `tests/promises.toml`, and
+//! judges those that a benchmark checks.
 //!
 //! `cargo xtask results` runs the benchmarks and writes the documents; `tests/rules` fails if a document differs;
 //! `cargo xtask bench judge` prints the judgement.
@@ -19,6 +20,8 @@ pub mod blocks;
 mod calls;
 pub mod judge;
 mod links;
+pub mod page;
+pub mod promises;
 mod query;
 pub mod reports;
 pub mod service;
@@ -29,13 +32,14 @@ pub mod timeline;
 pub mod tree;
 
 use anyhow::Result;
+use promises::Promises;
 use reports::{COMMITTED, Reports};
 use tree::Tree;
 
-/// The committed reports of a tree.
+/// The committed reports of a tree, and its promises.
 ///
 /// # Errors
-/// One of them is not JSON.
+/// One of the files is malformed.
 pub fn committed_reports(tree: &Tree) -> Result<Reports> {
     let mut reports = Reports::default();
     for file in &tree.files {
@@ -43,6 +47,9 @@ pub fn committed_reports(tree: &Tree) -> Result<Reports> {
         if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
             reports.add(name, &file.text)?;
         }
+    }
+    if let Some(file) = tree.get(promises::FILE) {
+        reports.promises = Promises::parse(&file.text)?;
     }
     Ok(reports)
 }
