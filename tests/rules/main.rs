@@ -5,6 +5,7 @@ mod docs;
 mod graph;
 mod layers;
 mod references;
+mod size;
 mod text;
 
 use doc_numbers::tree::Tree;
@@ -55,6 +56,7 @@ rules! {
     each_file_says_what_it_is_for: text::module_docs(tree()),
     no_code_is_disabled_or_unfinished: text::nothing_disabled(tree()),
     no_file_is_too_long: text::lengths(tree()),
+    each_folder_keeps_its_budget: size::budgets(tree(), packages()),
     no_path_or_host_of_one_machine: text::nothing_local(tree()),
     the_core_of_the_pool_has_no_unsafe: text::safe_core(tree()),
     each_unsafe_function_states_its_contract: text::contracts(tree()),
