@@ -1,10 +1,24 @@
 //! Rules about the documents: each link has a target, each page is in the book, each promise names an existing test, and
 //! generated numbers are those of the committed reports.
 
+use crate::references::sources;
+use doc_numbers::promises::{FILE, Promises};
 use doc_numbers::tree::{Source, Tree};
-use doc_numbers::{blocks, committed_reports};
+use doc_numbers::{blocks, committed_reports, page};
 
-const SPECIFICATION: &str = "docs/SPECIFICATION.md";
+/// Path in the tree of the page that shows all promises. The rules for documents check it; it is not a file.
+pub(super) const PAGE: &str = "tests/promises.toml.md";
+
+/// The page of all promises as a document of the tree.
+pub(super) fn page_of_promises(tree: &Tree) -> Option<Source> {
+    // The rules report a malformed file.
+    let reports = committed_reports(tree).ok()?;
+    Some(Source {
+        path: PAGE.to_owned(),
+        text: page::page(&reports).text,
+    })
+}
+
 /// mdBook's table of contents.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
@@ -22,46 +36,21 @@ pub(super) fn links(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
-/// The last cell of each row in the specification's tables names the check of the promise in backticks:
-/// `file.rs::function`, or a command that begins with `cargo xtask`.
+/// Each asserted promise names checks that exist: `file.rs::function`, or a command that begins with `cargo xtask`.
 pub(super) fn promises(tree: &Tree) -> Vec<String> {
-    let Some(file) = tree.get(SPECIFICATION) else {
-        return vec![format!("{SPECIFICATION} is absent")];
+    let Some(file) = tree.get(FILE) else {
+        return vec![format!("{FILE} is absent")];
     };
-    // Generated tables other than the judgement are figures, not promises.
-    let mut is_figure = false;
-    file.faults(|line| {
-        if let Some(name) = line.strip_prefix("<!-- numbers: ") {
-            is_figure = !name.starts_with("judge ");
-        } else if line == "<!-- end -->" {
-            is_figure = false;
-        }
-        if is_figure {
-            return None;
-        }
-        let cells: Vec<&str> = line
-            .trim()
-            .strip_prefix('|')?
-            .strip_suffix('|')?
-            .split('|')
-            .collect();
-        let cell = cells.last()?.trim();
-        let is_header = cell == "Held by"
-            || cell == "Measured by"
-            || cell.chars().all(|c| c == '-' || c == ':');
-        if is_header {
-            return None;
-        }
-        let holders: Vec<&str> = cell.split('`').skip(1).step_by(2).collect();
-        if holders.is_empty() {
-            return Some("a promise that names no test".to_owned());
-        }
-        let absent: Vec<&str> = holders
-            .into_iter()
-            .filter(|holder| !exists(tree, holder))
-            .collect();
-        (!absent.is_empty()).then(|| format!("no such test: {}", absent.join(", ")))
+    let promises = match Promises::parse(&file.text) {
+        Ok(promises) => promises,
+        Err(error) => return vec![format!("{error:#}")],
+    };
+    let all = promises.areas.iter().flat_map(|area| &area.promises);
+    all.flat_map(|promise| {
+        let absent = promise.held_by.iter().filter(|check| !exists(tree, check));
+        absent.map(|check| format!("{FILE}: '{}': no such check: {check}", promise.text))
     })
+    .collect()
 }
 
 /// Each page below `docs` must be in mdBook's table of contents. mdBook does not build the others.
@@ -95,12 +84,16 @@ pub(super) fn numbers(tree: &Tree) -> Vec<String> {
     faults
 }
 
+/// Whether a test function, or a command with the suites and cases that it names, exists.
 fn exists(tree: &Tree, holder: &str) -> bool {
     if let Some(command) = holder.strip_prefix("cargo xtask ") {
-        let name = command.split_whitespace().next().unwrap_or_default();
-        return tree
-            .get("tools/xtask/src/main.rs")
-            .is_some_and(|f| f.text.contains(&format!("\"{name}\" =>")));
+        let words = words(command);
+        let Some((name, rest)) = words.split_first() else {
+            return false;
+        };
+        let main = tree.get("tools/xtask/src/main.rs");
+        let is_command = main.is_some_and(|f| f.text.contains(&format!("\"{name}\" =>")));
+        return is_command && cases(name, rest).iter().all(|case| is_named(tree, case));
     }
     let Some((path, function)) = holder.split_once("::") else {
         return false;
@@ -113,6 +106,43 @@ fn exists(tree: &Tree, holder: &str) -> bool {
     ];
     tree.get(path)
         .is_some_and(|file| forms.iter().any(|form| file.text.contains(form)))
+}
+
+/// The words of a command. Those in double quotes are one word.
+fn words(command: &str) -> Vec<String> {
+    let parts = command.split('"').enumerate();
+    parts
+        .flat_map(|(at, part)| match at % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        })
+        .collect()
+}
+
+/// The suites and the parts of names of cases that the arguments of a command choose.
+fn cases<'a>(command: &str, arguments: &'a [String]) -> Vec<&'a str> {
+    let mut words = arguments.iter().map(String::as_str);
+    match command {
+        "suites" => {
+            let suites: Vec<&str> = words.by_ref().take_while(|word| *word != "--").collect();
+            // The cases of pyverbs are those of its own files.
+            let is_ours = |suite: &&str| !suite.ends_with("pyverbs");
+            let cases = words.filter(|_| suites.iter().all(is_ours));
+            cases.chain(suites.iter().copied()).collect()
+        }
+        "matrix" => {
+            let values = words.clone().skip(1).zip(words);
+            let values = values.filter(|(_, option)| *option == "--only");
+            values.map(|(value, _)| value).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a source outside of the rules contains a name. Suites over Ethernet have the names of the others.
+fn is_named(tree: &Tree, name: &str) -> bool {
+    let name = name.strip_prefix("roce-").unwrap_or(name);
+    sources(tree).any(|file| file.text.contains(name))
 }
 
 /// The targets of `](target)` in a line.
@@ -205,21 +235,56 @@ mod tests {
 
     #[test]
     fn a_promise_without_a_test_is_found() {
-        let page = "| Promise | Number | Held by |\n|---|---|---|\n| a | 1 | `a/t.rs::holds` |\n\
-                    | b | 2 | `cargo xtask demo` |\n| c | 3 | by hope |\n| d | 4 | `a/t.rs::gone` |\n\
-                    | e | 5 | `a/t.rs::row` |\n";
-        let tree = planted(&[
-            (SPECIFICATION, page),
-            ("a/t.rs", "fn holds() {}\n(\"row\", 1)\n"),
-            ("tools/xtask/src/main.rs", "\"demo\" => demo::run(rest),\n"),
-        ]);
-        let faults = promises(&tree);
-        assert_eq!(faults.len(), 2, "{faults:?}");
-        assert!(
-            faults[0].starts_with("docs/SPECIFICATION.md:5:"),
-            "{faults:?}"
+        let check = |held_by: &str, expect: &[&str]| {
+            let promises = format!(
+                "[[area]]\nname = \"a\"\n[[area.promise]]\ntext = \"b\"\nheld_by = [{held_by}]\n"
+            );
+            let tree = planted(&[
+                (FILE, &promises),
+                ("a/t.rs", "fn holds() {}\n(\"row\", 1)\n"),
+                (
+                    "tools/xtask/src/main.rs",
+                    "\"demo\" => demo::run(rest),\n\"suites\" => suites::run(rest),\n\"matrix\" => matrix::run(rest),\n",
+                ),
+                (
+                    "tools/xtask/src/suites.rs",
+                    "\"ucc\", \"a job that is killed\"",
+                ),
+            ]);
+            let faults = super::promises(&tree);
+            let expect: Vec<String> = expect
+                .iter()
+                .map(|check| format!("{FILE}: 'b': no such check: {check}"))
+                .collect();
+            assert_eq!(faults, expect, "{held_by}");
+        };
+        check(r#""a/t.rs::holds", "a/t.rs::row""#, &[]);
+        check(
+            r#""a/t.rs::holds", "a/t.rs::gone", "b.rs::holds", "by hope""#,
+            &["a/t.rs::gone", "b.rs::holds", "by hope"],
         );
-        assert!(faults[1].contains("a/t.rs::gone"), "{faults:?}");
+        check(
+            r#""cargo xtask demo --quick", "cargo xtask gone""#,
+            &["cargo xtask gone"],
+        );
+        check(
+            r#"'cargo xtask suites ucc roce-ucc -- "is killed"', 'cargo xtask matrix --ucx 9 --only "a job"'"#,
+            &[],
+        );
+        check(
+            r#"'cargo xtask suites ucx', 'cargo xtask suites ucc -- "killed at"', 'cargo xtask matrix --only "jobs"'"#,
+            &[
+                "cargo xtask suites ucx",
+                "cargo xtask suites ucc -- \"killed at\"",
+                "cargo xtask matrix --only \"jobs\"",
+            ],
+        );
+        assert_eq!(
+            super::promises(&planted(&[])),
+            [format!("{FILE} is absent")]
+        );
+        let malformed = super::promises(&planted(&[(FILE, "[[area]]\n")]));
+        assert!(malformed[0].contains("name is missing"), "{malformed:?}");
     }
 
     #[test]

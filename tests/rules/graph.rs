@@ -130,10 +130,10 @@ const LIMIT: &str = "60";
 /// A package of the build, own or third-party.
 #[derive(Debug, Clone)]
 pub(super) struct Package {
-    name: String,
+    pub(super) name: String,
     licence: String,
-    ours: bool,
-    dependencies: BTreeSet<String>,
+    pub(super) ours: bool,
+    pub(super) dependencies: BTreeSet<String>,
     /// The oldest supported compiler, such as `1.88` or `1.88.0`; empty if not declared.
     rust_version: String,
 }
@@ -269,10 +269,10 @@ fn accepted(expression: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn package(name: &str, licence: &str, ours: bool, dependencies: &[&str]) -> Package {
+    pub(crate) fn package(name: &str, licence: &str, ours: bool, dependencies: &[&str]) -> Package {
         let dependencies = dependencies.iter().map(|&d| d.to_owned()).collect();
         Package {
             name: name.to_owned(),

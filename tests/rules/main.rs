@@ -6,6 +6,7 @@ mod graph;
 mod layers;
 mod pictures;
 mod references;
+mod size;
 mod text;
 
 use doc_numbers::tree::Tree;
@@ -18,10 +19,15 @@ fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
-/// The tree, read once for all rules.
+/// The tree with the page of all promises, read once for all rules.
 fn tree() -> &'static Tree {
     static TREE: OnceLock<Tree> = OnceLock::new();
-    TREE.get_or_init(|| Tree::read(&root()).expect("the tree can be read"))
+    TREE.get_or_init(|| {
+        let mut tree = Tree::read(&root()).expect("the tree can be read");
+        let page = docs::page_of_promises(&tree);
+        tree.files.extend(page);
+        tree
+    })
 }
 
 /// The packages of the build, asked of cargo once for all rules.
@@ -51,6 +57,7 @@ rules! {
     each_file_says_what_it_is_for: text::module_docs(tree()),
     no_code_is_disabled_or_unfinished: text::nothing_disabled(tree()),
     no_file_is_too_long: text::lengths(tree()),
+    each_folder_keeps_its_budget: size::budgets(tree(), packages()),
     no_path_or_host_of_one_machine: text::nothing_local(tree()),
     the_core_of_the_pool_has_no_unsafe: text::safe_core(tree()),
     each_unsafe_function_states_its_contract: text::contracts(tree()),

@@ -1,6 +1,8 @@
 //! Rules about what the documents tell a reader to type or to open: commands, options, variables and files exist.
 
 use doc_numbers::tree::{Source, Tree};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Lists what former versions had.
 const CHANGELOG: &str = "CHANGELOG.md";
@@ -90,20 +92,27 @@ pub(super) fn subcommands(tree: &Tree) -> Vec<String> {
 /// Each long option must be known to some source of the tree: as `--name`, as `"name"`, or as the field `name` of
 /// options that a derive reads.
 pub(super) fn options(tree: &Tree) -> Vec<String> {
+    let exists = |option: &str| {
+        let name = &option[2..];
+        let forms = [
+            option.to_owned(),
+            format!("\"{name}\""),
+            format!(" {}: ", name.replace('-', "_")),
+        ];
+        let knows = |file: &Source| forms.iter().any(|form| file.text.contains(form));
+        sources(tree).any(knows)
+    };
+    // Documents name most options several times, and a search reads all sources.
+    let known: RefCell<BTreeMap<String, bool>> = RefCell::default();
     in_code(tree, |code| {
         let words = code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         words
             .filter(|word| word.starts_with("--") && is_name(&word[2..]))
             .filter(|option| !OPTIONS_OF_OTHERS.contains(option))
             .filter(|option| {
-                let name = &option[2..];
-                let forms = [
-                    (*option).to_owned(),
-                    format!("\"{name}\""),
-                    format!(" {}: ", name.replace('-', "_")),
-                ];
-                let knows = |file: &Source| forms.iter().any(|form| file.text.contains(form));
-                !sources(tree).any(knows)
+                let mut known = known.borrow_mut();
+                let entry = known.entry((*option).to_owned());
+                !*entry.or_insert_with(|| exists(option))
             })
             .map(ToOwned::to_owned)
             .collect()
@@ -209,7 +218,7 @@ fn in_code(tree: &Tree, fault: impl Fn(&str) -> Vec<String>) -> Vec<String> {
 }
 
 /// Sources that may know an option or a variable. The rules are not among them, because their tests name absent ones.
-fn sources(tree: &Tree) -> impl Iterator<Item = &Source> {
+pub(super) fn sources(tree: &Tree) -> impl Iterator<Item = &Source> {
     let endings = [".rs", ".c", ".h", ".py", ".sh"];
     tree.files.iter().filter(move |file| {
         !file.path.starts_with("tests/rules/") && endings.iter().any(|end| file.path.ends_with(end))

@@ -256,19 +256,54 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        let is =
-            |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|t| t.text == text);
-        if is(0, "#") && is(1, "[") && is(2, "cfg") {
-            let end = closing(tokens, at + 1);
-            if tokens[at..end].iter().any(|token| token.text == "test") {
-                at = item_end(tokens, end);
-                continue;
+        match test_item(tokens, at) {
+            Some(end) => at = end,
+            None => {
+                kept.push(tokens[at].clone());
+                at += 1;
             }
         }
-        kept.push(tokens[at].clone());
-        at += 1;
     }
     kept
+}
+
+/// Index after the item that begins at `at`, if it exists only in tests.
+fn test_item(tokens: &[Token], at: usize) -> Option<usize> {
+    let is = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|t| t.text == text);
+    if !(is(0, "#") && is(1, "[") && is(2, "cfg")) {
+        return None;
+    }
+    let end = closing(tokens, at + 1);
+    let is_for_tests = tokens[at..end].iter().any(|token| token.text == "test");
+    is_for_tests.then(|| item_end(tokens, end))
+}
+
+/// The number of lines of a file's items that exist only in tests, and the modules among these items that are files of
+/// their own.
+pub(in super::super) fn tests_in(text: &str) -> (usize, Vec<String>) {
+    let (mut lines, mut modules) = (0, Vec::new());
+    if !text.contains("#[cfg(") {
+        return (lines, modules);
+    }
+    let tokens = tokens(text);
+    let mut at = 0;
+    while at < tokens.len() {
+        let Some(end) = test_item(&tokens, at) else {
+            at += 1;
+            continue;
+        };
+        if let Some(last) = tokens.get(end - 1) {
+            lines += last.line - tokens[at].line + 1;
+        }
+        if let [.., keyword, name, stop] = &tokens[at..end.min(tokens.len())]
+            && keyword.text == "mod"
+            && stop.text == ";"
+        {
+            modules.push(name.text.clone());
+        }
+        at = end;
+    }
+    (lines, modules)
 }
 
 /// The tokens, each with its modules inside the file.

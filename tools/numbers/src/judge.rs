@@ -1,528 +1,41 @@
 //! The promises that a benchmark checks: each is a query of a report and a bound. A promise without a report, or without
 //! its row in the report, is neither kept nor broken.
 
+use crate::promises::{FILE, Measured};
 use crate::query::Query;
 use crate::reports::Reports;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
+use std::fmt::Write as _;
 
-/// The bound of a promise.
-#[derive(Debug, Clone, Copy)]
-enum Bound {
-    AtMost(f64),
-    Below(f64),
-    AtLeast(f64),
-    Above(f64),
-}
-
-use Bound::{Above, AtLeast, AtMost, Below};
-
-impl Bound {
-    fn holds(self, found: f64) -> bool {
-        match self {
-            AtMost(limit) => found <= limit,
-            Below(limit) => found < limit,
-            AtLeast(limit) => found >= limit,
-            Above(limit) => found > limit,
-        }
-    }
-
-    fn shown(self, unit: &str) -> String {
-        let (sign, limit) = match self {
-            AtMost(limit) => ("<=", limit),
-            Below(limit) => ("<", limit),
-            AtLeast(limit) => (">=", limit),
-            Above(limit) => (">", limit),
-        };
-        format!("{sign} {limit} {unit}").trim_end().to_owned()
-    }
-}
-
-struct Promise {
-    what: &'static str,
-    /// Query of the number; with several rows the worst counts.
-    query: &'static str,
-    /// Divisor of the number.
-    over: Option<&'static str>,
-    bound: Bound,
-    unit: &'static str,
-}
-
-const fn promise(
-    what: &'static str,
-    query: &'static str,
-    bound: Bound,
-    unit: &'static str,
-) -> Promise {
-    Promise {
-        what,
-        query,
-        over: None,
-        bound,
-        unit,
-    }
-}
-
-const PROMISES: &[Promise] = &[
-    promise("demo: wrong bytes", "demo mismatches", AtMost(0.0), ""),
-    promise(
-        "demo: steady median of xgvmi over stock, at each size",
-        "demo scheme=xgvmi max:of_stock",
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "demo: steady median of xgvmi over ksm, at each size",
-        "demo scheme=xgvmi max:of_ksm",
-        Below(1.0),
-        "times",
-    ),
-    promise(
-        "demo: steady median over Ethernet over the one over InfiniBand, at each size",
-        "links max:ratio",
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "pool: lease and return of a key, one thread",
-        "pool name=lease_release_1t ours",
-        AtMost(60.0),
-        "ns",
-    ),
-    promise(
-        "pool: the same against a C list under a mutex, one thread",
-        "pool name=lease_release_1t ratio",
-        AtLeast(1.0),
-        "times better",
-    ),
-    promise(
-        "pool: the same, two threads on two cores",
-        "pool name=lease_release_2t ratio",
-        Above(1.0),
-        "times better",
-    ),
-    promise(
-        "pool: an alias found among 20,000, against UCX's khash",
-        "pool name=alias_hit_20k ratio",
-        AtLeast(1.5),
-        "times better",
-    ),
-    promise(
-        "pool: bind and invalidate, strict, against stock UCX",
-        "pool name=bind_invalidate_strict ratio",
-        AtLeast(1.0),
-        "times better",
-    ),
-    promise(
-        "pool: the same, batched, 64 keys together",
-        "pool name=bind_invalidate_batched ratio",
-        AtLeast(2.0),
-        "times better",
-    ),
-    promise(
-        "pool: doorbells of 64 exports and 64 releases",
-        "pool name=doorbells_64 ours",
-        AtMost(4.0),
-        "doorbells",
-    ),
-    promise(
-        "pool: first import of 64 announced keys, against stock UCX",
-        "pool name=first_touch_64 ratio",
-        AtLeast(50.0),
-        "times better",
-    ),
-    promise(
-        "pool: the key of an export of 4 GiB, against stock UCX",
-        "pool name=export_4gib ratio",
-        AtLeast(100.0),
-        "times better",
-    ),
-    promise(
-        "library in UCX: export and release, strict, against stock UCX",
-        "pool name=ucx_bind_invalidate_strict ratio",
-        AtLeast(1.0),
-        "times better",
-    ),
-    promise(
-        "library in UCX: the same, batched",
-        "pool name=ucx_bind_invalidate_batched ratio",
-        AtLeast(1.6),
-        "times better",
-    ),
-    promise(
-        "library in UCX: the same, chained",
-        "pool name=ucx_bind_invalidate_chained ratio",
-        AtLeast(1.6),
-        "times better",
-    ),
-    promise(
-        "library in UCX: export of 4 GiB, against stock UCX",
-        "pool name=ucx_export_4gib ratio",
-        AtLeast(100.0),
-        "times better",
-    ),
-    Promise {
-        over: Some(
-            r#"hotpath what="instructions through UCX, pool and queue" mode=strict owner=library stock"#,
-        ),
-        ..promise(
-            "library in UCX, strict: its instructions per export and release over those of stock UCX's pool and queue",
-            r#"hotpath what="instructions through UCX, pool and queue" mode=strict owner=library ours"#,
-            AtMost(1.0),
-            "times",
-        )
-    },
-    Promise {
-        over: Some(r#"hotpath what="traps through UCX" mode=strict stock"#),
-        ..promise(
-            "library in UCX, strict: doorbell traps over those of stock UCX",
-            r#"hotpath what="traps through UCX" mode=strict ours"#,
-            AtMost(1.0),
-            "times",
-        )
-    },
-    promise(
-        "library in UCX, strict: allocations per export and release",
-        r#"hotpath what="allocations through UCX" mode=strict owner=library ours"#,
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "library in UCX, strict: system calls per export and release",
-        r#"hotpath what="system calls through UCX" mode=strict owner=library ours"#,
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "library in UCX, strict: its cache lines per export and release",
-        r#"hotpath what="cache lines through UCX" mode=strict owner=library ours"#,
-        AtMost(12.0),
-        "lines",
-    ),
-    promise(
-        "alltoallv: steady median of xgvmi over stock, at each size",
-        "alltoallv scheme=xgvmi max:of_stock",
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "alltoallv: processor time of a rank per call, xgvmi over stock, at each size",
-        "alltoallv scheme=xgvmi max:rank_cpu_of_stock",
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "alltoallv: processor time of a service process per call, xgvmi over stock, at each size",
-        "alltoallv scheme=xgvmi max:service_cpu_of_stock",
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "alltoallv: instructions of a rank per call, xgvmi over stock, without the emulator's, at each size",
-        r#"offload scheme=xgvmi+fifo process=rank owner="all but the emulator" max:of_stock"#,
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "alltoallv: instructions of a service process per call, xgvmi over stock, without the emulator's, at each size",
-        r#"offload scheme=xgvmi+fifo process=service owner="all but the emulator" max:of_stock"#,
-        AtMost(1.05),
-        "times",
-    ),
-    promise(
-        "alltoallv of 2 x 4 ranks: a service process's own instructions per call over those of the version in OFFLOAD.md, at each size",
-        "offload.compared owner=service max:of_before",
-        AtMost(0.9),
-        "times",
-    ),
-    promise(
-        "alltoallv: xgvmi against ksm, up to 16 KiB",
-        "alltoallv scheme=xgvmi size=1K size=2K size=4K size=8K size=16K min:times_faster_than_ksm",
-        AtLeast(1.3),
-        "times faster",
-    ),
-    promise(
-        "alltoallv: connect (median of all sizes) and first iteration of xgvmi over those of stock, at each size",
-        "alltoallv scheme=xgvmi max:connect_first_of_stock",
-        AtMost(1.0),
-        "times",
-    ),
-    promise(
-        "service process: its own instructions per block, at each scale",
-        "service transport=stand-in max:instructions_per_block",
-        AtMost(1000.0),
-        "",
-    ),
-    promise(
-        "service process: its own instructions per block beside those of the call's messages",
-        "service cost.instructions_per_block",
-        AtMost(1000.0),
-        "",
-    ),
-    promise(
-        "service process: its own time per block, at each scale",
-        "service transport=stand-in max:us_per_block.ours",
-        AtMost(0.25),
-        "us",
-    ),
-    promise(
-        "service process with UCX: its own instructions per block, from 16 ranks on",
-        "service transport=ucx ranks=16 ranks=64 max:instructions_per_block",
-        AtMost(1000.0),
-        "",
-    ),
-    promise(
-        "service process with UCX: its own time per block, from 16 ranks on",
-        "service transport=ucx ranks=16 ranks=64 max:us_per_block.ours",
-        AtMost(0.25),
-        "us",
-    ),
-    Promise {
-        over: Some(
-            "service ranks=16 ranks=64 ranks=256 ranks=1024 transport=stand-in min:instructions_per_block",
-        ),
-        ..promise(
-            "service process: instructions per block, most over least, 16 to 1,024 ranks",
-            "service ranks=16 ranks=64 ranks=256 ranks=1024 transport=stand-in max:instructions_per_block",
-            AtMost(1.2),
-            "times",
-        )
-    },
-    promise(
-        "service process: memory per rank",
-        "service max:bytes_per_rank",
-        AtMost(32_768.0),
-        "bytes",
-    ),
-    promise(
-        "service process: connect of 1,024 ranks with the stand-in transport",
-        "service ranks=1024 transport=stand-in max:connect_ms",
-        AtMost(5000.0),
-        "ms",
-    ),
-    promise(
-        "soak: objects of the device that are left after all jobs",
-        "soak device_objects_left",
-        AtMost(0.0),
-        "",
-    ),
-    Promise {
-        over: Some("soak max:early_descriptors"),
-        ..promise(
-            "soak: most descriptors of a service process after all jobs over the most before half of them",
-            "soak max:last_descriptors",
-            AtMost(1.0),
-            "times",
-        )
-    },
-    Promise {
-        over: Some("soak max:early_kib"),
-        ..promise(
-            "soak: most memory of a service process after all jobs over the most before half of them",
-            "soak max:last_kib",
-            AtMost(1.1),
-            "times",
-        )
-    },
-    promise(
-        "library: time that it adds to a program's run",
-        "library unit=ms max:value",
-        AtMost(5.0),
-        "ms",
-    ),
-    promise(
-        "library: its file",
-        "library name=file value",
-        AtMost(2048.0),
-        "KiB",
-    ),
-    promise(
-        "library: proof of a form of binds, without a profile",
-        "library unit=us max:value",
-        AtMost(60.0),
-        "us",
-    ),
-    promise(
-        "emulated device: ib_write_lat, 8 B, each side on its core",
-        r#"device name="ib_write_lat, 8 B, typical" measured"#,
-        AtMost(5.0),
-        "us",
-    ),
-    promise(
-        "block storage: bytes of half compressible data over those of the reference's format",
-        "storage.stored of_reference",
-        AtMost(0.75),
-        "times",
-    ),
-    promise(
-        "emulated device: ucp_put_lat, 8 B",
-        r#"device name="ucp_put_lat, 8 B, median" measured"#,
-        AtMost(5.0),
-        "us",
-    ),
-    Promise {
-        over: Some(r#"device name="the same by UCX's cma" measured"#),
-        ..promise(
-            "emulated device: ucp_get of 1 MiB over the bandwidth of UCX's cma",
-            r#"device name="ucp_get, 1 MiB, by the median" measured"#,
-            AtLeast(0.8),
-            "times",
-        )
-    },
-    promise(
-        "emulated device: ib_write_bw, 8 B, both directions",
-        r#"device name="ib_write_bw, 8 B, both directions" measured"#,
-        AtLeast(0.25),
-        "M/s",
-    ),
-    promise(
-        "emulated device: longest round trip of four busy pairs",
-        r#"device name="4 busy pairs on all cores, longest round trip" measured"#,
-        AtMost(100.0),
-        "ms",
-    ),
-    promise(
-        "cost profile: a resolvable step is off the slides by, beside the emulator's own time",
-        "cost resolvable=true max:off",
-        AtMost(0.1),
-        "of it",
-    ),
-    promise(
-        "model, assumed link of 400 Gb/s: distance to the slides' gains at 32 nodes x 32 ranks x 4 SPs",
-        r#"model.sensitivity what="as assumed" max:off_slides"#,
-        AtMost(6.0),
-        "points",
-    ),
-    promise(
-        "model: measured over predicted savings of the alltoallv, largest",
-        "check max:ratio",
-        AtMost(2.0),
-        "times",
-    ),
-    promise(
-        "model: measured over predicted savings of the alltoallv, smallest",
-        "check min:ratio",
-        AtLeast(0.5),
-        "times",
-    ),
-    promise(
-        "compatibility matrix: failed cells",
-        "matrix sum:failed",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "test suites of other projects: failed tests",
-        "suites sum:failed",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "UCC: time in which a process with UCC loads the component",
-        "overlap component_load_ms",
-        AtMost(5.0),
-        "ms",
-    ),
-    promise("UCC demo: wrong bytes", "ucc mismatches", AtMost(0.0), ""),
-    promise(
-        "UCC demo: key and alias commands per call of an unmodified MPI program, xgvmi, at each size",
-        "ucc scheme=xgvmi max:key_commands",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "UCC demo: overlap over the smaller of twice stock UCC's on the hosts and 90 %, xgvmi, 64 KiB to 1 MiB",
-        "ucc scheme=xgvmi program=osu_ialltoallv size=64K size=128K size=256K size=512K size=1M min:overlap_kept",
-        AtLeast(1.0),
-        "times",
-    ),
-    promise(
-        "UCC demo: host processor time per overlapped call over stock UCC's on the hosts, xgvmi, 64 KiB to 1 MiB",
-        "ucc scheme=xgvmi program=osu_ialltoallv size=64K size=128K size=256K size=512K size=1M max:cpu_of_ucc",
-        AtMost(0.5),
-        "times",
-    ),
-    promise(
-        "storage through the DPU: wrong bytes",
-        "volume mismatches",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "storage through the DPU: key and alias commands per transfer on fresh memory, at each size",
-        "volume scheme=xgvmi scheme=announced max:key_commands",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "storage through the DPU: time of a transfer on fresh memory, xgvmi over stock UCX's pool, at each size",
-        "volume scheme=xgvmi max:of_stock",
-        AtMost(1.0),
-        "times",
-    ),
-    promise(
-        "storage through the DPU: processor time of the host over the pipeline on its own cores",
-        "volume host_cpu_of_host",
-        AtMost(0.5),
-        "times",
-    ),
-    promise(
-        "storage through the DPU: stored bytes over those of the reference's format, mixed data",
-        "volume stored_of_reference",
-        AtMost(0.75),
-        "times",
-    ),
-    promise(
-        "accelerators: wrong bytes",
-        "naaice mismatches",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "accelerators: key and alias commands per one shot on fresh buffers, pool, at each size",
-        "naaice way=pool max:key_commands",
-        AtMost(0.0),
-        "",
-    ),
-    promise(
-        "accelerators: one shot with pooled keys against a key per region, 16 KiB to 1 MiB",
-        "naaice way=pool size=16K size=64K size=256K size=1M min:times_faster_than_ksm",
-        AtLeast(3.0),
-        "times faster",
-    ),
-    promise(
-        "accelerators: steady call over RDMA over one of a hand-written verbs loop, at each size",
-        "naaice way=verbs max:call_of_loop",
-        AtMost(1.05),
-        "times",
-    ),
-];
-
-/// One row for each promise: `promise`, `wanted`, `found`, `kept` (null without a report), and the `command` that
-/// writes the report.
+/// One row for each measured promise: `promise`, `wanted`, `found`, `kept` (null without a report), the `command` that
+/// writes the report, and `why` a promise is not kept.
 ///
 /// # Errors
 /// A report does not have the expected form.
 pub fn rows(reports: &Reports) -> Result<Vec<Value>> {
-    PROMISES
-        .iter()
+    let measured = reports.promises.measured.iter();
+    measured
         .map(|promise| {
-            let found = found(promise, reports).with_context(|| promise.what.to_owned())?;
+            let found = found(promise, reports).with_context(|| promise.text.clone())?;
+            let kept = found.map(|found| promise.bound.holds(found));
             let shown = found.map(|found| {
-                format!("{} {}", digits(found), promise.unit)
-                    .trim_end()
-                    .to_owned()
+                let mut shown = digits(found);
+                // A number that misses the bound must not look like the bound.
+                if kept == Some(false) && promise.bound.shown("").ends_with(&format!(" {shown}")) {
+                    shown = format!("{found:.4}");
+                }
+                format!("{shown} {}", promise.unit).trim_end().to_owned()
             });
             Ok(json!({
-                "promise": promise.what, "wanted": promise.bound.shown(promise.unit), "found": shown,
-                "kept": found.map(|found| promise.bound.holds(found)),
-                "command": Reports::command(&Query::parse(promise.query)?.report)?,
+                "promise": promise.text, "wanted": promise.bound.shown(&promise.unit), "found": shown, "kept": kept,
+                "command": Reports::command(&Query::parse(&promise.query)?.report)?, "why": promise.why,
             }))
         })
         .collect()
 }
 
-fn found(promise: &Promise, reports: &Reports) -> Result<Option<f64>> {
+fn found(promise: &Measured, reports: &Reports) -> Result<Option<f64>> {
     let number = |text: &str| -> Result<Option<f64>> {
         let query = Query::parse(text)?;
         match reports.get(&query.report)? {
@@ -530,10 +43,10 @@ fn found(promise: &Promise, reports: &Reports) -> Result<Option<f64>> {
             None => Ok(None),
         }
     };
-    let Some(found) = number(promise.query)? else {
+    let Some(found) = number(&promise.query)? else {
         return Ok(None);
     };
-    let Some(over) = promise.over else {
+    let Some(over) = &promise.over else {
         return Ok(Some(found));
     };
     Ok(number(over)?.map(|over| found / over))
@@ -550,12 +63,106 @@ fn digits(number: f64) -> String {
     }
 }
 
+/// Table of all measured promises.
+pub(crate) fn all(report: &Value, query: &Query) -> Result<String> {
+    let mut text =
+        "| Promise | Wanted | Found | Kept | Measured by |\n|---|---|---|---|---|\n".to_owned();
+    for row in query.rows(report, "rows")? {
+        let cell = |key: &str| row[key].as_str().unwrap_or("-");
+        let verdict = match row["kept"].as_bool() {
+            Some(true) => "yes",
+            Some(false) => "**no**",
+            None => "not measured",
+        };
+        writeln!(
+            text,
+            "| {} | {} | {} | {verdict} | `{}` |",
+            cell("promise"),
+            cell("wanted"),
+            cell("found"),
+            cell("command")
+        )?;
+    }
+    Ok(text.trim_end().to_owned())
+}
+
+/// List of the measured promises that the reports do not reach, by reason.
+pub(crate) fn not_reached(report: &Value, query: &Query) -> Result<String> {
+    let mut reasons: Vec<(&str, String)> = Vec::new();
+    for row in query.rows(report, "rows")? {
+        if row["kept"].as_bool() != Some(false) {
+            continue;
+        }
+        let cell = |key: &str| row[key].as_str().unwrap_or("-");
+        let why = row["why"].as_str().with_context(|| {
+            format!(
+                "'{}' is not reached ({}); give the reason as `why` in {FILE}",
+                cell("promise"),
+                cell("found")
+            )
+        })?;
+        let line = format!(
+            "  - {}: {} ({})",
+            cell("promise"),
+            cell("found"),
+            cell("wanted")
+        );
+        match reasons.iter_mut().find(|(known, _)| *known == why) {
+            Some((_, lines)) => *lines += &format!("\n{line}"),
+            None => reasons.push((why, line)),
+        }
+    }
+    if reasons.is_empty() {
+        return Ok("None: the committed reports keep all measured promises.".to_owned());
+    }
+    let parts: Vec<String> = reasons
+        .iter()
+        // Links of the file begin at the root, and the list is in a page below docs.
+        .map(|(why, lines)| format!("- {}\n{lines}", why.replace("](docs/", "](")))
+        .collect();
+    Ok(parts.join("\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::promises::Promises;
+
+    const PROMISES: &str = r#"
+[[measured]]
+text = "median over stock"
+query = "demo scheme=xgvmi max:of_stock"
+at_most = 1.05
+unit = "times"
+why = "reason"
+[[measured]]
+text = "median over ksm"
+query = "demo scheme=xgvmi max:of_ksm"
+below = 1
+[[measured]]
+text = "lease"
+query = "pool name=lease_release_1t ours"
+at_most = 60
+[[measured]]
+text = "two threads"
+query = "pool name=lease_release_2t ratio"
+above = 1.0
+[[measured]]
+text = "get"
+query = 'device name="ucp_get, 1 MiB, by the median" measured'
+over = 'device name="the same by cma" measured'
+at_least = 0.8
+unit = "times"
+"#;
+
+    fn reports() -> Reports {
+        let mut reports = Reports::default();
+        reports.promises = Promises::parse(PROMISES).unwrap();
+        reports
+    }
 
     fn judged(report: &str, text: &str) -> Vec<Value> {
-        let mut reports = Reports::default();
+        let mut reports = reports();
         reports.add(report, text).unwrap();
         rows(&reports).unwrap()
     }
@@ -573,21 +180,16 @@ mod tests {
         };
         let check = |p50: f64, stock: bool, ksm: bool, found: &str| {
             let rows = judged("demo", &demo(p50).to_string());
-            let of_stock = row(
-                &rows,
-                "demo: steady median of xgvmi over stock, at each size",
-            );
             assert_eq!(
-                *of_stock,
+                *row(&rows, "median over stock"),
                 json!({
-                    "promise": "demo: steady median of xgvmi over stock, at each size",
-                    "wanted": "<= 1.05 times", "found": found, "kept": stock, "command": "cargo xtask demo",
+                    "promise": "median over stock", "wanted": "<= 1.05 times", "found": found, "kept": stock,
+                    "command": "cargo xtask demo", "why": "reason",
                 })
             );
-            let of_ksm = row(&rows, "demo: steady median of xgvmi over ksm, at each size");
-            assert_eq!(of_ksm["kept"], ksm);
+            assert_eq!(row(&rows, "median over ksm")["kept"], ksm);
             // A missing report.
-            let pool = row(&rows, "pool: lease and return of a key, one thread");
+            let pool = row(&rows, "lease");
             assert_eq!(
                 (&pool["kept"], &pool["found"]),
                 (&Value::Null, &Value::Null)
@@ -595,6 +197,8 @@ mod tests {
         };
         check(104.0, true, true, "1.04 times");
         check(106.0, false, true, "1.06 times");
+        check(105.0, true, true, "1.05 times");
+        check(105.01, false, true, "1.0501 times");
         check(200.0, false, false, "2 times");
     }
 
@@ -605,12 +209,9 @@ mod tests {
             r#"{"rows":[{"name":"lease_release_1t","ours":70.0,"ratio":0.5}]}"#,
         );
         let kept = |what: &str| row(&rows, what)["kept"].clone();
-        assert_eq!(kept("pool: lease and return of a key, one thread"), false);
-        assert_eq!(
-            kept("pool: the same, two threads on two cores"),
-            Value::Null
-        );
-        let mut reports = Reports::default();
+        assert_eq!(kept("lease"), false);
+        assert_eq!(kept("two threads"), Value::Null);
+        let mut reports = reports();
         let strange = r#"{"rows":[{"name":"lease_release_1t","ours":"fast","ratio":1}]}"#;
         reports.add("pool", strange).unwrap();
         assert!(super::rows(&reports).is_err());
@@ -619,15 +220,36 @@ mod tests {
     #[test]
     fn ratios_of_two_rows_are_judged() {
         let device = r#"{"rows":[{"name":"ucp_get, 1 MiB, by the median","measured":9},
-                                 {"name":"the same by UCX's cma","measured":10}]}"#;
+                                 {"name":"the same by cma","measured":10}]}"#;
         let rows = judged("device", device);
-        let get = row(
-            &rows,
-            "emulated device: ucp_get of 1 MiB over the bandwidth of UCX's cma",
-        );
+        let get = row(&rows, "get");
         assert_eq!(
             (&get["found"], &get["kept"]),
             (&json!("0.900 times"), &json!(true))
         );
+    }
+
+    #[test]
+    fn promises_that_are_not_reached_have_their_reason() {
+        let row = |promise: &str, kept: Option<bool>, why: Option<&str>| json!({"promise": promise, "wanted": "<= 1", "found": "2", "kept": kept, "why": why});
+        let rows = [
+            row("a", Some(false), Some("Because [B](docs/B.md).")),
+            row("b", Some(true), None),
+            row("c", None, Some("Old.")),
+            row("d", Some(false), Some("Because [B](docs/B.md).")),
+        ];
+        let check = |report: Value, expect: &str| {
+            let query = Query::parse("judge-not-reached").unwrap();
+            let text = not_reached(&report, &query);
+            let text = text.unwrap_or_else(|error| error.to_string());
+            assert!(text.contains(expect), "{text}");
+        };
+        check(
+            json!({"rows": rows}),
+            "- Because [B](B.md).\n  - a: 2 (<= 1)\n  - d: 2 (<= 1)",
+        );
+        check(json!({"rows": [row("b", Some(true), None)]}), "None: ");
+        let silent = json!({"rows": [row("a", Some(false), None)]});
+        check(silent, "give the reason");
     }
 }

@@ -1,5 +1,6 @@
 //! Generated numbers of the documents, and the judgement of measured promises. The crate reads the reports, generates the
-//! marked parts of a document from them, and compares a document with what it would generate.
+//! marked parts of a document from them, compares a document with what it would generate, and reads the promises of
+//! `tests/promises.toml`.
 //!
 //! `cargo xtask results` runs the benchmarks and writes the documents; `tests/rules` fails if a document differs;
 //! `cargo xtask bench judge` prints the judgement.
@@ -18,6 +19,8 @@ mod accelerators;
 pub mod blocks;
 pub mod judge;
 mod links;
+pub mod page;
+pub mod promises;
 mod query;
 pub mod reports;
 pub mod service;
@@ -28,13 +31,14 @@ pub mod timeline;
 pub mod tree;
 
 use anyhow::Result;
+use promises::Promises;
 use reports::{COMMITTED, Reports};
 use tree::Tree;
 
-/// The committed reports of a tree.
+/// The committed reports of a tree, and its promises.
 ///
 /// # Errors
-/// One of them is not JSON.
+/// One of the files is malformed.
 pub fn committed_reports(tree: &Tree) -> Result<Reports> {
     let mut reports = Reports::default();
     for file in &tree.files {
@@ -42,6 +46,9 @@ pub fn committed_reports(tree: &Tree) -> Result<Reports> {
         if let Some(name) = name.and_then(|name| name.strip_suffix(".json")) {
             reports.add(name, &file.text)?;
         }
+    }
+    if let Some(file) = tree.get(promises::FILE) {
+        reports.promises = Promises::parse(&file.text)?;
     }
     Ok(reports)
 }

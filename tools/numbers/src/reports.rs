@@ -1,5 +1,6 @@
 //! The report files: the command that writes each report, and its part that is committed below `docs/results`.
 
+use crate::promises::Promises;
 use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -262,6 +263,8 @@ pub fn lines(object: &Map<String, Value>) -> String {
 #[derive(Debug, Default)]
 pub struct Reports {
     by_name: BTreeMap<String, Value>,
+    /// The promises that the reports must keep.
+    pub promises: Promises,
 }
 
 impl Reports {

@@ -1,6 +1,7 @@
 //! The tables of the documents, by the name in the marker.
 
 use crate::accelerators;
+use crate::judge;
 use crate::query::Query;
 use crate::reports::{JUDGE, MACHINE};
 use crate::storage;
@@ -26,7 +27,8 @@ const TABLES: &[Table] = &[
     of("demo-output", "demo", output),
     of("device", "device", measured),
     of("hotpath", "hotpath", hotpath),
-    of(JUDGE, JUDGE, judge),
+    of(JUDGE, JUDGE, judge::all),
+    of("judge-not-reached", JUDGE, judge::not_reached),
     of("library", "library", measured),
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
@@ -259,29 +261,6 @@ fn machine(report: &Value, _: &Query) -> Result<String> {
             .as_str()
             .with_context(|| format!("{name} is no text"))?;
         writeln!(text, "- {name}: {value}")?;
-    }
-    Ok(text.trim_end().to_owned())
-}
-
-/// The promises that a benchmark checks.
-fn judge(report: &Value, query: &Query) -> Result<String> {
-    let mut text =
-        "| Promise | Wanted | Found | Kept | Measured by |\n|---|---|---|---|---|\n".to_owned();
-    for row in query.rows(report, "rows")? {
-        let cell = |key: &str| row[key].as_str().unwrap_or("-");
-        let verdict = match row["kept"].as_bool() {
-            Some(true) => "yes",
-            Some(false) => "**no**",
-            None => "not measured",
-        };
-        writeln!(
-            text,
-            "| {} | {} | {} | {verdict} | `{}` |",
-            cell("promise"),
-            cell("wanted"),
-            cell("found"),
-            cell("command")
-        )?;
     }
     Ok(text.trim_end().to_owned())
 }

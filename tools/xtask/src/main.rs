@@ -26,6 +26,7 @@ mod results;
 mod stage;
 mod suites;
 mod test;
+mod tidy;
 
 use anyhow::{Result, bail};
 use dev_setup as setup;
@@ -84,7 +85,7 @@ fn dispatch() -> Result<ExitCode> {
         "setup" => setup::run(rest),
         "suites" => suites::run(rest),
         "test" => test::run(rest),
-        "tidy" => test::tidy(),
+        "tidy" => tidy::run(rest),
         "-h" | "--help" | "help" => {
             println!("{USAGE}");
             Ok(ExitCode::SUCCESS)

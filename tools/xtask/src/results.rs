@@ -7,7 +7,7 @@ use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use doc_numbers::reports::{COMMITTED, MACHINE, REPORTS, Report, committed, lines};
 use doc_numbers::tree::Tree;
-use doc_numbers::{blocks, committed_reports, timeline};
+use doc_numbers::{blocks, committed_reports, page, promises, timeline};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +26,8 @@ reports.
                 hotpath, offload, overlap, service, soak, storage, storage-soak, matrix, suites, fuzz,
                 ucc, naaice, volume
   --keep        run nothing: take the reports that are below the target directory
-  --render      run nothing and copy nothing: write the documents anew from docs/results
+  --render      run nothing and copy nothing: write the documents anew from docs/results, and all promises
+                of tests/promises.toml to target/promises.md
 
 Generated parts of documents:
 
@@ -237,12 +238,20 @@ fn render(root: &Path) -> Result<bool> {
             &timeline::draw(cost, demo)?,
         )?;
     }
-    for page in tree.markdown() {
-        let rendered = blocks::render(&page.text, &reports);
-        for (line, fault) in &rendered.faults {
-            println!("{}:{line}: {fault}", page.path);
+    let mut tell = |page: &str, faults: &[(usize, String)]| {
+        for (line, fault) in faults {
+            println!("{page}:{line}: {fault}");
             complete = false;
         }
+    };
+    let promised = page::page(&reports);
+    let place = workspace::target_dir().join(page::PAGE);
+    tell(promises::FILE, &promised.faults);
+    write(&place, &promised.text)?;
+    println!("written: {}", place.display());
+    for page in tree.markdown() {
+        let rendered = blocks::render(&page.text, &reports);
+        tell(&page.path, &rendered.faults);
         if rendered.text != page.text {
             write(&root.join(&page.path), &rendered.text)?;
             println!("written: {}", page.path);

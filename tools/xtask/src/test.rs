@@ -259,22 +259,10 @@ fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 }
 
 /// The project rules, each a test of `tests/rules`.
-fn rules() -> Command {
+pub(crate) fn rules() -> Command {
     let mut command = cargo();
     command.args(["test", "-p", "xgvmi-tests", "--test", "rules"]);
     command
-}
-
-/// `cargo xtask tidy`: the project rules alone.
-pub(crate) fn tidy() -> Result<ExitCode> {
-    let status = rules()
-        .arg("--quiet")
-        .status()
-        .context("cannot run cargo")?;
-    Ok(match status.success() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
 }
 
 fn tidiness(phase: &Phase, world: &World) -> Result<Vec<Case>> {

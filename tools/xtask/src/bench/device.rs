@@ -3,7 +3,7 @@
 //!
 //! The bench runs two processes without a cost profile. In trap mode each has its own core. Times depend on this
 //! machine and its load: the report contains the load averages, each row is the best of [`ROUNDS`] runs, and nothing is
-//! asserted. docs/SPECIFICATION.md contains the wanted values.
+//! asserted. tests/promises.toml contains the wanted values.
 
 use super::{build, cluster};
 use crate::process::{Done, Running, shown};

@@ -6,6 +6,7 @@
 use crate::workspace;
 use anyhow::{Context, Result, bail};
 use doc_numbers::judge;
+use doc_numbers::promises::{self, Promises};
 use doc_numbers::reports::Reports;
 use serde_json::json;
 use std::fs;
@@ -17,7 +18,12 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     if let Some(option) = options.first() {
         bail!("bench judge takes no options, not '{option}'");
     }
-    let rows = judge::rows(&Reports::measured(&workspace::target_dir())?)?;
+    let promises = workspace::root().join(promises::FILE);
+    let promises =
+        fs::read_to_string(&promises).with_context(|| format!("reading {}", promises.display()))?;
+    let mut reports = Reports::measured(&workspace::target_dir())?;
+    reports.promises = Promises::parse(&promises)?;
+    let rows = judge::rows(&reports)?;
     let (mut broken, mut unknown) = (0, 0);
     for row in &rows {
         let verdict = match row["kept"].as_bool() {

@@ -1,7 +1,7 @@
 //! `cargo xtask bench pool`: measures the pool and comparable lists in the same run and writes
 //! `target/bench/pool.json`.
 //!
-//! docs/SPECIFICATION.md defines each row. A missing number is an error; the bench never invents a row.
+//! tests/promises.toml describes each row. A missing number is an error; the bench never invents a row.
 
 pub(crate) mod instructions;
 
