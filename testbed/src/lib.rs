@@ -1,7 +1,7 @@
-//! An emulated cluster with programs on it, for tests, demos and benchmarks: devices ([`cluster`]), their counters
-//! ([`stats`]), children with time limits ([`process`]), servers with clients ([`pair`]), and free ports ([`port`]).
+//! An emulated cluster with programs on it, for tests, demos and benchmarks.
 //!
-//! For development commands also the progress line, the paths of the workspace, and values of C headers.
+//! Devices ([`cluster`]) and their counters ([`stats`]), children with time limits ([`process`]), servers with clients
+//! ([`pair`]), and free ports ([`port`]). For development commands also the progress line, the paths of the workspace, and values of C headers.
 //!
 //! ```
 //! use testbed::process;
