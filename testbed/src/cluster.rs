@@ -93,6 +93,13 @@ impl Cluster {
         self
     }
 
+    /// The same device with the nodes of a topology file.
+    #[must_use]
+    pub fn with_topology(mut self, file: &Path) -> Self {
+        self.options = vec!["--topology".into(), file.into()];
+        self
+    }
+
     /// With variables for all programs.
     #[must_use]
     pub fn envs(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {

@@ -462,8 +462,8 @@ fn mtu_of_the_topology(world: &World) -> Result<()> {
     let node = "[[node]]\n[[node.function]]\nrole = \"host\"\nlink = \"ethernet\"\nmtu = 9000\n\
                 mac = \"0c:42:a1:00:00:01\"\naddresses = [\"192.0.2.7\"]\nndev = \"no-such\"\n";
     std::fs::write(&file, node)?;
-    let file = file.to_str().context("a path that is no text")?;
-    let mut host = Party::start(&testbed, &["--topology", file], HOST)?;
+    let testbed = testbed.with_topology(&file);
+    let mut host = Party::start(&testbed, &[], HOST)?;
     host.opened
         .expect_start("ok layer=2 lid=0 sm_lid=0 flags=1 mtu=4096 ")?;
     let gid = host.tell("gid 3")?;

@@ -4,7 +4,7 @@ use crate::process::{self, Done};
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::ops::Deref;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use testbed::cluster::Cluster;
@@ -126,6 +126,14 @@ impl<'a> Testbed<'a> {
     pub(crate) fn of(world: &'a World, nodes: u32) -> Result<Self> {
         let cluster = Cluster::new(world.emulator(), nodes)?.envs(world.verbs_env.clone());
         Ok(Self { world, cluster })
+    }
+
+    /// The same with the nodes of a topology file.
+    pub(crate) fn with_topology(self, file: &Path) -> Self {
+        Self {
+            cluster: self.cluster.with_topology(file),
+            ..self
+        }
     }
 
     /// The command for a tool of stock UCX in `function`.
