@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// Prefix of the directories of clusters. The process id follows, so that later runs find what a killed run has left.
 const PREFIX: &str = "xgvmi-testbed";
+/// Directory of emulator states: in memory, so no disk writes them back.
+const PARENT: &str = "/dev/shm";
 /// Name of the device's directory, unless [`Cluster::named`] chooses another one.
 const DEVICE: &str = "state";
 /// Time limit of the emulator's own commands, which read or create a few files.
@@ -38,13 +40,8 @@ impl Cluster {
     /// # Errors
     /// The directory cannot be created.
     pub fn new(emulator: impl Into<PathBuf>, nodes: u32) -> Result<Self> {
-        let shared = Path::new(process::STATE_PARENT);
-        let parent = if shared.is_dir() {
-            shared.to_owned()
-        } else {
-            std::env::temp_dir()
-        };
-        process::sweep(&parent, PREFIX);
+        sweep();
+        let parent = parent();
         let directory = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}-{}-", std::process::id()))
             .tempdir_in(&parent)
@@ -195,6 +192,21 @@ impl Cluster {
         command.arg("--json");
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         words.map(OsStr::to_owned).collect()
+    }
+}
+
+/// Removes the directories of clusters whose process has ended without removing them, for example at its time limit.
+pub fn sweep() {
+    process::sweep(&parent(), PREFIX);
+}
+
+/// The directory of all clusters.
+fn parent() -> PathBuf {
+    let shared = Path::new(PARENT);
+    if shared.is_dir() {
+        shared.to_owned()
+    } else {
+        std::env::temp_dir()
     }
 }
 

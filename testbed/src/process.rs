@@ -282,9 +282,6 @@ pub fn end_children_on_signal() {
     }
 }
 
-/// Directory of emulator states: in memory, so no disk writes them back.
-pub const STATE_PARENT: &str = "/dev/shm";
-
 /// Removes the directories PREFIX-PID-... in `place` whose process has ended without removing them, for example at its
 /// time limit.
 pub fn sweep(place: &Path, prefix: &str) {
