@@ -95,7 +95,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("step-count", &[]),
     ("testbed", &["bench-report"]),
     ("dev-setup", &["testbed"]),
-    ("doc-numbers", &[]),
+    ("doc-numbers", &["bench-report"]),
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
     ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["testbed"]),

@@ -24,10 +24,10 @@ pub(crate) fn calls(report: &Value, query: &Query) -> Result<String> {
             time("verbs", "/verbs/call_us"),
             time("pool", "/pool/call_us"),
             time("one shot: verbs", "/verbs/one_shot_us"),
-            time("ksm", "/ksm/one_shot_us"),
+            time("per-buffer", "/ksm/one_shot_us"),
             time("pool", "/pool/one_shot_us"),
             Column::new(
-                "ksm over pool",
+                "per-buffer over pool",
                 "/pool/times_faster_than_ksm",
                 Form::Fixed(1),
             ),

@@ -49,9 +49,9 @@ pub(crate) fn ways(report: &Value, query: &Query) -> Result<String> {
         &[
             Column::new("size", "/size", Form::Size),
             time("copy (us)", "/copy"),
-            time("ksm (us)", "/ksm"),
-            time("stock (us)", "/stock"),
-            time("xgvmi (us)", "/xgvmi"),
+            time("per-buffer (us)", "/ksm"),
+            time("ucx-pool (us)", "/stock"),
+            time("xgvmi-pool (us)", "/xgvmi"),
             time("announced (us)", "/announced"),
         ],
     )

@@ -1,6 +1,7 @@
 //! Markdown tables from JSON rows. A missing required cell is an error; null is shown as a dash.
 
 use anyhow::{Context, Result, ensure};
+use bench_report::scheme_title;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,6 +10,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Form {
     Text,
+    /// A scheme, by the name that people read.
+    Scheme,
     /// Whole numbers without a fraction, others with two digits.
     Count,
     /// Digits after the point.
@@ -47,7 +50,7 @@ impl Column {
 pub(crate) fn of_rows(rows: &[&Value], columns: &[Column]) -> Result<String> {
     ensure!(!rows.is_empty(), "there are no rows");
     let mut text = head(columns.iter().map(|column| {
-        let is_text = matches!(column.form, Form::Text);
+        let is_text = matches!(column.form, Form::Text | Form::Scheme);
         (column.title.to_owned(), is_text)
     }));
     for row in rows {
@@ -146,6 +149,10 @@ pub(crate) fn shown(cell: &Value, form: Form) -> Result<String> {
             .as_str()
             .with_context(|| format!("{cell} is no text"))?
             .to_owned(),
+        Form::Scheme => scheme_title(
+            cell.as_str()
+                .with_context(|| format!("{cell} is no scheme"))?,
+        ),
         Form::Count => {
             let number = number()?;
             if number.fract() == 0.0 {

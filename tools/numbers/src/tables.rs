@@ -101,7 +101,7 @@ fn iterations(report: &Value, query: &Query) -> Result<String> {
         &rows.iter().collect::<Vec<_>>(),
         &[
             Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Text),
+            Column::new("scheme", "/scheme", Form::Scheme),
             time("first", "/first_us"),
             time("p50", "/steady_us/p50"),
             count("key and alias commands", "/key_commands"),
@@ -127,7 +127,7 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
         &rows.iter().collect::<Vec<_>>(),
         &[
             Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Text),
+            Column::new("scheme", "/scheme", Form::Scheme),
             time("connect", "/connect_us"),
             time("first", "/first_us"),
             time("steady p50", "/steady_us/p50"),
@@ -139,10 +139,10 @@ fn alltoallv(report: &Value, query: &Query) -> Result<String> {
 
 /// The demo's output as a fenced block, with the columns of `xgvmi-demo`.
 fn output(report: &Value, query: &Query) -> Result<String> {
-    const WIDTHS: [usize; 14] = [13, 9, 11, 11, 11, 6, 7, 7, 6, 6, 7, 5, 6, 9];
+    const WIDTHS: [usize; 14] = [15, 9, 11, 11, 11, 6, 7, 7, 6, 6, 7, 5, 6, 9];
     let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
     let mut columns = vec![
-        Column::new("scheme", "/scheme", Form::Text),
+        Column::new("scheme", "/scheme", Form::Scheme),
         Column::new("size", "/size", Form::Size),
         fixed("first (us)", "/first_us"),
         fixed("p50 (us)", "/steady_us/p50"),
@@ -522,9 +522,9 @@ mod tests {
         let report = json!({
             "rows": [row], "mismatches": 0, "verified_bytes": 7, "ucx_version": "1.20.1", "profile": "p", "link": "l",
         });
-        let head = "scheme             size  first (us)    p50 (us)    p99 (us)  iters  create destroy  allow alias+";
+        let head = "scheme               size  first (us)    p50 (us)    p99 (us)  iters  create destroy  allow alias+";
         check("demo-output", &report, head);
-        let line = "xgvmi            16 KiB       900.2       290.0       362.5     60       0       0      0      0";
+        let line = "xgvmi-pool         16 KiB       900.2       290.0       362.5     60       0       0      0      0";
         check("demo-output", &report, line);
         check(
             "demo-output",
@@ -599,7 +599,7 @@ mod tests {
             "scheme": "ksm", "size": 1024, "first_us": 9.4, "steady_us": {"p50": 2.0},
             "commands_per_iteration": commands,
         });
-        let line = "| 1 KiB | ksm | 9 | 2 | 7 | 3 | 10 |";
+        let line = "| 1 KiB | per-buffer | 9 | 2 | 7 | 3 | 10 |";
         check("demo", &json!({"rows": [row]}), line);
     }
 

@@ -36,7 +36,7 @@ struct Scheme {
 
 const SCHEMES: [Scheme; 2] = [
     Scheme {
-        title: "A key per buffer (stock UCX, scheme ksm)",
+        title: "A key per buffer (stock UCX, per-buffer)",
         name: "ksm",
         approach: "indirection",
         steps: &[
@@ -51,7 +51,7 @@ const SCHEMES: [Scheme; 2] = [
         ],
     },
     Scheme {
-        title: "Pooled keys (xgvmi)",
+        title: "Pooled keys (xgvmi-pool)",
         name: "xgvmi",
         approach: "umr_pool_hit",
         steps: &[

@@ -11,8 +11,10 @@
 
 pub mod counters;
 mod samples;
+mod scheme;
 mod size;
 pub mod svg;
 
 pub use samples::Samples;
+pub use scheme::scheme_title;
 pub use size::{format_size, parse_size};

@@ -2,7 +2,7 @@
 
 use super::table::count;
 use super::{Report, Row};
-use bench_report::format_size;
+use bench_report::{format_size, scheme_title};
 use std::fmt::Write as _;
 
 pub(super) fn render(report: &Report) -> String {
@@ -26,8 +26,8 @@ fn write_all(to: &mut String, report: &Report) -> std::fmt::Result {
     )?;
     write!(
         to,
-        "- schemes: `ksm` = UCX creates a key per buffer (`UCX_IB_XGVMI_UMR_ENABLE=n`); `stock` = UCX's own pool; \
-         `xgvmi` = this project's library in the same UCX\n\n\
+        "- schemes: `per-buffer` = UCX creates a key per buffer (`UCX_IB_XGVMI_UMR_ENABLE=n`); `ucx-pool` = UCX's own pool; \
+         `xgvmi-pool` = this project's library in the same UCX; report.json calls them `ksm`, `stock` and `xgvmi`\n\n\
          Both hosts use a fresh buffer for each iteration. An iteration's time is host A's: from just before it \
          tells host B to start, until its own buffer is unmapped from UCX and from the address space and host B has \
          unmapped from UCX. Registration, export, import, keys, data and completions of all four processes are in \
@@ -44,7 +44,7 @@ fn times(to: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(to, "## Times (us)\n")?;
     writeln!(
         to,
-        "| size | scheme | first | p50 | p99 | iterations | p50 against stock | p50 against ksm |"
+        "| size | scheme | first | p50 | p99 | iterations | p50 against ucx-pool | p50 against per-buffer |"
     )?;
     writeln!(to, "|---:|---|---:|---:|---:|---:|---:|---:|")?;
     for row in sorted(report) {
@@ -52,7 +52,7 @@ fn times(to: &mut String, report: &Report) -> std::fmt::Result {
             to,
             "| {} | {} | {:.1} | {:.1} | {:.1} | {} | {} | {} |",
             format_size(row.size),
-            row.scheme,
+            scheme_title(&row.scheme),
             row.first_us,
             row.steady_us.p50,
             row.steady_us.p99,
@@ -77,7 +77,12 @@ fn commands(to: &mut String, report: &Report) -> std::fmt::Result {
     writeln!(to, "|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
     for row in sorted(report) {
         let counts = &row.commands_per_iteration;
-        write!(to, "| {} | {} |", format_size(row.size), row.scheme)?;
+        write!(
+            to,
+            "| {} | {} |",
+            format_size(row.size),
+            scheme_title(&row.scheme)
+        )?;
         for value in [
             counts.create_mkey,
             counts.destroy_mkey,
@@ -126,9 +131,9 @@ mod tests {
         for line in [
             "- UCX 1.20.1, unmodified; device cost profile `bluefield3`",
             "- 123456789 bytes verified at host B, 0 wrong",
-            "| 16 KiB | ksm | 2100.0 | 1800.0 | 2250.0 | 60 | 6.00x | - |",
-            "| 16 KiB | xgvmi | 900.2 | 290.0 | 362.5 | 60 | 0.97x | 0.16x |",
-            "| 16 MiB | stock | 0 | 0 | 0 | 0 | 0 | 2 | 0 | 21.50 |",
+            "| 16 KiB | per-buffer | 2100.0 | 1800.0 | 2250.0 | 60 | 6.00x | - |",
+            "| 16 KiB | xgvmi-pool | 900.2 | 290.0 | 362.5 | 60 | 0.97x | 0.16x |",
+            "| 16 MiB | ucx-pool | 0 | 0 | 0 | 0 | 0 | 2 | 0 | 21.50 |",
         ] {
             assert!(
                 text.lines().any(|found| found == line),
@@ -143,7 +148,7 @@ mod tests {
         report.rows.retain(|row| row.scheme == "xgvmi");
         let text = render(&report);
         assert!(
-            text.contains("| 16 KiB | xgvmi | 900.2 | 290.0 | 362.5 | 60 | - | - |"),
+            text.contains("| 16 KiB | xgvmi-pool | 900.2 | 290.0 | 362.5 | 60 | - | - |"),
             "{text}"
         );
     }

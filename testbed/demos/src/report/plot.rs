@@ -4,6 +4,7 @@
 
 use super::{Report, Row, unique};
 use anyhow::{Result, anyhow};
+use bench_report::scheme_title;
 use bench_report::svg::{self, COLOURS, Chart, DrawResult, Page, bounds, format_time, power_of};
 use plotters::prelude::*;
 
@@ -52,13 +53,14 @@ fn draw_scheme(
 ) -> DrawResult {
     let mut rows: Vec<&Row> = rows.iter().filter(|row| row.scheme == scheme).collect();
     rows.sort_by_key(|row| row.size);
+    let title = scheme_title(scheme);
     let x_of = |row: &Row| power_of(row.size) + shift;
     let steady = || rows.iter().map(|row| (x_of(row), row.steady_us.p50));
     let first = || rows.iter().map(|row| (x_of(row), row.first_us));
 
     chart
         .draw_series(LineSeries::new(steady(), colour.stroke_width(3)))?
-        .label(format!("{scheme}, steady (p50, whisker to p99)"))
+        .label(format!("{title}, steady (p50, whisker to p99)"))
         .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], colour.stroke_width(3)));
     chart.draw_series(steady().map(|point| Circle::new(point, 5, colour.filled())))?;
     chart.draw_series(rows.iter().map(|row| {
@@ -68,7 +70,7 @@ fn draw_scheme(
 
     chart
         .draw_series(DashedLineSeries::new(first(), 3, 5, colour.stroke_width(1)))?
-        .label(format!("{scheme}, first iteration"))
+        .label(format!("{title}, first iteration"))
         .legend(move |(x, y)| Circle::new((x + 11, y), 4, colour.stroke_width(1)));
     chart.draw_series(first().map(|point| Circle::new(point, 4, colour.stroke_width(1))))?;
     Ok(())
@@ -97,9 +99,9 @@ mod tests {
         let svg = render(&sample()).expect("drawn");
         for text in [
             "UCX 1.20.1, profile bluefield3",
-            "ksm, steady",
-            "stock, steady",
-            "xgvmi, first iteration",
+            "per-buffer, steady",
+            "ucx-pool, steady",
+            "xgvmi-pool, first iteration",
             "16 KiB",
             "16 MiB",
             "1 ms",

@@ -1,13 +1,13 @@
 //! The table on standard output: fixed columns, each row printed when it is measured.
 
 use super::Row;
-use bench_report::format_size;
+use bench_report::{format_size, scheme_title};
 
 /// The column titles.
 #[must_use]
 pub fn header() -> String {
     format!(
-        "{:<13} {:>9} {:>11} {:>11} {:>11} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
+        "{:<15} {:>9} {:>11} {:>11} {:>11} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
         "scheme",
         "size",
         "first (us)",
@@ -30,8 +30,8 @@ pub fn header() -> String {
 pub fn row(row: &Row) -> String {
     let counts = &row.commands_per_iteration;
     format!(
-        "{:<13} {:>9} {:>11.1} {:>11.1} {:>11.1} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
-        row.scheme,
+        "{:<15} {:>9} {:>11.1} {:>11.1} {:>11.1} {:>6}  {:>6} {:>7} {:>6} {:>6} {:>7} {:>5} {:>6} {:>9}",
+        scheme_title(&row.scheme),
         format_size(row.size),
         row.first_us,
         row.steady_us.p50,
@@ -72,8 +72,9 @@ mod tests {
             "{text:#?}"
         );
         assert!(
-            text[3]
-                .starts_with("xgvmi            16 KiB       900.2       290.0       362.5     60")
+            text[3].starts_with(
+                "xgvmi-pool         16 KiB       900.2       290.0       362.5     60"
+            )
         );
         assert!(text[3].ends_with("     2      0     21.50"));
     }
