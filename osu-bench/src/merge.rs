@@ -6,6 +6,7 @@
 use crate::results::{Record, Row, plotted};
 use anyhow::{Context as _, Result, bail};
 use bench_report::counters::CommandsPerIteration;
+use bench_report::scheme_title;
 use osu_bench::report::{self, Percentiles};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -201,7 +202,7 @@ impl Merged {
                 let _ = writeln!(
                     text,
                     "{}, {}: computation hides {:.1} % of {:.1} us",
-                    row.scheme,
+                    scheme_title(&row.scheme),
                     bench_report::format_size(row.size),
                     overlap.percent,
                     overlap.pure_us
@@ -225,8 +226,9 @@ impl Merged {
             if let Some(theirs) = find(other, ours.size) {
                 let _ = write!(
                     text,
-                    "{} against {other}, {}: {:.2} times faster, the first iteration {:.2} times",
-                    ours.scheme,
+                    "{} against {}, {}: {:.2} times faster, the first iteration {:.2} times",
+                    scheme_title(&ours.scheme),
+                    scheme_title(other),
                     bench_report::format_size(ours.size),
                     theirs.steady_us.p50 / ours.steady_us.p50,
                     theirs.first_us / ours.first_us
@@ -337,7 +339,7 @@ mod tests {
         let table = merged.table();
         assert!(
             table.contains(
-                "xgvmi against ksm, 1 KiB: 2.00 times faster, the first iteration 2.00 times, with the connection 2.00 times\n"
+                "xgvmi-pool against per-buffer, 1 KiB: 2.00 times faster, the first iteration 2.00 times, with the connection 2.00 times\n"
             ),
             "{table}"
         );

@@ -1,8 +1,8 @@
 //! Plots of times by size and by way to the host's memory, with the sizes from which on a way is faster than the copy.
 
 use anyhow::{Context as _, Result, bail};
-use bench_report::format_size;
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
+use bench_report::{format_size, scheme_title};
 use plotters::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -26,10 +26,10 @@ impl Curve {
             _ if self.scheme == COPY => COPY.to_owned(),
             Some(size) => format!(
                 "{}: faster than the copy from {} on",
-                self.scheme,
+                scheme_title(&self.scheme),
                 format_size(size)
             ),
-            None => format!("{}: not faster than the copy", self.scheme),
+            None => format!("{}: not faster than the copy", scheme_title(&self.scheme)),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::done::Done;
 use crate::plot::{self, Curve};
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
-use bench_report::{Samples, format_size};
+use bench_report::{Samples, format_size, scheme_title};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -190,7 +190,7 @@ impl Report {
             processor.host
         );
         text.push_str(
-            "| size | scheme | p50 | p99 | write | read | of stock | key and alias commands | bind | inval |\n\
+            "| size | scheme | p50 | p99 | write | read | of ucx-pool | key and alias commands | bind | inval |\n\
              |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         );
         for row in &self.rows {
@@ -199,7 +199,7 @@ impl Report {
                 text,
                 "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.1} |",
                 format_size(row.size),
-                row.scheme,
+                scheme_title(row.scheme),
                 row.us.p50,
                 row.us.p99,
                 row.write_us,
@@ -219,12 +219,14 @@ impl Report {
             let _ = match from {
                 Some(size) => writeln!(
                     text,
-                    "\n{scheme} is faster than the copy from {} on.",
+                    "\n{} is faster than the copy from {} on.",
+                    scheme_title(scheme),
                     format_size(size)
                 ),
                 None => writeln!(
                     text,
-                    "\n{scheme} is not faster than the copy at the largest size."
+                    "\n{} is not faster than the copy at the largest size.",
+                    scheme_title(scheme)
                 ),
             };
         }
