@@ -21,6 +21,7 @@ mod faults;
 mod forms;
 mod harness;
 mod hostile;
+mod imports;
 mod life;
 mod limits;
 mod moderation;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
     cases.extend(pool::cases());
     cases.extend(posted::cases());
     cases.extend(forms::cases());
+    cases.extend(imports::cases());
     cases.extend(offload::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());

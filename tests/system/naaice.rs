@@ -175,6 +175,15 @@ impl<'a> Place<'a> {
 
     /// A service on node0.dpu: its addresses for its own host and for others.
     pub(crate) fn start_service(&self, options: &[&str]) -> Result<(Process, String, String)> {
+        self.start_service_with(options, |_| ())
+    }
+
+    /// The same with more in its command.
+    pub(crate) fn start_service_with(
+        &self,
+        options: &[&str],
+        vary: impl Fn(&mut Command),
+    ) -> Result<(Process, String, String)> {
         let (tcp, rdma) = (free_port()?, free_port()?);
         let mut command = self.command("node0.dpu", self.world.built("xgvmi-naa"));
         command
@@ -185,6 +194,7 @@ impl<'a> Place<'a> {
             .arg("--status-socket")
             .arg(self.socket())
             .args(options);
+        vary(&mut command);
         let mut service = Process::spawn(&mut command)?;
         service.hear(" listens on ")?;
         Ok((

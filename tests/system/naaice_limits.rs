@@ -1,7 +1,7 @@
 //! Lifetime and limits of accelerators: hosts that vanish, that are quiet or many, kernels that take what they get, the end
 //! of the accelerator during calls, and its start on the port of a killed one.
 
-use crate::agent::compile_cxx;
+use crate::agent::{compile_cxx, compile_with};
 use crate::harness::Case;
 use crate::naaice::{FAILURE_LIMIT, NODE1_HOST, Place, freed, lost};
 use crate::offload::Process;
@@ -25,6 +25,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("naaice_64_hosts_at_once", hosts_64),
         Case::new("naaice_stop_during_calls", stop_during_calls),
         Case::new("naaice_restart_on_one_port", restarts),
+        Case::new("naaice_hello_of_too_many_keys", hello_of_many_keys),
+        Case::new("naaice_host_leaves_before_its_welcome", leaves_early),
+        Case::new("naaice_listener_fails", listener_fails),
+        Case::new("naaice_crowded_accelerator", crowded),
         Case::new("naaice_cpp_calls", cpp),
     ]
 }
@@ -42,6 +46,87 @@ fn cpp(world: &World) -> Result<()> {
         place.succeeds(command.env("NAA_SPEC", spec.join(",")), &["cpp"])?;
     }
     Ok(())
+}
+
+/// The program that says hello to the service, with a number of keys.
+fn hello(place: &Place<'_>, world: &World, address: &str, keys: u32) -> Result<Process> {
+    let target = address.strip_prefix("dpu/").context("a service")?;
+    let mut command = place.command("node0.host", world.example("hello"));
+    Process::spawn(command.args([target, &keys.to_string()]))
+}
+
+fn aliases(place: &Place<'_>, command: &str) -> Result<u64> {
+    place.testbed.commands("node0.dpu", command)
+}
+
+/// A host may announce 4,096 keys. One more, and the service refuses it without a command.
+fn hello_of_many_keys(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (_service, address, _) = place.start_service(&[])?;
+    let mut host = hello(&place, world, &address, 4097)?;
+    let (code, said) = host.end(LIMIT, &["the maximum is 4096"])?;
+    ensure!(
+        code == Some(0) && said.contains("it has 4097 keys; the maximum is 4096"),
+        "{said}"
+    );
+    let created = aliases(&place, "create_alias")?;
+    ensure!(created == 0, "{created} aliases");
+    place.passes("node0.host", &address, &["bytes"])
+}
+
+/// A host that leaves while the service creates the aliases of its keys, so that it cannot be welcomed. Its aliases end.
+fn leaves_early(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let (mut service, address, _) = place.start_service(&["--log", "info"])?;
+    let fault = |arguments: &[&str]| {
+        let mut command = place.testbed.emulator_command("fault");
+        process::stdout(command.args(arguments), LIMIT)
+    };
+    fault(&["add", "node0.dpu command create_general_object late 100ms"])?;
+    let mut host = hello(&place, world, &address, 32)?;
+    host.hear("sent")?;
+    let begun = || {
+        place
+            .status("aliases_created")
+            .is_ok_and(|created| created > 0)
+    };
+    ensure!(process::wait_until(LIMIT, begun), "no alias");
+    host.signal(libc::SIGKILL)?;
+    service.hear("has ended")?;
+    let objects = process::stdout(&mut place.testbed.emulator_command("dump"), LIMIT)?;
+    let is_alias = |line: &&str| line.contains("kind Alias");
+    ensure!(
+        objects.lines().filter(is_alias).count() == 0,
+        "aliases remain:\n{objects}"
+    );
+    fault(&["clear"])?;
+    place.passes("node0.host", &address, &["bytes"])
+}
+
+/// The listener for RDMA connections fails. The service ends with an error, so that its manager starts it again.
+fn listener_fails(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let broken = compile_with("poll_fails", &["-shared", "-fPIC"])?;
+    let sign = place.testbed.path().join("poll-fails");
+    let (mut service, _, rdma) = place.start_service_with(&[], |command| {
+        command.env("LD_PRELOAD", &broken);
+        command.env("POLL_FAILS", &sign);
+    })?;
+    place.passes("node1.host", &rdma, &["bytes"])?;
+    std::fs::write(&sign, "")?;
+    let (code, said) = service.end(FAILURE_LIMIT, &["the RDMA listener has failed"])?;
+    ensure!(
+        code == Some(1) && said.contains("the RDMA listener has failed: poll: "),
+        "exit code {code:?}:\n{said}"
+    );
+    Ok(())
+}
+
+/// An accelerator whose system rejects two requests of a host, as with many hosts at once, and that answers the third.
+fn crowded(world: &World) -> Result<()> {
+    let place = Place::new(world)?;
+    let mut command = place.command("node1.host", world.example("crowded"));
+    place.succeeds(command.arg(NODE1_HOST), &["crowded"])
 }
 
 /// A session that outlives its listener, and a port that is in use.

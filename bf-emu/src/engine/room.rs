@@ -8,11 +8,12 @@
 //! counter. A request of another process does not wait, because that process does not post from the
 //! reader's loop.
 
-use super::complete::consumed_now;
+use super::complete::{consumed_now, space_of_qp};
 use super::peer::Poster;
 use crate::fabric::Locked;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Cq, Room};
+use crate::fabric::table::Owner;
 use crate::memory::Space;
 use crate::sys;
 
@@ -24,14 +25,15 @@ const FULL_NS: u64 = 100_000_000;
 /// Smaller queues are only full or not. Many programs fill them with each batch.
 const HALVES_FROM: u32 = 16;
 
-/// True if the completion of the poster's next request must wait for room.
-pub(super) fn sender_waits(locked: &mut Locked<'_>, poster: &Poster) -> bool {
+/// True if the completion of the poster's next request must wait for room. `space` is the memory of
+/// the poster's process.
+pub(super) fn sender_waits(locked: &mut Locked<'_>, poster: &Poster, space: Space) -> bool {
     let queue = (poster.function, poster.qp.send_cq);
     let room = Wanted {
         entries: 1,
         halves_from: HALVES_FROM,
     };
-    waits(locked, poster, queue, room)
+    waits(locked, (poster, Some(space)), queue, room)
 }
 
 /// The room that a request wants.
@@ -53,12 +55,12 @@ pub(super) fn receiver_waits(locked: &mut Locked<'_>, poster: &Poster, peer: &Po
         entries: if same { 2 } else { 1 },
         halves_from: u32::MAX,
     };
-    waits(locked, poster, queue, room)
+    waits(locked, (poster, None), queue, room)
 }
 
 fn waits(
     locked: &mut Locked<'_>,
-    poster: &Poster,
+    poster: (&Poster, Option<Space>),
     (function, slot): (usize, u32),
     wanted: Wanted,
 ) -> bool {
@@ -66,24 +68,26 @@ fn waits(
     let Some(cq) = cqs.get(slot) else {
         return false;
     };
-    // Most requests end here: the counter of the last look leaves room.
+    // Most requests end here: the counter of the last look leaves room. A small queue needs a look
+    // more often. The look must cost little, so that programs with small queues do not seem slower.
     if cq.ignore_overrun || cq.overrun || state_of(cq, wanted) == State::Free {
         return false;
     }
-    let process = |owner: Option<crate::fabric::table::Owner>| owner.map(|owner| owner.process);
-    let owner = process(cqs.owner(slot));
-    let own = process(locked.peek(poster.function).qps.owner(qp_slot(poster.qpn)));
-    let Some(pid) = owner.filter(|_| owner == own).and_then(|it| locked.pid(it)) else {
+    let (poster, space) = poster;
+    let process = |owner: Option<Owner>| owner.map(|owner| owner.process);
+    let own = &locked.peek(poster.function).qps;
+    if process(cqs.owner(slot)) != process(own.owner(qp_slot(poster.qpn))) {
+        return false;
+    }
+    let space = space.or_else(|| space_of_qp(locked, poster.function, poster.qpn));
+    let Some(consumed) = space.and_then(|space| consumed_now(space, cq)) else {
         return false;
     };
     let Some(cq) = locked.function(function).cqs.get_mut(slot) else {
         return false;
     };
-    let Some(consumed) = consumed_now(Space::of(pid), cq) else {
-        return false;
-    };
     cq.consumed = consumed;
-    look(cq, wanted, sys::now_ns)
+    state_of(cq, wanted) != State::Free && look(cq, wanted, sys::now_ns)
 }
 
 /// How full a queue is.

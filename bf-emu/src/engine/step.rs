@@ -52,7 +52,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     let Some(fetched) = fetch(locked, (function, qpn), &qp, &mut bytes) else {
         return Step::Idle;
     };
-    let Fetched { ctrl, sound } = fetched;
+    let Fetched { ctrl, sound, space } = fetched;
     let poster = Poster {
         function,
         qpn,
@@ -60,7 +60,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         address: None,
         xrc_srq: None,
     };
-    if sound && ctrl.is_signaled() && room::sender_waits(locked, &poster) {
+    if sound && ctrl.is_signaled() && room::sender_waits(locked, &poster, space) {
         return Step::Wait;
     }
     if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
@@ -125,6 +125,8 @@ struct Fetched {
     /// False if the poster made an error: the doorbell record claims more entries than the ring
     /// holds, the entry is not readable, or it names another queue.
     sound: bool,
+    /// The memory of the poster's process.
+    space: Space,
 }
 
 /// Reads the next posted entry of a queue pair; None if there is none.
@@ -143,7 +145,7 @@ fn fetch(
     let read = read_entry(space, &qp.sq, qp.sq_done, bytes);
     let ctrl = control(bytes);
     let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
-    Some(Fetched { ctrl, sound })
+    Some(Fetched { ctrl, sound, space })
 }
 
 /// The control segment, the first segment of each entry.

@@ -50,6 +50,12 @@ pub enum NaaError {
         /// The text of the accelerator, after a colon; empty without one.
         reason: String,
     },
+    /// The accelerator's system has no place for another connection request.
+    #[error("{peer} has too many waiting connection requests; try again later")]
+    Crowded {
+        /// Address of the accelerator.
+        peer: String,
+    },
     /// The connection cannot be established.
     #[error("cannot connect to {peer}: {reason}; check that the accelerator's service runs there")]
     Connect {
@@ -162,6 +168,7 @@ impl NaaError {
         matches!(
             self,
             Self::Rejected { .. }
+                | Self::Crowded { .. }
                 | Self::Refused { .. }
                 | Self::Connect { .. }
                 | Self::Lost { .. }

@@ -142,6 +142,7 @@ impl Endpoint {
                     reason => format!(": {reason}"),
                 },
             }),
+            (EventKind::Crowded, _) => Err(NaaError::Crowded { peer: peer.clone() }),
             (EventKind::Disconnected, _) => {
                 Err(self.lost("the accelerator disconnected".to_owned()))
             }

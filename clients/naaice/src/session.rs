@@ -2,16 +2,20 @@
 
 use crate::abi::code;
 use crate::dpu;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{CONNECT_LIMIT, Endpoint};
 use crate::error::{NaaError, Result};
 use crate::host::Target;
 use crate::machine::State;
 use crate::plan::{self, Param, Region};
 use crate::spec::{self, Claim, Entry, Scheme};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Environment variable: address of the local device for outgoing connections.
 pub const LOCAL_IP: &str = "NAA_LOCAL_IP";
+
+/// First and longest pause before another connection request to an accelerator that has too many.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// The end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,7 +262,7 @@ unsafe fn create_verbs(function: u8, regions: &[Region], claim: Claim) -> Result
         .iter()
         .map(|region| (region.addr, u64::from(region.size)))
         .collect();
-    let mut endpoint = Endpoint::open_host(target, function, &ranges, &[], 0)?;
+    let mut endpoint = connected(target, function, &ranges)?;
     endpoint.claim = Some(claim);
     for (index, region) in regions.iter().enumerate() {
         endpoint.regions[index].to_write = region.input;
@@ -270,7 +274,6 @@ unsafe fn create_verbs(function: u8, regions: &[Region], claim: Claim) -> Result
     };
     endpoint.public.no_input_mrs = count(|region| region.input);
     endpoint.public.no_output_mrs = count(|region| region.output);
-    endpoint.connect()?;
     // SAFETY: the caller's promise.
     unsafe { endpoint.register_regions() }?;
     endpoint.announce()?;
@@ -280,6 +283,24 @@ unsafe fn create_verbs(function: u8, regions: &[Region], claim: Claim) -> Result
     }
     endpoint.check_alive()?;
     Ok(endpoint)
+}
+
+/// Connects. An accelerator to which many hosts connect at once may have no place for another request, but soon has one.
+fn connected(target: Target<'_>, function: u8, ranges: &[(u64, u64)]) -> Result<Box<Endpoint>> {
+    let began = Instant::now();
+    let mut pause = PAUSE_MIN;
+    loop {
+        let mut endpoint = Endpoint::open_host(target, function, ranges, &[], 0)?;
+        match endpoint.connect() {
+            Ok(()) => return Ok(endpoint),
+            Err(NaaError::Crowded { .. }) if began.elapsed() + pause < CONNECT_LIMIT => {
+                drop(endpoint);
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(PAUSE_MAX);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// See [`Session::invoke`].

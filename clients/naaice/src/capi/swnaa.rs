@@ -258,6 +258,7 @@ unsafe fn handle_event(ctx: *mut ServerContext, event: &Event) -> Result<()> {
         },
         EventKind::AddressResolved | EventKind::RouteResolved | EventKind::Closed => Ok(()),
         EventKind::Rejected(_)
+        | EventKind::Crowded
         | EventKind::Disconnected
         | EventKind::DeviceRemoved
         | EventKind::Failed => {

@@ -194,6 +194,7 @@ impl Listener {
                 reason: event.text.clone(),
             }),
             EventKind::Rejected(_)
+            | EventKind::Crowded
             | EventKind::Disconnected
             | EventKind::DeviceRemoved
             | EventKind::Failed => {

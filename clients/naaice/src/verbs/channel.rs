@@ -18,6 +18,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Status of a rejection by the peer, with or without a text (`IB_CM_REJ_CONSUMER_DEFINED`). Without a listener there is
+/// another one.
+const BY_CONSUMER: c_int = 28;
 /// Maximum length of a rejection's text, a limit of the connection manager's private data.
 const REJECT_TEXT_MAX: usize = 148;
 
@@ -61,6 +64,8 @@ pub(crate) enum EventKind {
     Established,
     /// With the peer's text.
     Rejected(String),
+    /// The peer's system rejects for the moment, not its program: as many requests wait as the program permits.
+    Crowded,
     Disconnected,
     /// The end of a connection that has been closed.
     Closed,
@@ -150,7 +155,10 @@ impl Event {
             RDMA_CM_EVENT_CONNECT_REQUEST => EventKind::ConnectRequest,
             RDMA_CM_EVENT_ESTABLISHED => EventKind::Established,
             // SAFETY: the caller's promise.
-            RDMA_CM_EVENT_REJECTED => EventKind::Rejected(unsafe { private_text(event) }),
+            RDMA_CM_EVENT_REJECTED => match unsafe { private_text(event) } {
+                text if text.is_empty() && event.status == BY_CONSUMER => EventKind::Crowded,
+                text => EventKind::Rejected(text),
+            },
             RDMA_CM_EVENT_DISCONNECTED => EventKind::Disconnected,
             RDMA_CM_EVENT_TIMEWAIT_EXIT => EventKind::Closed,
             RDMA_CM_EVENT_DEVICE_REMOVAL => EventKind::DeviceRemoved,
