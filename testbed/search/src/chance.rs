@@ -46,13 +46,13 @@ impl Dice {
         }
     }
 
-    fn damage(&mut self) -> Step {
+    fn damage(&mut self, target: u8) -> Step {
         let damage = match self.below(4) {
             0 => Damage::Cut,
             1 => Damage::Byte(self.below(255)),
             _ => Damage::Zero,
         };
-        Step::Damage(self.below(3), self.below(6), damage)
+        Step::Damage(target, self.below(6), damage)
     }
 
     fn write(&mut self) -> Step {
@@ -85,13 +85,20 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
     // Which faults it has: many need a long row of others that do not disturb.
     let faults = random(&mut dice.0);
     let has = |bit: u32| faults >> bit & 1 == 1;
-    let mut steps = vec![dice.opening()];
+    // Half of them have these closer together.
+    let (of_closed, of_open) = if has(8) { (5, 18) } else { (8, 24) };
+    let damaged = dice.below(3);
+    let mut steps = Vec::new();
+    if has(0) && has(9) {
+        steps.push(dice.damage(damaged));
+    }
+    steps.push(dice.opening());
     let mut open = true;
     let length = 3 + below(&mut dice.0, LONGEST - 2);
     while steps.len() < length {
         if !open {
-            match dice.below(8) {
-                0 if has(0) => steps.push(dice.damage()),
+            match dice.below(of_closed) {
+                0 if has(0) => steps.push(dice.damage(damaged)),
                 1 if has(1) => steps.push(Step::Power(dice.mask(), dice.keep())),
                 2 if has(2) && setting.elsewhere => steps.push(Step::Restart(dice.mask())),
                 3 if has(3) => {
@@ -104,7 +111,7 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
             }
             continue;
         }
-        match dice.below(24) {
+        match dice.below(of_open) {
             0 | 1 if has(1) => steps.push(Step::Power(dice.mask(), dice.keep())),
             2 | 3 if has(2) => steps.push(Step::Restart(dice.mask())),
             4 if has(3) => {

@@ -82,6 +82,8 @@ pub(crate) struct Faults {
     pub(crate) met: bool,
     /// A sync failed since this was last reset.
     pub(crate) unsynced: bool,
+    /// One was successful, and none failed.
+    pub(crate) synced: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -291,6 +293,7 @@ impl Medium for Disk {
         if !content.faults.lies {
             content.sync();
         }
+        content.faults.synced = true;
         Ok(())
     }
 

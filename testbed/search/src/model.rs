@@ -20,6 +20,13 @@ pub(crate) struct Sets(u8);
 pub(crate) const ALL: u8 = 0b111;
 
 impl Sets {
+    const NONE: Self = Self(0);
+
+    /// All sets with two of `targets` at least.
+    fn two_of(targets: u8) -> Self {
+        Self::of(|set| (set & targets).count_ones() >= 2)
+    }
+
     /// All sets that fulfil a condition.
     fn of(wanted: impl Fn(u8) -> bool) -> Self {
         let sets = (0..8u8).filter(|set| wanted(*set));
@@ -73,6 +80,12 @@ struct Block {
     undecided: bool,
     /// A write was cut off: two targets may have its value, and no one has looked since.
     partial: bool,
+    /// Targets that a read may have given the value, and that have not made that durable since.
+    repaired: u8,
+    /// Targets that may hold the value without these repairs.
+    before: Sets,
+    /// Pairs of targets that may have made the value durable before the next flush: the volume also flushes by itself.
+    covered: Sets,
 }
 
 /// How a request ended.
@@ -107,6 +120,17 @@ pub(crate) struct Model {
     whole: u8,
     /// An opening was killed or has failed: until the next one its targets may be ahead of those of another.
     cut: bool,
+    /// Targets that were in use since the volume was opened.
+    seen: u8,
+}
+
+impl Block {
+    /// A target may lose what a read has given it.
+    fn repair_lost(&mut self, target: u8) {
+        if self.repaired & target != 0 {
+            self.holders = self.holders.or(self.before);
+        }
+    }
 }
 
 fn add(values: &mut Vec<Value>, more: &[Value]) {
@@ -131,11 +155,15 @@ impl Model {
             due: false,
             undecided: false,
             partial: false,
+            repaired: 0,
+            before: Sets::NONE,
+            covered: Sets::NONE,
         };
         Self {
             blocks: vec![block; blocks],
             whole: ALL,
             cut: false,
+            seen: 0,
         }
     }
 
@@ -153,13 +181,14 @@ impl Model {
     /// meanwhile, the third one may not have it.
     pub(crate) fn opened(&mut self, part: Part) {
         self.cut &= part.healthy() != ALL;
+        self.seen = part.used;
         for block in &mut self.blocks {
             block.written = false;
             block.due = false;
             block.undecided = false;
+            block.covered = Sets::NONE;
             if block.partial && part.healthy() != ALL {
-                let two = Sets::of(|set| (set & part.used).count_ones() >= 2);
-                block.holders = block.holders.or(two);
+                block.holders = block.holders.or(Sets::two_of(part.used));
             }
         }
     }
@@ -203,6 +232,10 @@ impl Model {
             }
         }
         block.partial = end != End::Done;
+        block.covered = Sets::NONE;
+        if end == End::Done {
+            (block.repaired, block.before) = (0, Sets::NONE);
+        }
         add(&mut block.values, &new);
         // In the order of the writes: the last one counts.
         block.since.retain(|value| !new.contains(value));
@@ -222,24 +255,29 @@ impl Model {
             block.due = false;
             block.since.clone_from(&block.values);
             block.dirty &= !part.healthy();
+            block.repaired &= !part.healthy();
             // Two of those that were flushed have it, whoever had it before.
             let sound = part.used & !block.suspect;
             if !block.holders.are_two_of(sound) {
-                let two = |set: u8| (set & part.used).count_ones() >= 2;
-                let kept = block
-                    .holders
-                    .iter()
-                    .filter(|set| (set & sound).count_ones() >= 2);
-                let kept = Sets(kept.fold(0, |sets, set| sets | 1 << set));
-                block.holders = kept.or(Sets::of(two));
+                let kept = block.holders.0 & Sets::two_of(sound).0;
+                block.holders = Sets(kept).or(Sets::two_of(part.used)).or(block.covered);
                 block.suspect = 0;
             }
+            block.covered = Sets::NONE;
+        }
+    }
+
+    /// These targets have made durable what they held, in one step that was no flush.
+    pub(crate) fn synced(&mut self, targets: u8) {
+        for block in self.blocks.iter_mut().filter(|block| block.due) {
+            block.covered = block.covered.or(Sets::two_of(targets));
         }
     }
 
     /// The sync of a target has failed: what it had not made durable does not count any more.
     pub(crate) fn sync_failed(&mut self, target: u8) {
         for block in &mut self.blocks {
+            block.repair_lost(target);
             if block.dirty & target != 0 {
                 block.suspect |= target;
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
@@ -250,6 +288,8 @@ impl Model {
     /// A target has lost power, and with it what was not flushed.
     pub(crate) fn lost_power(&mut self, target: u8) {
         for block in &mut self.blocks {
+            block.repair_lost(target);
+            block.repaired &= !target;
             if (block.dirty | block.suspect) & target != 0 {
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
                 block.dirty &= !target;
@@ -277,8 +317,10 @@ impl Model {
     /// A target begins to return: it does not count as complete until it has been rebuilt.
     pub(crate) fn returns(&mut self, target: u8) {
         self.whole &= !target;
+        self.seen |= target;
         // What it had not made durable when it left does not count before that either.
         for block in &mut self.blocks {
+            block.repair_lost(target);
             if block.dirty & target != 0 {
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
             }
@@ -326,9 +368,19 @@ impl Model {
             if was_sure && block.holders.are_two_of(part.used) {
                 return Ok(());
             }
-            // A volume knows zeros by itself. Two have anything else: which ones, nobody knows.
-            let targets = if value == [0; 2] { ALL } else { part.used };
-            block.holders = Sets::of(|set| (set & targets).count_ones() >= 2);
+            // A volume knows zeros by itself.
+            if value == [0; 2] {
+                block.holders = Sets::two_of(ALL);
+                return Ok(());
+            }
+            // Two have anything else: which ones, nobody knows. The read may have made them so, which no sync has covered.
+            let durable = match was_sure {
+                true => block.holders,
+                false => Sets::two_of(self.seen),
+            };
+            block.before = block.before.or(durable);
+            block.repaired |= part.used;
+            block.holders = Sets::two_of(part.used);
         }
         Ok(())
     }

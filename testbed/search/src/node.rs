@@ -135,6 +135,20 @@ impl Target for Link {
         steps.iter().map(|step| self.begin(*step)).collect()
     }
 
+    fn is_owned(&self) -> bool {
+        // The connections of an export end with it, and there is one export at a time.
+        false
+    }
+
+    fn begin_confirm(&self) -> Begun {
+        // A target elsewhere is asked. Files are locked instead.
+        let asked = self
+            .fuse
+            .as_ref()
+            .map_or(Ok(()), |_| self.store().map(drop));
+        Begun::Ended(asked.map(|()| None))
+    }
+
     fn flush(&self) -> Result<()> {
         self.store()?.flush()
     }

@@ -152,6 +152,22 @@ pub const REGRESSIONS: &[Regression] = &[
         "a target whose sync had no space and whose record is damaged votes for zeros",
         "open 02; write 0; scrub; sync-full 2; write 0; flush; kill; damage 2 1 byte 78; open 01; kill; open 012; read",
     ),
+    new(
+        "a target with a damaged entry and record makes a block lost about which two others agree",
+        "open 02; write 0; kill; damage 2 4 byte 93; power 0 none; damage 2 5 zero; open 01; read; kill; open 012; read",
+    ),
+    new(
+        "a damaged entry that was written again and not synced counts as durable for the next export",
+        "damage 2 0 zero; open 12; write 0; sync-fails 2; flush; kill; open 12; read; flush; machine none; open 12; read",
+    ),
+    new(
+        "the model: a half block that a read has restored counts as durable without a sync",
+        "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
+    ),
+    new(
+        "the model: a flush counts only the targets of its own, although the volume has flushed by itself before",
+        "damage 2 4 zero; open 12; sync-fails 2; write 0; die-at 1 2; keep; flush; part 0 1",
+    ),
 ];
 
 impl Regression {

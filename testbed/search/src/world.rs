@@ -191,17 +191,20 @@ impl World {
 
     /// The targets of a step that has ended, and what has failed in it.
     fn ended(&mut self, mut part: Part) -> Part {
+        let mut synced = 0;
         for target in 0..3 {
             let node = Arc::clone(self.node(target));
             let faults = &mut node.disk.content().faults;
             if faults.met || faults.full || node.disk.own().is_burnt() {
                 part.faulty |= 1 << target;
             }
+            synced |= u8::from(std::mem::take(&mut faults.synced)) << target;
             if std::mem::take(&mut faults.unsynced) {
                 self.model.sync_failed(1 << target);
             }
             faults.met = false;
         }
+        self.model.synced(synced);
         part
     }
 

@@ -9,7 +9,7 @@
 //! block's number and the first 17 bytes of the slot. A slot of zeros is damaged. Numbers are big endian.
 //!
 //! An entry keeps the newest generation that is known to be durable until a newer one is. A slot of generation 0 says that
-//! the durable state is "never written".
+//! the durable state is "never written", or, with the form of a lost block, that it is unknown: the entry was damaged.
 
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
@@ -73,6 +73,12 @@ impl Slot {
         kind: Kind::Zero,
         settled: true,
         age: Age::Durable,
+    };
+
+    /// The durable state of a block whose entry was damaged: it says nothing.
+    const UNKNOWN: Self = Self {
+        kind: Kind::Lost,
+        ..Self::ORIGIN
     };
 
     /// Where its record is. None if the half block has no bytes.
@@ -147,8 +153,8 @@ impl Entry {
         (slots.len() <= SLOTS).then(|| Self::of(slots.into_iter(), self.damaged))
     }
 
-    /// The entry with `generation` settled. Newer ones disappear, and older ones as far as they are not needed. None if it
-    /// does not hold it.
+    /// The entry with `generation` settled. Newer ones disappear, and older ones as far as they are not needed. One that was
+    /// damaged says so until that is durable. None if it does not hold the generation.
     pub(super) fn commit(&self, generation: u64) -> Option<Self> {
         if generation == 0 {
             return Some(Self::default());
@@ -158,8 +164,11 @@ impl Entry {
             ..self.get(generation)?
         };
         let base = self.base(generation);
-        let base = base.filter(|_| slot.age != Age::Durable);
-        Some(Self::of(std::iter::once(slot).chain(base), false))
+        let base =
+            base.filter(|base| slot.age != Age::Durable && !(self.damaged && base.generation == 0));
+        let unknown = self.damaged.then_some(Slot::UNKNOWN);
+        let slots = std::iter::once(slot).chain(base).chain(unknown);
+        Some(Self::of(slots, false))
     }
 
     /// The entry without what is older than its newest durable generation.
@@ -189,13 +198,16 @@ impl Entry {
         bytes
     }
 
-    /// Parses an entry as it is after a sync. Slots that `fits` refuses are damaged.
+    /// Parses an entry as it is after a sync. Slots that `fits` refuses, or with the generation of another one, are damaged.
     pub(super) fn parse(block: u64, bytes: &[u8; ENTRY], fits: impl Fn(Extent) -> bool) -> Self {
         let mut entry = Self::default();
-        for (place, part) in entry.slots.iter_mut().zip(bytes.as_chunks::<SLOT>().0) {
+        for (place, part) in bytes.as_chunks::<SLOT>().0.iter().enumerate() {
             match parse_slot(block, part) {
-                Ok(slot) if slot.is_none_or(|slot| slot.extent().is_none_or(&fits)) => {
-                    *place = slot
+                Ok(None) => {}
+                Ok(Some(slot))
+                    if slot.extent().is_none_or(&fits) && entry.get(slot.generation).is_none() =>
+                {
+                    entry.slots[place] = Some(slot);
                 }
                 Ok(_) | Err(Damaged) => entry.damaged = true,
             }
@@ -322,9 +334,35 @@ mod tests {
             assert!(parse(7, &bytes).damaged, "{bit}");
         }
         let prepared = zeros.prepare(Slot::new(4, None, Kind::Zero), 0).unwrap();
+        let committed = prepared.commit(4).unwrap();
         let prepared = parse(7, &prepared.to_bytes(7));
         assert!(prepared.damaged && prepared.get(4).is_some());
         assert!(!prepared.commit(4).unwrap().damaged);
+        // Nor is it said twice, when it is damaged again.
+        let again = Entry {
+            damaged: true,
+            ..entry(&[Slot::UNKNOWN])
+        };
+        let again = again.prepare(Slot::new(4, None, Kind::Zero), 0).unwrap();
+        let again = again.commit(4).unwrap();
+        assert_eq!(again.slots[1..], [Some(Slot::UNKNOWN), None]);
+        let next = again.prepare(Slot::new(5, None, Kind::Zero), 4).unwrap();
+        assert!(next.commit(5).is_some());
+        // Until generation 4 is durable, a loss of power brings the damage back.
+        assert_eq!(committed.slots[1..], [Some(Slot::UNKNOWN), None]);
+        let found = parse(7, &committed.to_bytes(7));
+        assert_eq!(found.slots[1], Some(Slot::UNKNOWN));
+        let mut durable = committed;
+        durable.change_age(Age::Fresh, Age::Durable);
+        assert_eq!(durable.aged().slots[1..], [None; 2]);
+    }
+
+    #[test]
+    fn a_generation_that_an_entry_has_twice_is_damaged() {
+        let twice = entry(&[Slot::ORIGIN, Slot::ORIGIN]);
+        let found = parse(7, &twice.to_bytes(7));
+        assert_eq!(found.slots, [Some(Slot::ORIGIN), None, None]);
+        assert!(found.damaged);
     }
 
     #[test]

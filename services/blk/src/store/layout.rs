@@ -47,15 +47,16 @@ pub(super) fn write_empty_index(medium: &dyn Medium, geometry: Geometry) -> io::
     Ok(())
 }
 
-/// Writes again what an opening cannot rely on: entries with an older generation beside the newest one. A sync of the last
-/// process may have failed, and the next one then succeeds without what that one has left out.
+/// Writes again what an opening cannot rely on: entries that say something beside the newest generation, or are damaged
+/// beside it. A sync of the last process may have failed, and the next one then succeeds without what that one has left out.
 pub(super) fn write_doubtful(
     medium: &dyn Medium,
     identity: Identity,
     index: &[Entry],
 ) -> io::Result<()> {
     for (block, entry) in (0..).zip(index) {
-        if !entry.damaged && entry.slots.iter().flatten().count() > 1 {
+        let slots = entry.slots.iter().flatten().count();
+        if slots > 1 || (entry.damaged && slots > 0) {
             write_again(medium, identity, block, entry, |_| true)?;
         }
     }

@@ -523,8 +523,11 @@ impl Store {
                 return self.replace(change.as_slice());
             }
             drop(shared);
-            // Waits for the end of the sync.
-            drop(self.syncing());
+            // Waits for the end of the sync. Without one its own makes space in the entry.
+            let syncing = self.syncing();
+            if self.change(block, intent)?.is_none() {
+                self.sync(&syncing)?;
+            }
         }
     }
 

@@ -7,11 +7,13 @@
 //! the newer generation was written, or later.
 //!
 //! A record that cannot be read beside an older generation is torn: a loss of power has left its entry alone, or it was
-//! damaged. If all three are there and none has a whole one, it does not count. Otherwise the block is lost, because it may
-//! have been flushed. For the same reason such a target does not overrule another one that alone has a newer generation.
+//! damaged. If all three are there and none has a whole one, it does not count. Otherwise it may have been flushed: the two
+//! others overrule it as above, or the block is lost. For the same reason such a target does not overrule another one that
+//! alone has a newer generation.
 //!
-//! A target says nothing about a block whose index entry is damaged, and a new target nothing about a block of which it
-//! holds nothing. Fewer than two targets that say something decide nothing.
+//! A target says nothing about a block whose index entry is damaged, or was damaged and has nothing settled and whole since.
+//! A new target says nothing about a block of which it holds nothing. Fewer than two targets that say something decide
+//! nothing.
 
 use super::state::BlockState;
 use crate::block::Kind;
@@ -83,7 +85,7 @@ pub(super) fn decide_block(
     witnesses: &Witnesses,
     torn: impl Fn(&Held, Role) -> bool,
 ) -> BlockState {
-    let known = known(of_block, witnesses);
+    let known = known(of_block, witnesses, &torn);
     let enough = known.count_ones() >= 2;
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
@@ -112,10 +114,6 @@ pub(super) fn decide_block(
         }
         let is_nowhere = votes.voters() == 0 && known.count_ones() == 3;
         if votes.settled && !is_nowhere {
-            if votes.torn != 0 {
-                let (generation, votes) = alone.unwrap_or((generation, votes));
-                return votes.state(generation, true);
-            }
             alone.get_or_insert((generation, votes));
         }
         if votes.settled {
@@ -135,14 +133,23 @@ pub(super) fn decide_block(
 }
 
 /// The targets that say something about the block.
-fn known(of_block: &[(Held, Role)], witnesses: &Witnesses) -> u8 {
+fn known(
+    of_block: &[(Held, Role)],
+    witnesses: &Witnesses,
+    torn: impl Fn(&Held, Role) -> bool,
+) -> u8 {
     let mut known = 0;
     for role in Role::ALL {
         let mut entries = of_block.iter().filter(|(_, of)| *of == role);
         let is_damaged = entries.clone().any(|(held, _)| held.damaged);
+        let is_unknown = entries.clone().any(|(held, _)| was_damaged(held))
+            && !entries
+                .clone()
+                .any(|(held, _)| held.generation != 0 && held.settled && !torn(held, role));
         let holds = entries.any(|(held, _)| !held.damaged);
         if let Some(witness) = witnesses[role.index()]
             && !is_damaged
+            && !is_unknown
             && (!witness.is_new || holds)
         {
             known |= role.bit();
@@ -151,11 +158,17 @@ fn known(of_block: &[(Held, Role)], witnesses: &Witnesses) -> u8 {
     known
 }
 
+/// True for what an entry says that was damaged before its newest generation was written.
+fn was_damaged(held: &Held) -> bool {
+    !held.damaged && held.generation == 0 && held.kind == Kind::Lost
+}
+
 /// Targets for which the block was never written: they hold nothing, or say so beside a first generation.
 fn never_written(slots: &[(Held, Role)]) -> u8 {
     let never = |role: &Role| {
         let mut of_role = slots.iter().filter(|(_, of)| of == role);
-        of_role.clone().next().is_none() || of_role.any(|(held, _)| held.generation == 0)
+        let is_never = |(held, _): &(Held, Role)| held.generation == 0 && !was_damaged(held);
+        of_role.clone().next().is_none() || of_role.any(is_never)
     };
     let roles = Role::ALL.into_iter().filter(never);
     roles.fold(0, |mask, role| mask | role.bit())
@@ -320,6 +333,27 @@ mod tests {
         check(["1T 0S", "", "absent"], 1, 0, true);
         check(["1T 0S", "1T 0S", ""], 0, 0, false);
         check(["2T 1S", "2S 1S", "2S 1S"], 2, 0b110, false);
+    }
+
+    /// The entry of the target with the torn record is damaged, or was so before.
+    #[test]
+    fn two_targets_overrule_a_torn_record() {
+        check(["1T D", "", ""], 0, 0, false);
+        check(["at1 1.1T D", "at2", "at2"], 0, 0, false);
+        check(["at1 1.2T D", "at2 1.1S", "at2 1.1S"], 1, 0b110, false);
+        check(["at1 1.2T D", "at2 1.1S", "absent"], 2, 0, true);
+        check(["at2 2.1T D", "at2", "at1"], 1, 0, true);
+    }
+
+    #[test]
+    fn an_entry_that_was_damaged_says_nothing_without_its_new_record() {
+        check(["1S 0L", "1S", "absent"], 1, 0b011, false);
+        check(["2S 0L", "1S", "1S"], 1, 0b110, false);
+        check(["1T 0L", "1S", "absent"], 1, 0b010, true);
+        check(["1T 0L", "", "absent"], 1, 0, true);
+        check(["1T 0L", "", ""], 0, 0, false);
+        check(["1 0L", "", "absent"], 0, 0, true);
+        check(["1 0L", "0S", "new"], 0, 0, true);
     }
 
     /// A later opening does not reverse what an earlier one without this target has decided.

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 /// A test that waits longer has failed.
@@ -19,6 +19,20 @@ pub(crate) fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Shared while a process starts, for tests that run at the same time.
+static STARTS: RwLock<()> = RwLock::new(());
+
+/// Held while a test itself has a target's file open: a process that another test starts has it open, too, and its lock,
+/// between fork and exec.
+pub(crate) fn no_starts() -> RwLockWriteGuard<'static, ()> {
+    STARTS.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(command: &mut Command) -> Child {
+    let _starts = STARTS.read().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().unwrap()
+}
+
 pub(crate) fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xgvmi-blk"));
     command
@@ -29,7 +43,10 @@ pub(crate) fn program() -> Command {
 
 /// Runs a command to its end.
 pub(crate) fn run(arguments: &[&str]) -> Output {
-    program().args(arguments).output().unwrap()
+    let mut command = program();
+    command.args(arguments).stdin(Stdio::null());
+    let pipes = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    spawn(pipes).wait_with_output().unwrap()
 }
 
 /// Runs a command that must be successful. Returns its output.
@@ -58,7 +75,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = spawn(command.stdout(Stdio::piped()));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
