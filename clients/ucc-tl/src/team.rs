@@ -1,5 +1,6 @@
-//! Assigns a team to a service job. Its ranks introduce themselves, join a job that all of them have or connect to a
-//! new one, and then agree on whether the team is served. UCC polls repeatedly; no function here blocks.
+//! Assigns a team to a service job. A team whose ranks' places in UCC's context are known joins a job of all of them at
+//! once. Otherwise its ranks introduce themselves, join a job that all of them have or connect to a new one, and then agree
+//! on whether the team is served. UCC polls repeatedly; no function here blocks.
 
 mod connecting;
 
@@ -8,6 +9,7 @@ use crate::context::ContextState;
 use crate::job::Job;
 use crate::log;
 use crate::oob::{Gather, Oob, Vote};
+use crate::places::Identity;
 use crate::refusals;
 use crate::settings::Fallback;
 use connecting::Connecting;
@@ -17,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Version of the messages between the ranks.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
@@ -32,6 +34,7 @@ pub(crate) struct TeamState {
     pub(crate) size: u32,
     context: Arc<ContextState>,
     oob: Option<Oob>,
+    identity: Option<Identity>,
     stage: Mutex<Stage>,
     joined: OnceLock<Joined>,
     /// The strictest fallback of all ranks, after their introductions.
@@ -44,7 +47,7 @@ pub(crate) struct TeamState {
 /// A team's service job and communicator.
 pub(crate) struct Joined {
     pub(crate) job: Arc<Job>,
-    pub(crate) communicator: u32,
+    pub(crate) communicator: u64,
 }
 
 /// Counts of calls that the ranks compare after the job has failed.
@@ -86,7 +89,10 @@ struct Introduction {
     agreement: String,
     /// Identifier for a new job. All ranks use rank 0's.
     id: u128,
+    /// The open jobs of the rank.
     jobs: Vec<Membership>,
+    /// Number of its connections. A job without its first team is not open and has one.
+    connections: usize,
 }
 
 /// A job that a rank belongs to.
@@ -103,7 +109,7 @@ struct Membership {
 enum Decision {
     Join {
         id: u128,
-        communicator: u32,
+        communicator: u64,
         members: Vec<u32>,
     },
     Connect {
@@ -114,17 +120,42 @@ enum Decision {
 
 impl TeamState {
     /// Starts with the introductions if the team meets the requirements.
-    pub(crate) fn new(context: Arc<ContextState>, rank: u32, size: u32, oob: Option<Oob>) -> Self {
+    pub(crate) fn new(
+        context: Arc<ContextState>,
+        [rank, size]: [u32; 2],
+        oob: Option<Oob>,
+        identity: Option<Identity>,
+    ) -> Self {
         let stage = match oob {
             Some(oob) if size > 1 => introduce(&context, rank, oob),
             _ => Stage::Over,
         };
+        let mut team = Self::empty(context, [rank, size], oob);
+        team.identity = identity;
+        team.stage = Mutex::new(stage);
+        team
+    }
+
+    /// A team that has joined a job without a message.
+    pub(crate) fn within(
+        context: Arc<ContextState>,
+        [rank, size]: [u32; 2],
+        oob: Option<Oob>,
+        Joined { job, communicator }: Joined,
+    ) -> Self {
+        let team = Self::empty(context, [rank, size], oob);
+        team.join(job, communicator);
+        team
+    }
+
+    fn empty(context: Arc<ContextState>, [rank, size]: [u32; 2], oob: Option<Oob>) -> Self {
         Self {
             rank,
             size,
             context,
             oob,
-            stage: Mutex::new(stage),
+            identity: None,
+            stage: Mutex::new(Stage::Over),
             joined: OnceLock::new(),
             fallback: OnceLock::new(),
             must_fail: AtomicBool::new(false),
@@ -257,7 +288,8 @@ impl TeamState {
                     std::thread::yield_now();
                     return Ok(false);
                 };
-                let job = Job::new(connecting.id, self.rank, self.size, client);
+                let places = self.identity.as_ref().map(|team| &team.places[..]);
+                let job = Job::new(connecting.id, [self.rank, self.size], client, places);
                 self.context.add_job(&job);
                 self.join(job, 0);
                 **stage = Stage::Over;
@@ -270,7 +302,7 @@ impl TeamState {
     fn prepare_to_join(
         &self,
         id: u128,
-        communicator: u32,
+        communicator: u64,
         members: &[u32],
     ) -> Result<Joined, String> {
         let job = self
@@ -281,7 +313,7 @@ impl TeamState {
         Ok(Joined { job, communicator })
     }
 
-    fn join(&self, job: Arc<Job>, communicator: u32) {
+    fn join(&self, job: Arc<Job>, communicator: u64) {
         log::debug!(
             "rank {} of {} is rank {} of a job of {}, communicator {communicator}",
             self.rank,
@@ -381,7 +413,7 @@ fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
     let jobs: Vec<Membership> = context
         .jobs()
         .iter()
-        .filter(|job| job.failed().is_none())
+        .filter(|job| job.is_open() && job.failed().is_none())
         .map(|job| Membership {
             id: job.id,
             rank: job.rank,
@@ -398,6 +430,7 @@ fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
         agreement,
         id: random(),
         jobs,
+        connections: context.jobs().len(),
     };
     // Plain data without maps: the serialization cannot fail.
     let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
@@ -501,10 +534,8 @@ fn decide(all: &[Vec<u8>], size: u32) -> Decision {
             .collect();
         let Some(members) = members else { continue };
         // The number is unique over all ranks because it contains the first member's rank in the job.
-        let number = led
-            .checked_mul(*size)
-            .and_then(|number| number.checked_add(*rank))
-            .and_then(|number| number.checked_add(1));
+        let number =
+            (*led < u32::MAX).then(|| u64::from(*led) * u64::from(*size) + u64::from(*rank) + 1);
         return match number {
             Some(communicator) => Decision::Join {
                 id: *id,
@@ -514,7 +545,7 @@ fn decide(all: &[Vec<u8>], size: u32) -> Decision {
             None => Decision::Refuse("rank 0 has numbered too many teams".to_owned()),
         };
     }
-    if ranks.iter().any(|rank| rank.jobs.len() >= JOBS_MAX) {
+    if ranks.iter().any(|rank| rank.connections >= JOBS_MAX) {
         return Decision::Refuse(format!("a rank has {JOBS_MAX} service jobs already"));
     }
     Decision::Connect { id: first.id }
@@ -530,6 +561,8 @@ fn random() -> u128 {
 
 #[cfg(test)]
 mod late;
+#[cfg(test)]
+mod silent;
 
 #[cfg(test)]
 mod tests {
@@ -551,6 +584,7 @@ mod tests {
                     led: *led,
                 })
                 .collect(),
+            connections: jobs.len(),
         }
     }
 
@@ -668,7 +702,8 @@ mod tests {
             "rank 1 has other options: B and not A",
         );
         let many: Vec<(u128, u32, u32)> = (0..4).map(|id| (id, 0, 0)).collect();
-        check(&|rank| rank.jobs = self::rank(&many).jobs, "4 service jobs");
+        let many = self::rank(&many);
+        check(&|rank| *rank = many.clone(), "4 service jobs");
         assert!(matches!(
             decide(&[b"{}".to_vec(), Vec::new()], 2),
             Decision::Refuse(_)
