@@ -222,6 +222,15 @@ static void alltoallv_on(MPI_Comm comm, int block, unsigned number)
 	finish(&one, rank_in(comm), size_of(comm));
 }
 
+static void blocking_alltoallv_on(MPI_Comm comm, int block, unsigned number)
+{
+	struct exchange one = prepare(comm, block, number);
+
+	MPI_Alltoallv(one.from, one.shape.counts, one.shape.places, MPI_BYTE, one.to, one.shape.counts, one.shape.places,
+		      MPI_BYTE, comm);
+	finish(&one, rank_in(comm), size_of(comm));
+}
+
 /* --- Ranks that come late --- */
 
 /* The root of a broadcast computes first. Then a rank of an allreduce does. */
@@ -263,6 +272,18 @@ static void idle(void)
 	alltoallv_on(MPI_COMM_WORLD, BLOCK, 3);
 	be_late();
 	alltoallv_on(MPI_COMM_WORLD, BLOCK, 4);
+}
+
+/* A rank computes before it creates its first communicator, and others have begun. */
+static void late_first(void)
+{
+	MPI_Comm comm;
+
+	if (rank == ranks - 1)
+		be_late();
+	MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+	blocking_alltoallv_on(comm, BLOCK, 5);
+	MPI_Comm_free(&comm);
 }
 
 /* --- Persistent collectives --- */
@@ -696,7 +717,8 @@ static void *split_and_exchange(void *argument)
 		MPI_Comm comm;
 
 		MPI_Comm_split(base, (int)round % 2 ? rank % 2 : 0, rank, &comm);
-		alltoallv_on(comm, 8 * KIB, 560 + round);
+		alltoallv_on(comm, 8 * KIB, 560 + 2 * round);
+		blocking_alltoallv_on(comm, 8 * KIB, 561 + 2 * round);
 		MPI_Comm_free(&comm);
 	}
 	return NULL;
@@ -1071,6 +1093,7 @@ static const struct program programs[] = {
 	{ "late-root", late_root },
 	{ "late-wait", late_wait },
 	{ "idle", idle },
+	{ "late-first", late_first },
 	{ "persistent-orders", persistent_orders },
 	{ "persistent-reductions", persistent_reductions },
 	{ "memory-of-files", memory_of_files },

@@ -8,8 +8,10 @@
  *                          sends from memory that cannot be written, and receives into a shared mapping of a file; before the
  *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
  *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
+ *   ucc_legal jobs         ends all its teams and creates others, six times
  */
 #include "ucc_side.h"
+#include <dirent.h>
 #include <unistd.h>
 
 enum { BLOCK = 8192, SMALL = 64, STARTS = 4, MANY = 1100, RANKS_MAX = 64 };
@@ -255,24 +257,63 @@ static void protected(char **words)
 	}
 }
 
-/* Two teams of all ranks, whose creations are under way together. */
+/* Begins to create a team as MPI libraries do: by a number and the ranks' places in the context. */
+static ucc_team_h begin_team(uint64_t id, ucc_ep_map_t map, int own)
+{
+	ucc_team_params_t params = { .mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE |
+					     UCC_TEAM_PARAM_FIELD_EP_MAP | UCC_TEAM_PARAM_FIELD_ID,
+				     .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG,
+				     .ep = (uint64_t)own,
+				     .ep_map = map,
+				     .id = id };
+	ucc_team_h created;
+
+	CHECK(ucc_team_create_post(&context, 1, &params, &created));
+	return created;
+}
+
+static void destroy(ucc_team_h of)
+{
+	ucc_status_t status;
+
+	while ((status = ucc_team_destroy(of)) == UCC_INPROGRESS)
+		ucc_context_progress(context);
+	CHECK(status);
+}
+
+/* An alltoallv of fresh buffers on a team in which this rank is `own` of `size`. */
+static void exchange(ucc_team_h on, int own, int size, unsigned round)
+{
+	size_t bytes = (size_t)size * BLOCK;
+	uint8_t *send = fresh(bytes), *receive = fresh(bytes);
+	int world_rank = rank, world_size = ranks;
+	ucc_coll_args_t args;
+	ucc_coll_req_h request;
+
+	rank = own;
+	ranks = size;
+	args = even(send, receive, BLOCK);
+	fill(send, BLOCK, round);
+	CHECK(ucc_collective_init(&args, &request, on));
+	CHECK(run_posted(request));
+	CHECK(ucc_collective_finalize(request));
+	compare(receive, BLOCK, round);
+	rank = world_rank;
+	ranks = world_size;
+	munmap(send, bytes);
+	munmap(receive, bytes);
+}
+
+/* Two teams of all ranks, whose creations are under way together. Odd ranks begin with the other one. */
 static void teams(void)
 {
-	MPI_Comm members[2];
+	ucc_ep_map_t all = { .type = UCC_EP_MAP_FULL, .ep_num = (uint64_t)ranks };
 	ucc_team_h both[2];
 	unsigned round;
 	int which, left;
 
-	for (which = 0; which < 2; which++) {
-		ucc_team_params_t params = { .mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE |
-						     UCC_TEAM_PARAM_FIELD_OOB,
-					     .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG,
-					     .ep = (uint64_t)rank };
-
-		MPI_Comm_dup(MPI_COMM_WORLD, &members[which]);
-		params.oob = oob(&members[which]);
-		CHECK(ucc_team_create_post(&context, 1, &params, &both[which]));
-	}
+	for (which = 0; which < 2; which++)
+		both[(which + rank) % 2] = begin_team(100 + (uint64_t)((which + rank) % 2), all, rank);
 	do {
 		left = 0;
 		for (which = 0; which < 2; which++) {
@@ -283,27 +324,67 @@ static void teams(void)
 		}
 		ucc_context_progress(context);
 	} while (left);
-	for (round = 0; round < 4; round++) {
-		size_t size = (size_t)ranks * BLOCK;
-		uint8_t *send = fresh(size), *receive = fresh(size);
-		ucc_coll_args_t args = even(send, receive, BLOCK);
-		ucc_coll_req_h request;
+	for (round = 0; round < 4; round++)
+		exchange(both[round % 2], rank, ranks, round);
+	for (which = 0; which < 2; which++)
+		destroy(both[which]);
+}
 
-		fill(send, BLOCK, round);
-		CHECK(ucc_collective_init(&args, &request, both[round % 2]));
-		CHECK(run_posted(request));
-		CHECK(ucc_collective_finalize(request));
-		compare(receive, BLOCK, round);
-		munmap(send, size);
-		munmap(receive, size);
-	}
-	for (which = 0; which < 2; which++) {
-		ucc_status_t status;
+static void created(ucc_team_h of)
+{
+	ucc_status_t status;
 
-		while ((status = ucc_team_destroy(both[which])) == UCC_INPROGRESS)
-			ucc_context_progress(context);
-		CHECK(status);
-		MPI_Comm_free(&members[which]);
+	while ((status = ucc_team_create_test(of)) == UCC_INPROGRESS)
+		ucc_context_progress(context);
+	CHECK(status);
+}
+
+/* Entries of a directory of /proc. */
+static int entries(const char *path)
+{
+	DIR *directory = opendir(path);
+	int count = 0;
+
+	CHECK(!directory);
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* Six times all teams end and new ones begin: a team of all ranks, and one of half of them that outlives it. Each time the
+ * process has as many descriptors and threads as after the first time. */
+static void jobs(void)
+{
+	enum { ROUNDS = 6 };
+	ucc_ep_map_t all = { .type = UCC_EP_MAP_FULL, .ep_num = (uint64_t)ranks };
+	int side = rank % 2, own = rank / 2, members = (ranks + 1 - side) / 2, descriptors = 0, tasks = 0;
+	unsigned round;
+
+	destroy(team);
+	team = NULL;
+	for (round = 0; round < ROUNDS; round++) {
+		ucc_ep_map_t half_map = { .type = UCC_EP_MAP_STRIDED, .ep_num = (uint64_t)members,
+					  .strided = { .start = (uint64_t)side, .stride = 2 } };
+		ucc_team_h whole = begin_team(100, all, rank), half;
+
+		created(whole);
+		exchange(whole, rank, ranks, round);
+		half = begin_team(101, half_map, own);
+		created(half);
+		destroy(whole);
+		exchange(half, own, members, 50 + round);
+		destroy(half);
+		MPI_Barrier(MPI_COMM_WORLD);
+		if (round == 0) {
+			descriptors = entries("/proc/self/fd");
+			tasks = entries("/proc/self/task");
+		}
+		if (entries("/proc/self/fd") != descriptors || entries("/proc/self/task") != tasks) {
+			fprintf(stderr, "rank %d, round %u: %d descriptors and %d threads, %d and %d after the first one\n", rank,
+				round, entries("/proc/self/fd"), entries("/proc/self/task"), descriptors, tasks);
+			MPI_Abort(MPI_COMM_WORLD, 1);
+		}
 	}
 }
 
@@ -312,7 +393,7 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "jobs", jobs } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
 	int known = argc > 3 && !strcmp(argv[1], "protected");

@@ -71,8 +71,9 @@ static void ucc_start(MPI_Comm *members, ucc_mem_map_t *segment)
 	ucc_lib_params_t lib_params = { .mask = UCC_LIB_PARAM_FIELD_THREAD_MODE, .thread_mode = UCC_THREAD_SINGLE };
 	ucc_context_params_t params = { .mask = UCC_CONTEXT_PARAM_FIELD_TYPE, .type = UCC_CONTEXT_EXCLUSIVE };
 	ucc_team_params_t team_params = { .mask = UCC_TEAM_PARAM_FIELD_EP | UCC_TEAM_PARAM_FIELD_EP_RANGE |
-						  UCC_TEAM_PARAM_FIELD_OOB,
-					  .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG };
+						  UCC_TEAM_PARAM_FIELD_OOB | UCC_TEAM_PARAM_FIELD_EP_MAP,
+					  .ep_range = UCC_COLLECTIVE_EP_RANGE_CONTIG,
+					  .ep_map = { .type = UCC_EP_MAP_FULL } };
 	ucc_lib_config_h lib_config;
 	ucc_context_config_h config;
 	int status;
@@ -97,6 +98,7 @@ static void ucc_start(MPI_Comm *members, ucc_mem_map_t *segment)
 		return;
 	team_params.oob = oob(members);
 	team_params.ep = team_params.oob.oob_ep;
+	team_params.ep_map.ep_num = team_params.oob.n_oob_eps;
 	CHECK(ucc_team_create_post(&context, 1, &team_params, &team));
 	while ((status = ucc_team_create_test(team)) == UCC_INPROGRESS)
 		ucc_context_progress(context);

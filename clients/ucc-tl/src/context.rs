@@ -1,9 +1,10 @@
 //! The component's state of a UCC context: settings, and the jobs of its teams.
 
 use crate::job::Job;
+use crate::places::Identity;
 use crate::settings::{Fallback, OnFailure, Settings};
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// The component's state of a UCC context.
@@ -13,7 +14,8 @@ pub(crate) struct ContextState {
     /// The settings, or why the options are invalid.
     pub(crate) settings: Result<Settings, String>,
     pub(crate) fallback: Fallback,
-    pub(crate) jobs: Mutex<Vec<Arc<Job>>>,
+    /// Teams keep their jobs.
+    pub(crate) jobs: Mutex<Vec<Weak<Job>>>,
     /// Several threads of the program may use the context at the same time.
     pub(crate) is_shared: bool,
 }
@@ -36,10 +38,10 @@ impl ContextState {
         }
     }
 
-    /// Whether a team that the calling thread creates can be served. UCC's allgather, by which the ranks of a team introduce
-    /// themselves, mixes up teams that threads create at the same time: one tag serves all of them (`tl_ucp_coll.h`,
-    /// `UCC_TL_UCP_SERVICE_TAG`). The process's main thread is the one that a program uses at all of its ranks.
-    pub(crate) fn may_create_here(&self) -> bool {
+    /// Whether the ranks of a team that the calling thread creates may introduce themselves. UCC's allgather mixes up teams
+    /// that threads create at the same time, see `places.rs`. The process's main thread is the one that a program uses
+    /// at all of its ranks.
+    pub(crate) fn may_introduce_here(&self) -> bool {
         // SAFETY: both calls have no arguments and cannot fail.
         !self.is_shared || unsafe { libc::gettid() == libc::getpid() }
     }
@@ -68,11 +70,17 @@ impl ContextState {
         self.settings.as_ref().ok()?.client.limit
     }
 
+    /// The jobs that have a team.
     pub(crate) fn jobs(&self) -> Vec<Arc<Job>> {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The oldest job to which all ranks of a team belong, and their ranks in it.
+    pub(crate) fn job_of(&self, team: &Identity) -> Option<(Arc<Job>, Vec<u32>)> {
+        let jobs = self.jobs().into_iter();
+        jobs.filter_map(|job| job.members(team).map(|members| (job, members)))
+            .next()
     }
 
     pub(crate) fn job(&self, id: u128) -> Option<Arc<Job>> {
@@ -80,10 +88,9 @@ impl ContextState {
     }
 
     pub(crate) fn add_job(&self, job: &Arc<Job>) {
-        self.jobs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::clone(job));
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.retain(|job| job.strong_count() > 0);
+        jobs.push(Arc::downgrade(job));
     }
 }
 
@@ -92,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn teams_of_other_threads_are_left_to_ucc() {
+    fn ranks_introduce_themselves_on_main_threads() {
         let context = |is_shared| ContextState {
             is_shared,
             ..ContextState::with_settings(Settings::of_services("127.0.0.1:1"))
@@ -100,7 +107,7 @@ mod tests {
         for (is_shared, expect) in [(true, false), (false, true)] {
             let context = context(is_shared);
             std::thread::scope(|scope| {
-                let other = scope.spawn(|| context.may_create_here()).join();
+                let other = scope.spawn(|| context.may_introduce_here()).join();
                 assert_eq!(other.expect("no panic"), expect);
             });
         }

@@ -1,7 +1,7 @@
 //! The interface that UCC looks up by the component's name, and its functions for the library, contexts and teams.
 
 use crate::bindings as b;
-use crate::bindings::{ucc_context_params_t, ucc_oob_coll_t, ucc_status_t};
+use crate::bindings::{ucc_context_params_t, ucc_status_t, ucc_team_params_t};
 use crate::config::{self, Entry};
 use crate::context::ContextState;
 use crate::guard;
@@ -9,9 +9,10 @@ use crate::layout::{Layout, NEWEST, OBJECT_BYTES};
 use crate::log;
 use crate::object::{allocate, free, own};
 use crate::oob::Oob;
+use crate::places::Identity;
 use crate::settings::{Fallback, Served, Settings};
 use crate::task;
-use crate::team::TeamState;
+use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -390,33 +391,45 @@ unsafe extern "C" fn team_create_post(
         };
         // SAFETY: from context_create().
         let state: &Arc<ContextState> = unsafe { own(context) };
-        if !state.may_create_here() {
-            log::info!("a team that another thread than the main one creates is not offloaded");
-            return b::UCC_ERR_NOT_SUPPORTED;
-        }
         let at = layout.team;
         // UCC's team starts with the context, followed by a copy of the parameters.
-        let (rank, size, mask, functions): (u32, u32, u64, ucc_oob_coll_t) = {
+        let (rank, size, id, public): (u32, u32, u16, ucc_team_params_t) = {
             let within = |place: usize| place - at.params_mask;
-            // SAFETY: fields of ucc_base_team_params_t; the functions are checked below.
+            // SAFETY: fields of ucc_base_team_params_t, which starts with the public parameters; the functions are checked
+            // below.
             unsafe {
                 (
                     read(params, within(at.rank)),
                     read(params, within(at.size)),
+                    read(params, within(at.id)),
                     read(params, 0),
-                    read(params, within(at.oob)),
                 )
             }
         };
+        // SAFETY: UCC creates this team.
+        let identity = unsafe { Identity::of(&public, id, size) };
+        let job = identity.as_ref().and_then(|team| state.job_of(team));
+        if job.is_none() && !state.may_introduce_here() {
+            log::info!("a team that another thread than the main one creates is not offloaded");
+            return b::UCC_ERR_NOT_SUPPORTED;
+        }
         // SAFETY: UCC creates teams only on complete contexts.
         if !unsafe { ucc.check_queue(&layout, state.core()) } {
             log::warning!("UCC's progress queue is not as expected: nothing is offloaded");
             return b::UCC_ERR_NOT_SUPPORTED;
         }
-        let oob = (mask & u64::from(b::UCC_TEAM_PARAM_FIELD_OOB) != 0)
-            .then(|| Oob::new(functions, rank, size))
+        let oob = (public.mask & u64::from(b::UCC_TEAM_PARAM_FIELD_OOB) != 0)
+            .then(|| Oob::new(public.oob, rank, size))
             .flatten();
-        let team = allocate(TeamState::new(Arc::clone(state), rank, size, oob));
+        let team = match (job, identity) {
+            (Some((job, members)), Some(identity)) => {
+                let communicator = job.join(&identity, &members);
+                let joined = Joined { job, communicator };
+                TeamState::within(Arc::clone(state), [rank, size], oob, joined)
+            }
+            (_, identity) => TeamState::new(Arc::clone(state), [rank, size], oob, identity),
+        };
+        let team = allocate(team);
         // SAFETY: newly allocated memory; the arguments are those of ucc_tl_team_t.
         let status = unsafe { ucc.team.construct(team, context, params) };
         // SAFETY: fields of the base team that UCC has just filled in.

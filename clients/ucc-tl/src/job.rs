@@ -1,11 +1,12 @@
 //! The service jobs of this process. Each has one connection to a service process; all teams and threads share it.
 
 use crate::log;
+use crate::places::{self, Identity};
 use crate::plan::Plan;
 use crate::settings::name_of;
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Client, CommunicatorId, Memory, Numbered, OffloadError, Request, Side};
 
@@ -29,6 +30,13 @@ pub(crate) struct Job {
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) leader: Leader,
+    /// Ranks by their place in UCC's context; empty if the first team has none.
+    rank_at: HashMap<u32, u32>,
+    /// The first team exists. Its end is a collective of all ranks of the job, so they agree on whether a further team may
+    /// join.
+    is_open: AtomicBool,
+    /// Number of communicators by the summary of their team, see [`places::number`].
+    joined: Mutex<HashMap<u64, u64>>,
     process: u32,
     state: Mutex<State>,
 }
@@ -77,51 +85,93 @@ const WARNINGS_APART: Duration = Duration::from_secs(60);
 /// All jobs of the process. The exit handler closes them.
 static JOBS: Mutex<Vec<Weak<Job>>> = Mutex::new(Vec::new());
 
+/// The exit handler is registered once.
+static AT_EXIT: Once = Once::new();
+
 impl Job {
-    /// Creates a job from a connected client.
-    pub(crate) fn new(id: u128, rank: u32, size: u32, client: Held) -> Arc<Self> {
-        let job = Arc::new(Self {
-            id,
-            rank,
-            size,
-            leader: Leader::default(),
-            process: std::process::id(),
-            state: Mutex::new(State {
-                client: Some(client),
-                failed: None,
-                served: BTreeMap::new(),
-                left: 0,
-                warned: None,
-            }),
-        });
-        let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.retain(|job| job.strong_count() > 0);
-        if jobs.is_empty() {
+    /// Creates a job from a connected client. `places` are those of its ranks in UCC's context, if they are known.
+    pub(crate) fn new(
+        id: u128,
+        [rank, size]: [u32; 2],
+        client: Held,
+        places: Option<&[u32]>,
+    ) -> Arc<Self> {
+        let job = Arc::new(Self::with_client(id, [rank, size], Some(client), places));
+        AT_EXIT.call_once(|| {
             // SAFETY: a function of this library, which is never unmapped. UCX was loaded earlier, so the function runs
             // before UCX's destructors.
             unsafe { libc::atexit(at_exit) };
-        }
+        });
+        let mut jobs = JOBS.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.retain(|job| job.strong_count() > 0);
         jobs.push(Arc::downgrade(&job));
         job
     }
 
-    /// A job without a connection, for tests of the teams.
-    #[cfg(test)]
-    pub(crate) fn unconnected(id: u128, rank: u32, size: u32) -> Arc<Self> {
-        Arc::new(Self {
+    fn with_client(
+        id: u128,
+        [rank, size]: [u32; 2],
+        client: Option<Held>,
+        places: Option<&[u32]>,
+    ) -> Self {
+        Self {
             id,
             rank,
             size,
             leader: Leader::default(),
+            rank_at: places.unwrap_or(&[]).iter().copied().zip(0..).collect(),
+            is_open: AtomicBool::new(true),
+            joined: Mutex::default(),
             process: std::process::id(),
             state: Mutex::new(State {
-                client: None,
+                client,
                 failed: None,
                 served: BTreeMap::new(),
                 left: 0,
                 warned: None,
             }),
-        })
+        }
+    }
+
+    /// A job without a connection, for tests of the teams.
+    #[cfg(test)]
+    pub(crate) fn unconnected(
+        id: u128,
+        [rank, size]: [u32; 2],
+        places: Option<&[u32]>,
+    ) -> Arc<Self> {
+        Arc::new(Self::with_client(id, [rank, size], None, places))
+    }
+
+    /// Whether further teams may join.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// The members' ranks in the job, if all of them belong to it and a team may join.
+    pub(crate) fn members(&self, team: &Identity) -> Option<Vec<u32>> {
+        let rank = |place| self.rank_at.get(place).copied();
+        let members = team.places.iter().map(rank).collect::<Option<Vec<u32>>>()?;
+        (self.is_open() && members.contains(&self.rank)).then_some(members)
+    }
+
+    /// Registers a team of these members without a message between them, and returns its communicator. All members do the
+    /// same. If the job has failed, the team's calls fail as those of its earlier teams do.
+    pub(crate) fn join(&self, team: &Identity, members: &[u32]) -> u64 {
+        let summary = places::summary(team.id, members);
+        let count = {
+            let mut joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = joined.entry(summary).or_default();
+            let count = *next;
+            *next = count.wrapping_add(1);
+            count
+        };
+        let communicator = places::number(team.id, members, count);
+        if let Err(reason) = self.add_communicator(communicator, members) {
+            // The other members use the job.
+            self.abandon(&reason);
+        }
+        communicator
     }
 
     /// Why the job is unusable; `None` while it works.
@@ -133,7 +183,7 @@ impl Job {
     }
 
     /// Registers a team. All its members use the same number.
-    pub(crate) fn add_communicator(&self, id: u32, members: &[u32]) -> Result<(), String> {
+    pub(crate) fn add_communicator(&self, id: u64, members: &[u32]) -> Result<(), String> {
         let mut state = self.lock();
         let Some(Held(client)) = &mut state.client else {
             return Err("the job has ended".to_owned());
@@ -142,9 +192,13 @@ impl Job {
         added.map_err(|error| error.to_string())
     }
 
-    /// Removes a team.
-    pub(crate) fn remove_communicator(&self, id: u32) {
-        if self.is_forked() || id == 0 {
+    /// Removes a team. The job closes with the last one.
+    pub(crate) fn remove_communicator(&self, id: u64) {
+        if id == 0 {
+            self.is_open.store(false, Ordering::Release);
+            return;
+        }
+        if self.is_forked() {
             return;
         }
         if let Some(Held(client)) = &mut self.lock().client
@@ -165,7 +219,7 @@ impl Job {
     /// The job has failed.
     pub(crate) fn number(
         &self,
-        communicator: u32,
+        communicator: u64,
         is_persistent: bool,
     ) -> Result<Numbered, OffloadError> {
         let mut state = self.lock();

@@ -46,6 +46,8 @@ pub(crate) struct Team {
     pub(crate) oob: usize,
     pub(crate) rank: usize,
     pub(crate) size: usize,
+    /// UCC's number of the team.
+    pub(crate) id: usize,
 }
 
 /// `ucc_coll_task_t`.
@@ -81,6 +83,7 @@ const LAYOUTS: [Layout; 1] = [Layout {
         oob: 80,
         rank: 224,
         size: 228,
+        id: 232,
     },
     task: Task {
         user_status: 0,
@@ -152,7 +155,7 @@ mod tests {
             team.params_mask + size_of::<ucc_team_params_t>() + 8,
             team.rank
         );
-        assert_eq!(team.rank + 4, team.size);
+        assert_eq!((team.rank + 4, team.size + 4), (team.size, team.id));
         assert_eq!(size_of::<ucc_oob_coll_t>(), 40);
         // Mask and arguments, then the team, a count and two saved buffers precede the task's team.
         assert_eq!(size_of::<ucc_coll_args_t>(), 200);

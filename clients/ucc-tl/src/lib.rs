@@ -29,6 +29,7 @@ mod layout;
 mod log;
 mod object;
 mod oob;
+mod places;
 mod plan;
 mod refusals;
 mod settings;

@@ -1,23 +1,25 @@
-//! Assigns a team to a service job. Its ranks introduce themselves, join a job that all of them have or connect to a
-//! new one, and then agree on whether the team is served. UCC polls repeatedly; no function here blocks.
+//! Assigns a team to a service job. A team whose ranks' places in UCC's context are known joins a job of all of them at
+//! once. Otherwise its ranks introduce themselves, join a job that all of them have or connect to a new one, and then agree
+//! on whether the team is served. UCC polls repeatedly; no function here blocks.
+
+mod connecting;
 
 use crate::bindings::ucc_status_t;
 use crate::context::ContextState;
-use crate::job::{Held, Job};
+use crate::job::Job;
 use crate::log;
 use crate::oob::{Gather, Oob, Vote};
+use crate::places::Identity;
 use crate::refusals;
 use crate::settings::Fallback;
+use connecting::Connecting;
 use serde::{Deserialize, Serialize};
-use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use xgvmi_offload::{Client, ClientOptions, Exchange};
 
 /// Version of the messages between the ranks.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Maximum number of service jobs per process. If a program's teams need more, only the first ones are served.
 const JOBS_MAX: usize = 4;
@@ -32,6 +34,7 @@ pub(crate) struct TeamState {
     pub(crate) size: u32,
     context: Arc<ContextState>,
     oob: Option<Oob>,
+    identity: Option<Identity>,
     stage: Mutex<Stage>,
     joined: OnceLock<Joined>,
     /// The strictest fallback of all ranks, after their introductions.
@@ -44,7 +47,7 @@ pub(crate) struct TeamState {
 /// A team's service job and communicator.
 pub(crate) struct Joined {
     pub(crate) job: Arc<Job>,
-    pub(crate) communicator: u32,
+    pub(crate) communicator: u64,
 }
 
 /// Counts of calls that the ranks compare after the job has failed.
@@ -76,20 +79,6 @@ enum Stage {
     Over,
 }
 
-/// A connecting job. The client connects in a separate thread, because the connect waits for service processes. Its
-/// exchanges with other ranks are forwarded through this structure.
-struct Connecting {
-    id: u128,
-    requests: Receiver<FromThread>,
-    answers: Sender<Vec<Vec<u8>>>,
-    gather: Option<(Gather, Instant)>,
-}
-
-enum FromThread {
-    Exchange(Vec<u8>),
-    Done(Box<Result<Held, String>>),
-}
-
 /// First message of each rank.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Introduction {
@@ -100,7 +89,10 @@ struct Introduction {
     agreement: String,
     /// Identifier for a new job. All ranks use rank 0's.
     id: u128,
+    /// The open jobs of the rank.
     jobs: Vec<Membership>,
+    /// Number of its connections. A job without its first team is not open and has one.
+    connections: usize,
 }
 
 /// A job that a rank belongs to.
@@ -117,7 +109,7 @@ struct Membership {
 enum Decision {
     Join {
         id: u128,
-        communicator: u32,
+        communicator: u64,
         members: Vec<u32>,
     },
     Connect {
@@ -128,17 +120,42 @@ enum Decision {
 
 impl TeamState {
     /// Starts with the introductions if the team meets the requirements.
-    pub(crate) fn new(context: Arc<ContextState>, rank: u32, size: u32, oob: Option<Oob>) -> Self {
+    pub(crate) fn new(
+        context: Arc<ContextState>,
+        [rank, size]: [u32; 2],
+        oob: Option<Oob>,
+        identity: Option<Identity>,
+    ) -> Self {
         let stage = match oob {
             Some(oob) if size > 1 => introduce(&context, rank, oob),
             _ => Stage::Over,
         };
+        let mut team = Self::empty(context, [rank, size], oob);
+        team.identity = identity;
+        team.stage = Mutex::new(stage);
+        team
+    }
+
+    /// A team that has joined a job without a message.
+    pub(crate) fn within(
+        context: Arc<ContextState>,
+        [rank, size]: [u32; 2],
+        oob: Option<Oob>,
+        Joined { job, communicator }: Joined,
+    ) -> Self {
+        let team = Self::empty(context, [rank, size], oob);
+        team.join(job, communicator);
+        team
+    }
+
+    fn empty(context: Arc<ContextState>, [rank, size]: [u32; 2], oob: Option<Oob>) -> Self {
         Self {
             rank,
             size,
             context,
             oob,
-            stage: Mutex::new(stage),
+            identity: None,
+            stage: Mutex::new(Stage::Over),
             joined: OnceLock::new(),
             fallback: OnceLock::new(),
             must_fail: AtomicBool::new(false),
@@ -271,7 +288,8 @@ impl TeamState {
                     std::thread::yield_now();
                     return Ok(false);
                 };
-                let job = Job::new(connecting.id, self.rank, self.size, client);
+                let places = self.identity.as_ref().map(|team| &team.places[..]);
+                let job = Job::new(connecting.id, [self.rank, self.size], client, places);
                 self.context.add_job(&job);
                 self.join(job, 0);
                 **stage = Stage::Over;
@@ -284,7 +302,7 @@ impl TeamState {
     fn prepare_to_join(
         &self,
         id: u128,
-        communicator: u32,
+        communicator: u64,
         members: &[u32],
     ) -> Result<Joined, String> {
         let job = self
@@ -295,7 +313,7 @@ impl TeamState {
         Ok(Joined { job, communicator })
     }
 
-    fn join(&self, job: Arc<Job>, communicator: u32) {
+    fn join(&self, job: Arc<Job>, communicator: u64) {
         log::debug!(
             "rank {} of {} is rank {} of a job of {}, communicator {communicator}",
             self.rank,
@@ -395,7 +413,7 @@ fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
     let jobs: Vec<Membership> = context
         .jobs()
         .iter()
-        .filter(|job| job.failed().is_none())
+        .filter(|job| job.is_open() && job.failed().is_none())
         .map(|job| Membership {
             id: job.id,
             rank: job.rank,
@@ -412,6 +430,7 @@ fn introduce(context: &ContextState, rank: u32, oob: Oob) -> Stage {
         agreement,
         id: random(),
         jobs,
+        connections: context.jobs().len(),
     };
     // Plain data without maps: the serialization cannot fail.
     let bytes = serde_json::to_vec(&introduction).unwrap_or_default();
@@ -515,10 +534,8 @@ fn decide(all: &[Vec<u8>], size: u32) -> Decision {
             .collect();
         let Some(members) = members else { continue };
         // The number is unique over all ranks because it contains the first member's rank in the job.
-        let number = led
-            .checked_mul(*size)
-            .and_then(|number| number.checked_add(*rank))
-            .and_then(|number| number.checked_add(1));
+        let number =
+            (*led < u32::MAX).then(|| u64::from(*led) * u64::from(*size) + u64::from(*rank) + 1);
         return match number {
             Some(communicator) => Decision::Join {
                 id: *id,
@@ -528,102 +545,10 @@ fn decide(all: &[Vec<u8>], size: u32) -> Decision {
             None => Decision::Refuse("rank 0 has numbered too many teams".to_owned()),
         };
     }
-    if ranks.iter().any(|rank| rank.jobs.len() >= JOBS_MAX) {
+    if ranks.iter().any(|rank| rank.connections >= JOBS_MAX) {
         return Decision::Refuse(format!("a rank has {JOBS_MAX} service jobs already"));
     }
     Decision::Connect { id: first.id }
-}
-
-impl Connecting {
-    fn start(id: u128, options: ClientOptions, rank: u32, size: u32) -> Self {
-        let (to_here, requests) = channel();
-        let (answers, from_here) = channel();
-        let mut bridge = Bridge {
-            requests: to_here.clone(),
-            answers: from_here,
-        };
-        let thread = std::thread::Builder::new().name("xgvmi-connect".to_owned());
-        let spawned = thread.spawn(move || {
-            without_signals();
-            let connected = Client::connect(&options, rank, size, &mut bridge);
-            let done = connected.map(Held::new).map_err(|error| error.to_string());
-            // If the team was cancelled, the send fails; dropping the client then closes the connection.
-            let _ = bridge.requests.send(FromThread::Done(Box::new(done)));
-        });
-        if spawned.is_err() {
-            // The other ranks wait for a first exchange, and interpret the empty one as a version mismatch.
-            let _ = to_here.send(FromThread::Exchange(Vec::new()));
-        }
-        Self {
-            id,
-            requests,
-            answers,
-            gather: None,
-        }
-    }
-
-    /// The client, after it has connected.
-    fn poll(&mut self, oob: Oob, limit: Duration) -> Result<Option<Held>, String> {
-        loop {
-            if let Some((gather, until)) = &mut self.gather {
-                let Some(all) = within(gather, Some(*until))? else {
-                    return Ok(None);
-                };
-                self.gather = None;
-                // If the thread has ended, the next receive returns an error.
-                let _ = self.answers.send(all);
-            }
-            match self.requests.try_recv() {
-                Ok(FromThread::Exchange(mine)) => {
-                    let gather = Gather::start(oob, mine).map_err(text_of)?;
-                    // A rank that cannot reach its service reports this after its own limit.
-                    self.gather = Some((gather, Instant::now() + limit * 2));
-                }
-                Ok(FromThread::Done(done)) => return done.map(Some),
-                Err(TryRecvError::Empty) => return Ok(None),
-                Err(TryRecvError::Disconnected) => {
-                    return Err(
-                        "the connecting thread could not be started or has ended".to_owned()
-                    );
-                }
-            }
-        }
-    }
-}
-
-/// Forwards the connecting thread's exchanges to the other ranks.
-struct Bridge {
-    requests: Sender<FromThread>,
-    answers: Receiver<Vec<Vec<u8>>>,
-}
-
-impl Exchange for Bridge {
-    fn allgather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Box<dyn Error + Send + Sync>> {
-        let sent = self.requests.send(FromThread::Exchange(mine.to_vec()));
-        sent.map_err(|_| "the team was given up")?;
-        Ok(self.answers.recv()?)
-    }
-}
-
-/// Blocks signals in this thread; the program's own threads handle them. Fault signals stay unblocked because they are
-/// delivered to the faulting thread.
-fn without_signals() {
-    const FAULTS: [libc::c_int; 5] = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGTRAP,
-    ];
-    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is writable and is initialized before it is read.
-    unsafe { libc::sigfillset(set.as_mut_ptr()) };
-    for fault in FAULTS {
-        // SAFETY: an initialized set and a valid signal.
-        unsafe { libc::sigdelset(set.as_mut_ptr(), fault) };
-    }
-    // SAFETY: changes only the calling thread's mask.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) };
 }
 
 fn random() -> u128 {
@@ -636,6 +561,8 @@ fn random() -> u128 {
 
 #[cfg(test)]
 mod late;
+#[cfg(test)]
+mod silent;
 
 #[cfg(test)]
 mod tests {
@@ -657,6 +584,7 @@ mod tests {
                     led: *led,
                 })
                 .collect(),
+            connections: jobs.len(),
         }
     }
 
@@ -774,7 +702,8 @@ mod tests {
             "rank 1 has other options: B and not A",
         );
         let many: Vec<(u128, u32, u32)> = (0..4).map(|id| (id, 0, 0)).collect();
-        check(&|rank| rank.jobs = self::rank(&many).jobs, "4 service jobs");
+        let many = self::rank(&many);
+        check(&|rank| *rank = many.clone(), "4 service jobs");
         assert!(matches!(
             decide(&[b"{}".to_vec(), Vec::new()], 2),
             Decision::Refuse(_)

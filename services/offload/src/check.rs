@@ -200,7 +200,7 @@ fn groups(args: &CheckArgs) -> Vec<Group> {
     };
     let half = args.rank % 2;
     let half = Group {
-        id: CommunicatorId(1 + half),
+        id: CommunicatorId(u64::from(1 + half)),
         members: (0..args.size)
             .rev()
             .filter(|rank| rank % 2 == half)
@@ -221,7 +221,7 @@ fn count(args: &CheckArgs, group: &Group, round: u32, source: u32, destination: 
     }
     let bits = mix(&[
         args.seed,
-        u64::from(group.id.0),
+        group.id.0,
         u64::from(round),
         u64::from(source),
         u64::from(destination),
@@ -304,7 +304,7 @@ fn kept_call(args: &CheckArgs, group: &Group, client: &mut Client) -> Result<Cal
 fn pattern(args: &CheckArgs, group: &Group, round: u32, source: u32, destination: u32) -> Pattern {
     Pattern::new(&[
         args.seed,
-        u64::from(group.id.0),
+        group.id.0,
         u64::from(round),
         u64::from(source),
         u64::from(destination),

@@ -9,7 +9,7 @@ const KEY_BYTES: usize = 64;
 const SHORT_KEPT: usize = 1 << 10;
 
 /// Size of an offer's head: collective, SP, number, and count of the parts.
-const RTS_HEAD: usize = 36;
+const RTS_HEAD: usize = 40;
 
 /// The numbers of an offer that are known when it is sent.
 #[derive(Debug, Clone, Copy)]
@@ -120,13 +120,13 @@ impl RtsDraft {
     pub(super) fn finish(&mut self, head: RtsHead) -> (Vec<u32>, Vec<u8>) {
         let mut bytes = std::mem::take(&mut self.bytes);
         let words = &mut bytes[..RTS_HEAD];
-        words[..4].copy_from_slice(&head.collective.communicator.to_le_bytes());
-        words[4..8].copy_from_slice(&head.collective.sequence.to_le_bytes());
-        words[8..12].copy_from_slice(&head.collective.start.to_le_bytes());
-        words[12..16].copy_from_slice(&head.collective.step.to_le_bytes());
-        words[16..20].copy_from_slice(&head.from.to_le_bytes());
-        words[20..28].copy_from_slice(&head.offer.to_le_bytes());
-        words[28..].copy_from_slice(&std::mem::take(&mut self.parts).to_le_bytes());
+        words[..8].copy_from_slice(&head.collective.communicator.to_le_bytes());
+        words[8..12].copy_from_slice(&head.collective.sequence.to_le_bytes());
+        words[12..16].copy_from_slice(&head.collective.start.to_le_bytes());
+        words[16..20].copy_from_slice(&head.collective.step.to_le_bytes());
+        words[20..24].copy_from_slice(&head.from.to_le_bytes());
+        words[24..32].copy_from_slice(&head.offer.to_le_bytes());
+        words[32..].copy_from_slice(&std::mem::take(&mut self.parts).to_le_bytes());
         bytes.extend_from_slice(&(self.short.len() as u64).to_le_bytes());
         bytes.append(&mut self.short);
         self.blocks = 0;

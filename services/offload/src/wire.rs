@@ -68,7 +68,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Collective {
     /// The communicator's number. Its members agree on it.
-    pub(super) communicator: u32,
+    pub(super) communicator: u64,
     /// Number of the call on this communicator, starting at 0, in the order of the initialisations.
     pub(super) sequence: u32,
     /// How often the call was started before. A persistent call starts several times, and the members may start two
@@ -627,13 +627,13 @@ pub(super) const PACKED_MAX: usize = 4 << 10;
 pub(super) const PART_BYTES: usize = 32;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
-    writer.u32(collective.communicator).u32(collective.sequence);
+    writer.u64(collective.communicator).u32(collective.sequence);
     writer.u32(collective.start).u32(collective.step);
 }
 
 fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
     Ok(Collective {
-        communicator: reader.u32()?,
+        communicator: reader.u64()?,
         sequence: reader.u32()?,
         start: reader.u32()?,
         step: reader.u32()?,

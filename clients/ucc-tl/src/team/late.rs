@@ -73,7 +73,7 @@ fn team(partner: *mut Partner, jobs: &[Arc<Job>]) -> TeamState {
         oob_ep: 0,
     };
     let oob = Oob::new(functions, 0, 2).expect("functions of two ranks");
-    TeamState::new(context, 0, 2, Some(oob))
+    TeamState::new(context, [0, 2], Some(oob), None)
 }
 
 fn partner() -> *mut Partner {
@@ -91,7 +91,8 @@ unsafe fn with<R>(partner: *mut Partner, of: impl FnOnce(&mut Partner) -> R) -> 
 #[test]
 fn a_rank_that_comes_late_to_a_team_of_a_job_is_waited_for() {
     let partner = partner();
-    let team = team(partner, &[Job::unconnected(5, 0, 2)]);
+    let job = Job::unconnected(5, [0, 2], None);
+    let team = team(partner, &[Arc::clone(&job)]);
     let end = Instant::now() + Duration::from_millis(2);
     while Instant::now() < end {
         assert!(!team.step(), "the team was given up");

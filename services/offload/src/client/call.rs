@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// A communicator with members.
-    fn group(&mut self, communicator: u32) -> Result<&mut Communicator> {
+    fn group(&mut self, communicator: u64) -> Result<&mut Communicator> {
         self.communicators
             .get_mut(&communicator)
             .ok_or_else(|| arguments(format!("there is no communicator {communicator}")))

@@ -82,7 +82,7 @@ impl Client {
     }
 
     /// Number of ordinary allreduces of a communicator that are under way.
-    fn open(&self, communicator: u32) -> u32 {
+    fn open(&self, communicator: u64) -> u32 {
         self.communicators
             .get(&communicator)
             .map_or(0, |group| group.open)

@@ -24,7 +24,6 @@ use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::reduction::Reduction;
 use state::{Communicator, arguments};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{LinkError, poll, pollfd};
 
@@ -79,7 +78,8 @@ impl Client {
         Ok(())
     }
 
-    /// Removes a group that has no outstanding collective. Its number must not be used again.
+    /// Removes a group that has no outstanding collective. Its number must not be used again: it would start at sequence
+    /// numbers that calls of other members may still have.
     ///
     /// # Errors
     /// [`OffloadError::Arguments`] while a collective of the group is outstanding.
@@ -87,11 +87,7 @@ impl Client {
         if id == CommunicatorId::WORLD || self.live.keys().any(|live| live.communicator == id.0) {
             return Err(arguments(format!("communicator {} is in use", id.0)));
         }
-        // The entry stays, without members: a reused number would start at sequence numbers that earlier calls have
-        // used.
-        if let Some(communicator) = self.communicators.get_mut(&id.0) {
-            communicator.members = Rc::new([]);
-        }
+        self.communicators.remove(&id.0);
         Ok(())
     }
 

@@ -51,7 +51,7 @@ pub struct Client {
     pub(super) service: String,
     pub(super) rank: u32,
     pub(super) direct_min: usize,
-    pub(super) communicators: HashMap<u32, Communicator>,
+    pub(super) communicators: HashMap<u64, Communicator>,
     pub(super) limit: Option<Duration>,
     pub(super) spin: Duration,
     /// Longest silence of the SP, as the SP reported it.

@@ -5,7 +5,7 @@ use xgvmi_ucp::MappedRange;
 
 /// A group of ranks. The program assigns the number; all members use the same number for the same group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CommunicatorId(pub u32);
+pub struct CommunicatorId(pub u64);
 
 impl CommunicatorId {
     /// All ranks of the job. This communicator always exists.
@@ -16,7 +16,7 @@ impl CommunicatorId {
 /// the numbers match them.
 #[derive(Debug)]
 pub struct Numbered {
-    pub(super) communicator: u32,
+    pub(super) communicator: u64,
     pub(super) sequence: u32,
     pub(super) starts: u32,
     pub(super) is_persistent: bool,
@@ -32,7 +32,7 @@ pub enum Call<'a> {
 }
 
 impl Call<'_> {
-    pub(super) fn communicator(&self) -> u32 {
+    pub(super) fn communicator(&self) -> u64 {
         match self {
             Self::Next(id) => id.0,
             Self::Numbered(call) => call.communicator,

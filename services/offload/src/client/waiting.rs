@@ -60,7 +60,7 @@ pub(super) struct Part {
 }
 
 /// Calls that start one after the other: the ordinary ones of a communicator, or the starts of a persistent one.
-pub(super) type Line = (u32, Option<u32>);
+pub(super) type Line = (u64, Option<u32>);
 
 /// Ordinary calls of a communicator that are under way, and their cost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,7 +75,7 @@ pub(super) struct Waiting {
     /// Maximum cost of a communicator's calls under way. One call always fits.
     cost_max: usize,
     lines: HashMap<Line, VecDeque<Prepared>>,
-    under_way: HashMap<u32, UnderWay>,
+    under_way: HashMap<u64, UnderWay>,
     started: usize,
     /// The first call of a line could not get memory.
     is_short: bool,
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::ptr::null_mut;
 
-    fn call(communicator: u32, sequence: u32, is_persistent: bool) -> Prepared {
+    fn call(communicator: u64, sequence: u32, is_persistent: bool) -> Prepared {
         let area = Area {
             start: null_mut(),
             length: 0,

@@ -60,7 +60,7 @@ impl Transport for Machine {
 
     fn send(&self, to: &Place, kind: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
         if let (Place::Service(to), Kind::DpuRts) = (to, kind) {
-            let number = data.get(20..28).and_then(|word| word.first_chunk());
+            let number = data.get(24..32).and_then(|word| word.first_chunk());
             let number = number.expect("an offer has a number");
             self.offers
                 .borrow_mut()
@@ -162,7 +162,7 @@ impl Script<'_> {
     fn collective(&mut self) -> Collective {
         let byte = self.byte();
         Collective {
-            communicator: u32::from(byte & 1),
+            communicator: u64::from(byte & 1),
             sequence: u32::from(byte >> 1 & 1),
             start: u32::from(byte >> 7),
             step: u32::from(byte >> 4 & 7),

@@ -17,7 +17,7 @@ const KEPT: usize = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Line {
     pub(super) local: usize,
-    pub(super) communicator: u32,
+    pub(super) communicator: u64,
     pub(super) persistent: Option<u32>,
 }
 
@@ -78,7 +78,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    fn line(communicator: u32) -> Line {
+    fn line(communicator: u64) -> Line {
         Line {
             local: 3,
             communicator,
@@ -99,11 +99,12 @@ mod tests {
     #[test]
     fn lines_of_communicators_that_come_and_go_do_not_stay() {
         let mut turns = Turns::default();
-        for communicator in 0..100_000 {
+        for turn in 0..100_000 {
+            let communicator = u64::from(turn);
             *turns.next(line(communicator), 0, 0) += 1;
             turns.is_idle(line(communicator));
             // One communicator stays in use.
-            *turns.next(line(7), communicator, 0) += 1;
+            *turns.next(line(7), turn, 0) += 1;
             turns.is_idle(line(7));
         }
         assert!(turns.lines.len() <= KEPT + 1, "{}", turns.lines.len());

@@ -163,7 +163,7 @@ fn keys_that_ucx_never_packs_are_refused() {
         b"k",
     ]
     .concat();
-    let rts = [&[0; 28][..], &1_u64.to_le_bytes(), &part, &[0; 8]].concat();
+    let rts = [&[0; 32][..], &1_u64.to_le_bytes(), &part, &[0; 8]].concat();
     let error = DpuRts::parse(&rts).unwrap_err().to_string();
     assert!(
         error.contains("without blocks of one of its sources"),

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sample for `cargo xtask test`.
 pub(super) const SAMPLE: &[&str] = &["options are listed", "ucc_test_mpi xgvmi, a sample"];
@@ -80,24 +80,34 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let site = Site::new(world, tree, place)?;
     let chosen = TESTS.iter().filter(|(name, _)| world.wants(name));
     let mut cases: Vec<Case> = chosen
-        .map(|(name, test)| Case::of(*name, test(&site)))
+        .map(|(name, test)| timed(|| Case::of(*name, test(&site))))
         .collect();
     for stock in programs::STOCK {
         let name = stock.name();
         if world.wants(&name) {
-            cases.push(Case::of(name, programs::stock_offload(&site, stock)));
+            cases.push(timed(|| {
+                Case::of(name, programs::stock_offload(&site, stock))
+            }));
         }
     }
     if world.wants(PERSISTENT) {
-        cases.push(persistent_of_ucc(&site));
+        cases.push(timed(|| persistent_of_ucc(&site)));
     }
     if world.wants(EARLIER) {
-        cases.push(earlier_ucc(&site));
+        cases.push(timed(|| earlier_ucc(&site)));
     }
     if world.wants(NO_PACKAGES) {
         cases.push(Case::of(NO_PACKAGES, Ok(())));
     }
     Ok(cases)
+}
+
+/// Runs a test and prints its time: a whole run takes half an hour, and its output names the long parts.
+fn timed(test: impl FnOnce() -> Case) -> Case {
+    let started = Instant::now();
+    let case = test();
+    println!("{:>6.1} s  {}", started.elapsed().as_secs_f64(), case.name);
+    case
 }
 
 type Test = fn(&Site<'_>) -> Result<()>;
@@ -207,6 +217,7 @@ const TESTS: &[(&str, Test)] = &[
     ("two teams created at once", |site| {
         programs::legal(site, "teams", 4)
     }),
+    ("jobs that end with their teams", programs::jobs),
     ("a process that forks", programs::forked),
     ("collectives that are left to others", programs::left),
     ("blocks that ranks share", programs::shared),

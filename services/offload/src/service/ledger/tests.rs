@@ -217,7 +217,7 @@ impl World {
         }
         for call in 0..calls {
             let call = Collective {
-                communicator: call % 2,
+                communicator: u64::from(call % 2),
                 sequence: call / 2,
                 start: 0,
                 step: call % 2,

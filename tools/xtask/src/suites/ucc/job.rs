@@ -6,6 +6,7 @@ use crate::setup::tree::UccTree;
 use crate::suites::World;
 use crate::suites::pair::Testbed;
 use anyhow::{Context, Result, bail};
+use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -299,6 +300,27 @@ impl Services<'_> {
         ];
         own.extend(device(self.scheme, world));
         own
+    }
+
+    /// Descriptors and threads of each service's processes.
+    pub(super) fn held(&self) -> Result<Vec<[usize; 2]>> {
+        let count = |path: PathBuf| fs::read_dir(path).map_or(0, Iterator::count);
+        let mut held = vec![[0; 2]; self.running.len()];
+        for entry in fs::read_dir("/proc").context("/proc")?.flatten() {
+            // After the name in parentheses: state, parent, group.
+            let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
+                continue;
+            };
+            let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+            let group = rest.split_whitespace().nth(2);
+            let group: Option<i32> = group.and_then(|word| word.parse().ok());
+            let of = |service: &Running| Some(service.group.id()) == group;
+            if let Some(at) = self.running.iter().position(of) {
+                held[at][0] += count(entry.path().join("fd"));
+                held[at][1] += count(entry.path().join("task"));
+            }
+        }
+        Ok(held)
     }
 
     /// Number of rank calls that the services have completed in finished jobs.

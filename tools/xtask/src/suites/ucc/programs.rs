@@ -136,6 +136,38 @@ pub(super) fn legal(site: &Site<'_>, mode: &str, collectives: u64) -> Result<()>
     all_offloaded(site, &services, &[mode], collectives)
 }
 
+/// All teams of the ranks end and others begin, six times. Their jobs leave nothing at the services: no job, descriptor or
+/// thread.
+pub(super) fn jobs(site: &Site<'_>) -> Result<()> {
+    /// Of the program: in each round one exchange of all ranks and one of half of them.
+    const ROUNDS: u64 = 6;
+    let services = site.services("xgvmi", &[])?;
+    // UCX keeps some objects after the first job of a service.
+    all_offloaded(site, &services, &["teams"], 4)?;
+    let before = services.held()?;
+    all_offloaded(site, &services, &["jobs"], 4 + 2 * ROUNDS)?;
+    let said: String = services.running.iter().map(Running::said).collect();
+    let ended = said.matches(": done, ").count() as u64;
+    // The first job of the second program has no call.
+    ensure!(
+        ended == 2 * (1 + 1 + ROUNDS),
+        "{ended} jobs have ended:\n{said}"
+    );
+    // A service may still be closing the last job's connections. A job that leaves something behind leaves it each time.
+    let more = usize::try_from(ROUNDS)?;
+    let limit: Vec<usize> = before.iter().flatten().map(|count| count + more).collect();
+    let mut after = Vec::new();
+    let few = process::wait_until(QUESTION, || {
+        after = services.held().unwrap_or_default();
+        after.len() == before.len() && after.iter().flatten().zip(&limit).all(|(a, l)| a < l)
+    });
+    ensure!(
+        few,
+        "descriptors and threads of the services: {before:?} before the jobs, {after:?} after them"
+    );
+    Ok(())
+}
+
 /// Registrations of buffers fail at each node, as those of protected memory do on a machine with a device: the blocks are
 /// copied.
 pub(super) fn protected(site: &Site<'_>) -> Result<()> {

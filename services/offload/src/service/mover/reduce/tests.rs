@@ -250,7 +250,7 @@ impl Job {
         };
         HostReduce {
             collective: Collective {
-                communicator,
+                communicator: u64::from(communicator),
                 sequence: turn,
                 start: 0,
                 step: 0,
@@ -295,7 +295,7 @@ impl Job {
             let is_short = (length as u64) < DIRECT_MIN;
             let message = HostReduce {
                 collective: Collective {
-                    communicator,
+                    communicator: u64::from(communicator),
                     sequence: self.calls,
                     start: 0,
                     step: 0,

@@ -89,6 +89,24 @@ fn memory_that_idle_jobs_keep_ends_no_job() {
     }
 }
 
+/// A process that ends its teams and creates others has one job after the other.
+#[test]
+fn jobs_that_follow_each_other_leave_nothing() {
+    const JOBS: u64 = 6;
+    let mut served = Served::start(|options| options.jobs = Some(JOBS));
+    for job in 0..u128::from(JOBS) {
+        let mut members = served.ready(JobId(20 + job), 2).expect("ready");
+        allreduce(&served, &members, 0);
+        for member in &mut members {
+            member.tell(&Frame::Bye).expect("told");
+        }
+    }
+    let kept = served.join();
+    assert_eq!((kept.jobs, kept.buffered), (0, 0), "{kept:?}");
+    // The last job's connections may be closing.
+    assert!(kept.connections <= 2, "{kept:?}");
+}
+
 #[test]
 fn a_job_that_hoards_memory_ends_alone() {
     check(&served(), HOARDS);

@@ -10,11 +10,20 @@ use std::thread::JoinHandle;
 /// Address of a mailbox that nobody reads.
 pub(super) const NOBODY: usize = 0;
 
+/// What a service has at its end.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    pub(super) jobs: usize,
+    pub(super) connections: usize,
+    /// Bytes of UCP messages and frames.
+    pub(super) buffered: usize,
+}
+
 /// A service in a thread. Dropping it ends the service and checks that it has not failed.
 pub(super) struct Served {
     pub(super) mailboxes: &'static Mailboxes,
     pub(super) address: String,
-    pub(super) thread: Option<JoinHandle<Result<()>>>,
+    pub(super) thread: Option<JoinHandle<Result<Kept>>>,
     pub(super) id: libc::pthread_t,
 }
 
@@ -36,7 +45,12 @@ impl Served {
             // SAFETY: the call has no preconditions.
             let id = unsafe { libc::pthread_self() };
             told.send((service.advertise.clone(), id)).expect("heard");
-            service.run()
+            service.run()?;
+            Ok(Kept {
+                jobs: service.jobs.len() + service.opening.len() + service.dialing.len(),
+                connections: service.connections.iter_mut().count(),
+                buffered: service.connections.buffered(),
+            })
         });
         let (address, id) = heard.recv_timeout(LIMIT).expect("a service");
         Self {
@@ -53,9 +67,9 @@ impl Served {
         assert_eq!(unsafe { libc::pthread_kill(self.id, signal) }, 0);
     }
 
-    pub(super) fn join(&mut self) {
+    pub(super) fn join(&mut self) -> Kept {
         let thread = self.thread.take().expect("joined once");
-        thread.join().expect("no panic").expect("no error");
+        thread.join().expect("no panic").expect("no error")
     }
 
     pub(super) fn knock(&self, job: JobId, rank: u32, size: u32) -> Result<Rank> {

@@ -50,13 +50,7 @@ fn offered(served: &Served, job: JobId, kind: Kind, data: Vec<u8>) -> Result<Lin
 
 /// DPU_RTS of service 1: parts with source, blocks, and length of the key.
 fn rts(parts: &[(u32, &[[u32; 3]], usize)], short: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 16];
-    let mut put = |words: &[u64]| {
-        for word in words {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-    };
-    put(&[]);
+    let mut bytes = vec![0; 20];
     bytes.extend_from_slice(&1_u32.to_le_bytes());
     bytes.extend_from_slice(&5_u64.to_le_bytes());
     bytes.extend_from_slice(&(parts.len() as u64).to_le_bytes());
@@ -421,7 +415,7 @@ pub(super) const HOARDS: &[Way] = &[
             message.short.clear();
             for call in 0..30 {
                 message.collective.sequence = u32::MAX - call;
-                message.collective.communicator = call;
+                message.collective.communicator = u64::from(call);
                 member.post(s, Kind::HostArrive, message.to_bytes())?;
             }
             std::mem::forget(impostor);
@@ -435,7 +429,7 @@ pub(super) const HOARDS: &[Way] = &[
             let (member, impostor) = s.ready_beside_impostor(job, 3)?;
             let mut message = rts(&[(1, &[[0, 0, 0]], 0)], b"");
             for call in 0..50_000_u32 {
-                message[4..8].copy_from_slice(&call.to_le_bytes());
+                message[8..12].copy_from_slice(&call.to_le_bytes());
                 impostor.post(s, Kind::DpuRts, message.clone())?;
             }
             std::mem::forget(impostor);
