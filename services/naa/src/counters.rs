@@ -242,4 +242,37 @@ mod tests {
         let json = serde_json::to_string(&status).expect("plain numbers");
         assert_eq!(serde_json::from_str::<Status>(&json).ok(), Some(status));
     }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        let mut values = 1..;
+        let mut next = || values.next().expect("endless");
+        let status = Status {
+            version: "1.2.3".to_owned(),
+            connections: next(),
+            sessions: next(),
+            sessions_now: next(),
+            refused: next(),
+            calls: next(),
+            calls_failed: next(),
+            kernels_started: next(),
+            kernels_killed: next(),
+            bytes_read: next(),
+            bytes_written: next(),
+            zeroing_us: next(),
+            reading_us: next(),
+            kernels_us: next(),
+            writing_us: next(),
+            aliases_created: next(),
+            aliases_found: next(),
+        };
+        let json = serde_json::to_string(&status).expect("plain numbers") + "\n";
+        assert_eq!(json, include_str!("../tests/status/naa.json"));
+        assert_eq!(
+            status.prometheus(),
+            include_str!("../tests/status/naa.prom")
+        );
+        assert_eq!(status.to_string(), include_str!("../tests/status/naa.txt"));
+    }
 }

@@ -599,4 +599,23 @@ mod tests {
             assert!(Status::parse(text).is_err(), "{text}");
         }
     }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        for (name, status) in [
+            ("export", export()),
+            ("service", service()),
+            ("target", target()),
+        ] {
+            let path = format!("{}/tests/status/{name}", env!("CARGO_MANIFEST_DIR"));
+            for (form, text) in [
+                ("json", status.to_json() + "\n"),
+                ("prom", status.prometheus()),
+            ] {
+                let expected = std::fs::read_to_string(format!("{path}.{form}"));
+                assert_eq!(text, expected.unwrap(), "{name}.{form}");
+            }
+        }
+    }
 }

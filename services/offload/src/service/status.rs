@@ -463,4 +463,13 @@ mod tests {
         assert!(read.to_string().contains(gap), "{read}");
         assert!(Status::parse("{}").is_err());
     }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        let json = serde_json::to_string(&status()).expect("plain data") + "\n";
+        assert_eq!(json, include_str!("../../tests/status/sp.json"));
+        let prom = status().prometheus();
+        assert_eq!(prom, include_str!("../../tests/status/sp.prom"));
+    }
 }
