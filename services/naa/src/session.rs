@@ -198,7 +198,7 @@ fn welcome(
     link.set_frame_max(64 << 10);
     let welcome = ServiceFrame::Welcome {
         prepared,
-        bytes_max: shared.options.session_bytes_max as u64,
+        bytes_max: shared.options.session_bytes as u64,
     };
     link.send(&welcome.to_bytes())?;
     Ok(true)
@@ -306,8 +306,7 @@ fn frames(
 fn idle_too_long(shared: &Shared, session: Option<&Session>) -> Option<String> {
     let limit = shared.options.idle_limit?;
     let is_over = session.is_some_and(|session| session.idle_since.elapsed() > limit);
-    let limit = limit.as_secs();
-    is_over.then(|| format!("the session made no call for {limit} s (--idle-limit-s)"))
+    is_over.then(|| format!("the session made no call for {limit:?} (--idle-limit)"))
 }
 
 /// Creates a session, or says why not.
@@ -329,7 +328,7 @@ fn create(
         // Cannot overflow: at most 32 regions below 4 GiB.
         offset += size.next_multiple_of(PAGE);
     }
-    let bytes_max = shared.options.session_bytes_max;
+    let bytes_max = shared.options.session_bytes;
     if offset > bytes_max {
         return Err(format!(
             "its regions take {offset} bytes in pages; the service has {bytes_max} per session (--session-mib)"

@@ -54,6 +54,14 @@ impl Shared {
         self.log(LogLevel::Error, text);
     }
 
+    /// Logs an event, or why it failed.
+    pub(crate) fn note(&self, event: xgvmi_daemon::Result<String>) {
+        match event {
+            Ok(event) => self.info(&event),
+            Err(error) => self.error(&error.to_string()),
+        }
+    }
+
     pub(crate) fn info(&self, text: &str) {
         self.log(LogLevel::Info, text);
     }
