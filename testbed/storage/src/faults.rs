@@ -77,7 +77,7 @@ pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
 /// The limit of SIGTERM passes while a request waits for targets that have stopped. The next service carries it out.
 pub(super) fn drained(place: &Place<'_>) -> Result<()> {
     let options = ["--target-timeout", "1s", "--outage-limit", "60s"];
-    let mut world = World::new(place, &[&options[..], &["--drain-limit-s", "1"]].concat())?;
+    let mut world = World::new(place, &[&options[..], &["--drain-limit", "1s"]].concat())?;
     let uri = world.server.uri.clone();
     let qemu_io = |commands: &[&str]| {
         let commands = commands.iter().flat_map(|command| ["-c", command]);

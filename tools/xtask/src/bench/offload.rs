@@ -394,7 +394,7 @@ impl Job {
         let mut command = self.on(env, place, &format!("node{node}.dpu"));
         command.arg(self.program("xgvmi-sp"));
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        command.args(["--silence-limit-s", "300"]);
+        command.args(["--silence-limit", "300s"]);
         let service = Running::spawn(&mut command)?;
         let up = process::wait_until(UP, || service.said().contains(" listens on "));
         ensure!(up, "a service does not come up: {}", service.said());

@@ -396,7 +396,7 @@ impl Job {
                 let listen = format!("127.0.0.1:{}", free_port()?);
                 command.arg(built("xgvmi-sp")).args(["--listen", &listen]);
                 // A counted service process is slow, also its heartbeats.
-                command.args(["--silence-limit-s", "1200", "--setup-limit-s", "300"]);
+                command.args(["--silence-limit", "1200s", "--setup-limit", "300s"]);
                 let service = Running::spawn(&mut command)?;
                 let up = process::wait_until(UP, || service.said().contains(" listens on "));
                 ensure!(
