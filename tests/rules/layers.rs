@@ -67,6 +67,7 @@ const CRATES: &[Crate] = &[
                     "random",
                     "budget",
                     "codec",
+                    "counters",
                     "histogram",
                     "text",
                     "log",
@@ -77,13 +78,14 @@ const CRATES: &[Crate] = &[
                     "ready",
                 ],
             ),
-            ("options", &["config", "secret"]),
+            ("options", &["config", "options", "secret", "secrets"]),
             (
                 "connections",
                 &["admission", "background", "link", "dialer", "listener"],
             ),
             ("processes", &["signal", "workers"]),
             ("status", &["metrics", "status"]),
+            ("shell", &["daemon"]),
         ],
     },
     Crate {

@@ -323,7 +323,7 @@ fn an_export_ends_at_its_limit_with_a_request_under_way() {
     wait_until("the request is under way", || said("is not used any more"));
     export.signal(libc::SIGTERM);
     wait_until("the limit passes", || {
-        said("1 clients still have requests after 1 s")
+        said("1 clients still have requests after 1s")
     });
     // The process makes durable what it can.
     for target in &targets {

@@ -4,6 +4,7 @@ use crate::error::{DaemonError, Result};
 use crate::poll::{poll, pollfd};
 use crate::signal::{Asked, Signals};
 use crate::status::{StatusSocket, default_path};
+use std::io::Write as _;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -31,7 +32,10 @@ impl Daemon {
             (Some(path), _) => Some(StatusSocket::bind(path)?),
             // Nobody has asked for this path: another process may use it.
             (None, Some(path)) => StatusSocket::bind(&path)
-                .inspect_err(|error| eprintln!("{name}: no status: {error}"))
+                .inspect_err(|error| {
+                    // A closed standard error is no reason to end.
+                    let _ = writeln!(std::io::stderr(), "{name}: no status: {error}");
+                })
                 .ok(),
             (None, None) => None,
         };

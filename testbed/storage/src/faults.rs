@@ -96,7 +96,7 @@ pub(super) fn drained(place: &Place<'_>) -> Result<()> {
         said(&world.server, "is not used any more")?;
         let service = world.server.service.as_ref().context("a service")?;
         service.running.group.ask_to_end();
-        said(&world.server, "1 requests have no answer after 1 s")?;
+        said(&world.server, "1 requests have no answer after 1s")?;
         for target in &world.targets {
             signal(target, libc::SIGCONT)?;
         }

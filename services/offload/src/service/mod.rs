@@ -475,11 +475,11 @@ impl<F: Fabric> Sp<F> {
                 Asked::Drain if self.draining.is_some() => return true,
                 Asked::Drain => {
                     self.draining = Some(Instant::now() + self.options.drain_limit);
-                    let (jobs, limit) = (self.jobs.len(), self.options.drain_limit.as_secs());
+                    let (jobs, limit) = (self.jobs.len(), self.options.drain_limit);
                     self.log(
                         LogLevel::Info,
                         format_args!(
-                            "SIGTERM: {jobs} running jobs have {limit} s to finish, new jobs are refused"
+                            "SIGTERM: {jobs} running jobs have {limit:?} to finish, new jobs are refused"
                         ),
                     );
                 }

@@ -205,10 +205,9 @@ impl<F: Fabric> Entry<F> {
 
     /// Describes the peers that the job still waits for.
     pub(super) fn missing(&self, limit: Duration) -> String {
-        let seconds = limit.as_secs();
         match self.job.table() {
             None => format!(
-                "after {seconds} s no rank has named the services; {} ranks are here",
+                "after {limit:?} no rank has named the services; {} ranks are here",
                 self.ranks.len()
             ),
             Some((me, table)) => {
@@ -225,7 +224,7 @@ impl<F: Fabric> Entry<F> {
                     .map(|index| index.to_string())
                     .collect();
                 format!(
-                    "after {seconds} s not all are connected: ranks without a connection: [{}], services: [{}]",
+                    "after {limit:?} not all are connected: ranks without a connection: [{}], services: [{}]",
                     absent.join(", "),
                     unjoined.join(", ")
                 )
