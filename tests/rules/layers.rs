@@ -259,6 +259,7 @@ const CRATES: &[Crate] = &[
             ("values", &["direction", "error", "process"]),
             ("objects", &["adapter", "memory", "queue_pair"]),
             ("transfers", &["engine", "mover", "host"]),
+            ("sessions", &["aliases"]),
         ],
     },
     Crate {

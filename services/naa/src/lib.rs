@@ -22,7 +22,6 @@
 
 mod counters;
 mod kernel;
-mod links;
 mod options;
 mod service;
 mod session;

@@ -2,10 +2,9 @@
 
 use crate::counters::{Counters, add};
 use crate::kernel::{self, KernelOptions, Stock};
-use crate::links::Links;
 use crate::options::ServiceOptions;
 use crate::session;
-use crate::shared::{Owners, Shared};
+use crate::shared::Shared;
 use crate::slot::Slots;
 use crate::verbs;
 use anyhow::Context as _;
@@ -16,12 +15,13 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Asked, Budget, Daemon, Link, Secrets};
-use xgvmi_pool::{AliasPolicy, DpuHooks};
-use xgvmi_verbs::Adapter;
+use xgvmi_daemon::{Admission, Asked, Budget, Daemon, Link, Secrets};
+use xgvmi_verbs::{Adapter, HostAliases};
 
 /// Connections per session: a process keeps some without a session.
 const LINKS_PER_SESSION: usize = 16;
+/// Connections before their hello. One that is slow ends when a further one needs its place.
+const STRANGERS_MAX: usize = 256;
 /// Memory of the frames of all connections.
 const BUFFER_BYTES: usize = 64 << 20;
 /// Stack of a connection's thread.
@@ -62,7 +62,7 @@ impl Service {
         let file = options.kernels.clone().unwrap_or_default();
         kernel::check(&file)?;
         let adapter = Adapter::open(options.device.as_deref())?;
-        let hooks = DpuHooks::open(adapter.device(), AliasPolicy::default())?;
+        let aliases = HostAliases::open(&adapter)?;
         let memory = MemoryLimit::new(options.memory_bytes() as u64);
         let slots = Slots::new(
             Arc::clone(&adapter),
@@ -78,18 +78,17 @@ impl Service {
         };
         let stock = Stock::new(options.sessions);
         let verbs_listen = options.verbs_listen.clone();
-        let links = Links::new(options.sessions * LINKS_PER_SESSION);
+        let admission = Admission::new(STRANGERS_MAX, options.sessions * LINKS_PER_SESSION);
         let shared = Arc::new(Shared {
             options,
             kernels,
             stock,
             counters,
-            owners: Owners::default(),
             slots,
-            hooks,
+            aliases,
             adapter,
             memory,
-            links,
+            admission,
             ending: AtomicBool::new(false),
             failure: Mutex::default(),
         });
@@ -157,7 +156,7 @@ impl Service {
 
     fn start(&self, stream: TcpStream, from: SocketAddr, budget: &Budget) {
         let shared = Arc::clone(&self.shared);
-        let Ok(second) = stream.try_clone() else {
+        let Ok(place) = shared.admission.arrive(&stream) else {
             return;
         };
         let Ok(link) = Link::called(stream, FRAMES, self.secrets.all(), budget) else {
@@ -166,8 +165,7 @@ impl Service {
         add(&shared.counters.connections, 1);
         let thread = std::thread::Builder::new().stack_size(STACK);
         let spawned = thread.spawn(move || {
-            let entry = shared.links.admit(second);
-            if let Err(error) = session::serve(&shared, link, entry) {
+            if let Err(error) = session::serve(&shared, link, place) {
                 shared.info(&format!("the connection of {from} has ended: {error}"));
             }
         });
@@ -193,10 +191,10 @@ impl Service {
             // A panic of the thread has been reported by its hook.
             let _ = listening.join();
         }
-        let links = &self.shared.links;
+        let admission = &self.shared.admission;
         self.daemon
-            .wait_until(END_LIMIT, || links.count() == 0, status)?;
-        anyhow::ensure!(self.shared.hooks.close(), "aliases remain on the device");
+            .wait_until(END_LIMIT, || admission.count() == 0, status)?;
+        anyhow::ensure!(self.shared.aliases.close(), "aliases remain on the device");
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ pub mod status;
 mod text;
 mod workers;
 
-pub use admission::{Admission, Admitted, NoPlace, Visitor};
+pub use admission::{Admission, NoPlace, Place};
 pub use background::Background;
 pub use budget::{Budget, Payer};
 pub use counters::{Lines, Number, Row};

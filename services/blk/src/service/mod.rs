@@ -25,8 +25,7 @@ use std::time::Duration;
 use worker::Worker;
 use xgvmi_daemon::options::{count, mebibytes};
 use xgvmi_daemon::{Admission, Budget, LinkError, Secret, accept_patiently};
-use xgvmi_pool::{AliasPolicy, DpuHooks};
-use xgvmi_verbs::{Adapter, Transport};
+use xgvmi_verbs::{Adapter, HostAliases, Transport};
 
 /// Most initiators at once.
 pub const CONNECTIONS_MAX: usize = 16;
@@ -102,9 +101,7 @@ impl Service {
     ) -> io::Result<Self> {
         let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
-        let device = adapter.device();
-        let hooks = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())
-            .map_err(|error| failed(&error))?;
+        let aliases = HostAliases::open(&adapter).map_err(|error| failed(&error))?;
         let shared = Arc::new(Shared {
             volume,
             transfer_max: u32::try_from(options.transfer_max).unwrap_or(u32::MAX),
@@ -120,8 +117,7 @@ impl Service {
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             under_way: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
-            hooks,
-            device,
+            aliases,
             adapter,
         });
         let mut transport = Transport::Dma;
@@ -148,7 +144,7 @@ impl Service {
     pub fn status(&self) -> ServiceStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
-        let aliases = self.shared.hooks.stats();
+        let aliases = self.shared.aliases.stats();
         ServiceStatus {
             requests: get(&counters.requests),
             failed: get(&counters.failed),
@@ -190,8 +186,8 @@ impl Service {
                 continue;
             }
             let shared = Arc::clone(&self.shared);
-            let started = self.shared.admission.arrive(&stream).and_then(|visitor| {
-                let work = move || match session::serve(&shared, stream, visitor) {
+            let started = self.shared.admission.arrive(&stream).and_then(|place| {
+                let work = move || match session::serve(&shared, stream, place) {
                     Ok(()) | Err(LinkError::Closed) => {}
                     Err(error) => say(format_args!("an initiator is disconnected: {error}")),
                 };
