@@ -77,13 +77,14 @@ const CRATES: &[Crate] = &[
                     "ready",
                 ],
             ),
-            ("options", &["config", "secret"]),
+            ("options", &["config", "options", "secret", "secrets"]),
             (
                 "connections",
                 &["admission", "background", "link", "dialer", "listener"],
             ),
             ("processes", &["signal", "workers"]),
-            ("status", &["metrics", "status"]),
+            ("status", &["counters", "metrics", "status"]),
+            ("shell", &["daemon"]),
         ],
     },
     Crate {
@@ -257,6 +258,7 @@ const CRATES: &[Crate] = &[
             ("values", &["direction", "error", "process"]),
             ("objects", &["adapter", "memory", "queue_pair"]),
             ("transfers", &["engine", "mover", "host"]),
+            ("sessions", &["aliases"]),
         ],
     },
     Crate {

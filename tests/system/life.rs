@@ -35,7 +35,7 @@ fn drain(world: &World) -> Result<()> {
     }
     for service in farm.services.iter_mut().flatten() {
         service.signal(libc::SIGTERM)?;
-        service.hear("1 running jobs have 60 s to finish, new jobs are refused")?;
+        service.hear("1 running jobs have 60s to finish, new jobs are refused")?;
     }
     fail(
         farm.job(1, &["--rounds", "2"], |_, _| ())?,

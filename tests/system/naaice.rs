@@ -267,7 +267,7 @@ fn verbs(world: &World, link: &str) -> Result<()> {
 
 fn dpu(world: &World, keys: &str) -> Result<()> {
     let place = Place::new(world)?;
-    let (_service, address, _) = place.start_service(&["--kernel-limit-ms", "1000"])?;
+    let (_service, address, _) = place.start_service(&["--kernel-limit", "1s"])?;
     for checks in [&CHECKS[..], &PROCESS_CHECKS, &["failed_read"]] {
         let mut client = place.client("node0.host", &address, checks);
         place.succeeds(client.env("NAAICE_KEYS", keys), checks)?;
@@ -283,7 +283,7 @@ fn dpu(world: &World, keys: &str) -> Result<()> {
 /// A host that no alias can reach connects over RDMA. Kernels run in processes as well.
 fn remote(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let (_service, _, address) = place.start_service(&["--kernel-limit-ms", "1000"])?;
+    let (_service, _, address) = place.start_service(&["--kernel-limit", "1s"])?;
     place.passes("node1.host", &address, &CHECKS)?;
     place.passes("node1.host", &address, &PROCESS_CHECKS)?;
     ensure!(

@@ -192,7 +192,7 @@ fn idle_and_strangers(world: &World) -> Result<()> {
 /// With a limit, a session that makes no call ends, on both ways.
 fn idle_session(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let (_service, dpu, rdma) = place.start_service(&["--sessions", "1", "--idle-limit-s", "1"])?;
+    let (_service, dpu, rdma) = place.start_service(&["--sessions", "1", "--idle-limit", "1s"])?;
     for address in [dpu, rdma] {
         let mut holder = place.start_client(&address, "stopped=1", "created")?;
         freed(&place)?;

@@ -568,7 +568,7 @@ enum Victim {
 fn killed(world: &World, victim: Victim) -> Result<()> {
     for scheme in ["stock", "xgvmi"] {
         // Long enough for a busy machine, and shorter than the default of twenty seconds.
-        let limit = ["--silence-limit-s", "3"];
+        let limit = ["--silence-limit", "3s"];
         let limit: &[&str] = if victim == Victim::Hung { &limit } else { &[] };
         let mut farm = Farm::with(world, scheme, 2, limit)?;
         let options = [

@@ -306,7 +306,7 @@ fn upgrade(world: &World) -> Result<()> {
     write(&farm)?;
     for service in &mut old {
         service.signal(libc::SIGTERM)?;
-        service.hear("1 running jobs have 60 s to finish, new jobs are refused")?;
+        service.hear("1 running jobs have 60s to finish, new jobs are refused")?;
     }
     succeed(by_file(&farm, &["--rounds", "3"])?)?;
     for (rank, service) in running.iter_mut().zip(&mut old) {

@@ -1,5 +1,5 @@
-//! Manual pages and shell completions from a command's own definition. `COMMAND --generate DIR` writes them. The option
-//! is for packagers and does not appear in the command's help.
+//! Manual pages, shell completions and tables of options from a command's own definition. `COMMAND --generate DIR` writes
+//! them. The option is for packagers and does not appear in the command's help.
 //!
 //! ```
 //! use clap::Command;
@@ -56,7 +56,8 @@ fn one(mut words: impl Iterator<Item = OsString>) -> io::Result<OsString> {
     }
 }
 
-/// Writes `man/NAME.1` and a page for each subcommand, `bash/NAME`, `zsh/_NAME` and `fish/NAME.fish` below `dir`.
+/// Writes `man/NAME.1` and a page for each subcommand, `options/NAME.md`, `bash/NAME`, `zsh/_NAME` and `fish/NAME.fish`
+/// below `dir`.
 ///
 /// # Errors
 /// A directory or file that cannot be created.
@@ -65,6 +66,9 @@ pub fn generate(command: &Command, dir: &Path) -> io::Result<()> {
     let man = dir.join("man");
     fs::create_dir_all(&man)?;
     clap_mangen::generate_to(command.clone(), &man)?;
+    let options = dir.join("options");
+    fs::create_dir_all(&options)?;
+    fs::write(options.join(format!("{name}.md")), tables(command))?;
     for (shell, place) in [
         (Shell::Bash, "bash"),
         (Shell::Zsh, "zsh"),
@@ -79,6 +83,44 @@ pub fn generate(command: &Command, dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The options of a command and of its subcommands as tables of a document.
+#[must_use]
+pub fn tables(command: &Command) -> String {
+    let mut text = format!(
+        "`{}`\n\n| Option | Default | Meaning |\n|---|---|---|\n",
+        command.get_name()
+    );
+    for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+        let values: Vec<String> = arg
+            .get_value_names()
+            .filter(|_| arg.get_action().takes_values())
+            .into_iter()
+            .flatten()
+            .map(|name| format!(" {name}"))
+            .collect();
+        let name = arg.get_long().map(|long| format!("--{long}"));
+        let defaults: Vec<_> = arg
+            .get_default_values()
+            .iter()
+            .map(|d| d.to_string_lossy())
+            .collect();
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        // Without a name it is a word of the command line.
+        let option = name.unwrap_or_default() + &values.concat();
+        text += &format!(
+            "| `{}` | {} | {} |\n",
+            option.trim(),
+            defaults.join(" "),
+            help.replace('|', "\\|")
+        );
+    }
+    let below = command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set());
+    below.for_each(|command| text += &format!("\n{}", tables(command)));
+    text
 }
 
 #[cfg(test)]
@@ -98,8 +140,13 @@ mod tests {
         /// Look closely
         Look {
             /// How closely
-            #[arg(long)]
+            #[arg(long, default_value = "3")]
             depth: u32,
+            /// Where
+            place: Option<String>,
+            /// Given by a launcher
+            #[arg(long, hide = true)]
+            index: Option<u32>,
         },
     }
 
@@ -111,6 +158,11 @@ mod tests {
         for (file, part) in [
             ("man/trial.1", "Tries things"),
             ("man/trial-look.1", "How closely"),
+            (
+                "options/trial.md",
+                "`look`\n\n| Option | Default | Meaning |\n|---|---|---|\n| `--depth DEPTH` | 3 | How closely |\n\
+                 | `PLACE` |  | Where |\n",
+            ),
             ("bash/trial", "complete -F _trial"),
             ("zsh/_trial", "#compdef trial"),
             ("fish/trial.fish", "complete -c trial"),

@@ -311,7 +311,7 @@ fn an_export_ends_at_its_limit_with_a_request_under_way() {
     command.arg("export").args(&addresses);
     command.arg("--socket").arg(&socket);
     command.args(["--target-timeout", "200ms", "--outage-limit", "60s"]);
-    command.args(["--drain-limit-s", "1"]);
+    command.args(["--drain-limit", "1s"]);
     let export = Running::start(command.stderr(fs::File::create(&log).unwrap()));
     let said = |words: &str| fs::read_to_string(&log).unwrap().contains(words);
     let mut client = Nbd::connect(&socket);
@@ -323,7 +323,7 @@ fn an_export_ends_at_its_limit_with_a_request_under_way() {
     wait_until("the request is under way", || said("is not used any more"));
     export.signal(libc::SIGTERM);
     wait_until("the limit passes", || {
-        said("1 clients still have requests after 1 s")
+        said("1 clients still have requests after 1s")
     });
     // The process makes durable what it can.
     for target in &targets {

@@ -1,10 +1,10 @@
 //! Counters of the service, and its status.
 
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use xgvmi_daemon::Metrics;
+use xgvmi_daemon::status::Shown;
+use xgvmi_daemon::{Lines, Metrics};
 
 /// Counters since the start. Threads increment them without order.
 #[derive(Debug, Default)]
@@ -38,43 +38,28 @@ pub(crate) fn timed<T>(counter: &AtomicU64, step: impl FnOnce() -> T) -> T {
     result
 }
 
-/// State of a service, as `xgvmi-naa status` shows it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Version of the service.
-    pub version: String,
-    /// TCP connections since the start.
-    pub connections: u64,
-    /// Sessions since the start.
-    pub sessions: u64,
-    /// Sessions at the moment.
-    pub sessions_now: u64,
-    /// Refused sessions.
-    pub refused: u64,
-    /// Calls since the start.
-    pub calls: u64,
-    /// Calls with a return code other than 0.
-    pub calls_failed: u64,
-    /// Kernel processes that were started.
-    pub kernels_started: u64,
-    /// Kernel processes that were killed: time limit, or a caller that died.
-    pub kernels_killed: u64,
-    /// Bytes read from hosts through aliases.
-    pub bytes_read: u64,
-    /// Bytes written to hosts through aliases.
-    pub bytes_written: u64,
-    /// Time to zero memory of sessions.
-    pub zeroing_us: u64,
-    /// Time to read inputs through aliases.
-    pub reading_us: u64,
-    /// Time of kernels, with the messages to their processes.
-    pub kernels_us: u64,
-    /// Time to write outputs through aliases.
-    pub writing_us: u64,
-    /// Aliases that were created.
-    pub aliases_created: u64,
-    /// Aliases that were found in the map.
-    pub aliases_found: u64,
+xgvmi_daemon::status! {
+    /// State of a service, as `xgvmi-naa status` shows it.
+    #[derive(Default)]
+    pub struct Status("xgvmi_naa_") {
+        pub value version: String, "version of the service";
+        pub counter connections, "TCP connections since the start";
+        pub counter sessions, "sessions since the start";
+        pub gauge sessions_now, "sessions at the moment";
+        pub counter refused, "refused sessions";
+        pub counter calls, "calls since the start";
+        pub counter calls_failed, "calls with a return code other than 0";
+        pub counter kernels_started, "kernel processes that were started";
+        pub counter kernels_killed, "kernel processes that were killed";
+        pub counter bytes_read, "bytes read from hosts";
+        pub counter bytes_written, "bytes written to hosts";
+        pub counter zeroing_us, "microseconds to zero memory of sessions";
+        pub counter reading_us, "microseconds to read inputs";
+        pub counter kernels_us, "microseconds in kernels";
+        pub counter writing_us, "microseconds to write outputs";
+        pub counter aliases_created, "aliases that were created";
+        pub counter aliases_found, "aliases that were found in the map";
+    }
 }
 
 impl Counters {
@@ -105,118 +90,17 @@ impl Counters {
     }
 }
 
-impl Status {
-    const ROWS: usize = 16;
-
-    /// Name, help, current value and whether it is a gauge.
-    fn rows(&self) -> [(&'static str, &'static str, u64, bool); Self::ROWS] {
-        [
-            (
-                "connections",
-                "TCP connections since the start",
-                self.connections,
-                false,
-            ),
-            ("sessions", "sessions since the start", self.sessions, false),
-            (
-                "sessions_now",
-                "sessions at the moment",
-                self.sessions_now,
-                true,
-            ),
-            ("refused", "refused sessions", self.refused, false),
-            ("calls", "calls since the start", self.calls, false),
-            (
-                "calls_failed",
-                "calls with a return code other than 0",
-                self.calls_failed,
-                false,
-            ),
-            (
-                "kernels_started",
-                "kernel processes that were started",
-                self.kernels_started,
-                false,
-            ),
-            (
-                "kernels_killed",
-                "kernel processes that were killed",
-                self.kernels_killed,
-                false,
-            ),
-            (
-                "bytes_read",
-                "bytes read from hosts",
-                self.bytes_read,
-                false,
-            ),
-            (
-                "bytes_written",
-                "bytes written to hosts",
-                self.bytes_written,
-                false,
-            ),
-            (
-                "zeroing_us",
-                "microseconds to zero memory of sessions",
-                self.zeroing_us,
-                false,
-            ),
-            (
-                "reading_us",
-                "microseconds to read inputs",
-                self.reading_us,
-                false,
-            ),
-            (
-                "kernels_us",
-                "microseconds in kernels",
-                self.kernels_us,
-                false,
-            ),
-            (
-                "writing_us",
-                "microseconds to write outputs",
-                self.writing_us,
-                false,
-            ),
-            (
-                "aliases_created",
-                "aliases that were created",
-                self.aliases_created,
-                false,
-            ),
-            (
-                "aliases_found",
-                "aliases that were found in the map",
-                self.aliases_found,
-                false,
-            ),
-        ]
-    }
-
-    /// In the text format of Prometheus.
-    #[must_use]
-    pub fn prometheus(&self) -> String {
+impl Shown for Status {
+    fn prometheus(&self) -> String {
         let mut metrics = Metrics::default();
-        for (name, help, value, is_gauge) in self.rows() {
-            let name = format!("xgvmi_naa_{name}");
-            match is_gauge {
-                true => metrics.gauge(&name, help, value),
-                false => metrics.counter(&format!("{name}_total"), help, value),
-            };
-        }
+        metrics.rows(&self.rows());
         metrics.finish()
     }
 }
 
 impl std::fmt::Display for Status {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "xgvmi-naa {}", self.version)?;
-        for (_, help, value, _) in self.rows() {
-            writeln!(f, "{value:>16}  {help}")?;
-        }
-        Ok(())
+        write!(f, "xgvmi-naa {}\n{}", self.version, Lines(&self.rows()))
     }
 }
 
@@ -233,7 +117,7 @@ mod tests {
         let status = counters.status(4, 5);
         assert_eq!((status.calls, status.sessions_now), (3, 1));
         let text = status.to_string();
-        assert_eq!(text.lines().count(), Status::ROWS + 1);
+        assert_eq!(text.lines().count(), status.rows().len() + 1);
         assert!(
             text.contains("               3  calls since the start"),
             "{text}"
@@ -241,5 +125,38 @@ mod tests {
         assert!(status.prometheus().contains("xgvmi_naa_calls_total 3"));
         let json = serde_json::to_string(&status).expect("plain numbers");
         assert_eq!(serde_json::from_str::<Status>(&json).ok(), Some(status));
+    }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        let mut values = 1..;
+        let mut next = || values.next().expect("endless");
+        let status = Status {
+            version: "1.2.3".to_owned(),
+            connections: next(),
+            sessions: next(),
+            sessions_now: next(),
+            refused: next(),
+            calls: next(),
+            calls_failed: next(),
+            kernels_started: next(),
+            kernels_killed: next(),
+            bytes_read: next(),
+            bytes_written: next(),
+            zeroing_us: next(),
+            reading_us: next(),
+            kernels_us: next(),
+            writing_us: next(),
+            aliases_created: next(),
+            aliases_found: next(),
+        };
+        let json = serde_json::to_string(&status).expect("plain numbers") + "\n";
+        assert_eq!(json, include_str!("../tests/status/naa.json"));
+        assert_eq!(
+            status.prometheus(),
+            include_str!("../tests/status/naa.prom")
+        );
+        assert_eq!(status.to_string(), include_str!("../tests/status/naa.txt"));
     }
 }

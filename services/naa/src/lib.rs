@@ -10,12 +10,11 @@
 //! Threads: one per connection, one for the RDMA listener, and one for everything else.
 //!
 //! ```no_run
-//! let arguments = xgvmi_naa::ServiceArgs {
+//! let options = xgvmi_naa::ServiceOptions {
 //!     kernels: Some("libkernels.so".into()),
-//!     listen: Some("127.0.0.1:7800".to_owned()),
 //!     ..Default::default()
 //! };
-//! let service = xgvmi_naa::Service::new(arguments.options()?)?;
+//! let service = xgvmi_naa::Service::new(options)?;
 //! println!("listens on {}", service.address());
 //! service.run()?;
 //! # Ok::<(), anyhow::Error>(())
@@ -23,7 +22,6 @@
 
 mod counters;
 mod kernel;
-mod links;
 mod options;
 mod service;
 mod session;
@@ -32,7 +30,7 @@ mod slot;
 mod verbs;
 
 pub use counters::{Counters, Status};
-pub use options::{ServiceArgs, ServiceOptions};
+pub use options::ServiceOptions;
 pub use service::Service;
 
 use std::path::Path;

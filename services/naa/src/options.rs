@@ -1,84 +1,49 @@
-//! Options of the service: flags override a file, the file overrides defaults.
+//! Options of the service.
 
 use clap::Args;
 use naaice::server::MemoryLimit;
-use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
-use xgvmi_daemon::config::{port_of, read_toml, within};
+use xgvmi_daemon::config::port_of;
+use xgvmi_daemon::options::{count, defaults, mebibytes, time};
 use xgvmi_daemon::{DaemonError, LogLevel};
 
-/// Options of the service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Options of the service. Each has its namesake in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ServiceOptions {
-    /// `host:port` for hosts of this DPU. Port 0 selects a free port.
-    pub listen: String,
-    /// `host:port` for RDMA connections of other hosts; `None` for none.
-    pub verbs_listen: Option<String>,
-    /// The shared object with the kernels.
-    pub kernels: PathBuf,
-    /// Maximum number of sessions at a time, on each of both ways.
-    pub sessions_max: usize,
-    /// Bytes of a session's regions.
-    pub session_bytes_max: usize,
-    /// Bytes of the regions of all sessions.
-    pub memory_max: u64,
-    /// Time limit of a kernel.
-    pub kernel_limit: Duration,
-    /// Bytes of a kernel's process, without the regions.
-    pub kernel_memory: u64,
-    /// Sessions that make no call for this time end; `None`: they do not.
-    pub idle_limit: Option<Duration>,
-    /// File with the secret.
-    pub secret_file: Option<PathBuf>,
-    /// Serve without a secret on addresses other than loopback.
-    pub insecure: bool,
-    /// RDMA device; `None` for the first one.
-    pub device: Option<String>,
-    /// Socket of `xgvmi-naa status`.
-    pub status_socket: Option<PathBuf>,
-    /// Log level.
-    pub log: LogLevel,
-}
-
-/// The flags. Each has its namesake in the file.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Deserialize)]
-#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct ServiceArgs {
     /// A file with any of these options, as `sessions = 8`; flags override it.
     #[arg(long, value_name = "FILE.toml")]
-    #[serde(skip)]
     pub config: Option<PathBuf>,
     /// The shared object with the kernels: it exports match_function_code. Required.
     #[arg(long, value_name = "FILE.so")]
     pub kernels: Option<PathBuf>,
-    /// Address for the host of this DPU [default: 127.0.0.1:7800].
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub listen: Option<String>,
+    /// Address for the host of this DPU.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7800")]
+    pub listen: String,
     /// Address for other hosts, which connect over RDMA [default: nowhere].
     #[arg(long, value_name = "ADDR:PORT")]
     pub verbs_listen: Option<String>,
-    /// Sessions at a time, for each of both ways [default: 4].
-    #[arg(long, value_name = "N")]
-    pub sessions: Option<usize>,
-    /// Memory of a session's regions [default: 256].
-    #[arg(long, value_name = "MIB")]
-    pub session_mib: Option<usize>,
+    /// Sessions at a time, for each of both ways.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=1024))]
+    pub sessions: usize,
+    /// Memory of a session's regions.
+    #[arg(long = "session-mib", value_name = "MIB", default_value = "256", value_parser = mebibytes(1..=128 << 10))]
+    pub session_bytes: usize,
     /// Memory of the regions of all sessions, on both ways together; it is locked in RAM [default: half of the machine's
     /// memory].
-    #[arg(long, value_name = "MIB")]
-    pub memory_mib: Option<usize>,
+    #[arg(long = "memory-mib", value_name = "MIB", value_parser = mebibytes(1..=128 << 20))]
+    pub memory_bytes: Option<usize>,
     /// Memory of a kernel's process, without the regions [default: half of the machine's memory divided by --sessions].
-    #[arg(long, value_name = "MIB")]
-    pub kernel_mib: Option<usize>,
-    /// Ends a session that makes no call for this time in seconds [default: no limit].
-    #[arg(long, value_name = "S")]
-    pub idle_limit_s: Option<u64>,
-    /// Time limit of a kernel in milliseconds [default: 60000].
-    #[arg(long, value_name = "MS")]
-    pub kernel_limit_ms: Option<u64>,
+    #[arg(long = "kernel-mib", value_name = "MIB", value_parser = mebibytes(KERNEL_MIB_MIN as u64..=128 << 20))]
+    pub kernel_bytes: Option<usize>,
+    /// Ends a session that makes no call for this time, as 500ms, 30s or 5m [default: no limit].
+    #[arg(long, alias = "idle-limit-s", value_name = "TIME", value_parser = time(MS..=8760 * HOUR))]
+    pub idle_limit: Option<Duration>,
+    /// Time limit of a kernel, as 500ms, 30s or 5m.
+    #[arg(long, alias = "kernel-limit-ms", value_name = "TIME", default_value = "60s", value_parser = time(MS..=24 * HOUR))]
+    pub kernel_limit: Duration,
     /// A file with a secret, 16 to 4096 bytes: only hosts with the same secret are served. Required unless --listen is
-    /// a loopback address.
+    /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// Serve without a secret: for networks in which each process is trusted.
@@ -91,179 +56,134 @@ pub struct ServiceArgs {
     /// without either, none].
     #[arg(long, value_name = "FILE")]
     pub status_socket: Option<PathBuf>,
-    /// Log level on standard error [default: info].
-    #[arg(long, value_name = "LEVEL")]
-    pub log: Option<LogLevel>,
+    /// Log level on standard error.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log: LogLevel,
 }
 
 const MIB: usize = 1 << 20;
+const MS: Duration = Duration::from_millis(1);
+const HOUR: Duration = Duration::from_hours(1);
 /// The least memory of a kernel's process: the process itself needs some.
 const KERNEL_MIB_MIN: usize = 16;
 
-impl ServiceArgs {
-    /// The options of flags, file and defaults.
+impl ServiceOptions {
+    /// Checks the options that depend on each other.
     ///
     /// # Errors
-    /// If the file is unreadable, or a value is out of range.
-    pub fn options(self) -> xgvmi_daemon::Result<ServiceOptions> {
-        let file: Self = match &self.config {
-            Some(path) => read_toml(path)?,
-            None => Self::default(),
-        };
-        let refused = |what: &str| DaemonError::Options(what.to_owned());
-        let kernels = self.kernels.or(file.kernels).ok_or_else(|| {
-            refused(
+    /// [`DaemonError::Options`] with the options.
+    pub fn check(&self) -> xgvmi_daemon::Result<()> {
+        let refused = |what: &str| Err(DaemonError::Options(what.to_owned()));
+        if self.kernels.is_none() {
+            return refused(
                 "--kernels FILE.so is missing: a shared object that exports match_function_code",
-            )
-        })?;
-        let listen = self.listen.or(file.listen);
-        let listen = listen.unwrap_or_else(|| "127.0.0.1:7800".to_owned());
-        let (host, _) = port_of(&listen)?;
+            );
+        }
+        let (host, _) = port_of(&self.listen)?;
         let is_loopback = host == "localhost"
             || host
                 .trim_matches(['[', ']'])
                 .parse::<std::net::IpAddr>()
                 .is_ok_and(|ip| ip.is_loopback());
-        let secret_file = self.secret_file.or(file.secret_file);
-        let insecure = self.insecure.or(file.insecure).unwrap_or(false);
-        if !is_loopback && secret_file.is_none() && !insecure {
-            return Err(refused(
+        if !is_loopback && self.secret_file.is_none() && self.insecure != Some(true) {
+            return refused(
                 "--listen is no loopback address: give --secret-file FILE, or --insecure if every process of the \
                  network may be trusted",
-            ));
+            );
         }
-        let verbs_listen = self.verbs_listen.or(file.verbs_listen);
-        if let Some(address) = &verbs_listen {
+        if let Some(address) = &self.verbs_listen {
             port_of(address)?;
         }
-        let sessions_max = self.sessions.or(file.sessions).unwrap_or(4);
-        within("--sessions", sessions_max, 1..=1024)?;
-        let session_mib = self.session_mib.or(file.session_mib).unwrap_or(256);
-        within("--session-mib", session_mib, 1..=128 << 10)?;
-        let half = usize::try_from(MemoryLimit::half_of_machine()).unwrap_or(usize::MAX) / MIB;
-        let memory_mib = self.memory_mib.or(file.memory_mib).unwrap_or(half.max(1));
-        within("--memory-mib", memory_mib, 1..=128 << 20)?;
-        if session_mib > memory_mib {
-            return Err(refused(&format!(
-                "--session-mib {session_mib} exceeds the memory of all sessions, {memory_mib} MiB (--memory-mib)"
-            )));
+        let (session, memory) = (self.session_bytes / MIB, self.memory_bytes() / MIB);
+        if session > memory {
+            return refused(&format!(
+                "--session-mib {session} exceeds the memory of all sessions, {memory} MiB (--memory-mib)"
+            ));
         }
-        let kernel_mib = self.kernel_mib.or(file.kernel_mib);
-        let kernel_mib = kernel_mib.unwrap_or((half / sessions_max).max(KERNEL_MIB_MIN));
-        within("--kernel-mib", kernel_mib, KERNEL_MIB_MIN..=128 << 20)?;
-        let idle_limit_s = self.idle_limit_s.or(file.idle_limit_s);
-        if let Some(seconds) = idle_limit_s {
-            within("--idle-limit-s", seconds, 1..=31_536_000)?;
-        }
-        let kernel_limit_ms = self
-            .kernel_limit_ms
-            .or(file.kernel_limit_ms)
-            .unwrap_or(60_000);
-        within("--kernel-limit-ms", kernel_limit_ms, 1..=86_400_000)?;
-        Ok(ServiceOptions {
-            listen,
-            verbs_listen,
-            kernels,
-            sessions_max,
-            session_bytes_max: session_mib * MIB,
-            memory_max: memory_mib as u64 * MIB as u64,
-            kernel_limit: Duration::from_millis(kernel_limit_ms),
-            kernel_memory: kernel_mib as u64 * MIB as u64,
-            idle_limit: idle_limit_s.map(Duration::from_secs),
-            secret_file,
-            insecure,
-            device: self.device.or(file.device),
-            status_socket: self.status_socket.or(file.status_socket),
-            log: self.log.or(file.log).unwrap_or_default(),
-        })
+        Ok(())
     }
+
+    /// Bytes of the regions of all sessions.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.memory_bytes.unwrap_or_else(|| half().max(MIB))
+    }
+
+    /// Bytes of a kernel's process, without the regions.
+    #[must_use]
+    pub fn kernel_bytes(&self) -> usize {
+        let share = || half() / self.sessions / MIB * MIB;
+        self.kernel_bytes
+            .unwrap_or_else(|| share().max(KERNEL_MIB_MIN * MIB))
+    }
+}
+
+/// The defaults, without kernels.
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+/// Half of the machine's memory, in whole MiB.
+fn half() -> usize {
+    let half = usize::try_from(MemoryLimit::half_of_machine()).unwrap_or(usize::MAX);
+    half / MIB * MIB
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xgvmi_daemon::options::parse_words;
 
-    fn args() -> ServiceArgs {
-        ServiceArgs {
-            kernels: Some("k.so".into()),
-            ..ServiceArgs::default()
-        }
+    fn options(words: &[&str]) -> xgvmi_daemon::Result<ServiceOptions> {
+        let options: ServiceOptions = parse_words(words)?;
+        options.check().map(|()| options)
     }
 
     #[test]
-    fn defaults_are_those_of_the_help() {
-        let options = args().options().expect("they are valid");
+    fn defaults_are_in_force() {
+        let options = options(&["--kernels", "k.so"]).expect("they are valid");
         assert_eq!(options.listen, "127.0.0.1:7800");
-        assert_eq!(
-            (options.sessions_max, options.session_bytes_max),
-            (4, 256 * MIB)
-        );
+        assert_eq!((options.sessions, options.session_bytes), (4, 256 * MIB));
         assert_eq!(options.kernel_limit, Duration::from_secs(60));
+        assert!(options.kernel_bytes() >= 16 * MIB && options.memory_bytes() >= MIB);
     }
 
     #[test]
     fn what_cannot_be_right_is_refused() {
-        let check = |args: ServiceArgs, expect: &str| {
-            let error = args.options().expect_err(expect).to_string();
+        let check = |words: &[&str], expect: &str| {
+            let words = [&["--kernels", "k.so"], words].concat();
+            let error = options(&words).expect_err(expect).to_string();
             assert!(error.contains(expect), "{error}");
         };
-        check(ServiceArgs::default(), "--kernels");
-        check(
-            ServiceArgs {
-                listen: Some("10.0.0.1:7800".to_owned()),
-                ..args()
-            },
-            "--secret-file",
-        );
-        check(
-            ServiceArgs {
-                listen: Some("10.0.0.1".to_owned()),
-                ..args()
-            },
-            "10.0.0.1",
-        );
-        check(
-            ServiceArgs {
-                sessions: Some(0),
-                ..args()
-            },
-            "--sessions",
-        );
-        check(
-            ServiceArgs {
-                session_mib: Some(4096),
-                memory_mib: Some(2048),
-                ..args()
-            },
-            "--memory-mib",
-        );
-        check(
-            ServiceArgs {
-                kernel_mib: Some(1),
-                ..args()
-            },
-            "--kernel-mib",
-        );
-        check(
-            ServiceArgs {
-                idle_limit_s: Some(0),
-                ..args()
-            },
-            "--idle-limit-s",
-        );
-        check(
-            ServiceArgs {
-                kernel_limit_ms: Some(0),
-                ..args()
-            },
-            "--kernel-limit-ms",
-        );
+        let error = options(&[]).unwrap_err().to_string();
+        assert!(error.contains("--kernels"), "{error}");
+        check(&["--listen", "10.0.0.1:7800"], "--secret-file");
+        check(&["--listen", "10.0.0.1"], "10.0.0.1");
+        check(&["--verbs-listen", "10.0.0.1"], "10.0.0.1");
+        check(&["--sessions", "0"], "--sessions");
+        let too_long = ["--session-mib", "4096", "--memory-mib", "2048"];
+        check(&too_long, "--memory-mib");
+        check(&["--kernel-mib", "1"], "--kernel-mib");
+        check(&["--idle-limit", "0s"], "--idle-limit");
+        check(&["--kernel-limit", "0ms"], "--kernel-limit");
+        // The former names and the form without a unit.
+        check(&["--idle-limit-s", "60"], "60 has no unit: give 60us");
+        check(&["--kernel-limit-ms", "1000"], "1000 has no unit");
     }
 
     #[test]
     fn the_example_file_is_valid() {
-        let text = include_str!("../packaging/xgvmi-naa.toml");
-        let file: ServiceArgs = toml::from_str(text).expect("it is well-formed");
-        assert!(file.options().is_ok());
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/xgvmi-naa.toml");
+        assert!(options(&["--config", file]).is_ok());
+        // The commented-out options are valid too.
+        let text = std::fs::read_to_string(file).expect("the example");
+        let all = text.replace("\n# ", "\n");
+        let named: Vec<&str> = all.lines().filter(|line| line.contains(" = ")).collect();
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), named.join("\n")).expect("written");
+        let found = options(&["--config", file.path().to_str().expect("UTF-8")]);
+        assert_eq!(found.expect("valid").idle_limit, Some(HOUR));
     }
 }

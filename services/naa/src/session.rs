@@ -2,21 +2,15 @@
 
 use crate::counters::{add, timed};
 use crate::kernel::Place;
-use crate::links::Entry;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use naaice::abi::code;
 use naaice::dpu::frames::{HostFrame, KeyedRegion, ServiceFrame};
 use naaice::wire::flag;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, LinkError};
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{
-    AccessKey, Alias, AliasDevice as _, AliasRef, AnnounceError, Announcement, Gvmi, Lkey, Mkey,
-    OwnerUuid, RemoteKey, Seal, VirtAddr,
-};
-use xgvmi_verbs::{Direction, VerbsError};
+use xgvmi_daemon::{Link, LinkError, Place as Connection};
+use xgvmi_pool::{Announcement, Gvmi, Lkey, Seal, VirtAddr};
+use xgvmi_verbs::{Access, Direction, Keys, VerbsError};
 
 /// Time limit of a host's first frame.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -28,42 +22,6 @@ const HELLO_KEYS_MAX: usize = 4096;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Regions start at multiples of this size.
 const PAGE: usize = 4096;
-
-/// A host that has said hello.
-struct Host {
-    pooled: bool,
-    gvmi: Gvmi,
-    /// Without it no alias of the host's keys can be created. A host that claims another function gets no alias.
-    access: AccessKey,
-    /// It follows from the access key: a host cannot name another one.
-    owner: u64,
-}
-
-/// An alias of a region's key.
-enum Access {
-    /// Of the map: it stays after the session.
-    Pooled(AliasRef<Mlx5Device>),
-    /// Of the session.
-    Own(Arc<Mlx5Device>, Alias),
-}
-
-impl Access {
-    fn lkey(&self) -> Lkey {
-        match self {
-            Self::Pooled(alias) => alias.lkey(),
-            Self::Own(_, alias) => alias.lkey,
-        }
-    }
-}
-
-impl Drop for Access {
-    fn drop(&mut self) {
-        if let Self::Own(device, alias) = self {
-            // A refused destruction leaves the alias until the process ends; the session's other aliases still end.
-            let _ = device.destroy_alias(alias.index);
-        }
-    }
-}
 
 /// A region of a session.
 struct Held {
@@ -97,7 +55,7 @@ impl Session {
 pub(crate) fn serve(
     shared: &Shared,
     mut link: Link,
-    mut entry: Entry<'_>,
+    mut entry: Connection,
 ) -> Result<(), LinkError> {
     let ended = serve_host(shared, &mut link, &mut entry);
     if let Err(error) = &ended
@@ -109,17 +67,18 @@ pub(crate) fn serve(
     ended
 }
 
-fn serve_host(shared: &Shared, link: &mut Link, entry: &mut Entry<'_>) -> Result<(), LinkError> {
+fn serve_host(shared: &Shared, link: &mut Link, entry: &mut Connection) -> Result<(), LinkError> {
     let Some((host, announcement)) = hello(shared, link)? else {
         return Ok(());
     };
-    if !entry.welcome() {
+    if entry.admit().is_err() {
         add(&shared.counters.refused, 1);
         link.refuse("all connections of the service have sessions; try again later");
         return Ok(());
     }
+    entry.rest();
     // Before the first alias: whatever happens, the aliases end with the owner's last connection.
-    shared.owners.enter(host.owner);
+    shared.aliases.enter(host.owner);
     let mut session = None;
     let ended = match welcome(shared, &host, link, &announcement) {
         Ok(true) => frames(shared, &host, (link, entry), &mut session),
@@ -129,14 +88,12 @@ fn serve_host(shared: &Shared, link: &mut Link, entry: &mut Entry<'_>) -> Result
     if let Some(session) = session.take() {
         end(shared, session);
     }
-    if shared.owners.leave(host.owner) {
-        shared.hooks.reap_owner(OwnerUuid::new(host.owner));
-    }
+    shared.aliases.leave(host.owner);
     ended
 }
 
 /// The host of a connection, and its announcement.
-fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, LinkError> {
+fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Keys, Vec<u8>)>, LinkError> {
     let began = Instant::now();
     let body = loop {
         match link.wait(LOOK_INTERVAL)? {
@@ -163,10 +120,10 @@ fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, Li
         link.refuse("the first frame must be a hello");
         return Ok(None);
     };
-    let host = Host {
+    let host = Keys {
         pooled,
         gvmi: Gvmi::new(gvmi),
-        owner: access.owner().get(),
+        owner: access.owner(),
         access,
     };
     Ok(Some((host, announcement)))
@@ -175,7 +132,7 @@ fn hello(shared: &Shared, link: &mut Link) -> Result<Option<(Host, Vec<u8>)>, Li
 /// Creates the aliases of the announced keys, and answers the hello. False if the host was refused.
 fn welcome(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     link: &mut Link,
     announcement: &[u8],
 ) -> Result<bool, LinkError> {
@@ -185,10 +142,8 @@ fn welcome(
             link.refuse(&format!("the announcement of the keys: {reason}"));
             return Ok(false);
         }
-        match shared.hooks.receive_with(announcement, &host.access) {
-            Ok((_, aliases)) => prepared = u32::try_from(aliases.ready).unwrap_or(u32::MAX),
-            // Connections of one process may overtake each other. The newer announcement has all keys of this one.
-            Err(AnnounceError::Replayed { .. }) => {}
+        match shared.aliases.receive(announcement, &host.access) {
+            Ok(aliases) => prepared = aliases,
             Err(error) => {
                 link.refuse(&format!("the announcement of the keys: {error}"));
                 return Ok(false);
@@ -198,14 +153,14 @@ fn welcome(
     link.set_frame_max(64 << 10);
     let welcome = ServiceFrame::Welcome {
         prepared,
-        bytes_max: shared.options.session_bytes_max as u64,
+        bytes_max: shared.options.session_bytes as u64,
     };
     link.send(&welcome.to_bytes())?;
     Ok(true)
 }
 
 /// A host announces keys of its function, and not more than sessions can soon use.
-fn check_announcement(host: &Host, announcement: &[u8]) -> Result<(), String> {
+fn check_announcement(host: &Keys, announcement: &[u8]) -> Result<(), String> {
     let announced =
         Announcement::parse(announcement, &Seal::OPEN).map_err(|error| error.to_string())?;
     if announced.gvmi != host.gvmi {
@@ -221,8 +176,8 @@ fn check_announcement(host: &Host, announcement: &[u8]) -> Result<(), String> {
 
 fn frames(
     shared: &Shared,
-    host: &Host,
-    (link, entry): (&mut Link, &mut Entry<'_>),
+    host: &Keys,
+    (link, entry): (&mut Link, &mut Connection),
     session: &mut Option<Session>,
 ) -> Result<(), LinkError> {
     loop {
@@ -262,7 +217,7 @@ fn frames(
                     }
                     Err(reason) => {
                         add(&shared.counters.refused, 1);
-                        entry.finish();
+                        entry.rest();
                         ServiceFrame::Refused(reason)
                     }
                 };
@@ -290,7 +245,7 @@ fn frames(
             }
             (HostFrame::Finalize, Some(current)) => {
                 end(shared, current);
-                entry.finish();
+                entry.rest();
             }
             (HostFrame::Finalize, None) => {}
             (_, other) => {
@@ -306,14 +261,13 @@ fn frames(
 fn idle_too_long(shared: &Shared, session: Option<&Session>) -> Option<String> {
     let limit = shared.options.idle_limit?;
     let is_over = session.is_some_and(|session| session.idle_since.elapsed() > limit);
-    let limit = limit.as_secs();
-    is_over.then(|| format!("the session made no call for {limit} s (--idle-limit-s)"))
+    is_over.then(|| format!("the session made no call for {limit:?} (--idle-limit)"))
 }
 
 /// Creates a session, or says why not.
 fn create(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     function: u8,
     regions: &[KeyedRegion],
 ) -> Result<Session, String> {
@@ -329,7 +283,7 @@ fn create(
         // Cannot overflow: at most 32 regions below 4 GiB.
         offset += size.next_multiple_of(PAGE);
     }
-    let bytes_max = shared.options.session_bytes_max;
+    let bytes_max = shared.options.session_bytes;
     if offset > bytes_max {
         return Err(format!(
             "its regions take {offset} bytes in pages; the service has {bytes_max} per session (--session-mib)"
@@ -340,7 +294,7 @@ fn create(
     for (region, place) in regions.iter().zip(places) {
         let access = match region.mkey {
             0 => Ok(None),
-            _ => access(shared, host, region).map(Some),
+            key => shared.aliases.attach(host, key).map(Some),
         };
         match access {
             Ok(access) => held.push(Held {
@@ -366,7 +320,7 @@ fn create(
 /// Notes keys that follow: those of all inputs without one; then those of all outputs without one.
 fn accept_keys(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     regions: &mut [Held],
     keys: &[u32],
 ) -> Result<(), String> {
@@ -380,30 +334,9 @@ fn accept_keys(
     }
     for (held, key) in waiting.iter_mut().zip(keys) {
         held.region.mkey = *key;
-        held.access = Some(access(shared, host, &held.region)?);
+        held.access = Some(shared.aliases.attach(host, *key)?);
     }
     Ok(())
-}
-
-fn access(shared: &Shared, host: &Host, region: &KeyedRegion) -> Result<Access, String> {
-    let key = RemoteKey {
-        gvmi: host.gvmi,
-        mkey: Mkey::from_raw(region.mkey),
-        owner: OwnerUuid::new(host.owner),
-    };
-    let failed = |error: &dyn std::fmt::Display| {
-        format!("no alias of the host's key {:#x}: {error}", region.mkey)
-    };
-    if host.pooled {
-        let alias = shared.hooks.attach_with(key, &host.access);
-        let alias = alias.map_err(|error| failed(&error))?;
-        return Ok(Access::Pooled(alias));
-    }
-    let device = shared.adapter.device();
-    let alias = device
-        .create_alias(&key, &host.access)
-        .map_err(|error| failed(&error))?;
-    Ok(Access::Own(device, alias))
 }
 
 /// Ends a session. Its bytes do not reach the next session of the slot.
@@ -424,7 +357,7 @@ fn end(shared: &Shared, session: Session) {
 /// Carries out a call: return code and bytes of the last output. `None` if the caller is gone.
 fn call(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     session: &mut Session,
     user: u32,
     link: &mut Link,
@@ -466,7 +399,7 @@ fn bytes_of(regions: &[(Place, Lkey, VirtAddr)]) -> u64 {
 
 fn carry_out(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     session: &mut Session,
     user: u32,
     link: &mut Link,
@@ -530,7 +463,7 @@ fn carry_out(
 /// breaks the protocol.
 fn receive_keys(
     shared: &Shared,
-    host: &Host,
+    host: &Keys,
     session: &mut Session,
     link: &mut Link,
     (mut keys, code): (Option<Vec<u32>>, u8),

@@ -2,18 +2,14 @@
 
 use crate::counters::Counters;
 use crate::kernel::{KernelOptions, Stock};
-use crate::links::Links;
 use crate::options::ServiceOptions;
 use crate::slot::Slots;
 use naaice::server::MemoryLimit;
-use std::collections::HashMap;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use xgvmi_daemon::LogLevel;
-use xgvmi_pool::DpuHooks;
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_verbs::Adapter;
+use xgvmi_daemon::{Admission, LogLevel};
+use xgvmi_verbs::{Adapter, HostAliases};
 
 /// State that all threads share.
 #[derive(Debug)]
@@ -22,13 +18,12 @@ pub(crate) struct Shared {
     pub(crate) kernels: KernelOptions,
     pub(crate) stock: Stock,
     pub(crate) counters: Counters,
-    pub(crate) owners: Owners,
     pub(crate) slots: Slots,
-    pub(crate) hooks: DpuHooks<Mlx5Device>,
+    pub(crate) aliases: HostAliases,
     pub(crate) adapter: Arc<Adapter>,
     /// Memory of the regions of all sessions.
     pub(crate) memory: Arc<MemoryLimit>,
-    pub(crate) links: Links,
+    pub(crate) admission: Arc<Admission>,
     pub(crate) ending: AtomicBool,
     /// Why a part of the service has ended that cannot continue.
     pub(crate) failure: Mutex<Option<String>>,
@@ -54,6 +49,14 @@ impl Shared {
         self.log(LogLevel::Error, text);
     }
 
+    /// Logs an event, or why it failed.
+    pub(crate) fn note(&self, event: xgvmi_daemon::Result<String>) {
+        match event {
+            Ok(event) => self.info(&event),
+            Err(error) => self.error(&error.to_string()),
+        }
+    }
+
     pub(crate) fn info(&self, text: &str) {
         self.log(LogLevel::Info, text);
     }
@@ -66,37 +69,8 @@ impl Shared {
     }
 
     pub(crate) fn status(&self) -> String {
-        let aliases = self.hooks.stats();
+        let aliases = self.aliases.stats();
         let status = self.counters.status(aliases.creates, aliases.hits);
         serde_json::to_string(&status).unwrap_or_default()
-    }
-}
-
-/// Number of connections of each owner of keys. When the last one ends, the owner's aliases end.
-#[derive(Debug, Default)]
-pub(crate) struct Owners(Mutex<HashMap<u64, u32>>);
-
-impl Owners {
-    pub(crate) fn enter(&self, owner: u64) {
-        *self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry(owner)
-            .or_default() += 1;
-    }
-
-    /// Whether this was the owner's last connection.
-    pub(crate) fn leave(&self, owner: u64) -> bool {
-        let mut owners = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(count) = owners.get_mut(&owner) else {
-            return false;
-        };
-        *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
-            owners.remove(&owner);
-        }
-        is_last
     }
 }

@@ -22,8 +22,8 @@ const STACK: usize = 256 << 10;
 pub(crate) fn bind(shared: &Shared, address: &str) -> anyhow::Result<Listener> {
     let (host, port) = port_of(address)?;
     let options = ListenerOptions {
-        sessions_max: shared.options.sessions_max,
-        session_bytes_max: shared.options.session_bytes_max as u64,
+        sessions_max: shared.options.sessions,
+        session_bytes_max: shared.options.session_bytes as u64,
     };
     Ok(Listener::bind(
         host.trim_matches(['[', ']']),

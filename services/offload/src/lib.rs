@@ -55,7 +55,7 @@ pub use reduction::{Element, Operation, Reduction};
 pub use scheme::Scheme;
 #[doc(hidden)]
 pub use service::standin;
-pub use service::{Credits, Service, ServiceArgs, ServiceOptions, Status};
+pub use service::{Service, ServiceOptions, Status};
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
 
 /// Whether this project's library is loaded in this process. Scheme xgvmi requires it.

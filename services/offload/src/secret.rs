@@ -5,7 +5,7 @@ use std::path::Path;
 use xgvmi_daemon::Secret;
 
 /// Purpose of the key that is derived from the file. Another use of the same file derives another key.
-const CONTEXT: &str = "xgvmi 2026 service process control traffic";
+pub(super) const CONTEXT: &str = "xgvmi 2026 service process control traffic";
 
 /// Reads the file given by `--secret-file`.
 pub(super) fn read(path: &Path) -> Result<Secret> {

@@ -1,6 +1,6 @@
-//! Common parts of all service processes on a DPU: frames over TCP ([`Link`]), a secret that authenticates them
-//! ([`Secret`]), limits ([`Budget`]), options ([`config`]), signals ([`Signals`]), several processes under one daemon
-//! ([`supervise`]), and status ([`status`], [`Metrics`]).
+//! Common parts of all service processes on a DPU: the shell ([`Daemon`]: signals, status socket, readiness), options
+//! ([`options`]), numbers of a status ([`status!`](crate::status!)), frames over TCP ([`Link`]), a secret that authenticates
+//! them ([`Secret`]), limits ([`Budget`]), and several processes under one daemon ([`supervise`]).
 //!
 //! The crate does not know the contents of the frames.
 //!
@@ -23,6 +23,8 @@ mod background;
 pub mod budget;
 pub mod codec;
 pub mod config;
+mod counters;
+mod daemon;
 mod dialer;
 mod error;
 mod histogram;
@@ -31,20 +33,24 @@ mod listener;
 mod log;
 mod memory;
 mod metrics;
+pub mod options;
 mod poll;
 mod poller;
 mod processor;
 mod random;
 mod ready;
 mod secret;
+mod secrets;
 mod signal;
 pub mod status;
 mod text;
 mod workers;
 
-pub use admission::{Admission, Admitted, NoPlace, Visitor};
+pub use admission::{Admission, NoPlace, Place};
 pub use background::Background;
 pub use budget::{Budget, Payer};
+pub use counters::{Lines, Number, Row};
+pub use daemon::Daemon;
 pub use dialer::{Dialed, Dialer, Group};
 pub use error::{DaemonError, Result};
 pub use histogram::Histogram;
@@ -59,8 +65,9 @@ pub use poll::{poll, pollfd};
 pub use poller::Poller;
 pub use processor::thread_time;
 pub use random::{random, random_bytes};
-pub use ready::notify;
+pub use ready::{print, ready};
 pub use secret::Secret;
+pub use secrets::Secrets;
 pub use signal::{Asked, Signals};
 pub use text::printable;
 pub use workers::supervise;

@@ -1,5 +1,6 @@
 //! A daemon's metrics in the text format of Prometheus (0.0.4).
 
+use super::counters::Row;
 use super::histogram::Histogram;
 use std::fmt::Write as _;
 
@@ -10,16 +11,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Adds a value that never decreases.
-    pub fn counter(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
-        self.family(name, help, "counter");
-        self.sample(name, &[], value)
-    }
-
-    /// Adds a value that can decrease.
-    pub fn gauge(&mut self, name: &str, help: &str, value: u64) -> &mut Self {
-        self.family(name, help, "gauge");
-        self.sample(name, &[], value)
+    /// Adds numbers of a status.
+    pub fn rows<'r>(&mut self, rows: impl IntoIterator<Item = &'r Row>) -> &mut Self {
+        for row in rows {
+            let kind = if row.is_counter { "counter" } else { "gauge" };
+            self.family(row.name, row.help, kind);
+            self.sample(row.name, &[], row.value);
+        }
+        self
     }
 
     /// Starts a family. [`Metrics::sample`] adds its samples.
@@ -85,7 +84,12 @@ mod tests {
     #[test]
     fn samples_read_as_the_format_says() {
         let mut metrics = Metrics::default();
-        metrics.counter("a_total", "A\nline.", 3);
+        metrics.rows(&[Row {
+            name: "a_total",
+            help: "A\nline.",
+            value: 3,
+            is_counter: true,
+        }]);
         metrics.family("b", "B.", "gauge");
         metrics.sample("b", &[("x", "a\"b\\c\n"), ("y", "")], 7);
         assert_eq!(

@@ -1,7 +1,10 @@
-//! The status of a daemon on a local socket. Each connection receives one text, then the end of the stream.
+//! The status of a daemon on a local socket, and the command that asks for it. Each connection receives one text, then the
+//! end of the stream.
 
 use super::error::{DaemonError, Result};
+use serde::de::DeserializeOwned;
 use std::cell::LazyCell;
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -130,6 +133,82 @@ pub fn default_path(name: &str) -> Option<PathBuf> {
         .into_iter()
         .find_map(|variable| std::env::var_os(variable).filter(|value| !value.is_empty()))?;
     Some(Path::new(&directory).join(format!("{name}.sock")))
+}
+
+/// A status: JSON for its socket, lines for people, and metrics.
+pub trait Shown: DeserializeOwned + Display {
+    /// In the text format of Prometheus.
+    fn prometheus(&self) -> String;
+}
+
+/// Form in which a status is shown.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Form {
+    /// As JSON.
+    #[arg(long, conflicts_with = "prom")]
+    pub json: bool,
+    /// In the text format of Prometheus.
+    #[arg(long)]
+    pub prom: bool,
+}
+
+impl Form {
+    /// Formats the answer of a daemon.
+    #[must_use]
+    pub fn format(self, answer: &str, status: &impl Shown) -> String {
+        match (self.json, self.prom) {
+            (true, _) => answer.to_owned() + "\n",
+            (_, true) => status.prometheus(),
+            _ => status.to_string(),
+        }
+    }
+}
+
+/// Options of the command `status` of a service whose usual port is `PORT`.
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs<const PORT: u16> {
+    /// The service's --status-socket [default: the service's name and port with .sock, in $RUNTIME_DIRECTORY or
+    /// $XDG_RUNTIME_DIR].
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// The service's port, for the default socket.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    #[command(flatten)]
+    form: Form,
+}
+
+impl<const PORT: u16> StatusArgs<PORT> {
+    /// Asks the running service `name` for its status.
+    ///
+    /// # Errors
+    /// There is no such service, or its answer is no status.
+    pub fn show<S: Shown>(&self, name: &str) -> Result<String> {
+        let usual = || default_path(&format!("{name}-{}", self.port));
+        let socket = self.socket.clone().or_else(usual).ok_or_else(|| {
+            DaemonError::Options(
+                "neither $RUNTIME_DIRECTORY nor $XDG_RUNTIME_DIR is set: give --socket FILE, the service's --status-socket"
+                    .to_owned(),
+            )
+        })?;
+        let (answer, status) = ask_for::<S>(&socket)?;
+        Ok(self.form.format(&answer, &status))
+    }
+}
+
+/// Requests the status of the daemon at `path`: its answer, and the status in it.
+///
+/// # Errors
+/// As [`ask`]; [`DaemonError::Options`] if the answer is no status of this kind.
+pub fn ask_for<S: Shown>(path: &Path) -> Result<(String, S)> {
+    let answer = ask(path)?;
+    let status = serde_json::from_str(&answer).map_err(|error| {
+        let path = path.display();
+        DaemonError::Options(format!(
+            "the answer of the daemon at {path} is no status of it: {error}"
+        ))
+    })?;
+    Ok((answer, status))
 }
 
 #[cfg(test)]

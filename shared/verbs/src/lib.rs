@@ -8,6 +8,8 @@
 //! | host | [`Unkeyed`] | the registration of a range whose access has ended |
 //! | host | [`PerProcess`] | one adapter for all sessions of a process |
 //! | DPU | [`Adapter`] | open function with the device for [`xgvmi_pool::DpuHooks`] |
+//! | DPU | [`HostAliases`] | the aliases of the keys of all connected hosts; those of an owner end with its last connection |
+//! | DPU | [`Access`] | one alias of a host's key |
 //! | DPU | [`Registered`], [`Buffer`] | memory of the DPU that the adapter may read and write |
 //! | DPU | [`Engine`] | one copy at a time, by the DMA engine or by RDMA |
 //! | DPU | [`Mover`] | chains of RDMA requests with one doorbell and one completion |
@@ -37,6 +39,7 @@
 //! ```
 
 mod adapter;
+mod aliases;
 mod direction;
 mod engine;
 mod error;
@@ -47,6 +50,7 @@ mod process;
 mod queue_pair;
 
 pub use adapter::Adapter;
+pub use aliases::{Access, HostAliases, Keys};
 pub use direction::Direction;
 pub use engine::{Engine, EngineOptions, Transport};
 pub use error::{Forked, VerbsError};

@@ -77,7 +77,7 @@ pub(super) fn stalled(place: &Place<'_>) -> Result<()> {
 /// The limit of SIGTERM passes while a request waits for targets that have stopped. The next service carries it out.
 pub(super) fn drained(place: &Place<'_>) -> Result<()> {
     let options = ["--target-timeout", "1s", "--outage-limit", "60s"];
-    let mut world = World::new(place, &[&options[..], &["--drain-limit-s", "1"]].concat())?;
+    let mut world = World::new(place, &[&options[..], &["--drain-limit", "1s"]].concat())?;
     let uri = world.server.uri.clone();
     let qemu_io = |commands: &[&str]| {
         let commands = commands.iter().flat_map(|command| ["-c", command]);
@@ -96,7 +96,7 @@ pub(super) fn drained(place: &Place<'_>) -> Result<()> {
         said(&world.server, "is not used any more")?;
         let service = world.server.service.as_ref().context("a service")?;
         service.running.group.ask_to_end();
-        said(&world.server, "1 requests have no answer after 1 s")?;
+        said(&world.server, "1 requests have no answer after 1s")?;
         for target in &world.targets {
             signal(target, libc::SIGCONT)?;
         }

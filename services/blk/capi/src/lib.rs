@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xgvmi_blk::disk::Disk;
-use xgvmi_blk::operate::{OpenArgs, Opener, Period, Size, initiator_secret};
+use xgvmi_blk::operate::{OpenArgs, Opener, initiator_secret};
 use xgvmi_blk::{BlkError, Volume, client};
 
 /// Most targets of a volume.
@@ -269,14 +269,17 @@ unsafe fn arguments(
     let mut args = OpenArgs::default();
     // SAFETY: the caller's promise.
     if let Some(options) = unsafe { sized(options) }? {
+        if options.target_timeout_ms != 0 {
+            let limit = Duration::from_millis(options.target_timeout_ms);
+            args = OpenArgs::with_target_timeout(limit)
+                .map_err(|error| Failure::invalid(&format!("{error:#}")))?;
+        }
         if !options.secret_file.is_null() {
             // SAFETY: the caller promises a string.
             let path = unsafe { text(options.secret_file, "options.secret_file") }?;
             args.secret_file = Some(PathBuf::from(path));
         }
-        let limit = Some(options.target_timeout_ms).filter(|limit| *limit != 0);
-        args.target_timeout = limit.map(|limit| Period(Duration::from_millis(limit)));
-        args.capacity = Some(Size(options.capacity)).filter(|size| size.0 != 0);
+        args.capacity = Some(options.capacity).filter(|size| *size != 0);
     }
     Ok((targets, args))
 }

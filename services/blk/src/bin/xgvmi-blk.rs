@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::operate::{
-    self, ExportArgs, OpenArgs, Opener, ServiceArgs, Size, StatusArgs, TargetArgs, create_store,
-    new_id, rebuild, tell,
+    self, ExportArgs, OpenArgs, Opener, ServiceArgs, StatusArgs, TargetArgs, create_store, new_id,
+    rebuild,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
 use xgvmi_blk::{Geometry, Role, Store, Target as _, Volume, sbc};
+use xgvmi_daemon::options::{bytes, parse};
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
 #[derive(Debug, Parser)]
@@ -50,11 +51,11 @@ struct CreateArgs {
     #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
     targets: Vec<String>,
     /// Size of the volume in bytes, or with K, M, G, T.
-    #[arg(long, required_unless_present = "like")]
-    size: Option<Size>,
+    #[arg(long, required_unless_present = "like", value_parser = bytes)]
+    size: Option<u64>,
     /// Bytes of a block: a multiple of 64, up to 1 MiB.
-    #[arg(long, default_value = "4096")]
-    block_size: Size,
+    #[arg(long, default_value = "4096", value_parser = bytes)]
+    block_size: u64,
     /// Create one new target of the volume of this target.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
@@ -105,11 +106,11 @@ fn main() -> ExitCode {
     if let Some(code) = cli_pages::asked::<Cli>() {
         return code;
     }
-    let done = match Cli::parse().command {
+    let done = match parse::<Cli>().command {
         Command::Create(args) => create(&args),
-        Command::Target(args) => operate::target(args),
-        Command::Service(args) => operate::service(args),
-        Command::Export(args) => operate::export(args),
+        Command::Target(args) => operate::target(&args),
+        Command::Service(args) => operate::service(&args),
+        Command::Export(args) => operate::export(&args),
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),
         Command::Show(args) => inspect(&args).and_then(|status| show(&status)),
@@ -153,7 +154,7 @@ fn create(args: &CreateArgs) -> Result<()> {
             if args.targets.len() != TARGETS {
                 bail!("a new volume has three targets: give three files");
             }
-            let geometry = Geometry::of_size(block_size(args.block_size.0)?, size.0)?;
+            let geometry = Geometry::of_size(block_size(args.block_size)?, size)?;
             let volume = new_id()?;
             let new = |role| NewTarget {
                 geometry,
@@ -221,4 +222,9 @@ fn convert(command: &SbcCommand) -> Result<()> {
 
 fn show(value: &impl serde::Serialize) -> Result<()> {
     tell(&serde_json::to_string_pretty(value)?)
+}
+
+/// Writes a line on standard output.
+fn tell(text: &str) -> Result<()> {
+    Ok(xgvmi_daemon::print(&format!("{text}\n"))?)
 }

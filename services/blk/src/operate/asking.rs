@@ -3,7 +3,7 @@
 use super::status::{Status, StatusArgs};
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
-use xgvmi_daemon::status;
+use xgvmi_daemon::status::{ask_for, default_path};
 
 /// Where the systemd units have their runtime directories.
 const UNITS: &str = "/run";
@@ -17,21 +17,11 @@ const SOCKET: &str = "status.sock";
 /// # Errors
 /// There is no such process or more than one, or its answer is no status.
 pub fn show_status(args: &StatusArgs) -> Result<String> {
-    let (text, state) = match &args.socket {
-        Some(socket) => ask(socket)?,
+    let (answer, state) = match &args.socket {
+        Some(socket) => ask_for(socket)?,
         None => find(args, Path::new(UNITS))?,
     };
-    Ok(match (args.json, args.prom) {
-        (true, _) => text,
-        (_, true) => state.prometheus(),
-        _ => state.to_string(),
-    })
-}
-
-fn ask(socket: &Path) -> Result<(String, Status)> {
-    let text = status::ask(socket)?;
-    let state = Status::parse(&text).with_context(|| socket.display().to_string())?;
-    Ok((text, state))
+    Ok(args.form.format(&answer, &state))
 }
 
 /// The process at the default socket; else the one among the systemd units.
@@ -41,19 +31,22 @@ fn find(args: &StatusArgs, units: &Path) -> Result<(String, Status)> {
         (None, Some(port)) => format!("xgvmi-blk-service-{port}"),
         (None, None) => "xgvmi-blk-export".to_owned(),
     };
-    let usual = status::default_path(&name).filter(|path| path.exists());
+    let usual = default_path(&name).filter(|path| path.exists());
     if let Some(socket) = &usual {
-        return ask(socket);
+        return Ok(ask_for(socket)?);
     }
     let sockets = sockets(units);
-    let asked: Vec<_> = sockets.iter().map(|socket| (socket, ask(socket))).collect();
+    let asked: Vec<_> = sockets
+        .iter()
+        .map(|socket| (socket, ask_for(socket)))
+        .collect();
     let mut found = Vec::new();
     let mut faults = Vec::new();
     for (socket, answer) in asked {
         match answer {
             Ok((text, state)) if is_meant(args, &state) => found.push((socket, text, state)),
             Ok(_) => {}
-            Err(error) => faults.push(format!("{error:#}")),
+            Err(error) => faults.push(error.to_string()),
         }
     }
     if found.len() > 1 {
@@ -111,7 +104,7 @@ mod tests {
     use super::*;
     use crate::operate::{ExportStatus, TargetProcessStatus};
     use std::sync::atomic::{AtomicBool, Ordering};
-    use xgvmi_daemon::status::StatusSocket;
+    use xgvmi_daemon::status::{Form, StatusSocket};
 
     fn export(pid: u32) -> Status {
         Status::Export(ExportStatus {
@@ -150,8 +143,7 @@ mod tests {
             socket: None,
             target,
             service: None,
-            json: false,
-            prom: false,
+            form: Form::default(),
         }
     }
 

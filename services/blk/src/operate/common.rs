@@ -1,7 +1,6 @@
-//! Secrets, and lines for the user.
+//! Secrets.
 
-use anyhow::{Context as _, Result};
-use std::io::Write as _;
+use anyhow::Result;
 use std::path::Path;
 use xgvmi_daemon::Secret;
 
@@ -19,14 +18,4 @@ pub(super) fn secret(path: &Path) -> Result<Secret> {
 /// The file cannot be read, or is no secret.
 pub fn initiator_secret(path: &Path) -> Result<Secret> {
     Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?)
-}
-
-/// Writes a line on standard output.
-///
-/// # Errors
-/// Errors of the system.
-pub fn tell(text: &str) -> Result<()> {
-    let mut stdout = std::io::stdout();
-    let written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
-    written.context("writing to standard output")
 }

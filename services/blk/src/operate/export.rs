@@ -1,7 +1,7 @@
 //! `xgvmi-blk export`: serves a volume to NBD clients.
 
-use super::common::{initiator_secret, tell};
-use super::daemon::{Daemon, Unlink, wait_until};
+use super::common::initiator_secret;
+use super::daemon::{Unlink, run};
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
 use super::status::{ExportStatus, Status};
@@ -16,67 +16,65 @@ use anyhow::{Context as _, Result, bail};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
+use xgvmi_daemon::{Daemon, ready};
 
 /// Serves NBD clients until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The options contradict each other, the volume cannot be opened, the socket fails.
-pub fn export(args: ExportArgs) -> Result<()> {
-    let args = args.complete()?;
-    let limit = args.drain_limit()?;
-    let socket = args.socket.clone().unwrap_or_default();
+pub fn export(args: &ExportArgs) -> Result<()> {
+    let socket = args.check()?;
+    let limit = args.drain_limit;
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
-    let daemon = Daemon::new("export", args.status_socket.as_deref())?;
+    let daemon = Daemon::new("xgvmi-blk-export", args.status_socket.as_deref())?;
     let (volume, owned): (Arc<dyn Disk>, Option<Arc<Volume>>) = match &args.service {
-        Some(service) => (Arc::new(behind(&args, service)?), None),
+        Some(service) => (Arc::new(behind(args, service)?), None),
         None => {
-            let volume = here(&args)?;
+            let volume = here(args)?;
             (Arc::clone(&volume) as Arc<dyn Disk>, Some(volume))
         }
     };
     let listener = bind(&socket)?;
     let unlink = Unlink(socket.clone());
-    tell(&format!(
+    ready(&format!(
         "xgvmi-blk {} exports volume {} on {}",
         env!("CARGO_PKG_VERSION"),
         volume.id(),
         socket.display()
     ))?;
-    xgvmi_daemon::notify("READY=1").context("telling systemd")?;
     let server = Arc::new(Server::new(
         listener,
         Export::new(Arc::clone(&volume), &name),
     ));
     let serving = Arc::clone(&server);
-    let ended = daemon
-        .run(
-            move || serving.run(),
-            owned,
-            |daemon| {
-                Status::Export(ExportStatus {
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                    pid: std::process::id(),
-                    uptime_s: daemon.uptime_s(),
-                    socket: socket.display().to_string(),
-                    name: name.clone(),
-                    clients: server.connections(),
-                    buffered_bytes: server.buffered_bytes(),
-                    volume: volume.status(),
-                })
-            },
-            || say("SIGHUP: an export has nothing to read again"),
-        )
+    let status = || {
+        Status::Export(ExportStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            uptime_s: daemon.uptime_s(),
+            socket: socket.display().to_string(),
+            name: name.clone(),
+            clients: server.connections(),
+            buffered_bytes: server.buffered_bytes(),
+            volume: volume.status(),
+        })
+    };
+    let reload = || {
+        say("SIGHUP: an export has nothing to read again");
+        Ok(())
+    };
+    let ended = run(&daemon, move || serving.run(), owned, status, reload)
         .with_context(|| format!("the socket {}", socket.display()))?;
     drop(unlink);
     let mut drained = Ok(());
-    if ended.drains() {
+    if ended.drains {
         server.drain();
-        if !wait_until(limit, || server.connections() == 0) {
+        let is_done = || server.connections() == 0;
+        if !daemon.wait_until(limit, is_done, || status().to_json())? {
             say(format_args!(
-                "{} clients still have requests after {} s",
-                server.connections(),
-                limit.as_secs()
+                "{} clients still have requests after {limit:?}",
+                server.connections()
             ));
         }
         // Fails at once for a volume that another process has opened.
@@ -101,7 +99,7 @@ fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
 fn here(args: &ExportArgs) -> Result<Arc<Volume>> {
     let opener = Opener::new(&args.targets, &args.open)?;
     let volume = Arc::new(match args.memory {
-        Some(size) => in_memory(args, size.into())?,
+        Some(size) => in_memory(args, size)?,
         None => opener.open_volume()?,
     });
     opener.keep(&volume)?;
@@ -109,9 +107,8 @@ fn here(args: &ExportArgs) -> Result<Arc<Volume>> {
 }
 
 fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
-    let block_size = args.block_size.map_or(4096, u64::from);
-    let block_size = u32::try_from(block_size)
-        .with_context(|| format!("block size {block_size}: the most is 1 MiB"))?;
+    let block_size = u32::try_from(args.block_size)
+        .with_context(|| format!("block size {}: the most is 1 MiB", args.block_size))?;
     let geometry = Geometry::of_size(block_size, size)?;
     let volume = new_id()?;
     let mut stores: Vec<Arc<dyn Target>> = Vec::new();
@@ -126,7 +123,7 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
             &format!("memory {role}"),
             Box::new(MemoryMedium::default()),
             new,
-            args.open.capacity.map(u64::from),
+            args.open.capacity,
         )?));
     }
     Ok(Volume::open(stores)?)

@@ -44,16 +44,16 @@ impl Opener {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
         Ok(Self {
             targets: targets.to_vec(),
-            capacity: args.capacity.map(u64::from),
+            capacity: args.capacity,
             remote: Address {
                 address: String::new(),
                 secret,
-                limit: args.target_limit()?,
-                longest: args.target_limit()?.max(args.outage_limit()?),
+                limit: args.target_timeout,
+                longest: args.target_timeout.max(args.outage_limit),
                 owner: new_id()?.0,
                 take_over: args.take_over,
             },
-            outage_limit: args.outage_limit()?,
+            outage_limit: args.outage_limit,
         })
     }
 

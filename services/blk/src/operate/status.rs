@@ -2,12 +2,12 @@
 
 use crate::service::ServiceStatus;
 use crate::volume::{TargetStatus, VolumeStatus};
-use anyhow::{Context as _, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
-use xgvmi_daemon::Metrics;
+use xgvmi_daemon::status::{Form, Shown};
+use xgvmi_daemon::{Lines, Metrics, Row};
 
 /// Options of `xgvmi-blk status`.
 #[derive(Debug, Args)]
@@ -22,85 +22,56 @@ pub struct StatusArgs {
     /// The service at this port, in its default socket or that of its systemd unit.
     #[arg(long, value_name = "PORT", conflicts_with_all = ["socket", "target"])]
     pub service: Option<u16>,
-    /// As JSON.
-    #[arg(long, conflicts_with = "prom")]
-    pub json: bool,
-    /// In the text format of Prometheus.
-    #[arg(long)]
-    pub prom: bool,
+    /// The form.
+    #[command(flatten)]
+    pub form: Form,
 }
 
-/// State of an export.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ExportStatus {
-    /// Version of the program.
-    pub version: String,
-    /// Number of the process.
-    pub pid: u32,
-    /// Seconds since the start.
-    pub uptime_s: u64,
-    /// Socket of NBD clients.
-    pub socket: String,
-    /// Name of the export.
-    pub name: String,
-    /// NBD clients.
-    pub clients: usize,
-    /// Bytes of their requests that have no whole reply.
-    pub buffered_bytes: u64,
-    /// State and counters of the volume.
-    pub volume: VolumeStatus,
+xgvmi_daemon::status! {
+    /// State of an export.
+    pub struct ExportStatus("xgvmi_blk_") {
+        pub value version: String, "Version of the program.";
+        pub value pid: u32, "Number of the process.";
+        pub gauge uptime_s as "uptime_seconds", "Time since the start.";
+        pub value socket: String, "Socket of NBD clients.";
+        pub value name: String, "Name of the export.";
+        pub gauge clients: usize, "NBD clients.";
+        pub gauge buffered_bytes, "Bytes of requests of NBD clients that have no whole reply.";
+        pub value volume: VolumeStatus, "State and counters of the volume.";
+    }
 }
 
-/// State of a process that serves a target.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TargetProcessStatus {
-    /// Version of the program.
-    pub version: String,
-    /// Number of the process.
-    pub pid: u32,
-    /// Seconds since the start.
-    pub uptime_s: u64,
-    /// Where it listens.
-    pub address: String,
-    /// File of the target.
-    pub file: String,
-    /// Role: `data_1`, `data_2` or `data_p`.
-    pub role: String,
-    /// Identifier of the volume.
-    pub volume: String,
-    /// Number of times that the volume was opened.
-    pub epoch: u64,
-    /// False for a new target of an old volume until it holds everything.
-    pub complete: bool,
-    /// Bytes of records in use.
-    pub used: u64,
-    /// Index slots that were damaged when the target was opened.
-    pub damaged: u64,
-    /// Connections.
-    pub connections: usize,
-    /// Calls since the start.
-    pub calls: u64,
-    /// Calls that were refused or have failed.
-    pub failed_calls: u64,
+xgvmi_daemon::status! {
+    /// State of a process that serves a target.
+    pub struct TargetProcessStatus("xgvmi_blk_") {
+        pub value version: String, "Version of the program.";
+        pub value pid: u32, "Number of the process.";
+        pub gauge uptime_s as "uptime_seconds", "Time since the start.";
+        pub value address: String, "Where it listens.";
+        pub value file: String, "File of the target.";
+        pub value role: String, "Role: `data_1`, `data_2` or `data_p`.";
+        pub value volume: String, "Identifier of the volume.";
+        pub value epoch: u64, "Number of times that the volume was opened.";
+        pub gauge complete: bool, "0 for a new target until it holds everything.";
+        pub gauge used as "used_bytes", "Bytes of half blocks.";
+        pub gauge damaged as "damaged_slots", "Index slots that were damaged at the start.";
+        pub gauge connections: usize, "Connections.";
+        pub counter calls, "Calls.";
+        pub counter failed_calls, "Calls that were refused or have failed.";
+    }
 }
 
-/// State of a service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceProcessStatus {
-    /// Version of the program.
-    pub version: String,
-    /// Number of the process.
-    pub pid: u32,
-    /// Seconds since the start.
-    pub uptime_s: u64,
-    /// Where it listens.
-    pub address: String,
-    /// How data moves: `DMA` or `RDMA`.
-    pub transfer: String,
-    /// Requests, bytes and aliases.
-    pub requests: ServiceStatus,
-    /// State and counters of the volume.
-    pub volume: VolumeStatus,
+xgvmi_daemon::status! {
+    /// State of a service.
+    pub struct ServiceProcessStatus("xgvmi_blk_") {
+        pub value version: String, "Version of the program.";
+        pub value pid: u32, "Number of the process.";
+        pub gauge uptime_s as "uptime_seconds", "Time since the start.";
+        pub value address: String, "Where it listens.";
+        pub value transfer: String, "How data moves: `DMA` or `RDMA`.";
+        pub value requests: ServiceStatus, "Requests, bytes and aliases.";
+        pub value volume: VolumeStatus, "State and counters of the volume.";
+    }
 }
 
 /// State of a process.
@@ -117,14 +88,6 @@ pub enum Status {
 }
 
 impl Status {
-    /// Parses the answer of a process.
-    ///
-    /// # Errors
-    /// The defect of the text.
-    pub fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text).context("the answer is no status of xgvmi-blk")
-    }
-
     /// As JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -132,83 +95,64 @@ impl Status {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// In the text format of Prometheus.
-    #[must_use]
-    pub fn prometheus(&self) -> String {
-        let mut m = Metrics::default();
+    /// Version and labels of the process.
+    fn labels(&self) -> Vec<(&'static str, &str)> {
+        let (version, program, volume) = match self {
+            Self::Export(export) => (&export.version, "export", &export.volume.volume),
+            Self::Service(service) => (&service.version, "service", &service.volume.volume),
+            Self::Target(target) => (&target.version, "target", &target.volume),
+        };
+        let role = match self {
+            Self::Target(target) => Some(("role", target.role.as_str())),
+            _ => None,
+        };
+        let labels = [
+            ("version", version.as_str()),
+            ("program", program),
+            ("volume", volume),
+        ];
+        labels.into_iter().chain(role).collect()
+    }
+
+    /// The numbers of the process, without those of its volume.
+    fn rows(&self) -> Vec<Row> {
         match self {
-            Self::Export(export) => export.metrics(&mut m),
-            Self::Service(service) => service.metrics(&mut m),
-            Self::Target(target) => target.metrics(&mut m),
+            Self::Export(export) => export.rows(),
+            Self::Service(service) => [service.rows(), service.requests.rows()].concat(),
+            Self::Target(target) => target.rows(),
+        }
+    }
+
+    fn volume(&self) -> Option<&VolumeStatus> {
+        match self {
+            Self::Export(export) => Some(&export.volume),
+            Self::Service(service) => Some(&service.volume),
+            Self::Target(_) => None,
+        }
+    }
+}
+
+impl Shown for Status {
+    fn prometheus(&self) -> String {
+        let mut m = Metrics::default();
+        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
+        m.sample("xgvmi_blk_info", &self.labels(), 1);
+        gauges_first(&self.rows(), &mut m);
+        if let Some(volume) = self.volume() {
+            volume_metrics(volume, &mut m);
         }
         m.finish()
     }
 }
 
-impl ExportStatus {
-    fn metrics(&self, m: &mut Metrics) {
-        let volume = &self.volume;
-        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
-        let labels = [
-            ("version", self.version.as_str()),
-            ("program", "export"),
-            ("volume", &volume.volume),
-        ];
-        m.sample("xgvmi_blk_info", &labels, 1);
-        let uptime = "Time since the start.";
-        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
-        m.gauge("xgvmi_blk_clients", "NBD clients.", self.clients as u64);
-        let buffered = "Bytes of requests of NBD clients that have no whole reply.";
-        m.gauge("xgvmi_blk_buffered_bytes", buffered, self.buffered_bytes);
-        volume_metrics(volume, m);
-    }
-}
-
-impl ServiceProcessStatus {
-    fn metrics(&self, m: &mut Metrics) {
-        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
-        let labels = [
-            ("version", self.version.as_str()),
-            ("program", "service"),
-            ("volume", &self.volume.volume),
-        ];
-        m.sample("xgvmi_blk_info", &labels, 1);
-        let uptime = "Time since the start.";
-        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
-        let requests = &self.requests;
-        m.gauge("xgvmi_blk_initiators", "Initiators.", requests.initiators);
-        for (name, help, value) in [
-            ("requests", "Requests.", requests.requests),
-            ("failed_requests", "Requests that failed.", requests.failed),
-            (
-                "fetched_bytes",
-                "Bytes from initiators' memory.",
-                requests.fetched_bytes,
-            ),
-            (
-                "delivered_bytes",
-                "Bytes to initiators' memory.",
-                requests.delivered_bytes,
-            ),
-            (
-                "aliases_created",
-                "Aliases that were created.",
-                requests.aliases_created,
-            ),
-            (
-                "alias_hits",
-                "Requests whose alias existed.",
-                requests.alias_hits,
-            ),
-        ] {
-            m.counter(&format!("xgvmi_blk_{name}_total"), help, value);
-        }
-        volume_metrics(&self.volume, m);
-    }
+fn gauges_first(rows: &[Row], m: &mut Metrics) {
+    m.rows(rows.iter().filter(|row| !row.is_counter));
+    m.rows(rows.iter().filter(|row| row.is_counter));
 }
 
 fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
-    m.gauge("xgvmi_blk_size_bytes", "Size of the volume.", volume.size);
+    m.family("xgvmi_blk_size_bytes", "Size of the volume.", "gauge");
+    m.sample("xgvmi_blk_size_bytes", &[], volume.size);
     type Value = fn(&TargetStatus) -> u64;
     let families: [(&str, &str, Value); 3] = [
         (
@@ -233,71 +177,11 @@ fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
             m.sample(name, &[("role", target.role.as_str())], value(target));
         }
     }
-    let lost = "Blocks that fewer than two targets hold.";
-    m.gauge("xgvmi_blk_lost_blocks", lost, volume.lost_blocks);
-    let damaged =
-        "Index entries that could not be read when their target was opened or has returned.";
-    m.gauge("xgvmi_blk_damaged_entries", damaged, volume.damaged_entries);
-    for (name, help, value) in [
-        ("read_bytes", "Bytes read by clients.", volume.read_bytes),
-        (
-            "written_bytes",
-            "Bytes written by clients.",
-            volume.written_bytes,
-        ),
-        (
-            "moved_bytes",
-            "Bytes of half blocks sent to targets.",
-            volume.moved_bytes,
-        ),
-        (
-            "degraded_reads",
-            "Reads of blocks that needed parity.",
-            volume.degraded_reads,
-        ),
-        (
-            "repaired_halves",
-            "Half blocks that were written again.",
-            volume.repaired_halves,
-        ),
-        (
-            "corrupt_halves",
-            "Half blocks that were wrong.",
-            volume.corrupt_halves,
-        ),
-        ("flushes", "Flushes.", volume.flushes),
-    ] {
-        m.counter(&format!("xgvmi_blk_{name}_total"), help, value);
-    }
+    gauges_first(&volume.rows(), m);
 }
 
-impl TargetProcessStatus {
-    fn metrics(&self, m: &mut Metrics) {
-        m.family("xgvmi_blk_info", "Version and volume.", "gauge");
-        let labels = [
-            ("version", self.version.as_str()),
-            ("program", "target"),
-            ("volume", &self.volume),
-            ("role", &self.role),
-        ];
-        m.sample("xgvmi_blk_info", &labels, 1);
-        let uptime = "Time since the start.";
-        m.gauge("xgvmi_blk_uptime_seconds", uptime, self.uptime_s);
-        let complete = "0 for a new target until it holds everything.";
-        m.gauge("xgvmi_blk_complete", complete, self.complete.into());
-        m.gauge("xgvmi_blk_used_bytes", "Bytes of half blocks.", self.used);
-        let damaged = "Index slots that were damaged at the start.";
-        m.gauge("xgvmi_blk_damaged_slots", damaged, self.damaged);
-        let connections = self.connections as u64;
-        m.gauge("xgvmi_blk_connections", "Connections.", connections);
-        m.counter("xgvmi_blk_calls_total", "Calls.", self.calls);
-        let failed = "Calls that were refused or have failed.";
-        m.counter("xgvmi_blk_failed_calls_total", failed, self.failed_calls);
-    }
-}
-
-fn show_volume(f: &mut fmt::Formatter<'_>, volume: &VolumeStatus) -> fmt::Result {
-    for target in &volume.targets {
+fn show_targets(f: &mut fmt::Formatter<'_>, targets: &[TargetStatus]) -> fmt::Result {
+    for target in targets {
         let state = if target.absent.is_empty() {
             format!("{}, {} bytes used", target.name, target.used)
         } else {
@@ -309,75 +193,34 @@ fn show_volume(f: &mut fmt::Formatter<'_>, volume: &VolumeStatus) -> fmt::Result
         };
         writeln!(f, "{:<6}  {state}{missing}", target.role)?;
     }
-    write!(
-        f,
-        "{} bytes read, {} written, {} sent to targets; {} degraded reads, {} halves repaired, {} wrong; {} \
-         blocks lost, {} index entries damaged",
-        volume.read_bytes,
-        volume.written_bytes,
-        volume.moved_bytes,
-        volume.degraded_reads,
-        volume.repaired_halves,
-        volume.corrupt_halves,
-        volume.lost_blocks,
-        volume.damaged_entries
-    )
+    Ok(())
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Export(export) => {
-                let volume = &export.volume;
-                writeln!(
-                    f,
-                    "export of volume {} on {}, process {}, {} s, {} clients",
-                    volume.volume, export.socket, export.pid, export.uptime_s, export.clients
-                )?;
-                show_volume(f, volume)
-            }
-            Self::Service(service) => {
-                let (requests, volume) = (&service.requests, &service.volume);
-                writeln!(
-                    f,
-                    "service of volume {} at {} by {}, process {}, {} s, {} initiators",
-                    volume.volume,
-                    service.address,
-                    service.transfer,
-                    service.pid,
-                    service.uptime_s,
-                    requests.initiators
-                )?;
-                show_volume(f, volume)?;
-                write!(
-                    f,
-                    "\n{} requests, {} failed; {} bytes fetched, {} delivered; {} aliases created, {} found",
-                    requests.requests,
-                    requests.failed,
-                    requests.fetched_bytes,
-                    requests.delivered_bytes,
-                    requests.aliases_created,
-                    requests.alias_hits
-                )
-            }
-            Self::Target(target) => write!(
+            Self::Export(export) => writeln!(
                 f,
-                "target {} ({}) of volume {} at {}, process {}, {} s\n{}{} bytes used, {} damaged slots, {} connections, \
-                 {} calls, {} failed",
-                target.role,
-                target.file,
-                target.volume,
-                target.address,
-                target.pid,
-                target.uptime_s,
-                if target.complete { "" } else { "incomplete, " },
-                target.used,
-                target.damaged,
-                target.connections,
-                target.calls,
-                target.failed_calls
+                "export of volume {} on {}, process {}",
+                export.volume.volume, export.socket, export.pid
             ),
+            Self::Service(service) => writeln!(
+                f,
+                "service of volume {} at {} by {}, process {}",
+                service.volume.volume, service.address, service.transfer, service.pid
+            ),
+            Self::Target(target) => writeln!(
+                f,
+                "target {} ({}) of volume {} at {}, process {}",
+                target.role, target.file, target.volume, target.address, target.pid
+            ),
+        }?;
+        if let Some(volume) = self.volume() {
+            show_targets(f, &volume.targets)?;
         }
+        write!(f, "{}", Lines(&self.rows()))?;
+        self.volume()
+            .map_or(Ok(()), |volume| write!(f, "{}", Lines(&volume.rows())))
     }
 }
 
@@ -551,6 +394,7 @@ mod tests {
 
     #[test]
     fn a_status_reads_back_and_each_form_names_what_matters() {
+        let parse = |text: &str| serde_json::from_str::<Status>(text);
         for (status, lines, words) in [
             (
                 export(),
@@ -565,8 +409,8 @@ mod tests {
                 ][..],
                 &[
                     "absent: it is gone, lacks 9 blocks",
-                    "15 halves repaired",
-                    "18 index entries damaged",
+                    "              15  Half blocks that were written again.",
+                    "              18  Index entries that could not be read",
                 ][..],
             ),
             (
@@ -575,15 +419,23 @@ mod tests {
                     "xgvmi_blk_requests_total 31",
                     "xgvmi_blk_alias_hits_total 33",
                 ],
-                &["by DMA", "4 initiators", "31 requests, 32 failed"],
+                &[
+                    "by DMA",
+                    "               4  Initiators.",
+                    "              32  Requests that failed.",
+                ],
             ),
             (
                 target(),
                 &["xgvmi_blk_complete 0", "xgvmi_blk_failed_calls_total 22"],
-                &["incomplete, 6 bytes used", "22 failed"],
+                &[
+                    "               0  0 for a new target until",
+                    "               6  Bytes of half blocks.",
+                    "              22  Calls that were refused",
+                ],
             ),
         ] {
-            assert_eq!(Status::parse(&status.to_json()).unwrap(), status);
+            assert_eq!(parse(&status.to_json()).unwrap(), status);
             let prometheus = status.prometheus();
             for line in lines {
                 assert!(
@@ -596,7 +448,26 @@ mod tests {
             }
         }
         for text in ["", "{}", "{\"program\":\"other\"}"] {
-            assert!(Status::parse(text).is_err(), "{text}");
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        for (name, status) in [
+            ("export", export()),
+            ("service", service()),
+            ("target", target()),
+        ] {
+            let path = format!("{}/tests/status/{name}", env!("CARGO_MANIFEST_DIR"));
+            for (form, text) in [
+                ("json", status.to_json() + "\n"),
+                ("prom", status.prometheus()),
+            ] {
+                let expected = std::fs::read_to_string(format!("{path}.{form}"));
+                assert_eq!(text, expected.unwrap(), "{name}.{form}");
+            }
         }
     }
 }

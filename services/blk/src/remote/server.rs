@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use xgvmi_daemon::{
-    Admission, Admitted, Budget, Link, LinkError, Secret, Visitor, accept_patiently, poll, pollfd,
+    Admission, Budget, Link, LinkError, Place, Secret, accept_patiently, poll, pollfd,
 };
 
 /// No connection has this number.
@@ -161,8 +161,8 @@ impl TargetServer {
             let tell = |error: &io::Error| say(format_args!("no connection is accepted: {error}"));
             let (stream, _) = accept_patiently(|| listener.accept(), tell)?;
             let server = Arc::clone(self);
-            let started = self.admission.arrive(&stream).and_then(|visitor| {
-                let work = move || match server.connection(stream, number, visitor) {
+            let started = self.admission.arrive(&stream).and_then(|place| {
+                let work = move || match server.connection(stream, number, place) {
                     Ok(()) | Err(LinkError::Closed) => {}
                     Err(error) => say(format_args!("a connection is closed: {error}")),
                 };
@@ -178,12 +178,7 @@ impl TargetServer {
     }
 
     /// Serves a connection until it ends. The peer learns why it is refused.
-    fn connection(
-        &self,
-        stream: TcpStream,
-        number: usize,
-        visitor: Visitor,
-    ) -> Result<(), LinkError> {
+    fn connection(&self, stream: TcpStream, number: usize, place: Place) -> Result<(), LinkError> {
         let secrets = self
             .secrets
             .read()
@@ -195,7 +190,7 @@ impl TargetServer {
             process: None,
         };
         let mut link = Link::called(stream, PROTOCOL, &secrets, &self.budget)?;
-        let ended = self.calls(&mut link, &mut peer, visitor);
+        let ended = self.calls(&mut link, &mut peer, place);
         if let Err(error) = &ended
             && error.is_violation()
         {
@@ -209,25 +204,22 @@ impl TargetServer {
     }
 
     /// Answers the calls of one connection.
-    fn calls(&self, link: &mut Link, peer: &mut Peer, visitor: Visitor) -> Result<(), LinkError> {
+    fn calls(&self, link: &mut Link, peer: &mut Peer, mut place: Place) -> Result<(), LinkError> {
         let Some(mut bytes) = link.wait(GREETING)? else {
             return Err(LinkError::Malformed("it does not say hello in time"));
         };
-        let mut visitor = Some(visitor);
-        let mut _place: Option<Admitted> = None;
+        let mut is_admitted = false;
         loop {
             let call = Call::parse(&bytes)
                 .map_err(|_| LinkError::Malformed("a call that there is not"))?;
             // The first call: the peer has proved the secret.
-            if let Some(visitor) = visitor.take() {
-                match visitor.admit() {
-                    Ok(admitted) => _place = Some(admitted),
-                    Err(full) => {
-                        link.refuse(&full.to_string());
-                        say(format_args!("a connection was refused: {full}"));
-                        return Ok(());
-                    }
+            if !is_admitted {
+                if let Err(full) = place.admit() {
+                    link.refuse(&full.to_string());
+                    say(format_args!("a connection was refused: {full}"));
+                    return Ok(());
                 }
+                is_admitted = true;
                 link.set_frame_max(CALL_MAX);
             }
             let answer = self.answer(&call, peer);

@@ -6,73 +6,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError, poll};
-use xgvmi_pool::{AccessKey, Gvmi, OwnerUuid};
+use xgvmi_verbs::Keys;
 
 /// Longest wait for an initiator that does not read its answers.
 const UNREAD: Duration = Duration::from_secs(10);
 
-/// The connections that have said hello.
+/// The connection of each session of an owner that has said hello.
 #[derive(Default)]
-pub(super) struct Connections(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    /// Number of connections of each owner of keys. When the last one ends, the owner's aliases end.
-    owners: HashMap<u64, u32>,
-    /// The connection of each session of an owner.
-    sessions: HashMap<(u64, u64), Arc<Connection>>,
-}
+pub(super) struct Connections(Mutex<HashMap<(u64, u64), Arc<Connection>>>);
 
 impl Connections {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, HashMap<(u64, u64), Arc<Connection>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a connection. Ends an older one of the same session, so that no request of it follows those of the new one.
     pub(super) fn enter(&self, session: u64, connection: &Arc<Connection>) {
-        let owner = connection.keys.owner.get();
-        let old = {
-            let mut known = self.known();
-            *known.owners.entry(owner).or_default() += 1;
-            let session = (owner, session);
-            known.sessions.insert(session, Arc::clone(connection))
-        };
+        let session = (connection.keys.owner.get(), session);
+        let old = self.known().insert(session, Arc::clone(connection));
         if let Some(old) = old {
             old.end();
             old.drain();
         }
     }
 
-    /// Removes a connection. True if it was its owner's last one.
-    pub(super) fn leave(&self, session: u64, connection: &Arc<Connection>) -> bool {
-        let owner = connection.keys.owner.get();
+    /// Removes a connection.
+    pub(super) fn leave(&self, session: u64, connection: &Arc<Connection>) {
+        let session = (connection.keys.owner.get(), session);
         let mut known = self.known();
-        let session = (owner, session);
-        let present = known.sessions.get(&session);
+        let present = known.get(&session);
         if present.is_some_and(|present| Arc::ptr_eq(present, connection)) {
-            known.sessions.remove(&session);
+            known.remove(&session);
         }
-        let Some(count) = known.owners.get_mut(&owner) else {
-            return false;
-        };
-        *count -= 1;
-        let is_last = *count == 0;
-        if is_last {
-            known.owners.remove(&owner);
-        }
-        is_last
     }
-}
-
-/// Whose keys a connection uses.
-#[derive(Debug, Clone)]
-pub(super) struct Keys {
-    pub(super) pooled: bool,
-    pub(super) gvmi: Gvmi,
-    /// Follows from the access key of the hello: no initiator can name another one's keys.
-    pub(super) owner: OwnerUuid,
-    /// What the adapter asks for before it makes an alias.
-    pub(super) access: AccessKey,
 }
 
 /// A connection that has said hello.

@@ -23,71 +23,54 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use worker::Worker;
+use xgvmi_daemon::options::{count, mebibytes};
 use xgvmi_daemon::{Admission, Budget, LinkError, Secret, accept_patiently};
-use xgvmi_pool::{AliasPolicy, DpuHooks};
-use xgvmi_verbs::{Adapter, Transport};
+use xgvmi_verbs::{Adapter, HostAliases, Transport};
 
 /// Most initiators at once.
 pub const CONNECTIONS_MAX: usize = 16;
 /// Most connections that have not proved the secret and said hello.
 const VISITORS_MAX: usize = 64;
-/// Longest transfer of one request that an option may allow.
-pub const TRANSFER_MAX: u32 = 32 << 20;
+/// Longest transfer of one request that an option may allow, in MiB.
+const TRANSFER_MIB_MAX: u64 = 32;
 /// Most workers.
-pub const WORKERS_MAX: usize = 64;
+const WORKERS_MAX: u64 = 64;
 /// Bytes of frames of connections that have not said who they are.
 const BUDGET: usize = 16 << 20;
 
 /// How a service works.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, clap::Args)]
 pub struct ServiceOptions {
-    /// RDMA device; `None` for the first one.
+    /// The RDMA device [default: the first one].
+    #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Requests that are carried out at once.
+    /// Requests that are carried out at once, 1 to 64.
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=WORKERS_MAX))]
     pub workers: usize,
-    /// Longest transfer of one request in bytes. Each worker has a buffer of this size.
-    pub transfer_max: u32,
-    /// Move data by RDMA READ and WRITE also if the adapter has a DMA engine.
-    pub rdma: bool,
-    /// Serve initiators whose keys have the access key of stock UCX, which every process knows.
-    pub stock_keys: bool,
-    /// Longest time that a request waits for targets. Initiators wait longer than that for an answer.
-    pub wait: Duration,
-    /// Secrets, one of which initiators must prove. Without any, everyone is trusted.
-    pub secrets: Vec<Secret>,
+    /// Longest transfer of one request in MiB, 1 to 32. Each worker has a buffer of this size.
+    #[arg(long = "transfer-mib", value_name = "MIB", default_value = "4", value_parser = mebibytes(1..=TRANSFER_MIB_MAX))]
+    pub transfer_max: usize,
+    /// Move data by RDMA READ and WRITE instead of the adapter's DMA engine.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub rdma: Option<bool>,
+    /// Also serve initiators with keys of stock UCX's own pool. Every process knows their access key, so each initiator
+    /// may name the exported memory of programs with stock UCX: for comparisons.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub stock_keys: Option<bool>,
 }
 
-impl Default for ServiceOptions {
-    fn default() -> Self {
-        Self {
-            device: None,
-            workers: 4,
-            transfer_max: 4 << 20,
-            rdma: false,
-            stock_keys: false,
-            wait: Duration::ZERO,
-            secrets: Vec::new(),
-        }
+xgvmi_daemon::status! {
+    /// Counters of a service.
+    #[derive(Copy, Default)]
+    pub struct ServiceStatus("xgvmi_blk_") {
+        pub counter requests, "Requests.";
+        pub counter failed as "failed_requests", "Requests that failed.";
+        pub counter fetched_bytes, "Bytes from initiators' memory.";
+        pub counter delivered_bytes, "Bytes to initiators' memory.";
+        pub gauge initiators, "Initiators.";
+        pub counter aliases_created, "Aliases that were created.";
+        pub counter alias_hits, "Requests whose alias existed.";
     }
-}
-
-/// Counters of a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ServiceStatus {
-    /// Requests.
-    pub requests: u64,
-    /// Requests that failed.
-    pub failed: u64,
-    /// Bytes that were fetched from initiators.
-    pub fetched_bytes: u64,
-    /// Bytes that were delivered to initiators.
-    pub delivered_bytes: u64,
-    /// Initiators now.
-    pub initiators: u64,
-    /// Aliases that were created.
-    pub aliases_created: u64,
-    /// Requests whose alias existed.
-    pub alias_hits: u64,
 }
 
 /// A service with its device open.
@@ -105,24 +88,27 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Opens the device and starts the workers.
+    /// Opens the device and starts the workers. A request waits for targets at most for `wait`; initiators wait longer than
+    /// that for an answer. They must prove one of `secrets`; without any, everyone is trusted.
     ///
     /// # Errors
     /// The device cannot be used; the text says why.
-    pub fn new(volume: Arc<Volume>, options: &ServiceOptions) -> io::Result<Self> {
+    pub fn new(
+        volume: Arc<Volume>,
+        options: &ServiceOptions,
+        wait: Duration,
+        secrets: Vec<Secret>,
+    ) -> io::Result<Self> {
         let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
-        let device = adapter.device();
-        let hooks = DpuHooks::open(Arc::clone(&device), AliasPolicy::default())
-            .map_err(|error| failed(&error))?;
-        let workers = options.workers.clamp(1, WORKERS_MAX);
+        let aliases = HostAliases::open(&adapter).map_err(|error| failed(&error))?;
         let shared = Arc::new(Shared {
             volume,
-            transfer_max: options.transfer_max.clamp(1 << 20, TRANSFER_MAX),
-            rdma: options.rdma,
-            stock_keys: options.stock_keys,
-            wait_ms: u32::try_from(options.wait.as_millis()).unwrap_or(u32::MAX),
-            secrets: RwLock::new(options.secrets.clone()),
+            transfer_max: u32::try_from(options.transfer_max).unwrap_or(u32::MAX),
+            rdma: options.rdma == Some(true),
+            stock_keys: options.stock_keys == Some(true),
+            wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
+            secrets: RwLock::new(secrets),
             budget: Budget::new(BUDGET),
             // Initiators that keep to their limit never find it full.
             queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
@@ -131,12 +117,11 @@ impl Service {
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             under_way: AtomicUsize::new(0),
             draining: AtomicBool::new(false),
-            hooks,
-            device,
+            aliases,
             adapter,
         });
         let mut transport = Transport::Dma;
-        for _ in 0..workers {
+        for _ in 0..options.workers {
             let worker = Worker::new(&shared).map_err(|error| failed(&error))?;
             transport = worker.transport();
             let thread = std::thread::Builder::new().name("worker".to_owned());
@@ -159,7 +144,7 @@ impl Service {
     pub fn status(&self) -> ServiceStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.shared.counters;
-        let aliases = self.shared.hooks.stats();
+        let aliases = self.shared.aliases.stats();
         ServiceStatus {
             requests: get(&counters.requests),
             failed: get(&counters.failed),
@@ -201,8 +186,8 @@ impl Service {
                 continue;
             }
             let shared = Arc::clone(&self.shared);
-            let started = self.shared.admission.arrive(&stream).and_then(|visitor| {
-                let work = move || match session::serve(&shared, stream, visitor) {
+            let started = self.shared.admission.arrive(&stream).and_then(|place| {
+                let work = move || match session::serve(&shared, stream, place) {
                     Ok(()) | Err(LinkError::Closed) => {}
                     Err(error) => say(format_args!("an initiator is disconnected: {error}")),
                 };

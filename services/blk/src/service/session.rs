@@ -1,6 +1,6 @@
 //! One connection of an initiator.
 
-use super::connection::{Connection, Keys};
+use super::connection::Connection;
 use super::queue::Job;
 use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
@@ -9,8 +9,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use xgvmi_daemon::{Link, LinkError, Visitor, poll};
-use xgvmi_pool::{AccessKey, AnnounceError, Gvmi};
+use xgvmi_daemon::{Link, LinkError, Place, poll};
+use xgvmi_pool::{AccessKey, Gvmi};
+use xgvmi_verbs::Keys;
 
 /// Time limit of an initiator's first frame.
 const HELLO: Duration = Duration::from_secs(10);
@@ -18,7 +19,7 @@ const HELLO: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_secs(60);
 
 /// Serves a connection until it ends.
-pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Result<(), LinkError> {
+pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Result<(), LinkError> {
     let mut link = Link::called(stream, PROTOCOL, &shared.secrets(), &shared.budget)?;
     let hello = match hello(&mut link) {
         Ok(Some(hello)) => hello,
@@ -31,14 +32,11 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Res
             return Err(error);
         }
     };
-    let _place = match visitor.admit() {
-        Ok(place) => place,
-        Err(full) => {
-            link.refuse(&full.to_string());
-            say(format_args!("an initiator was refused: {full}"));
-            return Ok(());
-        }
-    };
+    if let Err(full) = place.admit() {
+        link.refuse(&full.to_string());
+        say(format_args!("an initiator was refused: {full}"));
+        return Ok(());
+    }
     if hello.stock && !shared.stock_keys {
         link.refuse(
             "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
@@ -46,8 +44,18 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Res
         );
         return Ok(());
     }
-    let Some(prepared) = prepare(shared, &mut link, &hello) else {
-        return Ok(());
+    let prepared = match (hello.pooled, &hello.announcement) {
+        (true, announcement) if !announcement.is_empty() => {
+            shared.aliases.receive(announcement, &hello.access_key)
+        }
+        _ => Ok(0),
+    };
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            link.refuse(&format!("the announcement of the keys: {error}"));
+            return Ok(());
+        }
     };
     link.set_frame_max(REQUEST_MAX);
     let keys = Keys {
@@ -61,6 +69,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Res
         },
     };
     let connection = Connection::new(keys, link);
+    shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
     let welcome = Welcome {
         geometry: shared.volume.geometry(),
@@ -78,9 +87,8 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, visitor: Visitor) -> Res
     }
     connection.end();
     connection.drain();
-    if shared.connections.leave(hello.session, &connection) {
-        shared.hooks.reap_owner(connection.keys.owner);
-    }
+    shared.connections.leave(hello.session, &connection);
+    shared.aliases.leave(connection.keys.owner);
     ended
 }
 
@@ -94,25 +102,6 @@ fn hello(link: &mut Link) -> Result<Option<Hello>, LinkError> {
         Err(error) => {
             link.refuse(&error.to_string());
             Ok(None)
-        }
-    }
-}
-
-/// Creates the aliases of announced keys. Returns their number, or nothing if the announcement was refused.
-fn prepare(shared: &Shared, link: &mut Link, hello: &Hello) -> Option<u32> {
-    if !hello.pooled || hello.announcement.is_empty() {
-        return Some(0);
-    }
-    match shared
-        .hooks
-        .receive_with(&hello.announcement, &hello.access_key)
-    {
-        Ok((_, aliases)) => Some(u32::try_from(aliases.ready).unwrap_or(u32::MAX)),
-        // Connections of one process may overtake each other. The newer announcement has all keys of this one.
-        Err(AnnounceError::Replayed { .. }) => Some(0),
-        Err(error) => {
-            link.refuse(&format!("the announcement of the keys: {error}"));
-            None
         }
     }
 }

@@ -6,9 +6,7 @@ use crate::volume::Volume;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use xgvmi_daemon::{Admission, Budget, Secret};
-use xgvmi_pool::DpuHooks;
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_verbs::Adapter;
+use xgvmi_verbs::{Adapter, HostAliases};
 
 /// Most requests of one initiator under way.
 pub const REQUESTS_MAX: u32 = 32;
@@ -41,8 +39,7 @@ pub(super) struct Shared {
     pub(super) under_way: AtomicUsize,
     /// No further request is taken.
     pub(super) draining: AtomicBool,
-    pub(super) hooks: DpuHooks<Mlx5Device>,
-    pub(super) device: Arc<Mlx5Device>,
+    pub(super) aliases: HostAliases,
     pub(super) adapter: Arc<Adapter>,
 }
 

@@ -1,6 +1,5 @@
 //! Carries out requests, one at a time.
 
-use super::connection::Keys;
 use super::queue::Job;
 use super::shared::{Shared, add};
 use crate::error::{BlkError, Result};
@@ -10,9 +9,8 @@ use crate::say::say;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{Alias, AliasDevice as _, AliasRef, Lkey, Mkey, RemoteKey, VirtAddr};
-use xgvmi_verbs::{Buffer, Direction, Engine, EngineOptions, Transport, VerbsError};
+use xgvmi_pool::VirtAddr;
+use xgvmi_verbs::{Buffer, Direction, Engine, EngineOptions, Keys, Transport, VerbsError};
 
 /// Time limit of one copy. A request has a few MiB, which take milliseconds.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
@@ -24,32 +22,6 @@ pub(super) struct Worker {
     buffer: Buffer,
     transport: Transport,
     shared: Arc<Shared>,
-}
-
-/// An alias of the key of one request.
-enum Access {
-    /// Of the map: it stays after the request.
-    Pooled(AliasRef<Mlx5Device>),
-    /// Of this request.
-    Own(Arc<Mlx5Device>, Alias),
-}
-
-impl Access {
-    fn lkey(&self) -> Lkey {
-        match self {
-            Self::Pooled(alias) => alias.lkey(),
-            Self::Own(_, alias) => alias.lkey,
-        }
-    }
-}
-
-impl Drop for Access {
-    fn drop(&mut self) {
-        if let Self::Own(device, alias) = self {
-            // A refused destruction leaves the alias until the process ends.
-            let _ = device.destroy_alias(alias.index);
-        }
-    }
 }
 
 impl Worker {
@@ -173,9 +145,8 @@ impl Worker {
             address: memory.address,
             reason,
         };
-        let alias = self
-            .alias(keys, memory.mkey)
-            .map_err(|error| failed(format!("no alias of key {:#x}: {error}", memory.mkey)))?;
+        let alias = self.shared.aliases.attach(keys, memory.mkey);
+        let alias = alias.map_err(failed)?;
         let mut engine = match self.engine.take() {
             Some(engine) => engine,
             None => engine(&self.shared).map_err(|error| failed(error.to_string()))?,
@@ -186,23 +157,6 @@ impl Worker {
             .map_err(|error| failed(error.to_string()))?;
         self.engine = Some(engine);
         Ok(())
-    }
-
-    fn alias(&self, keys: &Keys, mkey: u32) -> std::result::Result<Access, String> {
-        let key = RemoteKey {
-            gvmi: keys.gvmi,
-            mkey: Mkey::from_raw(mkey),
-            owner: keys.owner,
-        };
-        if keys.pooled {
-            let alias = self.shared.hooks.attach_with(key, &keys.access);
-            return alias.map(Access::Pooled).map_err(|error| error.to_string());
-        }
-        let device = Arc::clone(&self.shared.device);
-        let alias = device
-            .create_alias(&key, &keys.access)
-            .map_err(|error| error.to_string())?;
-        Ok(Access::Own(device, alias))
     }
 }
 

@@ -144,36 +144,26 @@ pub struct TargetStatus {
     pub missing_blocks: u64,
 }
 
-/// State and counters of a volume.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct VolumeStatus {
-    /// Identifier of the volume.
-    pub volume: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// Bytes of a block.
-    pub block_size: u32,
-    /// The targets, in the order of their roles.
-    pub targets: Vec<TargetStatus>,
-    /// Blocks that fewer than two targets hold.
-    pub lost_blocks: u64,
-    /// Bytes that clients have read.
-    pub read_bytes: u64,
-    /// Bytes that clients have written.
-    pub written_bytes: u64,
-    /// Bytes of half blocks that went to targets.
-    pub moved_bytes: u64,
-    /// Reads of blocks that needed parity.
-    pub degraded_reads: u64,
-    /// Half blocks that were written again because they were absent or wrong.
-    pub repaired_halves: u64,
-    /// Half blocks that were wrong when they were read.
-    pub corrupt_halves: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Index entries that could not be read when their target was opened or has returned.
-    #[serde(default)]
-    pub damaged_entries: u64,
+xgvmi_daemon::status! {
+    /// State and counters of a volume.
+    #[derive(Default)]
+    pub struct VolumeStatus("xgvmi_blk_") {
+        pub value volume: String, "Identifier of the volume.";
+        pub value size: u64, "Size in bytes.";
+        pub value block_size: u32, "Bytes of a block.";
+        pub value targets: Vec<TargetStatus>, "The targets, in the order of their roles.";
+        pub gauge lost_blocks, "Blocks that fewer than two targets hold.";
+        pub counter read_bytes, "Bytes read by clients.";
+        pub counter written_bytes, "Bytes written by clients.";
+        pub counter moved_bytes, "Bytes of half blocks sent to targets.";
+        pub counter degraded_reads, "Reads of blocks that needed parity.";
+        pub counter repaired_halves, "Half blocks that were written again.";
+        pub counter corrupt_halves, "Half blocks that were wrong.";
+        pub counter flushes, "Flushes.";
+        #[serde(default)]
+        pub gauge damaged_entries,
+            "Index entries that could not be read when their target was opened or has returned.";
+    }
 }
 
 /// A volume that is open.

@@ -376,7 +376,7 @@ pub(crate) fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
                 first.direct_min,
             ),
             (
-                "silence-limit-s of the services, in ms",
+                "silence-limit of the services, in ms",
                 welcome.silence_ms,
                 first.silence_ms,
             ),

@@ -132,8 +132,8 @@ impl<F: Fabric> Sp<F> {
         }
         let is_new = !self.jobs.contains_key(&hello.job) && self.opening.insert(hello.job);
         let limits = Limits {
-            sends: self.options.credits.sends,
-            receives: self.options.credits.receives,
+            sends: self.options.sends,
+            receives: self.options.receives,
             direct_min: self.options.direct_min,
         };
         let inbox = InboxLimits {
@@ -205,7 +205,7 @@ impl<F: Fabric> Sp<F> {
                 "{error} (this service: {}, process {}, up {} s)",
                 self.advertise,
                 std::process::id(),
-                self.started.elapsed().as_secs()
+                self.daemon.uptime_s()
             );
             self.refuse(id, "keys", &reason);
             // Without this rank the job cannot start.

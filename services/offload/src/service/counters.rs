@@ -1,6 +1,5 @@
 //! Counters of an SP since its start, and lengths of its queues.
 
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use xgvmi_daemon::Histogram;
@@ -20,21 +19,18 @@ pub(super) struct Counters {
     pub(super) setup: Histogram,
 }
 
-/// Counters of the data path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Moved {
-    /// Completed calls, counted per rank.
-    pub(super) calls: u64,
-    /// Blocks delivered to this SP's ranks, and their bytes.
-    pub(super) blocks: u64,
-    pub(super) bytes: u64,
-    /// Blocks among them that came from another rank of this SP, which had received them first, and their bytes.
-    pub(super) copies: u64,
-    pub(super) copied_bytes: u64,
-    /// Active messages sent.
-    pub(super) messages: u64,
-    /// Time from a rank's arrival to its completion.
-    pub(super) call_latency: Histogram,
+xgvmi_daemon::status! {
+    /// Counters of the data path.
+    #[derive(Default)]
+    pub(super) struct Moved("xgvmi_sp_") {
+        pub(super) counter calls, "Completed calls of single ranks.";
+        pub(super) counter blocks, "Blocks moved.";
+        pub(super) counter bytes, "Bytes moved.";
+        pub(super) counter copies, "Blocks among them that came from another rank of this service.";
+        pub(super) value copied_bytes: u64, "Bytes of the copies.";
+        pub(super) counter messages, "Active messages sent.";
+        pub(super) value call_latency: Histogram, "Time from a rank's arrival to its completion.";
+    }
 }
 
 impl Moved {
@@ -49,30 +45,15 @@ impl Moved {
     }
 }
 
-/// Lengths of a job's queues.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Queues {
-    pub(super) reads: usize,
-    pub(super) messages: usize,
-    /// Reads that wait for a credit.
-    pub(super) waiting_reads: usize,
-    pub(super) calls: usize,
-    /// Blocks whose destination has not arrived.
-    pub(super) parked_blocks: usize,
-    /// Offers that wait for an answer.
-    pub(super) offers: usize,
-}
-
-impl Queues {
-    /// Each queue's name and length.
-    pub(super) fn named(self) -> [(&'static str, usize); 6] {
-        [
-            ("reads", self.reads),
-            ("messages", self.messages),
-            ("waiting_reads", self.waiting_reads),
-            ("calls", self.calls),
-            ("parked_blocks", self.parked_blocks),
-            ("offers", self.offers),
-        ]
+xgvmi_daemon::status! {
+    /// Lengths of a job's queues.
+    #[derive(Copy, Default)]
+    pub(super) struct Queues("") {
+        pub(super) gauge reads: usize, "RDMA READs.";
+        pub(super) gauge messages: usize, "Messages.";
+        pub(super) gauge waiting_reads: usize, "Reads that wait for a credit.";
+        pub(super) gauge calls: usize, "Calls.";
+        pub(super) gauge parked_blocks: usize, "Blocks whose destination has not arrived.";
+        pub(super) gauge offers: usize, "Offers that wait for an answer.";
     }
 }

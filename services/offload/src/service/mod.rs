@@ -35,7 +35,7 @@ mod turns;
 mod vectors;
 mod windows;
 
-pub use options::{Credits, ServiceArgs, ServiceOptions};
+pub use options::ServiceOptions;
 pub use state::Service;
 pub use status::Status;
 
@@ -55,8 +55,7 @@ use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
 use transport::Fabric;
 use ucx_sys::Ucp;
-use xgvmi_daemon::status::StatusSocket;
-use xgvmi_daemon::{Asked, Background, Dialer, LogLevel, Poller, Secret, Signals, thread_time};
+use xgvmi_daemon::{Asked, Background, Daemon, Dialer, LogLevel, Poller, Secrets, thread_time};
 use xgvmi_ucp::InboxBudget;
 
 /// Rounds of work between two reads of the clock.
@@ -75,9 +74,6 @@ const YIELDS: u32 = 2;
 
 /// Maximum sleep.
 const TICK: Duration = Duration::from_millis(500);
-
-/// Time during which a replaced secret still opens connections: ranks of a starting job have read the old one.
-const OLD_SECRET_LIMIT: Duration = Duration::from_secs(300);
 
 /// Time that a failure of UCX waits for its cause. The end of a TCP connection is detected slightly later than that of
 /// its queue pairs, and identifies the peer.
@@ -148,7 +144,6 @@ impl Service {
 impl<F: Fabric> Sp<F> {
     /// Starts to listen.
     fn new(options: ServiceOptions, library: F::Library) -> Result<Self> {
-        let signals = Signals::new().map_err(|error| OffloadError::io("signalfd", error))?;
         let listen = || format!("listening on {}", options.listen);
         let listener = xgvmi_daemon::listen(&options.listen)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -162,15 +157,9 @@ impl<F: Fabric> Sp<F> {
             )));
         }
         let advertise = options.advertise.clone().unwrap_or(bound.to_string());
-        let secrets: Vec<Secret> = options
-            .secret_file
-            .as_deref()
-            .map(secret::read)
-            .transpose()?
-            .into_iter()
-            .collect();
-        if secrets.is_empty() && !bound.ip().is_loopback() {
-            if !options.insecure {
+        let secrets = Secrets::read(options.secret_file.clone(), secret::CONTEXT)?;
+        if secrets.all().is_empty() && !bound.ip().is_loopback() {
+            if options.insecure != Some(true) {
                 return Err(OffloadError::Options(format!(
                     "listening on {bound} without a secret would serve everybody who reaches it: give --secret-file \
                      FILE (`openssl rand -hex 32` makes a good one), or --insecure"
@@ -181,6 +170,9 @@ impl<F: Fabric> Sp<F> {
                  the memory of the ranks of their own jobs and crash this service"
             );
         }
+        let name = format!("xgvmi-sp-{}", bound.port());
+        // Before any thread: all inherit the mask of signals.
+        let daemon = Daemon::new(&name, options.status_socket.as_deref())?;
         let io = |what: &'static str| move |error| OffloadError::io(what, error);
         let unique = xgvmi_daemon::random().map_err(io("random number"))?;
         #[expect(clippy::cast_possible_truncation, reason = "64 random bits of 128")]
@@ -189,25 +181,16 @@ impl<F: Fabric> Sp<F> {
         let preparing = Background::new("prepare").map_err(io("a thread"))?;
         let closing = Background::new("close").map_err(io("a thread"))?;
         let poller = Poller::new().map_err(io("epoll"))?;
-        for (fd, key) in [
-            (signals.fd(), SIGNALS),
-            (listener.as_raw_fd(), LISTENER),
-            (dialer.fd(), DIALER),
-            (preparing.fd(), PREPARING),
-            (closing.fd(), CLOSING),
-        ] {
+        let fds = [
+            (Some(daemon.signal_fd()), SIGNALS),
+            (daemon.status_fd(), STATUS),
+            (Some(listener.as_raw_fd()), LISTENER),
+            (Some(dialer.fd()), DIALER),
+            (Some(preparing.fd()), PREPARING),
+            (Some(closing.fd()), CLOSING),
+        ];
+        for (fd, key) in fds.into_iter().filter_map(|(fd, key)| Some((fd?, key))) {
             poller.add(fd, key, false).map_err(io("epoll"))?;
-        }
-        let name = format!("xgvmi-sp-{}", bound.port());
-        let status_socket = options.status_socket.clone();
-        let status_socket = status_socket.or_else(|| xgvmi_daemon::status::default_path(&name));
-        let status_socket = status_socket
-            .map(|path| StatusSocket::bind(&path))
-            .transpose()?;
-        if let Some(socket) = &status_socket {
-            poller
-                .add(socket.fd(), STATUS, false)
-                .map_err(io("epoll"))?;
         }
         let now = Instant::now();
         Ok(Self {
@@ -218,12 +201,11 @@ impl<F: Fabric> Sp<F> {
             unique,
             advertise,
             secrets,
-            old_secret_until: now,
             listener,
             accept_after: None,
             accepts: 0,
             awaits_callers: false,
-            signals,
+            daemon,
             dialer,
             dialing: BTreeMap::new(),
             next_dial: 0,
@@ -235,8 +217,6 @@ impl<F: Fabric> Sp<F> {
             jobs: BTreeMap::new(),
             failures: VecDeque::new(),
             counters: Counters::default(),
-            status_socket,
-            started: now,
             timers_looked: now,
             pulse: Pulse::new(now, thread_time()),
             entries: 0,
@@ -489,59 +469,28 @@ impl<F: Fabric> Sp<F> {
     }
 
     fn take_signals(&mut self) -> bool {
-        while let Some(asked) = self.signals.take() {
+        while let Some(asked) = self.daemon.asked() {
             match asked {
                 Asked::Stop => return true,
                 Asked::Drain if self.draining.is_some() => return true,
                 Asked::Drain => {
                     self.draining = Some(Instant::now() + self.options.drain_limit);
-                    let (jobs, limit) = (self.jobs.len(), self.options.drain_limit.as_secs());
+                    let (jobs, limit) = (self.jobs.len(), self.options.drain_limit);
                     self.log(
                         LogLevel::Info,
                         format_args!(
-                            "SIGTERM: {jobs} running jobs have {limit} s to finish, new jobs are refused"
+                            "SIGTERM: {jobs} running jobs have {limit:?} to finish, new jobs are refused"
                         ),
                     );
                 }
-                Asked::Reload => self.reload(),
+                Asked::Reload => match self.secrets.reload() {
+                    Ok(event) => self.log(LogLevel::Info, format_args!("{event}")),
+                    Err(error) => self.log(LogLevel::Error, format_args!("{error}")),
+                },
                 Asked::Child => {}
             }
         }
         false
-    }
-
-    /// Reads the secret again. Existing connections keep the secret that they have proved.
-    fn reload(&mut self) {
-        let Some(path) = self.options.secret_file.clone() else {
-            return self.log(
-                LogLevel::Info,
-                format_args!("SIGHUP: no effect without --secret-file"),
-            );
-        };
-        match secret::read(&path) {
-            Ok(secret) if self.secrets.first() == Some(&secret) => self.log(
-                LogLevel::Info,
-                format_args!("SIGHUP: the secret in {} has not changed", path.display()),
-            ),
-            Ok(secret) => {
-                self.secrets.insert(0, secret);
-                // Secrets older than the previous one are dropped.
-                self.secrets.truncate(2);
-                self.old_secret_until = Instant::now() + OLD_SECRET_LIMIT;
-                self.log(
-                    LogLevel::Info,
-                    format_args!(
-                        "SIGHUP: a new secret from {}; the old one is accepted for another {} s",
-                        path.display(),
-                        OLD_SECRET_LIMIT.as_secs()
-                    ),
-                );
-            }
-            Err(error) => self.log(
-                LogLevel::Error,
-                format_args!("SIGHUP: the secret is unchanged: {error}"),
-            ),
-        }
     }
 
     fn accept(&mut self) {
@@ -572,9 +521,9 @@ impl<F: Fabric> Sp<F> {
                 }
             };
             self.accepts += 1;
-            let accepted = self
-                .connections
-                .accept(stream, address, &self.secrets, &self.poller);
+            let accepted =
+                self.connections
+                    .accept(stream, address, self.secrets.all(), &self.poller);
             match accepted {
                 Ok(Ok(_)) => {}
                 Ok(Err((kind, reason))) => self.note_refusal(kind, &address.to_string(), &reason),

@@ -13,8 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
-use xgvmi_daemon::status::StatusSocket;
-use xgvmi_daemon::{Background, Dialer, LogLevel, Poller, Secret, Signals};
+use xgvmi_daemon::{Background, Daemon, Dialer, LogLevel, Poller, Secret, Secrets};
 use xgvmi_ucp::InboxBudget;
 
 /// Maximum number of jobs at once: each has a UCX context.
@@ -44,9 +43,7 @@ pub(super) struct Sp<F: Fabric> {
     pub(super) library: F::Library,
     pub(super) unique: u64,
     pub(super) advertise: String,
-    /// The current secret is the first.
-    pub(super) secrets: Vec<Secret>,
-    pub(super) old_secret_until: Instant,
+    pub(super) secrets: Secrets,
     pub(super) listener: TcpListener,
     /// Set when no descriptor was left for a caller, or when there were too many callers: time of the next accept.
     pub(super) accept_after: Option<Instant>,
@@ -54,7 +51,7 @@ pub(super) struct Sp<F: Fabric> {
     pub(super) accepts: u32,
     /// The pause ends when enough of these callers have become members of a job.
     pub(super) awaits_callers: bool,
-    pub(super) signals: Signals,
+    pub(super) daemon: Daemon,
     pub(super) dialer: Dialer,
     /// SPs with a connection attempt in progress, by the dialer's keys.
     pub(super) dialing: BTreeMap<u64, (JobId, u32)>,
@@ -75,8 +72,6 @@ pub(super) struct Sp<F: Fabric> {
     /// The most recent failed jobs.
     pub(super) failures: VecDeque<(JobId, String)>,
     pub(super) counters: Counters,
-    pub(super) status_socket: Option<StatusSocket>,
-    pub(super) started: Instant,
     pub(super) timers_looked: Instant,
     pub(super) pulse: Pulse,
     /// Calls that ranks have entered since the last read of the clock.
@@ -210,10 +205,9 @@ impl<F: Fabric> Entry<F> {
 
     /// Describes the peers that the job still waits for.
     pub(super) fn missing(&self, limit: Duration) -> String {
-        let seconds = limit.as_secs();
         match self.job.table() {
             None => format!(
-                "after {seconds} s no rank has named the services; {} ranks are here",
+                "after {limit:?} no rank has named the services; {} ranks are here",
                 self.ranks.len()
             ),
             Some((me, table)) => {
@@ -230,7 +224,7 @@ impl<F: Fabric> Entry<F> {
                     .map(|index| index.to_string())
                     .collect();
                 format!(
-                    "after {seconds} s not all are connected: ranks without a connection: [{}], services: [{}]",
+                    "after {limit:?} not all are connected: ranks without a connection: [{}], services: [{}]",
                     absent.join(", "),
                     unjoined.join(", ")
                 )

@@ -3,15 +3,15 @@
 use super::counters::{Moved, Queues};
 use super::state::{STRANGER, Sp};
 use super::transport::Fabric;
-use crate::error::Result;
 use crate::library::Library;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Histogram, Metrics};
+use xgvmi_daemon::status::Shown;
+use xgvmi_daemon::{Histogram, Lines, Metrics};
 
 /// A job, as `xgvmi-sp status` shows it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct JobStatus {
     job: String,
     size: u32,
@@ -24,35 +24,31 @@ struct JobStatus {
     moved: Moved,
 }
 
-/// The state of an SP.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {
-    address: String,
-    version: String,
-    ucx: String,
-    pid: u32,
-    uptime_s: u64,
-    draining: bool,
-    connections: usize,
-    /// Connections of unidentified peers.
-    callers: usize,
-    buffered_bytes: usize,
-    /// Bytes that the outstanding calls of all jobs keep, about.
-    call_bytes: usize,
-    /// Processor time of the serving thread, and the part of it for connections of no job.
-    processor_us: u64,
-    callers_us: u64,
-    /// Longest time between two looks of the main loop at its timers.
-    longest_gap_us: u64,
-    jobs_done: u64,
-    jobs_failed: u64,
-    refusals: BTreeMap<String, u64>,
-    /// Counters of all jobs, including completed ones.
-    moved: Moved,
-    setup: Histogram,
-    /// Announced or imported keys that have an alias in this process; `None` without this project's library.
-    aliases: Option<u64>,
-    jobs: Vec<JobStatus>,
+xgvmi_daemon::status! {
+    /// The state of an SP.
+    pub struct Status("xgvmi_sp_") {
+        value address: String, "Address.";
+        value version: String, "Version.";
+        value ucx: String, "Version of UCX.";
+        value pid: u32, "Number of the process.";
+        gauge uptime_s as "uptime_seconds", "Time since the start.";
+        gauge draining: bool, "1 while it ends when its jobs are done.";
+        gauge connections: usize, "TCP connections.";
+        gauge callers: usize, "Unidentified connections.";
+        gauge buffered_bytes: usize, "Bytes of frames and UCP messages that wait.";
+        gauge call_bytes: usize, "Bytes that outstanding calls keep.";
+        counter processor_us as "processor_microseconds", "Processor time of the serving thread.";
+        counter callers_us as "callers_microseconds", "The part of it for connections of no job.";
+        gauge longest_gap_us as "longest_gap_microseconds",
+            "Longest time between two looks of the main loop at its timers.";
+        counter jobs_done, "Jobs that have ended well.";
+        counter jobs_failed, "Jobs that have failed.";
+        value refusals: BTreeMap<String, u64>, "Refused peers by reason.";
+        value moved: Moved, "Counters of all jobs, including completed ones.";
+        value setup: Histogram, "Time from a job's first rank until all are connected.";
+        value aliases: Option<u64>, "Aliases of hosts' keys; nothing without this project's library.";
+        value jobs: Vec<JobStatus>, "The jobs.";
+    }
 }
 
 impl<F: Fabric> Sp<F> {
@@ -90,7 +86,7 @@ impl<F: Fabric> Sp<F> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ucx: F::version(self.library).to_owned(),
             pid: std::process::id(),
-            uptime_s: (now - self.started).as_secs(),
+            uptime_s: self.daemon.uptime_s(),
             draining: self.draining.is_some(),
             connections,
             callers,
@@ -114,105 +110,22 @@ impl<F: Fabric> Sp<F> {
 
     /// Answers pending status requests.
     pub(super) fn tell_status(&self) {
-        if let Some(socket) = &self.status_socket {
-            // The structure contains only strings and numbers; JSON represents both.
-            socket.answer(|| serde_json::to_string(&self.status()).expect("plain data"));
-        }
+        // The structure contains only strings and numbers; JSON represents both.
+        let json = || serde_json::to_string(&self.status()).expect("plain data");
+        self.daemon.answer(json);
     }
 }
 
-impl Status {
-    /// Parses the status of an SP.
-    ///
-    /// # Errors
-    /// The defect of the text.
-    pub fn parse(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|error| {
-            crate::OffloadError::Failed(format!("the service's answer is no status: {error}"))
-        })
-    }
-
-    /// Formats the status in the text format of Prometheus.
-    #[must_use]
-    pub fn prometheus(&self) -> String {
+impl Shown for Status {
+    fn prometheus(&self) -> String {
         let mut m = Metrics::default();
         m.family("xgvmi_sp_info", "Versions of the service process.", "gauge");
         let labels = [("version", self.version.as_str()), ("ucx", &self.ucx)];
         m.sample("xgvmi_sp_info", &labels, 1);
-        m.gauge(
-            "xgvmi_sp_uptime_seconds",
-            "Time since the start.",
-            self.uptime_s,
-        );
-        m.gauge(
-            "xgvmi_sp_draining",
-            "1 while it ends when its jobs are done.",
-            self.draining.into(),
-        );
-        m.gauge(
-            "xgvmi_sp_connections",
-            "TCP connections.",
-            self.connections as u64,
-        );
-        m.gauge(
-            "xgvmi_sp_callers",
-            "Unidentified connections.",
-            self.callers as u64,
-        );
-        m.gauge(
-            "xgvmi_sp_buffered_bytes",
-            "Bytes of frames and UCP messages that wait.",
-            self.buffered_bytes as u64,
-        );
-        m.gauge(
-            "xgvmi_sp_call_bytes",
-            "Bytes that outstanding calls keep.",
-            self.call_bytes as u64,
-        );
-        m.counter(
-            "xgvmi_sp_processor_microseconds_total",
-            "Processor time of the serving thread.",
-            self.processor_us,
-        );
-        m.counter(
-            "xgvmi_sp_callers_microseconds_total",
-            "The part of it for connections of no job.",
-            self.callers_us,
-        );
-        m.gauge(
-            "xgvmi_sp_longest_gap_microseconds",
-            "Longest time between two looks of the main loop at its timers.",
-            self.longest_gap_us,
-        );
-        m.counter(
-            "xgvmi_sp_jobs_done_total",
-            "Jobs that have ended well.",
-            self.jobs_done,
-        );
-        m.counter(
-            "xgvmi_sp_jobs_failed_total",
-            "Jobs that have failed.",
-            self.jobs_failed,
-        );
-        m.counter(
-            "xgvmi_sp_calls_total",
-            "Completed calls of single ranks.",
-            self.moved.calls,
-        );
-        m.counter("xgvmi_sp_blocks_total", "Blocks moved.", self.moved.blocks);
-        m.counter("xgvmi_sp_bytes_total", "Bytes moved.", self.moved.bytes);
-        m.counter(
-            "xgvmi_sp_copies_total",
-            "Blocks among them that came from another rank of this service.",
-            self.moved.copies,
-        );
-        m.counter(
-            "xgvmi_sp_messages_total",
-            "Active messages sent.",
-            self.moved.messages,
-        );
+        m.rows(&self.rows()).rows(&self.moved.rows());
         if let Some(aliases) = self.aliases {
-            m.gauge("xgvmi_sp_aliases", "Aliases of hosts' keys.", aliases);
+            m.family("xgvmi_sp_aliases", "Aliases of hosts' keys.", "gauge");
+            m.sample("xgvmi_sp_aliases", &[], aliases);
         }
         m.family(
             "xgvmi_sp_refusals_total",
@@ -235,7 +148,9 @@ impl Status {
         );
         m.finish()
     }
+}
 
+impl Status {
     fn job_metrics(&self, m: &mut Metrics) {
         m.family(
             "xgvmi_sp_job_ranks",
@@ -256,9 +171,9 @@ impl Status {
             "gauge",
         );
         for job in &self.jobs {
-            for (queue, length) in job.queues.named() {
-                let labels = [("job", job.job.as_str()), ("queue", queue)];
-                m.sample("xgvmi_sp_queue_length", &labels, length as u64);
+            for queue in job.queues.rows() {
+                let labels = [("job", job.job.as_str()), ("queue", queue.name)];
+                m.sample("xgvmi_sp_queue_length", &labels, queue.value);
             }
         }
     }
@@ -285,35 +200,13 @@ impl std::fmt::Display for Status {
             self.uptime_s,
             if self.draining { ", draining" } else { "" }
         )?;
+        write!(f, "{}{}", Lines(&self.rows()), Lines(&self.moved.rows()))?;
+        let latency = &self.moved.call_latency;
         writeln!(
             f,
-            "connections: {} ({} unknown), {} bytes wait; calls keep {} bytes",
-            self.connections, self.callers, self.buffered_bytes, self.call_bytes
-        )?;
-        writeln!(
-            f,
-            "processor time: {} ms, {} ms of it for connections of no job; longest gap of the main loop: {} ms",
-            self.processor_us / 1000,
-            self.callers_us / 1000,
-            self.longest_gap_us / 1000
-        )?;
-        writeln!(
-            f,
-            "jobs: {} now, {} done, {} failed",
-            self.jobs.len(),
-            self.jobs_done,
-            self.jobs_failed
-        )?;
-        writeln!(
-            f,
-            "moved: {} calls, {} blocks ({} copies), {} bytes, {} messages; call p50 {}, p99 {}",
-            self.moved.calls,
-            self.moved.blocks,
-            self.moved.copies,
-            self.moved.bytes,
-            self.moved.messages,
-            us(&self.moved.call_latency, 0.5),
-            us(&self.moved.call_latency, 0.99)
+            "call: p50 {}, p99 {}",
+            us(latency, 0.5),
+            us(latency, 0.99)
         )?;
         for (reason, count) in &self.refusals {
             writeln!(f, "refused: {count} for {reason}")?;
@@ -324,8 +217,8 @@ impl std::fmt::Display for Status {
                 "job {}: {}, {} of {} ranks, scheme {}, {} s, {} blocks;",
                 job.job, job.state, job.ranks, job.size, job.scheme, job.age_s, job.moved.blocks
             )?;
-            for (queue, length) in job.queues.named() {
-                write!(f, " {queue} {length}")?;
+            for queue in job.queues.rows() {
+                write!(f, " {} {}", queue.name, queue.value)?;
             }
             writeln!(f)?;
         }
@@ -456,11 +349,20 @@ mod tests {
     #[test]
     fn a_status_survives_its_socket() {
         let text = serde_json::to_string(&status()).expect("plain data");
-        let read = Status::parse(&text).expect("a status");
+        let read: Status = serde_json::from_str(&text).expect("a status");
         assert_eq!(read.to_string(), status().to_string());
         assert!(read.to_string().contains("refused: 2 for secret"), "{read}");
-        let gap = "longest gap of the main loop: 650 ms";
+        let gap = "          650000  Longest time between two looks";
         assert!(read.to_string().contains(gap), "{read}");
-        assert!(Status::parse("{}").is_err());
+        assert!(serde_json::from_str::<Status>("{}").is_err());
+    }
+
+    /// Programs read these forms: names, order and types stay.
+    #[test]
+    fn the_forms_for_programs_stay() {
+        let json = serde_json::to_string(&status()).expect("plain data") + "\n";
+        assert_eq!(json, include_str!("../../tests/status/sp.json"));
+        let prom = status().prometheus();
+        assert_eq!(prom, include_str!("../../tests/status/sp.prom"));
     }
 }

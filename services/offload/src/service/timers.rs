@@ -34,9 +34,7 @@ impl<F: Fabric> Sp<F> {
             self.log(LogLevel::Error, format_args!("refused {more} more"));
         }
         self.refusals_logged = 0;
-        if now > self.old_secret_until {
-            self.secrets.truncate(1);
-        }
+        self.secrets.expire(now);
         self.end_late_connections(now);
         let silence_max = self.options.silence_limit;
         let mut beats = Vec::new();

@@ -396,7 +396,7 @@ impl Job {
         let program = self.program("xgvmi-sp");
         let mut command = self.on(env, device, &format!("node{node}.dpu"), &program);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
-        command.args(["--silence-limit-s", "300"]);
+        command.args(["--silence-limit", "300s"]);
         Running::saying(&mut command, UP, " listens on ")
     }
 }

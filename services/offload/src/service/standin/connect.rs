@@ -9,7 +9,7 @@ use crate::control::{FRAMES, Frame, Hello, Keys, Welcome};
 use crate::error::{OffloadError, Result};
 use crate::job_id::JobId;
 use crate::scheme::Scheme;
-use crate::service::options::ServiceArgs;
+use crate::service::options::ServiceOptions;
 use crate::service::state::Sp;
 use crate::service::transport::{Ended, Fabric, Range, Sent, Transport, Worker};
 use crate::token::Token;
@@ -389,16 +389,13 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
 
 /// Runs a service for one job; tells its address.
 fn serve(mailboxes: &'static Mailboxes, told: &mpsc::Sender<Result<String>>) -> Result<()> {
-    let args = ServiceArgs {
-        listen: Some("127.0.0.1:0".to_owned()),
+    let options = ServiceOptions {
+        listen: "127.0.0.1:0".to_owned(),
         jobs: Some(1),
-        log: Some(xgvmi_daemon::LogLevel::Error),
-        ..ServiceArgs::default()
+        log: xgvmi_daemon::LogLevel::Error,
+        ..ServiceOptions::default()
     };
-    let service = args.options().and_then(|mut options| {
-        options.status_socket = None;
-        Sp::<Mail>::new(options, mailboxes)
-    });
+    let service = Sp::<Mail>::new(options, mailboxes);
     match service {
         Ok(mut service) => {
             // If nobody waits, the plan has failed already.
@@ -471,11 +468,10 @@ fn failed(reason: impl Into<String>) -> OffloadError {
 /// A service that does not run.
 #[cfg(test)]
 pub(in crate::service) fn idle() -> Sp<impl Fabric> {
-    let args = ServiceArgs {
-        listen: Some("127.0.0.1:0".to_owned()),
-        ..ServiceArgs::default()
+    let options = ServiceOptions {
+        listen: "127.0.0.1:0".to_owned(),
+        ..ServiceOptions::default()
     };
-    let options = args.options().expect("valid");
     Sp::<Mail>::new(options, Box::leak(Box::default())).expect("a service")
 }
 

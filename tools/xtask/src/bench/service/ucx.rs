@@ -386,7 +386,7 @@ impl Job {
                 let listen = format!("127.0.0.1:{}", free_port()?);
                 command.args(["--listen", &listen]);
                 // A counted service process is slow, also its heartbeats.
-                command.args(["--silence-limit-s", "1200", "--setup-limit-s", "300"]);
+                command.args(["--silence-limit", "1200s", "--setup-limit", "300s"]);
                 running.push(Running::saying(&mut command, UP, " listens on ")?);
                 of_node.push(listen);
             }

@@ -35,11 +35,10 @@ impl Served {
         assert_eq!(nobody, NOBODY);
         let (told, heard) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let args = ServiceArgs {
-                listen: Some("127.0.0.1:0".to_owned()),
-                ..ServiceArgs::default()
+            let mut options = ServiceOptions {
+                listen: "127.0.0.1:0".to_owned(),
+                ..ServiceOptions::default()
             };
-            let mut options = args.options().expect("valid");
             vary(&mut options);
             let mut service = Sp::<Mail>::new(options, mailboxes)?;
             // SAFETY: the call has no preconditions.
