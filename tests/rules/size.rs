@@ -24,7 +24,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["cli/"], 3_500),
     (&["osu-bench/"], 4_500),
     (&["services/"], 32_000),
-    (&["shared/"], 7_500),
+    (&["shared/"], 8_000),
     (&["ucx-sys/"], 500),
     (&["uct-plugin/"], 9_000),
     (&["xgvmi-pool/"], 13_000),

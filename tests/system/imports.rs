@@ -36,7 +36,7 @@ fn program(world: &World, testbed: &Testbed<'_>, exports: u64) -> Result<Command
     ];
     let program = compile_with("ucp_import", &options)?;
     let functions = "node0.host,node0.dpu";
-    let mut command = testbed.ucx_command_with(&["--nodes", "1"], functions, program);
+    let mut command = testbed.ucx_command_with(&[], functions, program);
     command.args(["mlx5_0", "mlx5_1"]);
     command.args([exports.to_string(), IMPORTS.to_string()]);
     command.env("LD_PRELOAD", world.built("libuct_ib_mlx5_xgvmi.so"));
@@ -70,9 +70,9 @@ fn key_created_again(world: &World) -> Result<()> {
     let expect = (EXPORTS, EXPORTS * IMPORTS);
     let served = (number(&said, "exports")?, number(&said, "imports")?);
     ensure!(served == expect, "{expect:?}: {said}");
-    let keys = testbed.commands("node0.host", "create_mkey")?;
+    let keys = testbed.stats()?.commands("node0.host", "create_mkey")?;
     ensure!(keys >= EXPORTS, "{keys} keys: {said}");
-    let aliases = testbed.commands("node0.dpu", "create_alias")?;
+    let aliases = testbed.stats()?.commands("node0.dpu", "create_alias")?;
     ensure!(
         aliases == EXPORTS,
         "{aliases} aliases of {EXPORTS} keys with {IMPORTS} imports each"

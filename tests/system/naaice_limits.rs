@@ -56,7 +56,7 @@ fn hello(place: &Place<'_>, world: &World, address: &str, keys: u32) -> Result<P
 }
 
 fn aliases(place: &Place<'_>, command: &str) -> Result<u64> {
-    place.testbed.commands("node0.dpu", command)
+    place.testbed.stats()?.commands("node0.dpu", command)
 }
 
 /// A host may announce 4,096 keys. One more, and the service refuses it without a command.
@@ -79,7 +79,7 @@ fn leaves_early(world: &World) -> Result<()> {
     let place = Place::new(world)?;
     let (mut service, address, _) = place.start_service(&["--log", "info"])?;
     let fault = |arguments: &[&str]| {
-        let mut command = place.testbed.emulator_command("fault");
+        let mut command = place.testbed.emulator("fault");
         process::stdout(command.args(arguments), LIMIT)
     };
     fault(&["add", "node0.dpu command create_general_object late 100ms"])?;
@@ -93,7 +93,7 @@ fn leaves_early(world: &World) -> Result<()> {
     ensure!(process::wait_until(LIMIT, begun), "no alias");
     host.signal(libc::SIGKILL)?;
     service.hear("has ended")?;
-    let objects = process::stdout(&mut place.testbed.emulator_command("dump"), LIMIT)?;
+    let objects = process::stdout(&mut place.testbed.emulator("dump"), LIMIT)?;
     let is_alias = |line: &&str| line.contains("kind Alias");
     ensure!(
         objects.lines().filter(is_alias).count() == 0,

@@ -1,6 +1,8 @@
-//! Common parts of all service processes on a DPU: the shell ([`Daemon`]: signals, status socket, readiness), options
-//! ([`options`]), numbers of a status ([`status!`](crate::status!)), frames over TCP ([`Link`]), a secret that authenticates
-//! them ([`Secret`]), limits ([`Budget`]), and several processes under one daemon ([`supervise`]).
+//! Common parts of all service processes on a DPU.
+//!
+//! The shell ([`Daemon`]: signals, status socket, readiness), options ([`options`]), numbers of a status
+//! ([`status!`](crate::status!)), frames over TCP ([`Link`]), a secret that authenticates them ([`Secret`]), limits
+//! ([`Budget`]), and several processes under one daemon ([`supervise`]).
 //!
 //! The crate does not know the contents of the frames.
 //!
