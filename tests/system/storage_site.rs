@@ -208,15 +208,15 @@ fn wrong_options(world: &World) -> Result<()> {
         [names[0].as_str(), &names[0], &names[1]],
     );
     let good: Vec<&str> = names.iter().map(String::as_str).collect();
-    for (targets, options, expect) in [
-        (&mixed[..], &[][..], "do not belong to one volume"),
-        (&twice, &[], "another process uses this target"),
-        (&good, &["--workers", "65"], "workers is 65"),
-        (&good, &["--transfer-mib", "33"], "transfer-mib is 33"),
-        (&good, &["--config", &config], "unknown option worker"),
-        (&good, &["--listen", "0.0.0.0:0"], "needs a secret"),
-        (&good, &["--device", "mlx5_99"], "mlx5_99"),
-        (&[], &[], "no targets"),
+    for (targets, options, rc, expect) in [
+        (&mixed[..], &[][..], 1, "do not belong to one volume"),
+        (&twice, &[], 1, "another process uses this target"),
+        (&good, &["--workers", "65"], 2, "65 is not in 1..=64"),
+        (&good, &["--transfer-mib", "33"], 2, "33 is not in 1..=32"),
+        (&good, &["--config", &config], 2, "unknown option worker"),
+        (&good, &["--listen", "0.0.0.0:0"], 1, "needs a secret"),
+        (&good, &["--device", "mlx5_99"], 1, "mlx5_99"),
+        (&[], &[], 1, "no targets"),
     ] {
         let mut command = place.testbed.command("node0.dpu", world.built("xgvmi-blk"));
         command.arg("service").args(targets).args(options);
@@ -224,7 +224,10 @@ fn wrong_options(world: &World) -> Result<()> {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         let (code, said) = Process::spawn(&mut command)?.end(LIMIT, &[expect])?;
-        ensure!(code == Some(1) && said.contains(expect), "{expect}: {said}");
+        ensure!(
+            code == Some(rc) && said.contains(expect),
+            "{expect}: {said}"
+        );
     }
     Ok(())
 }
