@@ -142,12 +142,13 @@ fn all(options: &Options) -> Result<bool> {
             let found = explore(setting, alphabet, depth, &report)?;
             states += found;
             tell(&format!(
-                "{alphabet:?}, {}: {found} states to depth {depth} ({} s)",
+                "{alphabet:?}, {}: {found} states to depth {depth}, {} violations so far ({} s)",
                 if elsewhere {
                     "targets elsewhere"
                 } else {
                     "files"
                 },
+                report.violations(),
                 started.elapsed().as_secs()
             ))?;
         }
