@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include <mpi.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -745,10 +746,26 @@ static void threads(void)
 		MPI_Comm_free(&bases[at]);
 }
 
-/* Sessions that end, each with a communicator of its own. Open MPI 5 has them without the version of the standard. */
+/* Entries of a directory of /proc. */
+static int entries(const char *path)
+{
+	DIR *directory = opendir(path);
+	int count = 0;
+
+	if (!directory)
+		fail("%s: %s", path, strerror(errno));
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* Sessions that end, each with a communicator of its own. They leave no descriptor and no thread. Open MPI 5 has them without
+ * the version of the standard. */
 static void sessions(void)
 {
 #if MPI_VERSION >= 4 || defined(OMPI_MAJOR_VERSION)
+	int descriptors = 0, tasks = 0;
 	unsigned round;
 
 	for (round = 0; round < 6; round++) {
@@ -763,7 +780,14 @@ static void sessions(void)
 		MPI_Comm_free(&comm);
 		MPI_Group_free(&group);
 		MPI_Session_finalize(&session);
+		if (round == 0) {
+			descriptors = entries("/proc/self/fd");
+			tasks = entries("/proc/self/task");
+		}
 	}
+	if (entries("/proc/self/fd") > descriptors || entries("/proc/self/task") > tasks)
+		fail("%d descriptors and %d threads, %d and %d after the first session", entries("/proc/self/fd"),
+		     entries("/proc/self/task"), descriptors, tasks);
 #endif
 }
 

@@ -81,6 +81,9 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
             cases.push(timed(|| legal.case(name)));
         }
     }
+    if world.wants(NO_PACKAGES) {
+        cases.push(Case::of(NO_PACKAGES, Ok(())));
+    }
     Ok(cases)
 }
 
@@ -141,6 +144,11 @@ impl Legal<'_> {
         ensure!(
             completed >= RANKS || !is_offloaded(names, self.launcher),
             "the services completed {completed} calls:\n{output}"
+        );
+        // Every thread's communicators join the job.
+        ensure!(
+            !names.contains(&"threads") || !output.contains("is not offloaded"),
+            "{output}"
         );
         Ok(())
     }
