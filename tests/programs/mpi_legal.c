@@ -709,6 +709,8 @@ static void intercommunicator(void)
 	MPI_Comm_free(&half);
 }
 
+static int threads_block;
+
 static void *split_and_exchange(void *argument)
 {
 	MPI_Comm base = *(MPI_Comm *)argument;
@@ -718,8 +720,7 @@ static void *split_and_exchange(void *argument)
 		MPI_Comm comm;
 
 		MPI_Comm_split(base, (int)round % 2 ? rank % 2 : 0, rank, &comm);
-		alltoallv_on(comm, 8 * KIB, 560 + 2 * round);
-		blocking_alltoallv_on(comm, 8 * KIB, 561 + 2 * round);
+		(threads_block ? blocking_alltoallv_on : alltoallv_on)(comm, 8 * KIB, 560 + round);
 		MPI_Comm_free(&comm);
 	}
 	return NULL;
@@ -758,6 +759,14 @@ static int entries(const char *path)
 		count++;
 	closedir(directory);
 	return count;
+}
+
+/* The same with blocking calls. */
+static void blocking_threads(void)
+{
+	threads_block = 1;
+	threads();
+	threads_block = 0;
 }
 
 /* Sessions that end, each with a communicator of its own. They leave no descriptor and no thread. Open MPI 5 has them without
@@ -1134,6 +1143,7 @@ static const struct program programs[] = {
 	{ "groups", groups },
 	{ "intercommunicator", intercommunicator },
 	{ "threads", threads },
+	{ "blocking-threads", blocking_threads },
 	{ "sessions", sessions },
 	{ "empty", empty },
 	{ "empty-at-once", empty_at_once },

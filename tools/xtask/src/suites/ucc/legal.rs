@@ -188,7 +188,7 @@ impl Legal<'_> {
 /// Whether the service processes must execute some of these programs' calls. MPICH passes blocking collectives to UCC only,
 /// and Open MPI passes no persistent ones.
 fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
-    const BLOCKING: [&str; 10] = [
+    const BLOCKING: [&str; 9] = [
         "late-first",
         "late-root",
         "memory-of-files",
@@ -198,7 +198,6 @@ fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
         "empty",
         "in-place",
         "reused-memory",
-        "threads",
     ];
     const ON_THE_HOSTS: [&str; 5] = [
         "intercommunicator",
