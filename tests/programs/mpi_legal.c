@@ -10,6 +10,7 @@
  */
 #define _GNU_SOURCE
 #include <mpi.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -708,6 +709,8 @@ static void intercommunicator(void)
 	MPI_Comm_free(&half);
 }
 
+static int threads_block;
+
 static void *split_and_exchange(void *argument)
 {
 	MPI_Comm base = *(MPI_Comm *)argument;
@@ -717,8 +720,7 @@ static void *split_and_exchange(void *argument)
 		MPI_Comm comm;
 
 		MPI_Comm_split(base, (int)round % 2 ? rank % 2 : 0, rank, &comm);
-		alltoallv_on(comm, 8 * KIB, 560 + 2 * round);
-		blocking_alltoallv_on(comm, 8 * KIB, 561 + 2 * round);
+		(threads_block ? blocking_alltoallv_on : alltoallv_on)(comm, 8 * KIB, 560 + round);
 		MPI_Comm_free(&comm);
 	}
 	return NULL;
@@ -745,10 +747,34 @@ static void threads(void)
 		MPI_Comm_free(&bases[at]);
 }
 
-/* Sessions that end, each with a communicator of its own. Open MPI 5 has them without the version of the standard. */
+/* Entries of a directory of /proc. */
+static int entries(const char *path)
+{
+	DIR *directory = opendir(path);
+	int count = 0;
+
+	if (!directory)
+		fail("%s: %s", path, strerror(errno));
+	while (readdir(directory))
+		count++;
+	closedir(directory);
+	return count;
+}
+
+/* The same with blocking calls. */
+static void blocking_threads(void)
+{
+	threads_block = 1;
+	threads();
+	threads_block = 0;
+}
+
+/* Sessions that end, each with a communicator of its own. They leave no descriptor and no thread. Open MPI 5 has them without
+ * the version of the standard. */
 static void sessions(void)
 {
 #if MPI_VERSION >= 4 || defined(OMPI_MAJOR_VERSION)
+	int descriptors = 0, tasks = 0;
 	unsigned round;
 
 	for (round = 0; round < 6; round++) {
@@ -763,7 +789,14 @@ static void sessions(void)
 		MPI_Comm_free(&comm);
 		MPI_Group_free(&group);
 		MPI_Session_finalize(&session);
+		if (round == 0) {
+			descriptors = entries("/proc/self/fd");
+			tasks = entries("/proc/self/task");
+		}
 	}
+	if (entries("/proc/self/fd") > descriptors || entries("/proc/self/task") > tasks)
+		fail("%d descriptors and %d threads, %d and %d after the first session", entries("/proc/self/fd"),
+		     entries("/proc/self/task"), descriptors, tasks);
 #endif
 }
 
@@ -1110,6 +1143,7 @@ static const struct program programs[] = {
 	{ "groups", groups },
 	{ "intercommunicator", intercommunicator },
 	{ "threads", threads },
+	{ "blocking-threads", blocking_threads },
 	{ "sessions", sessions },
 	{ "empty", empty },
 	{ "empty-at-once", empty_at_once },

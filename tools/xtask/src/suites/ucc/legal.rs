@@ -81,6 +81,9 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
             cases.push(timed(|| legal.case(name)));
         }
     }
+    if world.wants(NO_PACKAGES) {
+        cases.push(Case::of(NO_PACKAGES, Ok(())));
+    }
     Ok(cases)
 }
 
@@ -142,6 +145,11 @@ impl Legal<'_> {
             completed >= RANKS || !is_offloaded(names, self.launcher),
             "the services completed {completed} calls:\n{output}"
         );
+        // Every thread's communicators join the job.
+        ensure!(
+            !names.contains(&"threads") || !output.contains("is not offloaded"),
+            "{output}"
+        );
         Ok(())
     }
 
@@ -180,7 +188,7 @@ impl Legal<'_> {
 /// Whether the service processes must execute some of these programs' calls. MPICH passes blocking collectives to UCC only,
 /// and Open MPI passes no persistent ones.
 fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
-    const BLOCKING: [&str; 10] = [
+    const BLOCKING: [&str; 9] = [
         "late-first",
         "late-root",
         "memory-of-files",
@@ -190,7 +198,6 @@ fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
         "empty",
         "in-place",
         "reused-memory",
-        "threads",
     ];
     const ON_THE_HOSTS: [&str; 5] = [
         "intercommunicator",
