@@ -157,6 +157,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 02; write 0; kill; damage 2 4 byte 93; power 0 none; damage 2 5 zero; open 01; read; kill; open 012; read",
     ),
     new(
+        "a write over a block about which too few targets say something drops the half of a flushed generation",
+        "damage 2 4 cut; open 01; kill-at 3; write 0; open 12; kill-at 1; write 0; open 012; read",
+    ),
+    new(
         "a damaged entry that was written again and not synced counts as durable for the next export",
         "damage 2 0 zero; open 12; write 0; sync-fails 2; flush; kill; open 12; read; flush; machine none; open 12; read",
     ),

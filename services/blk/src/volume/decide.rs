@@ -90,6 +90,9 @@ pub(super) fn decide_block(
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
     let mut newer_at = 0;
+    // The newest generation that any target has. If too few targets say something, a write must not drop it: the target
+    // that has settled it may be absent.
+    let mut newest: Option<(u64, Votes)> = None;
     let slots = of_block.iter().filter(|(held, _)| !held.damaged);
     let slots: Vec<(Held, Role)> = slots.copied().collect();
     for of_generation in slots.chunk_by(|(a, _), (b, _)| a.generation == b.generation) {
@@ -112,6 +115,9 @@ pub(super) fn decide_block(
             }
             return votes.state(generation, !enough || votes.holders.count_ones() < 2);
         }
+        if votes.voters() != 0 {
+            newest.get_or_insert((generation, votes));
+        }
         let is_nowhere = votes.voters() == 0 && known.count_ones() == 3;
         if votes.settled && !is_nowhere {
             alone.get_or_insert((generation, votes));
@@ -125,10 +131,11 @@ pub(super) fn decide_block(
     match alone {
         Some((newer, _)) if overrules(newer, 0, never, witnesses) => BlockState::default(),
         Some((newer, votes)) => votes.state(newer, true),
-        None => BlockState {
-            lost: !enough,
-            ..BlockState::default()
-        },
+        None if enough => BlockState::default(),
+        None => {
+            let (generation, votes) = newest.unwrap_or_default();
+            votes.state(generation, true)
+        }
     }
 }
 
@@ -324,6 +331,14 @@ mod tests {
         check(["2T 1S", "1S", "3S"], 3, 0b100, true);
     }
 
+    /// The target that has settled it may be absent.
+    #[test]
+    fn a_generation_that_one_of_too_few_targets_has_is_kept() {
+        check(["absent", "1", "0D"], 1, 0b010, true);
+        check(["absent", "2 1", "0D"], 2, 0b010, true);
+        check(["absent", "", "0D"], 0, 0, true);
+    }
+
     /// A loss of power has left entries alone.
     #[test]
     fn a_torn_record_does_not_hide_what_is_older() {
@@ -352,8 +367,8 @@ mod tests {
         check(["1T 0L", "1S", "absent"], 1, 0b010, true);
         check(["1T 0L", "", "absent"], 1, 0, true);
         check(["1T 0L", "", ""], 0, 0, false);
-        check(["1 0L", "", "absent"], 0, 0, true);
-        check(["1 0L", "0S", "new"], 0, 0, true);
+        check(["1 0L", "", "absent"], 1, 0b001, true);
+        check(["1 0L", "0S", "new"], 1, 0b001, true);
     }
 
     /// A later opening does not reverse what an earlier one without this target has decided.
