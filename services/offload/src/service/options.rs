@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use xgvmi_daemon::config::{local_rank, port_of, read_toml, shift_port, within};
 use xgvmi_daemon::{DaemonError, LogLevel};
-use xgvmi_ucp::ImportedMemory;
+use xgvmi_ucp::Context;
 
 /// Limits of an SP's concurrent work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,7 +276,7 @@ fn check(options: &ServiceOptions) -> Result<()> {
     }
     within("sends", options.credits.sends, 1..=CREDITS_MAX)?;
     within("receives", options.credits.receives, 1..=CREDITS_MAX)?;
-    let least = ImportedMemory::DEVICE_ACCESS_MIN as u64;
+    let least = Context::DEVICE_ACCESS_MIN as u64;
     within("direct-min", options.direct_min, least..=DIRECT_MIN_MAX)?;
     within("jobs", options.jobs.unwrap_or(1), 1..=u64::MAX)?;
     port_of(&options.listen)?;
