@@ -4,7 +4,7 @@
 //! carry out the collective), and result files. `docs/OSU.md` is the user's manual.
 //!
 //! From the top down: [`run`] is a whole run, [`options`] the command line, [`measure`] one message size on one rank,
-//! [`summary`] the combined result of all ranks, [`omb`] OSU's output, [`pages`] the manual pages, [`results`] the
+//! [`summary`] the combined result of all ranks, [`omb`] OSU's output, [`results`] the
 //! result files, [`merge`] the combination of several runs. Below: [`backend`], [`offload`], [`buffers`], [`layout`],
 //! [`datatype`], [`compute`], [`mpi`].
 //!
@@ -27,7 +27,6 @@ pub mod mpi;
 pub mod offload;
 pub mod omb;
 pub mod options;
-pub mod pages;
 pub mod results;
 pub mod run;
 pub mod summary;

@@ -108,7 +108,7 @@ impl<'w> Bench<'w> {
     /// # Errors
     /// Not enough memory.
     pub fn new(world: &'w World, options: &'w Options, backend: Backend<'w>) -> Result<Self> {
-        let bytes = options.size_max * world.size();
+        let bytes = options.size.max * world.size();
         let lasting = if options.temporary() {
             None
         } else {
@@ -125,7 +125,7 @@ impl<'w> Bench<'w> {
             backend,
             lasting,
             warm_up,
-            compute: Compute::new(options.compute),
+            compute: Compute::new(options.overlap.compute),
             sequence: 0,
         })
     }
@@ -233,7 +233,7 @@ impl<'w> Bench<'w> {
 
     /// Computes for `target` in equal parts with a test after each.
     fn compute_and_test(&mut self, target: Duration, pending: &mut Pending) -> Result<Computed> {
-        let calls = self.options.test_calls;
+        let calls = self.options.overlap.test_calls;
         let mut computed = Computed::default();
         let Ok(parts @ 1..) = u32::try_from(calls) else {
             computed.compute_cpu = self.computation(target);

@@ -4,11 +4,8 @@
 //! iterations. The golden files in `tests/golden` are the output of OSU's own programs.
 
 use crate::datatype::Datatype;
-use crate::options::{Options, Program};
+use crate::options::{Options, Program, VERSION};
 use std::fmt::Write as _;
-
-/// The version of OSU's benchmarks with this output.
-pub const VERSION: &str = "7.4";
 
 /// Result of the blocking benchmark at one size, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -1,28 +1,28 @@
 //! The command line: OSU's options with their letters, ranges and defaults, and our own.
 
-mod help;
 mod values;
 
 use crate::buffers::TempBuffers;
 use crate::datatype::Datatype;
-use lexopt::prelude::{Long, Short, ValueExt as _};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, Command, FromArgMatches as _, ValueEnum};
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
-
-pub use help::help;
-use values::{count, memory_limit, percentiles, sizes};
+use values::{buffers, count, datatypes, memory_limit, percentiles, pid, sizes};
 
 /// One of the two programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Program {
     /// `osu_alltoallv`: MPI_Alltoallv.
+    #[default]
     Blocking,
     /// `osu_ialltoallv`: MPI_Ialltoallv, and the share of it that computation hides.
     NonBlocking,
 }
 
 /// Backend of the collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BackendKind {
     /// MPI itself.
     Mpi,
@@ -31,7 +31,7 @@ pub enum BackendKind {
 }
 
 /// Source of the keys of the offloaded collective.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Scheme {
     /// Stock UCX that creates a key for each buffer.
     Ksm,
@@ -42,7 +42,7 @@ pub enum Scheme {
 }
 
 /// How ranks wait in the barrier between iterations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BarrierKind {
     /// In MPI_Barrier, as in OSU's benchmark.
     Spin,
@@ -51,9 +51,10 @@ pub enum BarrierKind {
 }
 
 /// Computation of the non-blocking benchmark.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ComputeKind {
     /// OSU's loop over small matrices. It uses the core.
+    #[default]
     Loop,
     /// A sleep of the same length. It simulates a dedicated core on machines with fewer cores than processes.
     Sleep,
@@ -68,83 +69,161 @@ pub struct Rounds {
     pub warm_up: usize,
 }
 
-/// The configuration of a run.
-#[derive(Debug, Clone, PartialEq)]
+/// The smallest and the largest size of a run, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The smallest size.
+    pub min: usize,
+    /// The largest size.
+    pub max: usize,
+}
+
+impl Default for Bounds {
+    /// OSU's.
+    fn default() -> Self {
+        let (min, max) = (1, 1 << 20);
+        Self { min, max }
+    }
+}
+
+/// The configuration of a run. Options with a letter are OSU's.
+// A list that is one value has the full name of its type: the parser would take a plain `Vec` for several values.
+#[derive(Debug, Clone, PartialEq, Args)]
 pub struct Options {
     /// The program.
+    #[arg(skip)]
     pub program: Program,
-    /// `-m`: the smallest size, in bytes.
-    pub size_min: usize,
-    /// `-m`: the largest.
-    pub size_max: usize,
-    /// `-M`: maximum size of a buffer in bytes.
-    pub memory_max: usize,
-    /// Up to 8,192 bytes.
-    pub small: Rounds,
-    /// Above.
-    pub large: Rounds,
-    /// `-f`: more columns.
+    /// Print this help
+    #[arg(short, long, action = ArgAction::HelpShort)]
+    help: (),
+    /// Print the version
+    #[arg(short = 'v', long, action = ArgAction::Version)]
+    version: (),
+    /// More columns: minimum and maximum over ranks, iterations
+    #[arg(short, long)]
     pub full: bool,
-    /// `-c`: compare every byte.
+    /// Bytes to each rank, doubling: MAX, MIN:MAX, MIN: or :MAX
+    #[arg(short = 'm', long = "message-size", value_name = "SIZES", value_parser = sizes, default_value = "1:1048576")]
+    pub size: Bounds,
+    /// Timed iterations [default: 1000, and 100 above 8192 bytes]
+    #[arg(short, long, value_parser = count(1, "Invalid Number of Iterations"))]
+    pub iterations: Option<usize>,
+    /// Untimed iterations before them [default: 100, and 10 above 8192 bytes]
+    #[arg(short = 'x', long = "warmup", value_name = "ITERATIONS",
+        value_parser = count(0, "Invalid Number of Warmup Iterations"))]
+    pub warm_up: Option<usize>,
+    /// Maximum size of a buffer in bytes
+    #[arg(short = 'M', long = "mem-limit", value_name = "SIZE", value_parser = memory_limit, default_value = "536870912")]
+    pub memory_max: usize,
+    /// Compare every received byte. OSU's LOG is not supported
+    #[arg(short = 'c', long = "validation", value_name = "LOG", value_parser = values::no_value, num_args = 0..=1,
+        default_value = "false", default_missing_value = "true", hide_default_value = true, action = ArgAction::Set)]
     pub validate: bool,
-    /// `-u`: calls before each validated iteration.
+    /// Calls before each validated iteration, at most 10
+    #[arg(short = 'u', long = "validation-warmup", value_name = "CALLS", value_parser = values::validation_warm_up,
+        default_value = "5")]
     pub validation_warm_up: usize,
-    /// `-z`: percentiles of the mean over ranks, at most five.
-    pub percentiles: Vec<u8>,
-    /// `-T`: one table for each.
+    /// One table per datatype: MPI_CHAR, MPI_INT, MPI_FLOAT or all; repeatable
+    #[arg(short = 'T', long = "type", value_name = "DATATYPE", value_parser = datatypes, default_value = "MPI_CHAR")]
+    types: Vec<std::vec::Vec<Datatype>>,
+    /// The datatypes of all tables.
+    #[arg(skip)]
     pub datatypes: Vec<Datatype>,
-    /// `-l`: the send blocks are in the receive buffer (MPI_IN_PLACE).
+    /// Send from the receive buffer (MPI_IN_PLACE)
+    #[arg(short = 'l', long)]
     pub in_place: bool,
-    /// `-t`: MPI_Test calls during the computation.
-    pub test_calls: usize,
-    /// `--backend`.
+    /// Size of arrays on an accelerator; no effect without one, as with OSU
+    #[arg(short, long, value_name = "SIZE", value_parser = count(1, "Invalid Device Array Size"))]
+    pub array_size: Option<usize>,
+    /// Percentiles of the mean over ranks, at most five [default: none; without P: 50,90,99]
+    #[arg(short = 'z', long = "tail-lat", value_name = "P,P,..", value_parser = percentiles, num_args = 0..=1,
+        default_value = "", default_missing_value = "50,90,99", hide_default_value = true)]
+    pub percentiles: std::vec::Vec<u8>,
+    /// The computation of the non-blocking program.
+    #[arg(skip)]
+    pub overlap: Overlap,
+    /// Backend: MPI, or the service processes on the DPUs
+    #[arg(long, default_value = "mpi")]
     pub backend: BackendKind,
-    /// `--scheme`, of the offloaded backend.
+    /// Keys of the offloaded collective
+    #[arg(long, default_value = "xgvmi")]
     pub scheme: Scheme,
-    /// `--temp-buffers`.
+    /// none: one pair of buffers for all iterations, as in OSU; malloc, mmap: a new pair in each; ring:N: N pairs in turn
+    #[arg(long, value_name = "KIND", value_parser = buffers, default_value = "none")]
     pub temp_buffers: TempBuffers,
-    /// `--time-alloc`: also time allocation, first touch and release.
+    /// Include allocation, first touch and release of temporary buffers in the times
+    #[arg(long)]
     pub time_alloc: bool,
-    /// `--barrier`.
+    /// Wait between iterations; use sleep with fewer cores than processes
+    #[arg(long, default_value = "spin")]
     pub barrier: BarrierKind,
-    /// `--compute`.
-    pub compute: ComputeKind,
-    /// `--counters`: the command that prints the device's counters, run by rank 0.
+    /// Rank 0 runs COMMAND before and after the timed iterations of a size and writes the device's commands per iteration
+    /// to the JSON file. A word ';' ends it
+    #[arg(long, value_name = "COMMAND", num_args = 0.., value_terminator = ";", allow_hyphen_values = true,
+        action = ArgAction::Set)]
     pub counters: Vec<OsString>,
-    /// `--service-pids`: service processes on this machine, whose processor time rank 0 reads.
+    /// Service processes on rank 0's machine; their processor time per iteration goes to the JSON file
+    #[arg(long, value_name = "PID,..", value_parser = pid, value_delimiter = ',', action = ArgAction::Set)]
     pub service_pids: Vec<i32>,
-    /// `--json`.
+    /// Write the results as JSON (rank 0)
+    #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// `--csv`.
+    /// Write the results as CSV (rank 0)
+    #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// `--plot`.
+    /// Plot the results (rank 0)
+    #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
-    /// `--plugin`: the library of scheme xgvmi.
+    /// Library of scheme xgvmi [default: libuct_ib_mlx5_xgvmi.so in this program's directory]
+    #[arg(long, value_name = "FILE")]
     pub plugin: Option<PathBuf>,
-    /// `--mpi-library`.
+    /// Library compiled from shim/osu_mpi.c with your mpicc [default: $OSU_MPI_LIBRARY, else libosu_mpi.so in this
+    /// program's directory]
+    #[arg(long, value_name = "FILE")]
     pub mpi_library: Option<PathBuf>,
     /// Options of the service processes.
+    #[command(flatten)]
     pub offload: OffloadOptions,
 }
 
+/// Options of the non-blocking program alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct Overlap {
+    /// Calls of MPI_Test during the computation
+    #[arg(short = 't', long = "num-test-calls", value_name = "CALLS", default_value = "0",
+        value_parser = count(0, "Invalid Number of Probes"))]
+    pub test_calls: usize,
+    /// Computation: OSU's loop, or a sleep of the same length
+    #[arg(long, default_value = "loop")]
+    pub compute: ComputeKind,
+}
+
 /// Options of the offloaded backend, with the names of `xgvmi_offload::ClientArgs`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub struct OffloadOptions {
-    /// `--sp`: the service processes of this rank's node.
+    /// Service processes of this rank's node; the node's ranks share them
+    #[arg(long = "sp", value_name = "ADDR:PORT,..", value_delimiter = ',')]
     pub services: Vec<String>,
-    /// `--node`.
+    /// This rank's node [default: the host's name]
+    #[arg(long)]
     pub node: Option<String>,
-    /// `--offload-config`.
+    /// File with the service processes of all nodes and other options
+    #[arg(long = "offload-config", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// `--connect-limit-s`.
+    /// Time limit of the connection set-up [default: 30]
+    #[arg(long, value_name = "S")]
     pub connect_limit_s: Option<u64>,
-    /// `--offload-limit-s`.
+    /// Time limit of a collective [default: 0, none]
+    #[arg(long = "offload-limit-s", value_name = "S")]
     pub limit_s: Option<u64>,
-    /// `--offload-spin-us`.
+    /// Polling time before a wait sleeps [default: 0]
+    #[arg(long = "offload-spin-us", value_name = "US")]
     pub spin_us: Option<u64>,
-    /// `--secret-file`.
+    /// Secret of the service processes
+    #[arg(long = "secret-file", value_name = "FILE")]
     pub secret: Option<PathBuf>,
-    /// `--ucx-library`.
+    /// libucp of the offloaded collective [default: the loader's search]
+    #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
 }
 
@@ -163,56 +242,92 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadUsage(pub String);
 
+/// The version of OSU's benchmarks with this output.
+pub const VERSION: &str = "7.4";
+
 /// Above this size the large rounds apply.
 const LARGE_SIZE: usize = 8192;
-
-/// Most validation warm-up calls that OSU allows.
-const VALIDATION_WARM_UP_MAX: usize = 10;
 
 /// Maximum number of tables: each datatype once, and all of them again.
 const DATATYPES_MAX: usize = 2 * Datatype::ALL.len();
 
-/// Maximum number of iterations, warm-ups and test calls. Each time is kept in 8 bytes.
-const COUNT_MAX: usize = 10_000_000;
+/// OSU's options of these two benchmarks that are not supported, with the reason.
+const ELSEWHERE: [(&str, &str, &str); 5] = [
+    ("-D", "--ddt", "Derived datatypes are not measured here"),
+    (
+        "-G",
+        "--graph",
+        "Graphs are drawn without gnuplot here: --plot FILE.svg",
+    ),
+    ("-I", "--session", "Sessions of MPI-4 are not used here"),
+    (
+        "-P",
+        "--papi",
+        "Processor counters (PAPI) are not read here",
+    ),
+    (
+        "-d",
+        "--accelerator",
+        "Memory of accelerators (CUDA, ROCm, OpenACC) is not used here",
+    ),
+];
+
+/// The definition of a program's command line.
+#[must_use]
+pub fn command(program: Program) -> Command {
+    let (name, about) = match program {
+        Program::Blocking => (
+            program.name(),
+            "OSU's MPI_Alltoallv latency test, with temporary buffers",
+        ),
+        Program::NonBlocking => (
+            program.name(),
+            "OSU's MPI_Ialltoallv overlap test, with temporary buffers",
+        ),
+    };
+    let mut command = Options::augment_args(Command::new(name));
+    if program == Program::NonBlocking {
+        command = Overlap::augment_args(command);
+    }
+    command
+        .version(VERSION)
+        .about(about)
+        .long_about(format!(
+            "{about}.\n\nTo be started by MPI's launcher, as in `mpirun -np 4 {name} -m 1024:65536 --temp-buffers mmap`. The \
+             options of OSU's micro-benchmarks {VERSION} come first, then those of these programs."
+        ))
+        .no_binary_name(true)
+        .disable_help_flag(true)
+        .disable_version_flag(true)
+        .args_override_self(true)
+        .mut_args(|arg| {
+            let heading = match arg.get_short() {
+                Some(_) => "Options of OSU's micro-benchmarks",
+                None => "Options of these programs",
+            };
+            // The next word is the value, whatever it is, unless an option may go without.
+            let always = arg.get_action().takes_values() && arg.get_num_args().is_none();
+            match always {
+                true => arg.allow_hyphen_values(true),
+                false => arg,
+            }
+            .help_heading(heading)
+        })
+}
+
+/// The output of `-h`.
+#[must_use]
+pub fn help(program: Program) -> String {
+    command(program).render_help().to_string()
+}
 
 impl Options {
     /// OSU's defaults.
     #[must_use]
     pub fn new(program: Program) -> Self {
-        Self {
-            program,
-            size_min: 1,
-            size_max: 1 << 20,
-            memory_max: 512 << 20,
-            small: Rounds {
-                iterations: 1000,
-                warm_up: 100,
-            },
-            large: Rounds {
-                iterations: 100,
-                warm_up: 10,
-            },
-            full: false,
-            validate: false,
-            validation_warm_up: 5,
-            percentiles: Vec::new(),
-            datatypes: Vec::new(),
-            in_place: false,
-            test_calls: 0,
-            backend: BackendKind::Mpi,
-            scheme: Scheme::Xgvmi,
-            temp_buffers: TempBuffers::None,
-            time_alloc: false,
-            barrier: BarrierKind::Spin,
-            compute: ComputeKind::Loop,
-            counters: Vec::new(),
-            service_pids: Vec::new(),
-            json: None,
-            csv: None,
-            plot: None,
-            plugin: None,
-            mpi_library: None,
-            offload: OffloadOptions::default(),
+        match Self::parse(program, []) {
+            Ok(Request::Run(options)) => *options,
+            other => unreachable!("every option has a default: {other:?}"),
         }
     }
 
@@ -224,224 +339,63 @@ impl Options {
         program: Program,
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Request, BadUsage> {
-        let mut options = Self::new(program);
-        let mut parser = lexopt::Parser::from_args(arguments);
-        loop {
-            let argument = match parser.next() {
-                Ok(Some(argument)) => argument,
-                Ok(None) => break,
-                Err(error) => return Err(BadUsage(error.to_string())),
-            };
-            let name = match argument {
-                Short('h') | Long("help") => return Ok(Request::Help),
-                Short('v') | Long("version") => return Ok(Request::Version),
-                Short('f') | Long("full") => {
-                    options.full = true;
-                    continue;
-                }
-                Short('c') | Long("validation") => {
-                    if let Some(value) = parser.optional_value() {
-                        let value = value.to_string_lossy();
-                        return Err(BadUsage(format!(
-                            "Validation takes no value here [-c {value}]"
-                        )));
-                    }
-                    options.validate = true;
-                    continue;
-                }
-                Short('z') | Long("tail-lat") => {
-                    let list = parser.optional_value();
-                    options.percentiles = percentiles(list.as_deref())?;
-                    continue;
-                }
-                Short('l') | Long("in-place") => {
-                    options.in_place = true;
-                    continue;
-                }
-                Long("time-alloc") => {
-                    options.time_alloc = true;
-                    continue;
-                }
-                Long("counters") => {
-                    options.counters = command(&mut parser)?;
-                    continue;
-                }
-                Long("service-pids") => {
-                    options.service_pids = pids(&mut parser)?;
-                    continue;
-                }
-                Short(letter) => Name::Letter(letter),
-                Long(name) => Name::Word(name.to_owned()),
-                lexopt::Arg::Value(value) => {
-                    let value = value.to_string_lossy();
-                    return Err(BadUsage(format!("Unexpected argument [{value}]")));
-                }
-            };
-            let name = name.canonical(program)?;
-            let Ok(value) = parser.value() else {
-                return Err(BadUsage(format!(
-                    "Option Missing Required Argument [{name}]"
-                )));
-            };
-            options.set(&name, value)?;
+        let arguments: Vec<OsString> = arguments.into_iter().collect();
+        let mut command = command(program);
+        let read = command.try_get_matches_from_mut(&arguments);
+        let read = read.and_then(|matches| {
+            let mut options = Self::from_arg_matches(&matches)?;
+            options.program = program;
+            if program == Program::NonBlocking {
+                options.overlap = Overlap::from_arg_matches(&matches)?;
+            }
+            let types = matches.get_raw("types").and_then(Iterator::last);
+            Ok((options, types.map(OsString::from)))
+        });
+        let (mut options, last_type) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                return match error.kind() {
+                    ErrorKind::DisplayHelp => Ok(Request::Help),
+                    ErrorKind::DisplayVersion => Ok(Request::Version),
+                    _ => Err(in_osus_form(&error, &command)),
+                };
+            }
+        };
+        options.datatypes = std::mem::take(&mut options.types).concat();
+        if options.datatypes.len() > DATATYPES_MAX {
+            let last = last_type.unwrap_or_default();
+            return Err(BadUsage(format!(
+                "Too many datatypes [-T {}]",
+                last.display()
+            )));
         }
-        if options.datatypes.is_empty() {
-            options.datatypes.push(Datatype::default());
-        }
-        options.agree()?;
+        options.agree(&arguments)?;
         Ok(Request::Run(Box::new(options)))
     }
 
-    fn set(&mut self, name: &str, value: OsString) -> Result<(), BadUsage> {
-        // File names are bytes. All other values are text.
-        match name {
-            "--json" => return store(&mut self.json, value),
-            "--csv" => return store(&mut self.csv, value),
-            "--plot" => return store(&mut self.plot, value),
-            "--plugin" => return store(&mut self.plugin, value),
-            "--mpi-library" => return store(&mut self.mpi_library, value),
-            "--secret-file" => return store(&mut self.offload.secret, value),
-            "--ucx-library" => return store(&mut self.offload.ucx_library, value),
-            "--offload-config" => return store(&mut self.offload.config, value),
-            _ => {}
-        }
-        let shown = value.to_string_lossy().into_owned();
-        let bad = |what: &str| BadUsage(format!("{what} [{name} {shown}]"));
-        let text = value.string().map_err(|_| bad("Not a text"))?;
-        if name.starts_with("--") {
-            self.set_own(name, text, bad)
-        } else {
-            self.set_of_osu(name, &text, bad)
-        }
-    }
-
-    /// Sets an option of OSU's own benchmark.
-    fn set_of_osu(
-        &mut self,
-        name: &str,
-        text: &str,
-        bad: impl Fn(&str) -> BadUsage,
-    ) -> Result<(), BadUsage> {
-        let number = |least: usize, what: &str| {
-            count(text)
-                .filter(|number| (least..=COUNT_MAX).contains(number))
-                .ok_or_else(|| bad(what))
-        };
-        match name {
-            "-m" => {
-                let (min, max) = sizes(text).ok_or_else(|| bad("Invalid Message Size"))?;
-                self.size_min = min.unwrap_or(self.size_min);
-                self.size_max = max.unwrap_or(self.size_max);
-            }
-            "-M" => {
-                self.memory_max = memory_limit(text).ok_or_else(|| bad("Invalid Memory Limit"))?
-            }
-            "-i" => {
-                let iterations = number(1, "Invalid Number of Iterations")?;
-                self.small.iterations = iterations;
-                self.large.iterations = iterations;
-            }
-            "-x" => {
-                let warm_up = number(0, "Invalid Number of Warmup Iterations")?;
-                self.small.warm_up = warm_up;
-                self.large.warm_up = warm_up;
-            }
-            "-u" => {
-                let calls = number(0, "Invalid Number of Validation Warmup Iterations")?;
-                if calls > VALIDATION_WARM_UP_MAX {
-                    return Err(bad(
-                        "Number of Validation Warmup Iterations must not be more than 10",
-                    ));
-                }
-                self.validation_warm_up = calls;
-            }
-            // The arrays of a computation on a GPU. Without a GPU OSU ignores it as well.
-            "-a" => drop(number(1, "Invalid Device Array Size")?),
-            "-T" => {
-                let named = Datatype::named(text).ok_or_else(|| {
-                    bad("Invalid datatype, there are MPI_CHAR, MPI_INT, MPI_FLOAT and all")
-                })?;
-                self.datatypes.extend(named);
-                if self.datatypes.len() > DATATYPES_MAX {
-                    return Err(bad("Too many datatypes"));
-                }
-            }
-            "-t" => self.test_calls = number(0, "Invalid Number of Probes")?,
-            _ => return Err(BadUsage(format!("Invalid option [{name}]"))),
-        }
-        Ok(())
-    }
-
-    /// Sets an option that OSU's benchmark does not have.
-    fn set_own(
-        &mut self,
-        name: &str,
-        text: String,
-        bad: impl Fn(&str) -> BadUsage,
-    ) -> Result<(), BadUsage> {
-        // The client checks the limits of these.
-        let seconds = |text: &str| text.parse::<u64>().map_err(|_| bad("Not a whole number"));
-        match name {
-            "--backend" => {
-                self.backend = match text.as_str() {
-                    "mpi" => BackendKind::Mpi,
-                    "offload" => BackendKind::Offload,
-                    _ => return Err(bad("Invalid backend, there are mpi and offload")),
-                };
-            }
-            "--scheme" => {
-                self.scheme = Scheme::ALL
-                    .into_iter()
-                    .find(|scheme| scheme.name() == text)
-                    .ok_or_else(|| bad("Invalid scheme, there are ksm, stock and xgvmi"))?;
-            }
-            "--temp-buffers" => {
-                self.temp_buffers = text.parse().map_err(|()| {
-                    bad("Invalid kind of buffers, there are none, malloc, mmap and ring:N")
-                })?;
-            }
-            "--barrier" => {
-                self.barrier = match text.as_str() {
-                    "spin" => BarrierKind::Spin,
-                    "sleep" => BarrierKind::Sleep,
-                    _ => return Err(bad("Invalid barrier, there are spin and sleep")),
-                };
-            }
-            "--compute" => {
-                self.compute = match text.as_str() {
-                    "loop" => ComputeKind::Loop,
-                    "sleep" => ComputeKind::Sleep,
-                    _ => return Err(bad("Invalid computation, there are loop and sleep")),
-                };
-            }
-            "--sp" => {
-                self.offload
-                    .services
-                    .extend(text.split(',').map(str::to_owned));
-            }
-            "--node" => self.offload.node = Some(text),
-            "--connect-limit-s" => self.offload.connect_limit_s = Some(seconds(&text)?),
-            "--offload-limit-s" => self.offload.limit_s = Some(seconds(&text)?),
-            "--offload-spin-us" => self.offload.spin_us = Some(seconds(&text)?),
-            _ => return Err(BadUsage(format!("Invalid option [{name}]"))),
-        }
-        Ok(())
-    }
-
     /// Checks combinations of options.
-    fn agree(&self) -> Result<(), BadUsage> {
-        if self.size_min > self.size_max {
-            return Err(BadUsage(format!(
-                "The smallest message size is above the largest [-m {}:{}]",
-                self.size_min, self.size_max
-            )));
+    fn agree(&self, arguments: &[OsString]) -> Result<(), BadUsage> {
+        let bad = |text: &str| Err(BadUsage(text.to_owned()));
+        let Bounds { min, max } = self.size;
+        if min > max {
+            return bad(&format!(
+                "The smallest message size is above the largest [-m {min}:{max}]"
+            ));
         }
         let nowhere = self.offload.services.is_empty() && self.offload.config.is_none();
         if self.backend == BackendKind::Offload && nowhere {
-            return Err(BadUsage(
-                "The offloaded backend needs to know where its service processes are [--sp]"
-                    .to_owned(),
-            ));
+            return bad(
+                "The offloaded backend needs to know where its service processes are [--sp]",
+            );
+        }
+        if let Some(at) = arguments.iter().rposition(|word| word == "--counters") {
+            if self.counters.is_empty() {
+                return bad("A command without a program [--counters]");
+            }
+            let end = arguments.get(at + 1 + self.counters.len());
+            if end.is_none_or(|word| word != ";") {
+                return bad("A command ends with a word ';' [--counters]");
+            }
         }
         Ok(())
     }
@@ -449,17 +403,20 @@ impl Options {
     /// The number of iterations for a size.
     #[must_use]
     pub fn rounds(&self, size: usize) -> Rounds {
-        if size > LARGE_SIZE {
-            self.large
-        } else {
-            self.small
+        let (iterations, warm_up) = match size > LARGE_SIZE {
+            true => (100, 10),
+            false => (1000, 100),
+        };
+        Rounds {
+            iterations: self.iterations.unwrap_or(iterations),
+            warm_up: self.warm_up.unwrap_or(warm_up),
         }
     }
 
     /// The sizes of a run, each twice the previous one.
     pub fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
-        let max = self.size_max;
-        std::iter::successors(Some(self.size_min), |size| size.checked_mul(2))
+        let Bounds { min, max } = self.size;
+        std::iter::successors(Some(min), |size| size.checked_mul(2))
             .take_while(move |size| *size <= max)
     }
 
@@ -482,22 +439,22 @@ impl Options {
     /// them.
     #[must_use]
     pub fn shape(&self) -> String {
-        let Self { small, large, .. } = self;
+        let [small, large] = [LARGE_SIZE, LARGE_SIZE + 1].map(|size| self.rounds(size));
         format!(
             "{}, datatypes {:?}, in place {}, sizes {}:{}, iterations {} and {}, warm-up {} and {}, validation {} with {} calls, test calls {}, \
              backend {:?}, scheme {}, buffers {}, barrier {:?}, counters {}",
             self.program.name(),
             self.datatypes,
             self.in_place,
-            self.size_min,
-            self.size_max,
+            self.size.min,
+            self.size.max,
             small.iterations,
             large.iterations,
             small.warm_up,
             large.warm_up,
             self.validate,
             self.validation_warm_up,
-            self.test_calls,
+            self.overlap.test_calls,
             self.backend,
             self.scheme.name(),
             self.temp_buffers,
@@ -505,6 +462,48 @@ impl Options {
             !self.counters.is_empty(),
         )
     }
+}
+
+/// The error in OSU's form: `message [-option value]`.
+fn in_osus_form(error: &clap::Error, command: &Command) -> BadUsage {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(", "),
+        _ => String::new(),
+    };
+    let given = text(ContextKind::InvalidArg);
+    let known = command.get_arguments().find(|arg| arg.to_string() == given);
+    let name = match known.map(|arg| (arg.get_short(), arg.get_long())) {
+        Some((Some(letter), _)) => format!("-{letter}"),
+        Some((None, Some(long))) => format!("--{long}"),
+        _ => given,
+    };
+    let value = text(ContextKind::InvalidValue);
+    BadUsage(match (error.kind(), error.source()) {
+        (ErrorKind::UnknownArgument, _) => {
+            let found = ELSEWHERE
+                .iter()
+                .find(|(letter, long, _)| name == *letter || name == *long);
+            match found {
+                Some((letter, _, why)) => format!("{why} [{letter}]"),
+                None if name.starts_with('-') => format!("Invalid option [{name}]"),
+                None => format!("Unexpected argument [{name}]"),
+            }
+        }
+        (ErrorKind::InvalidValue, _) if value.is_empty() => {
+            format!("Option Missing Required Argument [{name}]")
+        }
+        (ErrorKind::InvalidValue, _) => {
+            let valid = text(ContextKind::ValidValue);
+            format!("Invalid value, there are {valid} [{name} {value}]")
+        }
+        (ErrorKind::ValueValidation, Some(why)) => format!("{why} [{name} {value}]"),
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line.trim_start_matches("error: ").to_owned()
+        }
+    })
 }
 
 impl Scheme {
@@ -542,125 +541,6 @@ impl BackendKind {
             Self::Offload => "offload",
         }
     }
-}
-
-/// An option with its value, as typed.
-enum Name {
-    Letter(char),
-    Word(String),
-}
-
-/// OSU's long names, with their letters.
-const LONG: [(&str, char); 8] = [
-    ("message-size", 'm'),
-    ("mem-limit", 'M'),
-    ("iterations", 'i'),
-    ("warmup", 'x'),
-    ("validation-warmup", 'u'),
-    ("num-test-calls", 't'),
-    ("array-size", 'a'),
-    ("type", 'T'),
-];
-
-/// Our options.
-const OWN: [&str; 18] = [
-    "backend",
-    "scheme",
-    "temp-buffers",
-    "barrier",
-    "compute",
-    "json",
-    "csv",
-    "plot",
-    "plugin",
-    "mpi-library",
-    "ucx-library",
-    "sp",
-    "node",
-    "offload-config",
-    "connect-limit-s",
-    "offload-limit-s",
-    "offload-spin-us",
-    "secret-file",
-];
-
-/// OSU's options of these two benchmarks that are not supported, with the reason.
-const ELSEWHERE: [(char, &str, &str); 5] = [
-    ('D', "ddt", "Derived datatypes are not measured here"),
-    (
-        'G',
-        "graph",
-        "Graphs are drawn without gnuplot here: --plot FILE.svg",
-    ),
-    ('I', "session", "Sessions of MPI-4 are not used here"),
-    ('P', "papi", "Processor counters (PAPI) are not read here"),
-    (
-        'd',
-        "accelerator",
-        "Memory of accelerators (CUDA, ROCm, OpenACC) is not used here",
-    ),
-];
-
-impl Name {
-    /// The one name under which an option is handled.
-    fn canonical(self, program: Program) -> Result<String, BadUsage> {
-        let letter = match self {
-            Self::Letter(letter) => letter,
-            Self::Word(word) => match LONG
-                .iter()
-                .copied()
-                .chain(ELSEWHERE.map(|(letter, name, _)| (name, letter)))
-                .find(|(name, _)| *name == word)
-            {
-                Some((_, letter)) => letter,
-                None if OWN.contains(&word.as_str()) => return Ok(format!("--{word}")),
-                None => return Err(BadUsage(format!("Invalid option [--{word}]"))),
-            },
-        };
-        match letter {
-            't' if program == Program::Blocking => Err(BadUsage("Invalid option [-t]".to_owned())),
-            'm' | 'M' | 'i' | 'x' | 'u' | 't' | 'a' | 'T' => Ok(format!("-{letter}")),
-            other => Err(BadUsage(
-                match ELSEWHERE.iter().find(|(known, ..)| *known == other) {
-                    Some((_, _, why)) => format!("{why} [-{other}]"),
-                    None => format!("Invalid option [-{other}]"),
-                },
-            )),
-        }
-    }
-}
-
-fn store(place: &mut Option<PathBuf>, value: OsString) -> Result<(), BadUsage> {
-    *place = Some(value.into());
-    Ok(())
-}
-
-/// The words up to a word ';'.
-fn command(parser: &mut lexopt::Parser) -> Result<Vec<OsString>, BadUsage> {
-    let unfinished = || BadUsage("A command ends with a word ';' [--counters]".to_owned());
-    let mut words = Vec::new();
-    let mut raw = parser.raw_args().map_err(|_| unfinished())?;
-    for word in raw.by_ref() {
-        if word == ";" {
-            return if words.is_empty() {
-                Err(BadUsage(
-                    "A command without a program [--counters]".to_owned(),
-                ))
-            } else {
-                Ok(words)
-            };
-        }
-        words.push(word);
-    }
-    Err(unfinished())
-}
-
-fn pids(parser: &mut lexopt::Parser) -> Result<Vec<i32>, BadUsage> {
-    let bad = || BadUsage("Process ids above zero, with commas [--service-pids]".to_owned());
-    let list = parser.value().map_err(|_| bad())?;
-    let list = list.to_str().ok_or_else(bad)?;
-    let pid = |word: &str| word.parse().ok().filter(|pid| *pid > 0).ok_or_else(bad);
-    list.split(',').map(pid).collect()
 }
 
 #[cfg(test)]

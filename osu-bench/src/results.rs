@@ -127,7 +127,7 @@ impl Record {
         Self {
             schema: 1,
             tool: options.program.name().to_owned(),
-            osu_version: crate::omb::VERSION.to_owned(),
+            osu_version: crate::options::VERSION.to_owned(),
             arguments,
             mpi: mpi.to_owned(),
             ranks,

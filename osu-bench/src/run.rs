@@ -27,7 +27,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Runs the program in this process's environment.
 #[must_use]
 pub fn main(program: Program) -> ExitCode {
-    if let Some(code) = cli_pages::asked_of(|| crate::pages::command(program)) {
+    if let Some(code) = cli_pages::asked_of(|| crate::options::command(program)) {
         return code;
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -208,21 +208,21 @@ fn get_ready(world: &World, options: &mut Options) -> Result<(), String> {
 fn limit_sizes(options: &mut Options, ranks: usize) -> Result<Option<String>> {
     let mut warning = None;
     let limit = options.memory_max / ranks;
-    if options.size_max > limit {
-        options.size_max = limit;
+    if options.size.max > limit {
+        options.size.max = limit;
         warning = Some(format!(
             "Warning! Limiting max message size to: {limit}. Increase -M, --mem-limit for higher message sizes."
         ));
     }
-    if options.size_min > options.size_max {
+    if options.size.min > options.size.max {
         bail!(
             "no message size is left: the smallest is {}, and {ranks} ranks leave {limit} bytes to each in buffers of \
              {} bytes; raise -M",
-            options.size_min,
+            options.size.min,
             options.memory_max
         );
     }
-    crate::layout::Layout::equal(ranks, options.size_max, Datatype::Char)?;
+    crate::layout::Layout::equal(ranks, options.size.max, Datatype::Char)?;
     Ok(warning)
 }
 

@@ -65,7 +65,7 @@ rules! {
     only_the_testbed_starts_the_emulator: text::one_testbed(tree()),
     only_the_cdylibs_export_c_names: text::exports(tree()),
     modules_use_their_own_layer_and_those_below: layers::layers(tree()),
-    no_modules_use_each_other_in_a_circle: layers::no_circles(tree()),
+    no_modules_use_each_other_in_a_circle: layers::circles(tree()),
     links_in_documents_have_a_target: docs::links(tree()),
     each_page_is_in_the_book: docs::book(tree()),
     each_promise_has_its_test: docs::promises(tree()),

@@ -1,21 +1,31 @@
 //! `osu_report`: merges the JSON files of several runs into one table, file and plot.
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
-use anyhow::{Context as _, Result, bail};
-use lexopt::prelude::{Long, Short, Value};
+use anyhow::{Context as _, Result};
+use clap::Parser;
 use osu_mpi::merge::merge;
 use osu_mpi::results::{Record, replace};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const HELP: &str = "\
-Usage: osu_report [--json FILE] [--plot FILE.svg] RUN.json...
-
-Merges the reports that osu_alltoallv and osu_ialltoallv write with --json: several schemes, and the median of several
-runs of each.";
+/// Merges the reports that osu_alltoallv and osu_ialltoallv write with --json: several schemes, and the median of several
+/// runs of each
+#[derive(Debug, Parser)]
+#[command(name = "osu_report", version)]
+struct Cli {
+    /// Write the merged report
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a plot of it
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// The reports
+    #[arg(value_name = "RUN.json", required = true)]
+    files: Vec<PathBuf>,
+}
 
 fn main() -> ExitCode {
-    match run() {
+    match run(&Cli::parse()) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -27,33 +37,23 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<String> {
-    let (mut json, mut plot, mut files) = (None, None, Vec::new());
-    let mut parser = lexopt::Parser::from_env();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("json") => json = Some(PathBuf::from(parser.value()?)),
-            Long("plot") => plot = Some(PathBuf::from(parser.value()?)),
-            Short('h') | Long("help") => return Ok(format!("{HELP}\n")),
-            Value(file) => files.push(PathBuf::from(file)),
-            other => bail!("{}; try: osu_report --help", other.unexpected()),
-        }
-    }
+fn run(cli: &Cli) -> Result<String> {
+    let Cli { json, plot, files } = cli;
     let records = files
         .iter()
         .map(|file| {
             let bytes = std::fs::read(file).context("cannot read it")?;
             serde_json::from_slice(&bytes).context("not the result of a run")
         })
-        .zip(&files)
+        .zip(files)
         .map(|(record, file)| record.with_context(|| file.display().to_string()))
         .collect::<Result<Vec<Record>>>()?;
     let merged = merge(&records)?;
     if let Some(path) = json {
-        replace(&path, &(serde_json::to_string_pretty(&merged)? + "\n"))?;
+        replace(path, &(serde_json::to_string_pretty(&merged)? + "\n"))?;
     }
     if let Some(path) = plot {
-        replace(&path, &merged.plot()?)?;
+        replace(path, &merged.plot()?)?;
     }
     Ok(merged.table())
 }

@@ -38,14 +38,13 @@ fn options_are_read() {
         change(&mut expect);
         assert_eq!(options(Program::NonBlocking, line), expect, "{line}");
     };
-    check("-m 128", &|o| o.size_max = 128);
-    check("-m 2:128", &|o| (o.size_min, o.size_max) = (2, 128));
-    check("-m 2:", &|o| o.size_min = 2);
-    check("-m :64K", &|o| o.size_max = 65536);
-    check("--message-size=4", &|o| o.size_max = 4);
+    check("-m 128", &|o| o.size.max = 128);
+    check("-m 2:128", &|o| (o.size.min, o.size.max) = (2, 128));
+    check("-m 2:", &|o| o.size.min = 2);
+    check("-m :64K", &|o| o.size.max = 65536);
+    check("--message-size=4", &|o| o.size.max = 4);
     check("-i 7 -x0", &|o| {
-        (o.small.iterations, o.large.iterations) = (7, 7);
-        (o.small.warm_up, o.large.warm_up) = (0, 0);
+        (o.iterations, o.warm_up) = (Some(7), Some(0));
     });
     check("-f -c -u 10", &|o| {
         (o.full, o.validate, o.validation_warm_up) = (true, true, 10);
@@ -54,11 +53,12 @@ fn options_are_read() {
     check("-z5,100", &|o| o.percentiles = vec![5, 100]);
     check("-T MPI_FLOAT -l -a 5", &|o| {
         (o.datatypes, o.in_place) = (vec![Datatype::Float], true);
+        o.array_size = Some(5);
     });
     check("--type=all --in-place", &|o| {
         (o.datatypes, o.in_place) = (Datatype::ALL.to_vec(), true);
     });
-    check("-t 9", &|o| o.test_calls = 9);
+    check("-t 9", &|o| o.overlap.test_calls = 9);
     // OSU takes its least limit instead of a lower one.
     check("-M 5", &|o| o.memory_max = 1 << 20);
     check("--temp-buffers ring:8 --time-alloc", &|o| {
@@ -76,7 +76,7 @@ fn options_are_read() {
         o.json = Some("a".into());
     });
     check("--barrier sleep --compute sleep", &|o| {
-        (o.barrier, o.compute) = (BarrierKind::Sleep, ComputeKind::Sleep);
+        (o.barrier, o.overlap.compute) = (BarrierKind::Sleep, ComputeKind::Sleep);
     });
 }
 
@@ -149,7 +149,7 @@ fn what_is_not_understood_is_named() {
     );
     check(
         "--service-pids 7,0",
-        "Process ids above zero, with commas [--service-pids]",
+        "Process ids above zero, with commas [--service-pids 0]",
     );
     check("--counters ;", "A command without a program [--counters]");
     check(
@@ -160,21 +160,24 @@ fn what_is_not_understood_is_named() {
 }
 
 #[test]
-fn help_names_every_option() {
+fn help_and_pages_name_every_option() {
     for program in [Program::Blocking, Program::NonBlocking] {
+        command(program).debug_assert();
+        let dir = tempfile::tempdir().unwrap();
+        cli_pages::generate(&command(program), dir.path()).unwrap();
+        let page = dir.path().join(format!("man/{}.1", program.name()));
+        let page = std::fs::read_to_string(page).unwrap().replace("\\-", "-");
         let text = help(program);
-        for name in OWN {
-            let wanted = name != "compute" || program == Program::NonBlocking;
-            assert_eq!(text.contains(&format!("--{name}")), wanted, "{name}");
+        for arg in command(program).get_arguments() {
+            let long = format!("--{}", arg.get_long().unwrap());
+            assert!(text.contains(&long) && page.contains(&long), "{long}");
+            if let Some(letter) = arg.get_short() {
+                assert!(text.contains(&format!("-{letter}, {long}")), "{letter}");
+            }
         }
-        for (name, letter) in LONG {
-            let wanted = letter != 't' || program == Program::NonBlocking;
-            assert_eq!(
-                text.contains(&format!("-{letter}, --{name}")),
-                wanted,
-                "{name}"
-            );
-        }
+        let overlap = program == Program::NonBlocking;
+        assert_eq!(text.contains("--num-test-calls"), overlap);
+        assert_eq!(text.contains("--compute"), overlap);
     }
     assert_eq!(parse(Program::Blocking, "-h"), Ok(Request::Help));
     assert_eq!(parse(Program::Blocking, "-v -Z"), Ok(Request::Version));

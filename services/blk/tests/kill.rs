@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{SECTOR, random, sector, turn};
+use common::{SECTOR, sector, turn};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,10 +17,6 @@ const KILLS: u32 = 200;
 const BLOCK: usize = 1024;
 const SECTORS: usize = 128;
 const FIRST_SEED: u64 = 4;
-
-fn below(state: &mut u64, limit: usize) -> usize {
-    usize::try_from(random(state) % limit as u64).unwrap()
-}
 
 /// Creates three targets of one volume.
 fn create(dir: &Path) -> [PathBuf; 3] {
@@ -98,14 +94,14 @@ type Pending = Option<(std::ops::Range<usize>, u64)>;
 /// Writes and flushes until the server is gone. Returns the write that has no reply.
 fn write_until_killed(
     stream: &mut UnixStream,
-    seed: &mut u64,
+    random: &mut fastrand::Rng,
     shadow: &mut [u64],
     version: &mut u64,
 ) -> Pending {
     loop {
         *version += 1;
-        let count = 1 + below(seed, 9);
-        let at = below(seed, SECTORS - count);
+        let count = random.usize(1..=9);
+        let at = random.usize(..SECTORS - count);
         let data: Vec<u8> = (at..at + count)
             .flat_map(|number| sector(number, *version))
             .collect();
@@ -113,7 +109,7 @@ fn write_until_killed(
             return Some((at..at + count, *version));
         }
         shadow[at..at + count].fill(*version);
-        if below(seed, 8) == 0 && !request(stream, 3, 0, &[]) {
+        if random.usize(..8) == 0 && !request(stream, 3, 0, &[]) {
             return None;
         }
     }
@@ -179,7 +175,7 @@ fn every_block_is_old_or_new_after_each_kill() {
     let dir = tempfile::tempdir().unwrap();
     let paths = create(dir.path());
     let socket = dir.path().join("socket");
-    let mut seed = FIRST_SEED;
+    let mut random = fastrand::Rng::with_seed(FIRST_SEED);
     let mut shadow = vec![0; SECTORS];
     let mut version = 0;
     let mut pendings = 0;
@@ -188,14 +184,14 @@ fn every_block_is_old_or_new_after_each_kill() {
             mut child,
             mut stream,
         } = Server::start(&paths, &socket);
-        let delay = Duration::from_micros(random(&mut seed) % 12_000);
+        let delay = Duration::from_micros(random.u64(..12_000));
         let killer = std::thread::spawn(move || {
             // The delay only chooses where the process is killed. Nothing depends on its length.
             std::thread::park_timeout(delay);
             child.kill().unwrap();
             child.wait().unwrap();
         });
-        let pending = write_until_killed(&mut stream, &mut seed, &mut shadow, &mut version);
+        let pending = write_until_killed(&mut stream, &mut random, &mut shadow, &mut version);
         killer.join().unwrap();
         pendings += u32::from(pending.is_some());
         // With all targets first: they decide. Then without one of them, and without a pending write.
@@ -220,7 +216,7 @@ fn a_degraded_export_that_is_killed_keeps_its_decision() {
     let dir = tempfile::tempdir().unwrap();
     let paths = create(dir.path());
     let socket = dir.path().join("socket");
-    let mut seed = FIRST_SEED + 1;
+    let mut random = fastrand::Rng::with_seed(FIRST_SEED + 1);
     let mut shadow = vec![0; SECTORS];
     let mut version = 0;
     for round in 0..24 {
@@ -235,7 +231,7 @@ fn a_degraded_export_that_is_killed_keeps_its_decision() {
             // SAFETY: no memory is involved. The process is not waited for before, so its number is still its own.
             unsafe { libc::kill(child.cast_signed(), libc::SIGKILL) };
         });
-        let pending = write_until_killed(&mut stream, &mut seed, &mut shadow, &mut version);
+        let pending = write_until_killed(&mut stream, &mut random, &mut shadow, &mut version);
         killer.join().unwrap();
         server.child.wait().unwrap();
         drop(server);

@@ -3,7 +3,6 @@
 
 mod common;
 
-use common::random;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -90,7 +89,7 @@ impl Disk {
     }
 
     /// The bytes after a loss of power: each sector of each pending write is there or not.
-    fn after_loss(&self, seed: &mut u64) -> Vec<u8> {
+    fn after_loss(&self, random: &mut fastrand::Rng) -> Vec<u8> {
         let state = self.state.lock().unwrap();
         let mut bytes = state.durable.clone();
         for (offset, written) in &state.pending {
@@ -98,7 +97,7 @@ impl Disk {
             while done < written.len() {
                 let at = offset + done;
                 let count = (SECTOR - at % SECTOR).min(written.len() - done);
-                if random(seed).is_multiple_of(2) {
+                if random.bool() {
                     put(&mut bytes, at, &written[done..done + count]);
                 }
                 done += count;
@@ -117,11 +116,11 @@ fn content(block: usize, version: u64) -> Vec<u8> {
     if version == 0 {
         return vec![0; BLOCK];
     }
-    let mut state = (block as u64) << 40 | version;
-    let mark = state;
+    let mark = (block as u64) << 40 | version;
+    let mut random = fastrand::Rng::with_seed(mark);
     let mut word = |index: usize| match (index % 2, version.is_multiple_of(3)) {
         (0, _) => mark,
-        (_, true) => random(&mut state),
+        (_, true) => random.u64(..),
         (_, false) => 5,
     };
     (0..BLOCK / 8)
@@ -137,7 +136,7 @@ struct Outcome {
 
 /// One run to a loss of power after `writes` writes of the disks, and all that may be read afterwards.
 fn run(seed: u64, writes: u64) -> Outcome {
-    let mut seed = seed;
+    let mut random = fastrand::Rng::with_seed(seed);
     let writes_left = Arc::new(Mutex::new(u64::MAX));
     let disks = Role::ALL.map(|role| {
         let disk = Disk {
@@ -160,7 +159,7 @@ fn run(seed: u64, writes: u64) -> Outcome {
     let mut flushed = [0; BLOCKS];
     let mut since: [BTreeSet<u64>; BLOCKS] = Default::default();
     for version in 1.. {
-        let block = usize::try_from(random(&mut seed)).unwrap() % BLOCKS;
+        let block = random.usize(..BLOCKS);
         since[block].insert(version);
         let zero = version % 7 == 0;
         let bytes = content(block, if zero { 0 } else { version });
@@ -170,7 +169,7 @@ fn run(seed: u64, writes: u64) -> Outcome {
         if volume.write((block * BLOCK) as u64, &bytes).is_err() {
             break;
         }
-        if random(&mut seed).is_multiple_of(6) {
+        if random.u8(..6) == 0 {
             // What was there before the flush started is durable if it succeeds.
             // Two targets are enough for a flush. Below, another one than the third is absent.
             if volume.flush().is_err() || volume.present().len() < 3 {
@@ -185,7 +184,7 @@ fn run(seed: u64, writes: u64) -> Outcome {
         }
     }
     drop((volume, targets));
-    let after = disks.each_ref().map(|disk| disk.after_loss(&mut seed));
+    let after = disks.each_ref().map(|disk| disk.after_loss(&mut random));
     let mut outcome = Outcome {
         lost: 0,
         new: 0,

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{
-    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, create, good, no_starts, program, random, sector,
-    wait_until,
+    EIO, ENOSPC, Nbd, Running, SECTOR, WRITE, create, good, no_starts, program, sector, wait_until,
 };
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -34,7 +33,7 @@ struct World {
     client: Nbd,
     shadow: Vec<u64>,
     version: u64,
-    seed: u64,
+    random: fastrand::Rng,
 }
 
 impl World {
@@ -66,7 +65,7 @@ impl World {
             client,
             shadow: vec![0; SECTORS],
             version: 0,
-            seed,
+            random: fastrand::Rng::with_seed(seed),
         }
     }
 
@@ -85,10 +84,8 @@ impl World {
     /// The next range to write, and its bytes.
     fn next(&mut self) -> (std::ops::Range<usize>, Vec<u8>) {
         self.version += 1;
-        let below =
-            |seed: &mut u64, limit: usize| usize::try_from(random(seed) % limit as u64).unwrap();
-        let count = 1 + below(&mut self.seed, 9);
-        let at = below(&mut self.seed, SECTORS - count);
+        let count = self.random.usize(1..=9);
+        let at = self.random.usize(..SECTORS - count);
         let data = (at..at + count).flat_map(|number| sector(number, self.version));
         (at..at + count, data.collect())
     }
@@ -673,8 +670,8 @@ fn tries() -> u64 {
 impl World {
     /// Restarts all targets and ends the export, as the number of a try says. Then each command opens the volume.
     fn restart_all(&mut self, number: u64) {
-        let mut seed = number;
-        let mut below = |limit: u64| random(&mut seed) % limit;
+        let mut random = fastrand::Rng::with_seed(number);
+        let mut below = |limit: usize| random.usize(..limit);
         self.write(4);
         let mut posted = Vec::new();
         if below(2) == 0 {
@@ -687,7 +684,7 @@ impl World {
             }
         }
         let mut order = [0, 1, 2];
-        order.rotate_left(usize::try_from(below(3)).unwrap());
+        order.rotate_left(below(3));
         if below(2) == 0 {
             order.swap(1, 2);
         }

@@ -73,22 +73,10 @@ mod tests {
     use crate::reduction::Reduction;
     use crate::token::Token;
     use crate::wire::{Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow};
+    use fastrand::Rng;
 
     /// Lengths and counts at the limits of a parser's checks.
     const EDGES: [u64; 6] = [0, 1, 7, u32::MAX as u64, 1 << 60, u64::MAX];
-
-    /// The step and the finalizer of splitmix64.
-    fn next(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = *state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    fn below(state: &mut u64, limit: usize) -> usize {
-        usize::try_from(next(state) % (limit.max(1) as u64)).expect("small")
-    }
 
     /// Inputs for each message, unless the variable says another number.
     const INPUTS: u64 = 50_000;
@@ -183,25 +171,25 @@ mod tests {
     }
 
     /// An input: a mutated valid message, or mostly zeros, which make many lengths valid.
-    fn input(seed: &mut u64, message: Message, sample: &[u8]) -> Vec<u8> {
-        let mut bytes = if below(seed, 2) == 0 {
+    fn input(random: &mut Rng, message: Message, sample: &[u8]) -> Vec<u8> {
+        let mut bytes = if random.usize(..2) == 0 {
             sample.to_vec()
         } else {
-            vec![0; below(seed, 160)]
+            vec![0; random.usize(..160)]
         };
-        if below(seed, 4) == 0 {
-            bytes.truncate(below(seed, bytes.len() + 1));
+        if random.usize(..4) == 0 {
+            bytes.truncate(random.usize(..=bytes.len()));
         }
-        for _ in 0..below(seed, 8) {
-            let at = below(seed, bytes.len());
-            let byte = next(seed).to_le_bytes()[0];
+        for _ in 0..random.usize(..8) {
+            let at = random.usize(..bytes.len().max(1));
+            let byte = random.u8(..);
             if let Some(place) = bytes.get_mut(at) {
                 *place = byte;
             }
         }
-        let at = below(seed, bytes.len());
-        let edge = EDGES[below(seed, EDGES.len())].to_le_bytes();
-        if below(seed, 2) == 0
+        let at = random.usize(..bytes.len().max(1));
+        let edge = EDGES[random.usize(..EDGES.len())].to_le_bytes();
+        if random.usize(..2) == 0
             && let Some(place) = bytes.get_mut(at..at + 8)
         {
             place.copy_from_slice(&edge);
@@ -219,12 +207,12 @@ mod tests {
 
     #[test]
     fn no_messages_make_a_job_panic() {
-        let (mut seed, mut good) = (1, 0_u64);
+        let (mut random, mut good) = (Rng::with_seed(1), 0_u64);
         for _ in 0..inputs() {
             // Small numbers make messages that are valid.
-            let wild = below(&mut seed, 4) == 0;
-            let script: Vec<u8> = (0..below(&mut seed, 200))
-                .map(|_| next(&mut seed).to_le_bytes()[0])
+            let wild = random.usize(..4) == 0;
+            let script: Vec<u8> = (0..random.usize(..200))
+                .map(|_| random.u8(..))
                 .map(|byte| if wild { byte } else { byte % 100 })
                 .collect();
             good += u64::from(job(&script));
@@ -236,13 +224,13 @@ mod tests {
     #[test]
     fn no_bytes_make_a_parser_panic() {
         let inputs = inputs();
-        let mut seed = 1;
+        let mut random = Rng::with_seed(1);
         for message in Message::ALL {
             let sample = sample(message);
             assert!(parse(message, &sample), "{message:?}");
             let mut valid = 0_u64;
             for _ in 0..inputs {
-                valid += u64::from(parse(message, &input(&mut seed, message, &sample)));
+                valid += u64::from(parse(message, &input(&mut random, message, &sample)));
             }
             eprintln!("{message:?}: {inputs} inputs, {valid} of them valid");
             assert!(valid > 0 && valid < inputs, "{message:?}: {valid}");

@@ -1,8 +1,7 @@
 //! A UCP context: one UCX instance with its devices, registrations and caches.
 
+use super::Result;
 use super::error::check;
-use super::gets::REQUEST_BYTES;
-use super::{ImportedMemory, InboxLimits, Result, Worker};
 use std::ffi::CString;
 use std::rc::Rc;
 use ucx_sys::{
@@ -27,6 +26,9 @@ struct Inner {
     access_min: usize,
 }
 
+/// Bytes of a request of UCX that belong to this crate: the number of a get.
+pub(super) const REQUEST_BYTES: usize = size_of::<u32>();
+
 /// UCX settings with which the CPU never executes a get into imported memory, whatever its length.
 ///
 /// UCX chooses a protocol for each length. For an imported memory handle only `get/zcopy` is right: `get/bcopy` would
@@ -39,6 +41,19 @@ const BY_DEVICE_ALONE: [(&str, &str); 2] = [
 ];
 
 impl Context {
+    /// The shortest access to imported memory, in bytes: 16 KiB, well above the sizes at which UCX copies with the CPU.
+    ///
+    /// UCX 1.20 and 1.23 copy a put of up to 9939 bytes and a get of up to 624 with the CPU even when the memory
+    /// handle is imported (`UCX_PROTO_INFO=y` shows the ranges), which would touch this process's own memory at the
+    /// exporter's address.
+    pub const ACCESS_MIN: usize = 16 << 10;
+
+    /// The same limit in a context from [`Context::with_settings`], where only the device executes accesses.
+    ///
+    /// The device itself needs more bytes than a completion carries: 64 with UCX's default
+    /// (`UCX_RC_MLX5_TX_INLINE_RESP`), at most 128.
+    pub const DEVICE_ACCESS_MIN: usize = 256;
+
     /// Opens the devices that UCX's configuration (its environment) selects.
     ///
     /// `name` appears in UCX's logs and tools.
@@ -46,14 +61,14 @@ impl Context {
     /// # Errors
     /// UCX's error, for example if no device matches `UCX_TLS`.
     pub fn new(ucp: &'static Ucp, name: &str) -> Result<Self> {
-        Self::open(ucp, name, std::ptr::null(), ImportedMemory::ACCESS_MIN)
+        Self::open(ucp, name, std::ptr::null(), Self::ACCESS_MIN)
     }
 
     /// Like [`Context::new`], with additional settings: names without `UCX_`, and values. They
     /// override the environment.
     ///
     /// In such a context only the device accesses imported memory, from
-    /// [`ImportedMemory::DEVICE_ACCESS_MIN`] bytes on. Shorter accesses are refused.
+    /// [`Context::DEVICE_ACCESS_MIN`] bytes on. Shorter accesses are refused.
     ///
     /// # Errors
     /// UCX's error, for example for an unknown setting.
@@ -62,7 +77,7 @@ impl Context {
         for (setting, value) in BY_DEVICE_ALONE.iter().chain(settings) {
             config.modify(setting, value)?;
         }
-        Self::open(ucp, name, config.handle, ImportedMemory::DEVICE_ACCESS_MIN)
+        Self::open(ucp, name, config.handle, Self::DEVICE_ACCESS_MIN)
     }
 
     fn open(
@@ -108,22 +123,6 @@ impl Context {
     #[must_use]
     pub fn access_min(&self) -> usize {
         self.inner.access_min
-    }
-
-    /// Creates a worker with an inbox for active messages of the identifiers `0..message_ids`.
-    ///
-    /// # Errors
-    /// UCX's.
-    pub fn worker(&self, message_ids: u16) -> Result<Worker> {
-        Worker::new(self, message_ids, InboxLimits::default())
-    }
-
-    /// Like [`Context::worker`], with limits of the inbox.
-    ///
-    /// # Errors
-    /// UCX's.
-    pub fn worker_within(&self, message_ids: u16, limits: InboxLimits) -> Result<Worker> {
-        Worker::new(self, message_ids, limits)
     }
 
     pub(super) fn ucp(&self) -> &'static Ucp {

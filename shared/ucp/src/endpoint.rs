@@ -3,7 +3,7 @@
 use super::error::check;
 use super::inbox::Sender;
 use super::request::Holds;
-use super::{Get, ImportedMemory, RemoteKey, Request, Result, Waiter, Worker};
+use super::{ImportedMemory, Request, Result, Waiter, Worker};
 use std::cell::{Cell, OnceCell};
 use std::ffi::c_void;
 use std::rc::Rc;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use ucx_sys::{
     UCP_AM_SEND_FLAG_EAGER, UCP_EP_CLOSE_FLAG_FORCE, UCP_EP_PARAM_FIELD_ERR_HANDLER,
     UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE, UCP_EP_PARAM_FIELD_REMOTE_ADDRESS,
-    UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_CALLBACK, UCP_OP_ATTR_FIELD_FLAGS,
-    UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE, UCP_OP_ATTR_FIELD_USER_DATA,
-    UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h, ucp_ep_params_t,
-    ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucp_rkey_h,
+    UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCP_OP_ATTR_FIELD_CALLBACK,
+    UCP_OP_ATTR_FIELD_FLAGS, UCP_OP_ATTR_FIELD_MEMH, UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+    UCP_OP_ATTR_FIELD_USER_DATA, UCS_ERR_NOT_CONNECTED, UCS_MEMORY_TYPE_HOST, UCS_OK, ucp_ep_h,
+    ucp_ep_params_t, ucp_err_handler_t, ucp_err_handling_mode_t, ucp_request_param_t, ucp_rkey_h,
     ucp_send_nbx_callback_t, ucs_status_ptr_t, ucs_status_t,
 };
 
@@ -46,10 +46,49 @@ struct Inner {
     failure: Box<Cell<ucs_status_t>>,
 }
 
+impl Worker {
+    /// Connects to the worker that has `address`; `peer` names it in errors.
+    ///
+    /// # Errors
+    /// UCX's error. `Destination is unreachable` means that the two sides have no common transport.
+    ///
+    /// # Safety
+    /// `address` holds the bytes of some worker's [`Worker::address`], unchanged: UCX reads them without knowing
+    /// their length.
+    pub unsafe fn connect(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
+        // Without peer error handling UCX ends the process on a transport error, and no error names
+        // the step.
+        // SAFETY: the caller's contract is the callee's.
+        unsafe { Endpoint::connect(self, address, peer, UCP_ERR_HANDLING_MODE_PEER) }
+    }
+
+    /// Like [`Worker::connect`], for gets into imported memory, with every UCX from 1.18 on. Both
+    /// sides must use it.
+    ///
+    /// UCX 1.18 has no zero-copy get on a connection with peer error handling. Its CPU would copy
+    /// from addresses of other processes. With UCX 1.18 the connection therefore has no error
+    /// handling, and UCX ends this process if the peer dies.
+    ///
+    /// # Errors
+    /// As [`Worker::connect`].
+    ///
+    /// # Safety
+    /// As [`Worker::connect`].
+    pub unsafe fn connect_for_gets(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
+        let err_mode = if self.ucp().version().starts_with("1.18.") {
+            UCP_ERR_HANDLING_MODE_NONE
+        } else {
+            UCP_ERR_HANDLING_MODE_PEER
+        };
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { Endpoint::connect(self, address, peer, err_mode) }
+    }
+}
+
 impl Endpoint {
     /// # Safety
     /// As [`Worker::connect`].
-    pub(super) unsafe fn connect(
+    unsafe fn connect(
         worker: &Worker,
         address: &[u8],
         peer: &str,
@@ -157,24 +196,9 @@ impl Endpoint {
         if answer.is_null() {
             return Ok(Sent::AtOnce(data));
         }
-        let to = self.clone();
+        let to: Rc<Inner> = Rc::clone(&self.inner);
         let holds = Holds::SentAs { to, data };
         Ok(Sent::Started(Request::new(self.worker(), answer, holds)))
-    }
-
-    /// RDMA READ of one block, see [`Gets::start`](super::Gets::start).
-    ///
-    /// # Errors
-    /// As [`Gets::start`](super::Gets::start).
-    pub fn get(
-        from: &RemoteKey,
-        remote_address: u64,
-        into: &ImportedMemory,
-        address: u64,
-        length: usize,
-    ) -> Result<Get> {
-        let answer = from.get(remote_address, into, address, length, None)?;
-        Ok(Get::new(answer, into, from))
     }
 
     /// Starts a get with a key of this endpoint. `end` is the callback for its end, and its argument.

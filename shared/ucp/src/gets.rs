@@ -1,14 +1,12 @@
 //! Gets in flight. UCX reports each end by a callback, so nobody tests them in turn.
 
+use super::context::REQUEST_BYTES;
 use super::error::UcpError;
 use super::{ImportedMemory, RemoteKey, Result};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt;
 use ucx_sys::{UCS_OK, Ucp, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t};
-
-/// Bytes of a request of UCX that belong to this crate: the number of a get.
-pub(super) const REQUEST_BYTES: usize = size_of::<u32>();
 
 /// Gets in flight, by number. The numbers are below the maximum number of gets that were in flight at once.
 ///
@@ -85,6 +83,7 @@ impl Gets {
             Some(index) => index,
             None => self.grow(),
         };
+        const { assert!(size_of::<u32>() <= REQUEST_BYTES) };
         // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back in
         // the worker's progress alone, so not before the index is there.
         unsafe { answer.cast::<u32>().write(index) };

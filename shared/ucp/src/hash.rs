@@ -1,69 +1,40 @@
 //! A hash of short keys for the tables of the data path.
 //!
 //! The standard library's hash takes about a hundred instructions. Peers choose some of the keys, so the hash depends
-//! on a random number, as that one does.
+//! on random numbers of the system, as that one does.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use foldhash::SharedSeed;
+use foldhash::fast::{FoldHasher, SeedableRandomState};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 
 /// A map with this hash.
 pub type Map<K, V> = std::collections::HashMap<K, V, Seed>;
 
-/// The random number of a table.
+/// The random numbers of a table: one of its own, and those of the process.
 #[derive(Debug, Clone)]
-pub struct Seed(u64);
+pub struct Seed(SeedableRandomState);
 
 impl Default for Seed {
     fn default() -> Self {
-        Self(RandomState::new().hash_one(0))
+        // The library's own seeds follow from addresses and the time.
+        static PROCESS: LazyLock<SharedSeed> = LazyLock::new(|| SharedSeed::from_u64(random()));
+        Self(SeedableRandomState::with_seed(random(), &PROCESS))
     }
 }
 
 impl BuildHasher for Seed {
-    type Hasher = Mixer;
+    type Hasher = FoldHasher<'static>;
 
-    fn build_hasher(&self) -> Mixer {
-        Mixer(self.0)
+    #[inline]
+    fn build_hasher(&self) -> Self::Hasher {
+        self.0.build_hasher()
     }
 }
 
-/// Multiplies each word into the state, and folds the high half of the product into the low half.
-#[derive(Debug)]
-pub struct Mixer(u64);
-
-impl Mixer {
-    fn mix(&mut self, word: u64) {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let product = u128::from(self.0 ^ word) * u128::from(ODD);
-        #[expect(clippy::cast_possible_truncation, reason = "both halves are used")]
-        let (low, high) = (product as u64, (product >> 64) as u64);
-        self.0 = low ^ high;
-    }
-}
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.mix(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u32(&mut self, word: u32) {
-        self.mix(word.into());
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        self.mix(word);
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.mix(word as u64);
-    }
+/// A number that follows from the system's random numbers.
+fn random() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Memory handles: this process's buffers, registered and exported, and other processes' buffers, imported.
 
 use super::error::check;
-use super::{Context, PackedRkey, Result, UcpError};
+use super::{Context, Result, UcpError};
 use crate::buffer::Buffer;
 use std::ops::Deref;
 use std::rc::Rc;
@@ -197,20 +197,6 @@ struct Imported {
 }
 
 impl ImportedMemory {
-    /// The shortest access, in bytes: 16 KiB, well above the sizes at which UCX copies with the CPU.
-    ///
-    /// UCX 1.20 and 1.23 copy a put of up to 9939 bytes and a get of up to 624 with the CPU even when the memory
-    /// handle is imported (`UCX_PROTO_INFO=y` shows the ranges), which would touch this process's own memory at the
-    /// exporter's address.
-    pub const ACCESS_MIN: usize = 16 << 10;
-
-    /// The same limit in a context from [`Context::with_settings`], where only the device executes
-    /// accesses.
-    ///
-    /// The device itself needs more bytes than a completion carries: 64 with UCX's default
-    /// (`UCX_RC_MLX5_TX_INLINE_RESP`), at most 128.
-    pub const DEVICE_ACCESS_MIN: usize = 256;
-
     /// Imports an exported buffer (`ucp_mem_map` with an exported handle). This step creates or
     /// finds an alias.
     ///
@@ -293,7 +279,11 @@ impl ImportedMemory {
                 .ucp_rkey_pack(context.handle(), *handle, &raw mut buffer, &raw mut length)
         };
         check(context.ucp(), "ucp_rkey_pack", status, || self.to_string())?;
-        Ok(PackedRkey::new(context.clone(), buffer, length))
+        Ok(PackedRkey {
+            context: context.clone(),
+            buffer,
+            length,
+        })
     }
 
     /// Ends the import (`ucp_mem_unmap`). UCX's registration cache, or the plugin's alias map,
@@ -336,6 +326,30 @@ impl ImportedMemory {
 impl std::fmt::Display for ImportedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "imported {:#x}+{}", self.address(), self.length())
+    }
+}
+
+/// A packed remote key: bytes for a peer that accesses the memory.
+#[derive(Debug)]
+pub struct PackedRkey {
+    context: Context,
+    buffer: *mut std::ffi::c_void,
+    length: usize,
+}
+
+impl Deref for PackedRkey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: UCX gave this buffer with this length; it is ours until released in drop and nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.buffer.cast(), self.length) }
+    }
+}
+
+impl Drop for PackedRkey {
+    fn drop(&mut self) {
+        // SAFETY: the buffer came from ucp_rkey_pack and is released once.
+        unsafe { self.context.ucp().ucp_rkey_buffer_release(self.buffer) };
     }
 }
 

@@ -1,8 +1,9 @@
-//! Outstanding operations and the objects that they use.
+//! An outstanding message or end of a connection, and the objects that it uses.
 
-use super::{Endpoint, ImportedMemory, RemoteKey, Result, UcpError, Waiter, Worker};
+use super::{Result, UcpError, Waiter, Worker};
+use std::any::Any;
 use std::cell::Cell;
-use std::mem::ManuallyDrop;
+use std::rc::Rc;
 use std::time::Duration;
 use ucx_sys::{
     UCS_INPROGRESS, UCS_OK, Ucp, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
@@ -19,24 +20,6 @@ pub struct Request {
     holds: Holds,
 }
 
-/// A get that UCP has accepted. It is separate from [`Request`] because it is smaller: there is one for each block.
-///
-/// It owns the objects that the operation uses. If it is dropped before completion, it leaks them,
-/// because UCX or the device may still use them.
-#[derive(Debug)]
-pub struct Get {
-    progress: Progress,
-    /// Dropped only after completion.
-    holds: ManuallyDrop<Transfer>,
-}
-
-/// The objects that a get uses.
-#[derive(Debug)]
-struct Transfer {
-    _into: ImportedMemory,
-    from: RemoteKey,
-}
-
 /// The objects in use until completion.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for their life, never read")]
@@ -49,14 +32,14 @@ pub(super) enum Holds {
     },
     /// A message whose header is in its connection.
     SentAs {
-        to: Endpoint,
+        to: Rc<dyn Any>,
         data: Vec<u8>,
     },
 }
 
 /// The state of an operation.
 #[derive(Debug)]
-struct Progress(Cell<State>);
+pub(super) struct Progress(Cell<State>);
 
 #[derive(Debug, Clone, Copy)]
 enum State {
@@ -77,7 +60,7 @@ impl Holds {
 
 impl Progress {
     #[inline]
-    fn new(answer: ucs_status_ptr_t) -> Self {
+    pub(super) fn new(answer: ucs_status_ptr_t) -> Self {
         Self(Cell::new(if ucs_ptr_is_ptr(answer) {
             State::InFlight(answer)
         } else {
@@ -87,7 +70,7 @@ impl Progress {
 
     /// The final status, if the operation was complete at its start or at the last poll.
     #[inline]
-    fn known(&self) -> Option<ucs_status_t> {
+    pub(super) fn known(&self) -> Option<ucs_status_t> {
         match self.0.get() {
             State::Done(status) => Some(status),
             State::InFlight(_) => None,
@@ -96,7 +79,7 @@ impl Progress {
 
     /// The final status, if the operation is complete. UCX's request is free then.
     #[inline]
-    fn poll(&self, ucp: &Ucp) -> Option<ucs_status_t> {
+    pub(super) fn poll(&self, ucp: &Ucp) -> Option<ucs_status_t> {
         let request = match self.0.get() {
             State::Done(status) => return Some(status),
             State::InFlight(request) => request,
@@ -114,7 +97,7 @@ impl Progress {
 
     /// Gives up an operation in flight.
     #[cold]
-    fn abandon(&self, ucp: &Ucp) {
+    pub(super) fn abandon(&self, ucp: &Ucp) {
         if let State::InFlight(request) = self.0.replace(State::Done(UCS_INPROGRESS)) {
             // SAFETY: the request came from UCP and is freed once: the state changes with it. UCP itself puts off the
             // release of one that is still in flight.
@@ -125,7 +108,11 @@ impl Progress {
 
 /// Whether an operation with this status is complete.
 #[inline]
-fn is_complete(ucp: &Ucp, call: &'static str, status: Option<ucs_status_t>) -> Result<bool> {
+pub(super) fn is_complete(
+    ucp: &Ucp,
+    call: &'static str,
+    status: Option<ucs_status_t>,
+) -> Result<bool> {
     #[cold]
     fn failed(ucp: &Ucp, call: &'static str, status: ucs_status_t) -> UcpError {
         UcpError::call(ucp, call, "in flight", status)
@@ -183,68 +170,5 @@ impl Drop for Request {
             std::mem::forget(std::mem::replace(&mut self.holds, Holds::Nothing));
             self.progress.abandon(ucp);
         }
-    }
-}
-
-impl Get {
-    const CALL: &'static str = "ucp_get_nbx";
-
-    /// Wraps the result of `ucp_get_nbx` with a key.
-    #[inline]
-    pub(super) fn new(answer: ucs_status_ptr_t, into: &ImportedMemory, from: &RemoteKey) -> Self {
-        Self {
-            progress: Progress::new(answer),
-            holds: ManuallyDrop::new(Transfer {
-                _into: into.clone(),
-                from: from.clone(),
-            }),
-        }
-    }
-
-    #[inline]
-    fn ucp(&self) -> &'static Ucp {
-        self.holds.from.endpoint().worker().ucp()
-    }
-
-    /// As [`Request::wait`].
-    ///
-    /// # Errors
-    /// As [`Request::wait`].
-    pub fn wait(self, waiter: &Waiter, limit: Duration) -> Result<()> {
-        let worker = self.holds.from.endpoint().worker().clone();
-        waiter.until(&worker, limit, Self::CALL, || {
-            Ok(self.test()?.then_some(()))
-        })
-    }
-
-    /// As [`Request::test`].
-    ///
-    /// # Errors
-    /// As [`Request::test`].
-    #[inline]
-    pub fn test(&self) -> Result<bool> {
-        let ucp = self.ucp();
-        is_complete(ucp, Self::CALL, self.progress.poll(ucp))
-    }
-
-    /// As [`Request::was_complete`].
-    ///
-    /// # Errors
-    /// As [`Request::was_complete`].
-    #[inline]
-    pub fn was_complete(&self) -> Result<bool> {
-        is_complete(self.ucp(), Self::CALL, self.progress.known())
-    }
-}
-
-impl Drop for Get {
-    #[inline]
-    fn drop(&mut self) {
-        let ucp = self.ucp();
-        if self.progress.poll(ucp).is_none() {
-            return self.progress.abandon(ucp);
-        }
-        // SAFETY: the objects are dropped once, here, and nothing uses them afterwards; the operation is complete.
-        unsafe { ManuallyDrop::drop(&mut self.holds) };
     }
 }

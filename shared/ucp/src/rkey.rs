@@ -1,46 +1,10 @@
-//! Remote keys: packed by one process, unpacked by its peer.
+//! Remote keys that a peer has packed.
 
 use super::error::check;
-use super::{Context, Endpoint, ImportedMemory, Result};
+use super::{Endpoint, ImportedMemory, Result};
 use std::ffi::c_void;
-use std::ops::Deref;
 use std::rc::Rc;
 use ucx_sys::{Ucp, ucp_rkey_h, ucp_send_nbx_callback_t, ucs_status_ptr_t};
-
-/// A packed remote key: bytes for a peer that accesses the memory.
-#[derive(Debug)]
-pub struct PackedRkey {
-    context: Context,
-    buffer: *mut std::ffi::c_void,
-    length: usize,
-}
-
-impl PackedRkey {
-    /// Wraps a buffer from `ucp_rkey_pack` of `context`.
-    pub(super) fn new(context: Context, buffer: *mut std::ffi::c_void, length: usize) -> Self {
-        Self {
-            context,
-            buffer,
-            length,
-        }
-    }
-}
-
-impl Deref for PackedRkey {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: UCX gave this buffer with this length; it is ours until released in drop and nobody writes to it.
-        unsafe { std::slice::from_raw_parts(self.buffer.cast(), self.length) }
-    }
-}
-
-impl Drop for PackedRkey {
-    fn drop(&mut self) {
-        // SAFETY: the buffer came from ucp_rkey_pack and is released once.
-        unsafe { self.context.ucp().ucp_rkey_buffer_release(self.buffer) };
-    }
-}
 
 /// A peer's memory, accessible over one endpoint. Clones share the key.
 #[derive(Debug, Clone)]
@@ -62,7 +26,8 @@ impl RemoteKey {
     /// error.
     ///
     /// # Safety
-    /// `packed` holds the bytes of a [`PackedRkey`], unchanged: UCX reads them without knowing their length.
+    /// `packed` holds the bytes of a [`PackedRkey`](super::PackedRkey), unchanged: UCX reads them without knowing their
+    /// length.
     pub unsafe fn unpack(endpoint: &Endpoint, packed: &[u8]) -> Result<Self> {
         endpoint.check_alive()?;
         let ucp = endpoint.worker().ucp();

@@ -2,7 +2,7 @@
 
 use super::error::check;
 use super::inbox::{InboxLimits, Message, Sender, Waiting};
-use super::{Context, Endpoint, Result, UcpError};
+use super::{Context, Result, UcpError};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 use ucx_sys::{
     UCP_AM_FLAG_WHOLE_MSG, UCP_AM_HANDLER_PARAM_FIELD_ARG, UCP_AM_HANDLER_PARAM_FIELD_CB,
     UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_RECV_ATTR_FLAG_RNDV,
-    UCP_ERR_HANDLING_MODE_NONE, UCP_ERR_HANDLING_MODE_PEER, UCP_WORKER_ATTR_FIELD_ADDRESS,
-    UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK, UCS_THREAD_MODE_SERIALIZED, Ucp,
-    ucp_am_handler_param_t, ucp_am_recv_param_t, ucp_worker_attr_t, ucp_worker_h,
-    ucp_worker_params_t, ucs_status_t,
+    UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK,
+    UCS_THREAD_MODE_SERIALIZED, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t,
+    ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_t,
 };
 
 /// Maximum number of steps of [`Worker::progress_until_idle`].
@@ -45,8 +44,26 @@ struct Inbox {
     waiting: Rc<RefCell<Waiting>>,
 }
 
+impl Context {
+    /// Creates a worker with an inbox for active messages of the identifiers `0..message_ids`.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn worker(&self, message_ids: u16) -> Result<Worker> {
+        Worker::new(self, message_ids, InboxLimits::default())
+    }
+
+    /// Like [`Context::worker`], with limits of the inbox.
+    ///
+    /// # Errors
+    /// UCX's.
+    pub fn worker_within(&self, message_ids: u16, limits: InboxLimits) -> Result<Worker> {
+        Worker::new(self, message_ids, limits)
+    }
+}
+
 impl Worker {
-    pub(super) fn new(context: &Context, message_ids: u16, limits: InboxLimits) -> Result<Self> {
+    fn new(context: &Context, message_ids: u16, limits: InboxLimits) -> Result<Self> {
         let ucp = context.ucp();
         let params = ucp_worker_params_t {
             field_mask: u64::from(UCP_WORKER_PARAM_FIELD_THREAD_MODE),
@@ -101,43 +118,6 @@ impl Worker {
         // SAFETY: the address came from this worker and is released once.
         unsafe { ucp.ucp_worker_release_address(handle, attr.address) };
         Ok(address)
-    }
-
-    /// Connects to the worker that has `address`; `peer` names it in errors.
-    ///
-    /// # Errors
-    /// UCX's error. `Destination is unreachable` means that the two sides have no common transport.
-    ///
-    /// # Safety
-    /// `address` holds the bytes of some worker's [`Worker::address`], unchanged: UCX reads them without knowing
-    /// their length.
-    pub unsafe fn connect(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
-        // Without peer error handling UCX ends the process on a transport error, and no error names
-        // the step.
-        // SAFETY: the caller's contract is the callee's.
-        unsafe { Endpoint::connect(self, address, peer, UCP_ERR_HANDLING_MODE_PEER) }
-    }
-
-    /// Like [`Worker::connect`], for gets into imported memory, with every UCX from 1.18 on. Both
-    /// sides must use it.
-    ///
-    /// UCX 1.18 has no zero-copy get on a connection with peer error handling. Its CPU would copy
-    /// from addresses of other processes. With UCX 1.18 the connection therefore has no error
-    /// handling, and UCX ends this process if the peer dies.
-    ///
-    /// # Errors
-    /// As [`Worker::connect`].
-    ///
-    /// # Safety
-    /// As [`Worker::connect`].
-    pub unsafe fn connect_for_gets(&self, address: &[u8], peer: &str) -> Result<Endpoint> {
-        let err_mode = if self.ucp().version().starts_with("1.18.") {
-            UCP_ERR_HANDLING_MODE_NONE
-        } else {
-            UCP_ERR_HANDLING_MODE_PEER
-        };
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { Endpoint::connect(self, address, peer, err_mode) }
     }
 
     /// Progresses communication once. True if something happened.

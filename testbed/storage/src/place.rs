@@ -191,19 +191,16 @@ impl<'a> Place<'a> {
     /// Writes a file of `mib` MiB: text, noise and zeros in turn, 64 KiB each.
     pub(super) fn image(&self, name: &str, mib: u64) -> Result<()> {
         let mut bytes = Vec::new();
-        let mut state = 1u64;
+        let mut random = fastrand::Rng::with_seed(1);
         let length = usize::try_from(mib << 20)?;
         while bytes.len() < length {
             for line in 0..2048u32 {
                 let text = format!("line {line:8} of an image, {:8}\n", bytes.len());
                 bytes.extend_from_slice(&text.as_bytes()[..32]);
             }
-            for _ in 0..8192 {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                bytes.extend_from_slice(&state.to_le_bytes());
-            }
+            let noise = bytes.len();
+            bytes.resize(noise + (64 << 10), 0);
+            random.fill(&mut bytes[noise..]);
             bytes.resize(bytes.len() + (64 << 10), 0);
         }
         bytes.truncate(length);

@@ -50,12 +50,7 @@ pub(crate) fn keys() -> Vec<RemoteKey> {
             })
         })
         .collect();
-    let mut seed = 1u64;
-    for last in (1..keys.len()).rev() {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let other = usize::try_from(seed >> 33).unwrap_or(0) % (last + 1);
-        keys.swap(last, other);
-    }
+    fastrand::Rng::with_seed(1).shuffle(&mut keys);
     keys
 }
 

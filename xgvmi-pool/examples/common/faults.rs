@@ -1,6 +1,7 @@
 //! A list of device faults, and a program of exports, imports and releases that must keep its
 //! promises under each of them. It runs on a simulated adapter and on a real one.
 
+use fastrand::Rng;
 use std::collections::HashSet;
 
 use xgvmi_pool::{
@@ -190,14 +191,14 @@ type Live<D> = (Export<D>, usize);
 /// # Errors
 /// If a promise is broken. The error names the round.
 pub(crate) fn run<G: Ground>(ground: &G, seed: u64, rounds: u32) -> Result<(), String> {
-    let mut random = Random(seed);
+    let mut random = Rng::with_seed(seed);
     let mut live: Vec<Live<G::Device>> = Vec::new();
     for round in 0..rounds {
         let told = |what: String| format!("round {round}: {what}");
-        match random.below(8) {
+        match random.usize(..8) {
             0..=3 => export_one(ground, &mut live, &mut random).map_err(told)?,
             4..=5 if !live.is_empty() => {
-                let which = random.below(live.len());
+                let which = random.usize(..live.len());
                 release_one(ground, live.swap_remove(which)).map_err(told)?;
             }
             6 => export_some(ground, &mut live, &mut random),
@@ -225,9 +226,9 @@ pub(crate) fn run<G: Ground>(ground: &G, seed: u64, rounds: u32) -> Result<(), S
 fn export_one<G: Ground>(
     ground: &G,
     live: &mut Vec<Live<G::Device>>,
-    random: &mut Random,
+    random: &mut Rng,
 ) -> Result<(), String> {
-    let place = random.below(PLACES);
+    let place = random.usize(..PLACES);
     match ground.host().export(ground.region(place)) {
         Ok(export) => {
             check_seen(ground, &export, place, Seen::Right)?;
@@ -238,8 +239,8 @@ fn export_one<G: Ground>(
     }
 }
 
-fn export_some<G: Ground>(ground: &G, live: &mut Vec<Live<G::Device>>, random: &mut Random) {
-    let places: Vec<_> = (0..3).map(|_| random.below(PLACES)).collect();
+fn export_some<G: Ground>(ground: &G, live: &mut Vec<Live<G::Device>>, random: &mut Rng) {
+    let places: Vec<_> = (0..3).map(|_| random.usize(..PLACES)).collect();
     let regions: Vec<_> = places.iter().map(|place| ground.region(*place)).collect();
     let exports = ground.host().export_many(&regions).into_iter().zip(places);
     live.extend(exports.filter_map(|(export, place)| Some((export.ok()?, place))));
@@ -314,18 +315,4 @@ pub(crate) fn check_moved<G: Ground>(ground: &G, fault: &Fault) -> Result<(), St
         }
     }
     Ok(())
-}
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // The remainder is below `bound`, which is a usize.
-        usize::try_from((mixed ^ mixed >> 31) % bound as u64).unwrap_or(0)
-    }
 }

@@ -205,13 +205,8 @@ impl Drop for Part<'_> {
 
 /// Bytes that differ between seeds and between offsets.
 fn pattern(seed: u64) -> impl Iterator<Item = u8> {
-    let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
-    std::iter::repeat_with(move || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        state.to_be_bytes()[0]
-    })
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || random.u8(..))
 }
 
 /// An access that the adapter refused.

@@ -31,12 +31,10 @@ pub(crate) fn fill(bytes: &mut [u8], offset: u64, seed: u64, kind: Kind) {
                 _ => 0,
             },
         };
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_add(1);
         let (noise, rest) = sector.split_at_mut(random);
-        for word in noise.chunks_mut(8) {
-            state = mix(state);
-            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-        }
+        // The factor keeps the sums of different seeds and places apart.
+        let state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_add(1);
+        fastrand::Rng::with_seed(state).fill(noise);
         rest.fill(if random == 0 { 0 } else { b'x' });
     }
 }
@@ -50,12 +48,4 @@ pub(crate) fn wrong(bytes: &[u8], offset: u64, seed: u64, kind: Kind) -> u64 {
     }
     let pairs = expected.iter().zip(bytes);
     pairs.filter(|(a, b)| a != b).count() as u64
-}
-
-/// The step and the finalizer of splitmix64.
-pub(crate) fn mix(state: u64) -> u64 {
-    let mut z = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -9,7 +9,7 @@ use xgvmi_blk::Disk;
 
 const SECTOR: usize = 512;
 /// Most sectors of one write.
-const WRITE_MAX: u64 = 9;
+const WRITE_MAX: usize = 9;
 
 /// What each sector must contain.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Shadow {
     /// The write without an answer.
     pending: Option<(Range<usize>, u64)>,
     version: u64,
-    random: u64,
+    random: fastrand::Rng,
 }
 
 impl Shadow {
@@ -28,21 +28,16 @@ impl Shadow {
             versions: vec![0; usize::try_from(sectors).unwrap_or(0)],
             pending: None,
             version: 0,
-            random: seed,
+            random: fastrand::Rng::with_seed(seed),
         }
-    }
-
-    fn below(&mut self, limit: u64) -> usize {
-        self.random = pattern::mix(self.random);
-        usize::try_from(self.random % limit).unwrap_or(0)
     }
 
     /// Writes and flushes until one of both fails.
     pub(crate) fn write(&mut self, disk: &Arc<dyn Disk>, done: &mut Done) {
         while done.failed == 0 {
             self.version += 1;
-            let count = 1 + self.below(WRITE_MAX);
-            let first = self.below((self.versions.len() - count) as u64);
+            let count = self.random.usize(1..=WRITE_MAX);
+            let first = self.random.usize(..self.versions.len() - count);
             let (sectors, version) = (first..first + count, self.version);
             let mut bytes = vec![0; count * SECTOR];
             let offset = (first * SECTOR) as u64;
@@ -54,7 +49,7 @@ impl Shadow {
             }
             done.verified += bytes.len() as u64;
             self.versions[sectors].fill(version);
-            if self.below(8) == 0 {
+            if self.random.usize(..8) == 0 {
                 note(disk.flush(), done);
             }
         }

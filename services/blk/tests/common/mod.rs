@@ -259,26 +259,17 @@ impl Nbd {
     }
 }
 
-/// The step and the finalizer of splitmix64.
-pub(crate) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut bits = *state;
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
 /// Bytes of a sector that name it and its version. Version 0 is zeros, and each third version does not compress.
 pub(crate) fn sector(number: usize, version: u64) -> [u8; SECTOR] {
     let mut bytes = [0; SECTOR];
     if version == 0 {
         return bytes;
     }
-    let mut state = (number as u64) << 40 | version;
-    let mark = state;
+    let mark = (number as u64) << 40 | version;
+    let mut random = fastrand::Rng::with_seed(mark);
     for word in bytes.chunks_mut(16) {
         let noise = if version.is_multiple_of(3) {
-            random(&mut state)
+            random.u64(..)
         } else {
             5
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use xgvmi_daemon::config::{local_rank, port_of, shift_port};
 use xgvmi_daemon::options::{count, defaults, mebibytes, time};
 use xgvmi_daemon::{DaemonError, LogLevel};
-use xgvmi_ucp::ImportedMemory;
+use xgvmi_ucp::Context;
 
 /// Options of an SP. Each has its namesake in the file.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -98,7 +98,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_hours(1);
 
 /// Maximum length of a block that travels in messages: beyond it, copying costs more than the device read.
-const DIRECT_MIN: RangeInclusive<u64> = ImportedMemory::DEVICE_ACCESS_MIN as u64..=64 << 10;
+const DIRECT_MIN: RangeInclusive<u64> = Context::DEVICE_ACCESS_MIN as u64..=64 << 10;
 
 /// Maximum number of credits of a kind: effectively unlimited, and far below the queue limits of UCX.
 const CREDITS_MAX: u64 = 4096;

@@ -175,9 +175,9 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
     })
 }
 
-/// A size that only the device transfers (see `ImportedMemory::ACCESS_MIN`).
+/// A size that only the device transfers (see `Context::ACCESS_MIN`).
 fn parse_transfer_size(text: &str) -> Result<usize, String> {
-    let min = xgvmi_ucp::ImportedMemory::ACCESS_MIN;
+    let min = xgvmi_ucp::Context::ACCESS_MIN;
     parse_size(text).and_then(|size| {
         if size < min {
             Err(format!("{size} bytes; the least is {min}"))

@@ -4,7 +4,7 @@ use super::control::{Batch, Outcome, Place};
 use super::session::Session;
 use super::wire::{Header, Kind};
 use anyhow::{Context as _, Result};
-use xgvmi_ucp::{Endpoint, ImportedMemory, RemoteKey};
+use xgvmi_ucp::{Get, ImportedMemory, RemoteKey};
 
 /// DPU A: packs a remote key of host A's buffer for DPU B.
 pub(super) fn offer(session: &Session<'_>, batch: &Batch) -> Result<Outcome> {
@@ -41,7 +41,7 @@ fn transfer_one(session: &Session<'_>, iteration: u64) -> Result<()> {
     let rkey = unsafe { RemoteKey::unpack(session.endpoint(Place::DpuA)?, &packed) }?;
     // The receiver's length applies. If the sender offers less, the read fails and does not overrun.
     let length = usize::try_from(to.length.min(from.length))?;
-    let request = Endpoint::get(&rkey, from.address, &imported, to.address, length)?;
+    let request = Get::start(&rkey, from.address, &imported, to.address, length)?;
     session.finish(request)?;
 
     drop(rkey);

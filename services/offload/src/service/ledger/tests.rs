@@ -6,6 +6,7 @@ use crate::draft::{RtsDraft, RtsHead};
 use crate::wire::{
     Block, Blocks, Collective, DpuRts, Record, RtsPart, blocks_from_wire, blocks_on_wire,
 };
+use fastrand::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 const DIRECT_MIN: u64 = 512;
@@ -16,19 +17,6 @@ const CALL: Collective = Collective {
     start: 0,
     step: 0,
 };
-
-/// Random numbers from a seed.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        usize::try_from(self.0 >> 33).expect("31 bits") % limit
-    }
-}
 
 /// Messages and events between the parties.
 #[derive(Debug)]
@@ -182,18 +170,18 @@ struct World {
 
 impl World {
     fn new(seed: u64, calls: u32) -> Self {
-        let mut draw = Draw(seed);
-        let ranks = u32::try_from(1 + draw.below(7)).expect("small");
-        let services = u32::try_from(1 + draw.below(4)).expect("small").min(ranks);
+        let mut draw = Rng::with_seed(seed);
+        let ranks = u32::try_from(draw.usize(1..=7)).expect("small");
+        let services = u32::try_from(draw.usize(1..=4)).expect("small").min(ranks);
         // The first ranks belong to different SPs, so every SP has a rank.
         let service_of: Vec<u32> = (0..ranks)
             .map(|rank| {
-                let any = u32::try_from(draw.below(services as usize)).expect("small");
+                let any = u32::try_from(draw.usize(..services as usize)).expect("small");
                 if rank < services { rank } else { any }
             })
             .collect();
-        let credits = 1 + draw.below(4);
-        let ready_max = 1 + draw.below(6);
+        let credits = draw.usize(1..=4);
+        let ready_max = draw.usize(1..=6);
         let ledger = |me| Ledger {
             ready_max,
             ..Ledger::new(me, service_of.clone(), DIRECT_MIN, credits)
@@ -225,7 +213,7 @@ impl World {
             for source in 0..ranks {
                 world.events.push(Event::Arrive(call, source));
                 for destination in 0..ranks {
-                    let length = [0, 1, 511, 512, 100_000][draw.below(5)];
+                    let length = [0, 1, 511, 512, 100_000][draw.usize(..5)];
                     world.lengths.insert((call, source, destination), length);
                 }
             }
@@ -235,7 +223,7 @@ impl World {
 
     /// Processes all events in an order drawn from the seed.
     fn run(&mut self) -> Result<(), Wrong> {
-        let mut draw = Draw(self.seed ^ 0xabcd);
+        let mut draw = Rng::with_seed(self.seed ^ 0xabcd);
         while let Some(event) = self.next(&mut draw) {
             self.happen(event)?;
         }
@@ -243,7 +231,7 @@ impl World {
     }
 
     /// One of the pending events; without any, all SPs are idle.
-    fn next(&mut self, draw: &mut Draw) -> Option<Event> {
+    fn next(&mut self, draw: &mut Rng) -> Option<Event> {
         if self.events.is_empty() {
             for at in (0..).take(self.ledgers.len()) {
                 self.ledgers[at as usize].settle();
@@ -253,7 +241,7 @@ impl World {
         if self.events.is_empty() {
             return None;
         }
-        Some(self.events.swap_remove(draw.below(self.events.len())))
+        Some(self.events.swap_remove(draw.usize(..self.events.len())))
     }
 
     fn happen(&mut self, event: Event) -> Result<(), Wrong> {
@@ -465,7 +453,7 @@ fn counts_that_disagree_are_found_in_any_order() {
             % u32::try_from(world.service_of.len()).expect("few");
         let sent = world.lengths[&(CALL, source, 0)] + 1;
         let mut found = None;
-        let mut draw = Draw(seed);
+        let mut draw = Rng::with_seed(seed);
         while found.is_none()
             && let Some(mut event) = world.next(&mut draw)
         {
