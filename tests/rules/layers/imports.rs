@@ -1,6 +1,7 @@
 //! Finds the modules that each module uses, from the text of the files: `use` declarations and paths outside of tests.
 
 use doc_numbers::tree::Source;
+use proc_macro2::{Delimiter, Spacing, Span, TokenStream, TokenTree};
 use std::collections::BTreeMap;
 
 /// One use of a module by another. Modules are paths from the crate's root, `a::b`; the root is empty.
@@ -169,86 +170,48 @@ fn module_of(root: &str, path: &str) -> Option<Vec<String>> {
     Some(parts)
 }
 
-/// Words, `::` and single characters of a file, without comments, strings and characters.
+/// Words, `::` and other single characters than `:`, without comments and literals. A text that is no Rust has none.
 fn tokens(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
-    let mut line = 1;
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let length = skipped(rest).unwrap_or_else(|| {
-            let word = rest.find(|c: char| !c.is_alphanumeric() && c != '_');
-            let length = match word.unwrap_or(rest.len()) {
-                0 if rest.starts_with("::") => 2,
-                0 => first.len_utf8(),
-                length => length,
-            };
-            if !first.is_whitespace() {
-                tokens.push(Token {
-                    text: rest[..length].to_owned(),
-                    line,
-                    inside: Vec::new(),
-                });
-            }
-            length
-        });
-        line += rest[..length].matches('\n').count();
-        rest = &rest[length..];
-    }
+    flatten(text.parse().unwrap_or_default(), &mut tokens);
     tokens
 }
 
-/// Length of the comment, string or character literal at the start of a text; `None` if it starts with code.
-fn skipped(text: &str) -> Option<usize> {
-    if text.starts_with("//") {
-        return Some(text.find('\n').unwrap_or(text.len()));
-    }
-    if text.starts_with("/*") {
-        return Some(text.find("*/").map_or(text.len(), |end| end + 2));
-    }
-    let raw = text.strip_prefix('b').unwrap_or(text);
-    let raw = raw.strip_prefix('c').unwrap_or(raw);
-    if let Some(rest) = raw.strip_prefix('r')
-        && let Some(hashes) = rest.find('"')
-        && rest[..hashes].bytes().all(|byte| byte == b'#')
-    {
-        let begin = text.len() - rest.len() + hashes + 1;
-        let end = format!("\"{}", &rest[..hashes]);
-        return Some(
-            text[begin..]
-                .find(&end)
-                .map_or(text.len(), |at| begin + at + end.len()),
-        );
-    }
-    if raw.starts_with('"') {
-        return Some(text.len() - raw.len() + quoted(raw, '"'));
-    }
-    if let Some(behind) = text.strip_prefix('\'') {
-        // A lifetime has no second quote after its first character.
-        let mut characters = behind.chars();
-        let first = characters.next()?;
-        return match first {
-            '\\' => Some(quoted(text, '\'')),
-            _ => characters
-                .next()
-                .filter(|c| *c == '\'')
-                .map(|_| 2 + first.len_utf8()),
-        };
-    }
-    None
-}
-
-/// Length of the text between the quote at its start and the next unescaped quote.
-fn quoted(text: &str, quote: char) -> usize {
-    let mut escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
-            _ if escaped => escaped = false,
-            '\\' => escaped = true,
-            c if c == quote => return at + c.len_utf8(),
-            _ => {}
+/// Adds the tokens of a stream, with the brackets of its groups.
+fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
+    let token = |text: &str, span: Span| Token {
+        text: text.to_owned(),
+        line: span.start().line,
+        inside: Vec::new(),
+    };
+    let mut colons = 0;
+    for tree in stream {
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::Brace | Delimiter::None => ("{", "}"),
+                };
+                tokens.push(token(open, group.span_open()));
+                flatten(group.stream(), tokens);
+                tokens.push(token(close, group.span_close()));
+            }
+            TokenTree::Punct(sign) if sign.as_char() == ':' => {
+                colons += 1;
+                if colons == 2 {
+                    tokens.push(token("::", sign.span()));
+                }
+                if sign.spacing() == Spacing::Joint && colons < 2 {
+                    continue;
+                }
+            }
+            TokenTree::Punct(sign) => tokens.push(token(&sign.to_string(), sign.span())),
+            TokenTree::Ident(word) => tokens.push(token(&word.to_string(), word.span())),
+            TokenTree::Literal(_) => {}
         }
+        colons = 0;
     }
-    text.len()
 }
 
 /// The tokens without items that exist only in tests (`#[cfg(test)]` and similar).
