@@ -63,11 +63,15 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     })
 }
 
-/// Crates of the workspace with generated bindings, sorted by name.
+/// Crates of the workspace with generated bindings, sorted by path.
 fn crates_with_bindings() -> Result<Vec<PathBuf>> {
+    let manifest = fs::read_to_string(workspace::root().join("Cargo.toml"))?;
+    let manifest: toml::Table = manifest.parse().context("Cargo.toml")?;
+    let members = manifest["workspace"]["members"].as_array();
+    let members = members.context("Cargo.toml has no members")?.iter();
     let mut found = Vec::new();
-    for entry in fs::read_dir(workspace::root())? {
-        let dir = entry?.path();
+    for member in members.filter_map(toml::Value::as_str) {
+        let dir = workspace::root().join(member);
         match (
             dir.join("wrapper.h").exists(),
             dir.join("bindgen.args").exists(),
@@ -135,6 +139,21 @@ fn show_difference(path: &Path, fresh: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_bindings_of_the_workspace_are_generated() {
+        let crates = crates_with_bindings().unwrap();
+        let root = workspace::root();
+        let found = crates.iter().map(|dir| dir.strip_prefix(&root).unwrap());
+        let found: Vec<_> = found.map(|dir| dir.to_string_lossy()).collect();
+        let expect = [
+            "bindings/mlx5dv-sys",
+            "bindings/rdmacm-sys",
+            "clients/ucc-tl",
+            "ucx-sys",
+        ];
+        assert_eq!(found, expect);
+    }
 
     #[test]
     fn an_argument_is_a_line() {
