@@ -12,7 +12,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("cli-pages", &[]),
     ("mlx5dv-sys", &["testbed"]),
     ("ucx-sys", &["testbed"]),
-    ("rdmacm-sys", &["testbed"]),
+    ("rdmacm-sys", &["mlx5dv-sys", "testbed"]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
     ("xgvmi-verbs", &["mlx5dv-sys", "xgvmi-pool"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),

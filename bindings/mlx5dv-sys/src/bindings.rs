@@ -1107,10 +1107,21 @@ impl Default for ibv_send_wr {
     }
 }
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_recv_wr {
-    pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 32usize]>,
+    pub wr_id: u64,
+    pub next: *mut ibv_recv_wr,
+    pub sg_list: *mut ibv_sge,
+    pub num_sge: ::core::ffi::c_int,
+}
+impl Default for ibv_recv_wr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
 }
 pub const IBV_WR_TAG_ADD: ibv_ops_wr_opcode = 0;
 pub const IBV_WR_TAG_DEL: ibv_ops_wr_opcode = 1;
@@ -1306,10 +1317,20 @@ impl Default for ibv_qp_ex {
     }
 }
 #[repr(C)]
-#[repr(align(8))]
-#[derive(Debug, Default, Copy, Clone)]
+#[derive(Debug, Copy, Clone)]
 pub struct ibv_comp_channel {
-    pub _bindgen_opaque_blob: __BindgenOpaqueArray8<[u8; 16usize]>,
+    pub context: *mut ibv_context,
+    pub fd: ::core::ffi::c_int,
+    pub refcnt: ::core::ffi::c_int,
+}
+impl Default for ibv_comp_channel {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
 }
 #[repr(C)]
 pub struct ibv_cq {

@@ -38,6 +38,7 @@ mod load;
 
 pub use bindings::*;
 pub use inline::{
-    ibv_alloc_parent_domain, ibv_alloc_td, ibv_dealloc_td, ibv_poll_cq, ibv_post_send,
+    ibv_alloc_parent_domain, ibv_alloc_td, ibv_dealloc_td, ibv_poll_cq, ibv_post_recv,
+    ibv_post_send, ibv_req_notify_cq,
 };
 pub use load::{LoadError, Mlx5Lib, SONAME};

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use libloading::Library;
 
-use crate::Functions;
+use crate::bindings::Functions;
 
 /// The file that [`RdmaCmLib::open`] loads. rdma-core has kept this soname since 2010.
 pub const SONAME: &str = "librdmacm.so.1";
