@@ -37,20 +37,20 @@ struct Device {
 }
 
 const ONE_PORT: Device = Device {
-    options: &["--nodes", "2"],
+    options: &[],
     port: "1",
     gid: None,
     prefix: "",
 };
 const SECOND_PORT: Device = Device {
-    options: &["--nodes", "2", "--ports", "2"],
+    options: &["--ports", "2"],
     port: "2",
     gid: None,
     prefix: "port 2: ",
 };
 /// Ethernet with an IPv4 address in RoCE v2. The first GID is link-local, in RoCE v1.
 const ROCE_V2: Device = Device {
-    options: &["--nodes", "2"],
+    options: &[],
     port: "1",
     gid: Some("3"),
     prefix: "gid 3: ",
