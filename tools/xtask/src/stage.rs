@@ -267,7 +267,7 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
 fn accelerator(part: Part, built: &Path, layout: &Layout) -> Result<()> {
     let library = layout.at(layout.lib.join(ACCELERATOR_LIBRARY));
     program(&built.join(ACCELERATOR_LIBRARY), &library, 0o644)?;
-    let source = workspace::root().join("naaice");
+    let source = workspace::root().join("clients/naaice");
     for header in ACCELERATOR_HEADERS {
         let target = layout.at("include/naaice").join(header);
         file(&source.join("include").join(header), &target, 0o644)?;
