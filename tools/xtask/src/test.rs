@@ -28,10 +28,10 @@ Runs all phases, or the named ones, in this order:
   fmt      rustfmt changes nothing
   tidy     project rules that no other tool checks
   unit     unit, integration and documentation tests
-  layout   the FFI crates against the installed headers
   build    release build for the following phases
-  system   stock programs and the device's rules on the emulated device
+  layout   the FFI crates against the installed headers
   suites   a sample of cargo xtask suites
+  system   stock programs and the device's rules on the emulated device
   matrix   the library in two stock UCX versions and the distribution's, at each entry point
   counts   instructions of hot paths of pool and service, if valgrind is installed
   clippy   no warning in any target
@@ -49,7 +49,8 @@ Only if named:
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
-The phases from suites to loom run at the same time: those that compile use the time in which those that run programs wait.
+unit and build run at the same time, and later the phases from suites to loom: those that compile use the time in which those
+that run programs wait.
 
   --quick  without docs, fuzz, build, loom, system, suites, matrix, counts, patches, dist, aarch64
            and demo
@@ -63,9 +64,9 @@ struct Phase {
     name: &'static str,
     limit: Duration,
     in_quick: bool,
-    /// Runs at the same time as its neighbours in the order that have this mark too. It asserts nothing about processor
-    /// time.
-    beside: bool,
+    /// Neighbours in the order with the same number run at the same time; without a number a phase runs alone. A phase with
+    /// one asserts nothing about wall time.
+    group: Option<u8>,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 }
 
@@ -79,19 +80,20 @@ const fn phase(
         name,
         limit: Duration::from_secs(limit_s),
         in_quick,
-        beside: false,
+        group: None,
         run,
     }
 }
 
-/// A phase of the full run that may run at the same time as its neighbours.
+/// A phase of the full run that may run at the same time as the others of its group.
 const fn beside(
+    group: u8,
     name: &'static str,
     limit_s: u64,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 ) -> Phase {
     Phase {
-        beside: true,
+        group: Some(group),
         ..phase(name, limit_s, false, run)
     }
 }
@@ -100,21 +102,25 @@ const PHASES: &[Phase] = &[
     phase("setup", 900, true, set_up),
     phase("fmt", 60, true, format),
     phase("tidy", 300, true, tidiness),
-    phase("unit", 600, true, unit),
-    phase("layout", 200, true, layout),
-    phase("build", 400, false, build),
-    phase("system", 600, false, system),
-    // The longest first.
-    beside("suites", 900, judges),
-    beside("matrix", 900, matrix_cells),
-    beside("counts", 600, counts),
+    // One compiles for tests while the other compiles the programs.
     Phase {
         in_quick: true,
-        ..beside("clippy", 900, clippy)
+        ..beside(1, "unit", 900, unit)
     },
-    beside("docs", 900, documents),
-    beside("fuzz", 900, fuzz_targets),
-    beside("loom", 900, loom),
+    beside(1, "build", 900, build),
+    phase("layout", 200, true, layout),
+    // The longest first.
+    beside(2, "suites", 900, judges),
+    beside(2, "system", 900, system),
+    beside(2, "matrix", 900, matrix_cells),
+    beside(2, "counts", 600, counts),
+    Phase {
+        in_quick: true,
+        ..beside(2, "clippy", 900, clippy)
+    },
+    beside(2, "docs", 900, documents),
+    beside(2, "fuzz", 900, fuzz_targets),
+    beside(2, "loom", 900, loom),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
@@ -153,7 +159,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         filters,
     };
     let tally = Mutex::new(Tally::default());
-    for group in chosen.chunk_by(|one, next| one.beside && next.beside) {
+    for group in chosen.chunk_by(|one, next| one.group.is_some() && one.group == next.group) {
         let names: Vec<&str> = group.iter().map(|phase| phase.name).collect();
         show_progress(&names.join(", "));
         run_group(group, &world, &tally);
