@@ -72,6 +72,8 @@ struct Block {
     suspect: u8,
     /// Targets that were damaged since: a rebuild does not look at what they hold.
     rotten: u8,
+    /// Damaged targets over which a write has gone that no sync has covered: a loss of power brings the damage back.
+    healed: u8,
     /// A write was acknowledged since the volume was opened.
     written: bool,
     /// The next flush covers it.
@@ -151,6 +153,7 @@ impl Model {
             dirty: 0,
             suspect: 0,
             rotten: 0,
+            healed: 0,
             written: false,
             due: false,
             undecided: false,
@@ -219,6 +222,7 @@ impl Model {
             End::Done => {
                 block.values.clear();
                 block.undecided = false;
+                block.healed |= block.rotten & part.healthy();
                 block.rotten &= !part.healthy();
                 block.holders = now.only(|set| set.count_ones() >= 2);
             }
@@ -256,6 +260,7 @@ impl Model {
             block.since.clone_from(&block.values);
             block.dirty &= !part.healthy();
             block.repaired &= !part.healthy();
+            block.healed &= !part.healthy() | block.suspect;
             // Two of those that were flushed have it, whoever had it before.
             let sound = part.used & !block.suspect;
             if !block.holders.are_two_of(sound) {
@@ -290,6 +295,8 @@ impl Model {
         for block in &mut self.blocks {
             block.repair_lost(target);
             block.repaired &= !target;
+            block.rotten |= block.healed & target;
+            block.healed &= !target;
             if (block.dirty | block.suspect) & target != 0 {
                 block.holders = block.holders.or(block.holders.map(|set| set & !target));
                 block.dirty &= !target;

@@ -169,6 +169,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),
     new(
+        "the model: a write over damage that no sync has covered has mended it",
+        "open 012; write 0; flush; kill; damage 2 5 byte 155; open 12; write 0; machine none; open 012; read; rebuild; kill; open 02; read",
+    ),
+    new(
         "the model: a flush counts only the targets of its own, although the volume has flushed by itself before",
         "damage 2 4 zero; open 12; sync-fails 2; write 0; die-at 1 2; keep; flush; part 0 1",
     ),
