@@ -161,7 +161,7 @@ pub(super) fn contracts(tree: &Tree) -> Vec<String> {
 pub(super) fn product_alone(tree: &Tree) -> Vec<String> {
     tree.files
         .iter()
-        .filter(|file| PRODUCT.iter().any(|room| file.path.starts_with(room)))
+        .filter(|file| PRODUCT.iter().any(|folder| file.path.starts_with(folder)))
         .flat_map(|file| {
             file.faults(|line| {
                 let line = line.to_lowercase().replace(['-', '_'], "");

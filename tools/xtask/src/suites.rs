@@ -1,9 +1,9 @@
 //! `cargo xtask suites`: runs unmodified third-party test programs over the emulated device.
 
+pub(crate) mod device;
 mod libfabric;
 mod mpi;
 mod osu;
-pub(crate) mod pair;
 mod pyverbs;
 mod rdmacm;
 mod search;

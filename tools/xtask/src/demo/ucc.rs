@@ -8,7 +8,7 @@ use crate::place::Place;
 use crate::process;
 use crate::setup::{mpi, tree};
 use crate::suites::World;
-use crate::suites::pair::Testbed;
+use crate::suites::device::Testbed;
 use crate::suites::ucc::job::{Backend, Launcher, RANKS, STRICT_ORDER, Site, variable};
 use crate::suites::ucc::programs;
 use crate::workspace;

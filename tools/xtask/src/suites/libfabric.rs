@@ -1,7 +1,7 @@
 //! `fi_pingpong` of stock libfabric over its verbs provider, each byte compared. libfabric finds the device through the
 //! connection manager: it binds identifiers to the addresses of the network interfaces, and to the loopback address.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, World};
 use crate::setup;
 use anyhow::{Context, Result, ensure};

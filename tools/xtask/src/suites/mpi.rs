@@ -1,6 +1,6 @@
 //! `tests/programs/mpi_check.c` on stock Open MPI with four ranks on two emulated nodes, over each transport of UCX.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
 use crate::{process, setup, workspace};

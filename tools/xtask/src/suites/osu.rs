@@ -1,6 +1,6 @@
 //! The benchmarks of `osu-bench` under third-party MPIs: one build, three MPIs, over the emulated device.
 
-use super::pair::Testbed;
+use super::device::Testbed;
 use super::{Case, Outcome, World};
 use crate::process;
 use crate::setup::mpi::{self, Mpi};

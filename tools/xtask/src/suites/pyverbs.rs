@@ -1,7 +1,7 @@
 //! rdma-core's own suite from Debian's package: unpacked and run by `tests/suites/rdma_core.py`, with every test by
 //! name.
 
-use super::pair::{SERVER, Testbed};
+use super::device::{SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use crate::process::{self, Done};

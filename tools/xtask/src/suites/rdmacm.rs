@@ -1,7 +1,7 @@
 //! Stock programs on librdmacm: those of rdma-core (Debian's rdmacm-utils), and perftest with the connection manager.
 //! `tests/suites/rdmacm.txt` lists the pairs.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use crate::process::{self, Running};

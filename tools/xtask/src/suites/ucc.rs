@@ -6,7 +6,7 @@ pub(crate) mod job;
 pub(super) mod legal;
 pub(crate) mod programs;
 
-use super::pair::Testbed;
+use super::device::Testbed;
 use super::{Case, Outcome, World};
 use crate::place::Place;
 use crate::process::{self, Running};

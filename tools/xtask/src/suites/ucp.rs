@@ -1,6 +1,6 @@
 //! `tests/programs/ucp_pair.c` on each stock UCX over each transport: all UCP transfer types, with every byte compared.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::stock::Stock;
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, Outcome, World, in_order};

@@ -1,6 +1,6 @@
 //! UCX's own tools on stock UCX of their version: `ucx_perftest` over each transport, and with two daemons on the DPUs.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::stock::{self, Stock};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};

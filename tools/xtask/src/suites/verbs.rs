@@ -1,6 +1,6 @@
 //! Stock programs on libibverbs: the pingpongs of ibverbs-utils, and perftest without rdma_cm.
 
-use super::pair::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
 use crate::link::Link;
 use anyhow::{Context, Result, ensure};

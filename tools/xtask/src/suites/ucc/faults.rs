@@ -5,7 +5,7 @@ use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use super::{COMPILE, FALLING_BACK, LIMIT, none_failed, succeed, traced};
 use crate::process::{self, Running};
 use crate::setup::tree::UccTree;
-use crate::suites::pair::Testbed;
+use crate::suites::device::Testbed;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

@@ -4,7 +4,7 @@ use crate::place::Place;
 use crate::process::{self, Running};
 use crate::setup::tree::UccTree;
 use crate::suites::World;
-use crate::suites::pair::Testbed;
+use crate::suites::device::Testbed;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::PathBuf;

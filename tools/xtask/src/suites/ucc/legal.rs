@@ -6,7 +6,7 @@ use super::{COMPILE, timed};
 use crate::place::Place;
 use crate::process;
 use crate::setup::{mpi, tree};
-use crate::suites::pair::Testbed;
+use crate::suites::device::Testbed;
 use crate::suites::{Case, Outcome, World};
 use crate::workspace;
 use anyhow::{Result, ensure};

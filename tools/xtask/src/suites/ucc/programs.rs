@@ -7,7 +7,7 @@ use super::job::{
 use super::{LIMIT, QUESTION, succeed};
 use crate::process::{self, Running};
 use crate::setup::mpi;
-use crate::suites::pair::Testbed;
+use crate::suites::device::Testbed;
 use crate::workspace;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
