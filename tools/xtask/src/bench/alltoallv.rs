@@ -186,7 +186,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let mpi = mpi::wheel(&env);
     let library = mpi.library()?;
     let device = cluster(NODES)?.with(["--profile", PROFILE]);
-    let room = Room {
+    let site = Site {
         env: &env,
         mpi: &mpi,
         library: &library,
@@ -195,7 +195,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     let services = options
         .schemes
         .iter()
-        .map(|variant| room.start(*variant))
+        .map(|variant| site.start(*variant))
         .collect::<Result<Vec<Services>>>()?;
     let mut runs = Vec::new();
     for (at, size) in options.sizes.iter().enumerate() {
@@ -208,7 +208,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
                     "-m {size}:{size} -i {} -x {WARM_UP} --temp-buffers mmap",
                     options.iterations
                 );
-                room.job(services, "osu_alltoallv", &shape, &output)?;
+                site.job(services, "osu_alltoallv", &shape, &output)?;
                 eprint!(".");
                 runs.push(output);
             }
@@ -220,7 +220,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
             "-m {OVERLAP_SIZES} -i {} -x {WARM_UP} --temp-buffers mmap --compute sleep",
             options.iterations
         );
-        room.job(services, "osu_ialltoallv", &shape, &output)?;
+        site.job(services, "osu_ialltoallv", &shape, &output)?;
         runs.push(output);
     }
     eprintln!();
@@ -238,7 +238,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
 }
 
 /// Environment of all processes of the bench.
-struct Room<'a> {
+struct Site<'a> {
     env: &'a Env,
     mpi: &'a Mpi,
     library: &'a Path,
@@ -253,7 +253,7 @@ struct Services {
     running: Vec<Running>,
 }
 
-impl Room<'_> {
+impl Site<'_> {
     /// Command for `program` on one function of a scheme's device.
     fn place(&self, variant: Variant, function: &str, program: &str) -> Command {
         self.device(variant).command(function, built(program))
