@@ -296,6 +296,16 @@ const CRATES: &[Crate] = &[
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),
         ],
     },
+    Crate {
+        root: "doca/dpacc/src",
+        name: "dpacc",
+        layers: &[
+            ("basics", &["fault", "types", "options"]),
+            ("tools", &["tools"]),
+            ("files", &["objects", "dwarf", "image", "generate"]),
+            ("steps", &["build"]),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.
