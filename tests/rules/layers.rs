@@ -303,7 +303,7 @@ const CRATES: &[Crate] = &[
             ("basics", &["fault", "types", "options"]),
             ("tools", &["tools"]),
             ("files", &["objects", "dwarf", "image", "generate"]),
-            ("steps", &["build"]),
+            ("steps", &["build", "fuzzing"]),
         ],
     },
 ];

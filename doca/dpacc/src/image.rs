@@ -1,5 +1,6 @@
 //! The rules of a linked device program. Who loads a program can rely on them.
 
+use crate::types::round_up;
 use dpa_dev::PAGE;
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use object::{LittleEndian, elf};
@@ -120,7 +121,7 @@ fn overlaps(segments: &[Segment]) -> Result<(), String> {
                 first.from, second.from
             ));
         }
-        if first.to.next_multiple_of(PAGE) > second.from && first.flags != second.flags {
+        if round_up(first.to, PAGE) > second.from && first.flags != second.flags {
             return Err(format!(
                 "the segments at {:#x} and {:#x} have different rights in one page",
                 first.from, second.from

@@ -42,6 +42,8 @@
 mod build;
 mod dwarf;
 mod fault;
+#[doc(hidden)]
+pub mod fuzzing;
 mod generate;
 pub mod image;
 mod objects;

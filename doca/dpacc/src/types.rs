@@ -98,10 +98,11 @@ impl Record {
     }
 }
 
-/// The next multiple of a power of two.
+/// The next multiple, or the largest number if there is none.
 #[must_use]
 pub fn round_up(value: u64, align: u64) -> u64 {
-    value.next_multiple_of(align.max(1))
+    let next = value.checked_next_multiple_of(align.max(1));
+    next.unwrap_or(u64::MAX)
 }
 
 /// Whether a function runs as a kernel or answers a call.

@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::num::NonZero;
@@ -338,11 +339,31 @@ fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     if let Ok(env) = world.env() {
         point_at_ucx(&mut command, env);
     }
+    // Without the compilers, the tests of device code skip.
+    for (name, dirs) in setup::riscv().unwrap_or_default() {
+        prepend(&mut command, name, &dirs);
+    }
     cases(
         phase,
         world,
         command.args(["--", "--show-output"]).args(&world.filters),
     )
+}
+
+/// Adds directories to the front of a command's search path.
+fn prepend(command: &mut Command, name: &str, dirs: &str) {
+    let own = command.get_envs().find(|(own, _)| *own == name);
+    let inherited = || std::env::var_os(name);
+    let path = match own {
+        Some((_, value)) => value.map(ToOwned::to_owned),
+        None => inherited(),
+    };
+    let mut joined = OsString::from(dirs);
+    if let Some(path) = path {
+        joined.push(":");
+        joined.push(path);
+    }
+    command.env(name, joined);
 }
 
 /// Paths of stock UCX for tests that compare with it; without them these tests skip.

@@ -1,6 +1,8 @@
 //! What an archive holds and registers, how arguments lie in their buffers, and what the device reads from them.
 
-use crate::common::{Bench, is_installed, program, skip, succeed, with_each_compiler, with_gcc};
+use crate::common::{
+    Bench, is_installed, libraries, program, skip, succeed, with_each_compiler, with_gcc,
+};
 use dpa_dev::calls::CALLS;
 use dpa_dev::intrinsics::{self, Operation};
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol};
@@ -279,11 +281,7 @@ fn runner(bench: &Bench) -> std::path::PathBuf {
     ] {
         link.arg(bench.path("kept").join(name));
     }
-    let mut ask = Command::new("riscv64-unknown-elf-gcc");
-    ask.args(["-march=rv64imac", "-mabi=lp64", "-print-libgcc-file-name"]);
-    let libgcc = String::from_utf8(succeed(&mut ask)).expect("a path");
-    link.arg("/usr/lib/picolibc/riscv64-unknown-elf/lib/release/rv64imac/lp64/libc.a")
-        .arg(libgcc.trim());
+    link.args(libraries());
     succeed(&mut link);
     runner
 }
@@ -540,5 +538,37 @@ fn a_driver_leaves_nothing_and_uses_no_shell() {
             .collect();
         left.sort();
         assert_eq!(left, [name, "bad.c", "tmp", "x.a"]);
+    });
+}
+
+#[test]
+fn damaged_files_are_refused_and_end_nothing() {
+    let test = "archive::damaged_files_are_refused_and_end_nothing";
+    with_each_compiler(test, |bench| {
+        build(bench, "x.a", "kept");
+        let read = |name: &str| std::fs::read(bench.path("kept").join(name)).expect("a kept file");
+        let object = read("kernels.dpa.dev.o");
+        let program = read(&format!("{APP}.elf"));
+        let names = ["nothing", "scalars", "thirteen"];
+        assert_eq!(dpacc::fuzzing::object(&object), Some(4));
+        assert!(dpacc::fuzzing::program(&program, &names).is_some());
+        // Few of the damages meet what is read. None may panic or take long.
+        let mut random = fastrand::Rng::with_seed(28);
+        for _ in 0..1500 {
+            let mut damaged = [object.clone(), program.clone()];
+            for data in &mut damaged {
+                for _ in 0..random.usize(1..16) {
+                    let at = random.usize(..data.len());
+                    data[at] = random.u8(..);
+                }
+                data.truncate(
+                    random
+                        .usize(data.len() / 2..=data.len() * 3)
+                        .min(data.len()),
+                );
+            }
+            let _ = dpacc::fuzzing::object(&damaged[0]);
+            let _ = dpacc::fuzzing::program(&damaged[1], &names);
+        }
     });
 }

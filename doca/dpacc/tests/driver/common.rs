@@ -41,8 +41,25 @@ pub(crate) fn skip(test: &str, reason: &str) {
 
 /// Whether a program is in PATH.
 pub(crate) fn is_installed(program: &str) -> bool {
+    find(program).is_some()
+}
+
+/// The path of a program.
+fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    let mut paths = std::env::split_paths(&path).map(|dir| dir.join(program));
+    paths.find(|path| path.is_file())
+}
+
+/// The C library of picolibc, which is installed beside gcc, and gcc's own.
+pub(crate) fn libraries() -> [PathBuf; 2] {
+    let gcc = find(COMPILERS[1]).expect("gcc");
+    let prefix = gcc.parent().and_then(Path::parent).expect("a prefix");
+    let mut ask = Command::new(&gcc);
+    ask.args(["-march=rv64imac", "-mabi=lp64", "-print-libgcc-file-name"]);
+    let own = String::from_utf8(succeed(&mut ask)).expect("a path");
+    let c = "lib/picolibc/riscv64-unknown-elf/lib/release/rv64imac/lp64/libc.a";
+    [prefix.join(c), PathBuf::from(own.trim())]
 }
 
 /// A directory and a compiler.
