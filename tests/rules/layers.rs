@@ -302,8 +302,12 @@ const CRATES: &[Crate] = &[
         layers: &[
             ("basics", &["fault", "types", "options"]),
             ("tools", &["tools"]),
-            ("files", &["objects", "dwarf", "image", "generate"]),
+            (
+                "files",
+                &["attributes", "objects", "dwarf", "image", "generate"],
+            ),
             ("steps", &["build", "fuzzing"]),
+            ("programs", &["bin::dpa-app-attributes2blob"]),
         ],
     },
 ];

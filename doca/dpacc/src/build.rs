@@ -1,5 +1,6 @@
 //! The steps from device sources to the archive.
 
+use crate::attributes::MAX_BYTES;
 use crate::dwarf;
 use crate::fault::{Failure, Fault, Result};
 use crate::generate;
@@ -16,9 +17,6 @@ use std::process::Command;
 
 /// Most bytes of an input that is read into memory.
 const MAX_FILE: u64 = 256 << 20;
-
-/// Most bytes of the attributes.
-const MAX_ATTRIBUTES: u64 = 64 << 10;
 
 /// Builds the archive.
 ///
@@ -351,10 +349,10 @@ impl Build<'_> {
 /// Assembly of the section with the attributes.
 fn attributes(path: &Path) -> Result<String> {
     let data = read(path)?;
-    if data.len() as u64 > MAX_ATTRIBUTES {
+    if data.len() > MAX_BYTES {
         return Err(Fault::in_file(
             path,
-            format!("has more than {MAX_ATTRIBUTES} bytes of attributes"),
+            format!("has more than {MAX_BYTES} bytes of attributes"),
         )
         .into());
     }

@@ -39,6 +39,7 @@
 //! `APP.meta.c`, `device_exec.stub.inc` and `APP.elf`. The C files need no other header than the host's own; the macros
 //! `__DPA_OBJ_STUB_FILE__` and `__DPA_EXEC_STUB_FILE__` may name the included files.
 
+mod attributes;
 mod build;
 mod dwarf;
 mod fault;
@@ -51,6 +52,7 @@ mod options;
 mod tools;
 pub mod types;
 
+pub use attributes::blob as attributes;
 pub use build::build;
 pub use fault::{Failure, Fault, Place, Result};
 pub use options::{Cpu, HELP, Options, Request, parse};

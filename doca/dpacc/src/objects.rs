@@ -173,6 +173,12 @@ fn function(file: &Elf<'_>, relocation: &Relocation) -> Result<(String, Role), S
             role.word()
         ));
     }
+    if symbol.elf_symbol().st_visibility() != elf::STV_DEFAULT {
+        return Err(format!(
+            "{} '{name}' is hidden; the host finds functions by their symbols, so remove its visibility",
+            role.word()
+        ));
+    }
     if !is_identifier(&name) {
         return Err(format!(
             "'{name}': the name of a {} has letters, digits and '_' only, at most {} of them",

@@ -155,6 +155,7 @@ impl Device {
             "-fno-pic",
             "-ftls-model=local-exec",
             "-fno-stack-protector",
+            "-fvisibility=default",
         ]);
         command.arg(match self.kind {
             Kind::Clang => "-Wno-ignored-attributes",

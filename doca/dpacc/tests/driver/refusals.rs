@@ -71,6 +71,11 @@ fn a_function_that_the_host_cannot_find() {
             "__dpa_global__ static void k(void) {}\n",
             "k.c: error: kernel 'k' is static; the host finds functions by their symbols, so remove 'static'",
         );
+        refused(
+            bench,
+            "__attribute__((visibility(\"hidden\"))) __dpa_global__ void k(void) {}\n",
+            "k.c: error: kernel 'k' is hidden; the host finds functions by their symbols, so remove its visibility",
+        );
         bench.write("a.c", "__dpa_global__ void k(void) {}\n");
         bench.write(
             "b.c",
