@@ -30,11 +30,12 @@ pub(crate) fn functions(program: &[u8], marked: &[Marked]) -> Result<Vec<Functio
         ))]
     };
     let file = object::File::parse(program).map_err(|error| broken(error.to_string()))?;
-    let mut wanted: BTreeMap<u64, &Marked> = BTreeMap::new();
+    // Aliases share an address.
+    let mut wanted: BTreeMap<u64, Vec<&Marked>> = BTreeMap::new();
     for symbol in file.symbols().filter(ObjectSymbol::is_global) {
         let name = symbol.name().unwrap_or_default();
         if let Some(one) = marked.iter().find(|one| one.name == name) {
-            wanted.insert(symbol.address(), one);
+            wanted.entry(symbol.address()).or_default().push(one);
         }
     }
     let load = |id: gimli::SectionId| -> Result<Slice<'_>, gimli::Error> {
@@ -57,20 +58,18 @@ pub(crate) fn functions(program: &[u8], marked: &[Marked]) -> Result<Vec<Functio
             unit: &unit,
         };
         for (address, offset) in reader.bodies().map_err(|error| broken(error.to_string()))? {
-            let Some(one) = wanted.get(&address) else {
-                continue;
-            };
-            match reader.function(offset, one) {
-                Ok(function) => _ = found.insert(one.name.clone(), function),
-                Err(fault) => faults.push(fault),
+            for one in wanted.get(&address).into_iter().flatten() {
+                match reader.function(offset, one) {
+                    Ok(function) => _ = found.insert(one.name.clone(), function),
+                    Err(fault) => faults.push(fault),
+                }
             }
         }
     }
-    let told: Vec<&str> = wanted.values().map(|one| one.name.as_str()).collect();
+    let refused = !faults.is_empty();
     for one in marked {
-        if !told.contains(&one.name.as_str())
-            || (!found.contains_key(&one.name) && faults.is_empty())
-        {
+        // A function that is refused has debug information.
+        if !found.contains_key(&one.name) && !refused {
             let what = format!(
                 "{} '{}' has no debug information, from which its arguments are read; compile it with -g",
                 one.role.word(),

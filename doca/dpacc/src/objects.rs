@@ -11,6 +11,9 @@ use object::{Relocation, RelocationTarget, SectionFlags, SymbolKind, elf};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// Most functions that one object marks.
+const MAX_MARKS: usize = 4096;
+
 /// A function with `__dpa_global__` or `__dpa_rpc__`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Marked {
@@ -65,13 +68,18 @@ fn object(data: &[u8], from: &Path, member: &str) -> Result<Vec<Marked>, Vec<Fau
         .filter(|section| section.name() == Ok(MARKS))
     {
         for (_, relocation) in section.relocations() {
-            match function(&file, &relocation) {
-                Ok((name, role)) => marked.push(Marked {
+            match functions(&file, &relocation) {
+                Ok(found) => marked.extend(found.into_iter().map(|(name, role)| Marked {
                     name,
                     role,
                     from: from.to_owned(),
-                }),
+                })),
                 Err(what) => faults.push(fault(what)),
+            }
+            if marked.len() > MAX_MARKS || faults.len() > MAX_MARKS {
+                return Err(vec![fault(format!(
+                    "marks more than {MAX_MARKS} functions"
+                ))]);
             }
         }
     }
@@ -83,6 +91,7 @@ fn object(data: &[u8], from: &Path, member: &str) -> Result<Vec<Marked>, Vec<Fau
 }
 
 type Elf<'data> = ElfFile64<'data, LittleEndian>;
+type Symbol<'data> = ElfSymbol64<'data, 'data, LittleEndian>;
 
 /// Parses an object that the DPA can execute.
 fn parse(data: &[u8]) -> Result<Elf<'_>, String> {
@@ -140,8 +149,8 @@ fn sections(file: &Elf<'_>) -> Vec<String> {
     faults
 }
 
-/// Name and role of a marked function.
-fn function(file: &Elf<'_>, relocation: &Relocation) -> Result<(String, Role), String> {
+/// Names and role of a marked function. One with aliases has several names.
+fn functions(file: &Elf<'_>, relocation: &Relocation) -> Result<Vec<(String, Role)>, String> {
     let unknown = || "a mark of a kernel or RPC refers to no function".to_owned();
     let RelocationTarget::Symbol(index) = relocation.target() else {
         return Err(unknown());
@@ -153,26 +162,44 @@ fn function(file: &Elf<'_>, relocation: &Relocation) -> Result<(String, Role), S
         .and_then(|index| file.section_by_index(index).ok());
     let section = section.ok_or_else(unknown)?;
     let code = section.data().map_err(|_| unknown())?;
-    let functions = file.symbols().filter(|symbol| {
-        symbol.kind() == SymbolKind::Text && symbol.section_index() == Some(section.index())
-    });
-    let role = |symbol: &ElfSymbol64<'_, '_, LittleEndian>| {
-        let bytes = code.get(usize::try_from(at).ok()?..usize::try_from(symbol.address()).ok()?)?;
+    let role = |symbol: &Symbol<'_>| {
+        let distance = symbol
+            .address()
+            .checked_sub(at)
+            .filter(|bytes| *bytes <= 8)?;
+        let from = usize::try_from(at).ok()?;
+        let bytes = code.get(from..from.checked_add(usize::try_from(distance).ok()?)?)?;
         match nops(bytes)? {
             1 => Some(Role::Kernel),
             2 => Some(Role::Rpc),
             _ => None,
         }
     };
-    let mut found = functions.filter_map(|symbol| Some((role(&symbol)?, symbol)));
-    let (role, symbol) = found.next().ok_or_else(unknown)?;
-    let name = symbol.name().unwrap_or_default().to_owned();
-    if symbol.is_local() {
+    let in_section = |symbol: &Symbol<'_>| {
+        symbol.kind() == SymbolKind::Text && symbol.section_index() == Some(section.index())
+    };
+    let found = file.symbols().filter(in_section);
+    let found: Vec<_> = found
+        .filter_map(|symbol| Some((role(&symbol)?, symbol)))
+        .collect();
+    let (role, first) = found.first().ok_or_else(unknown)?;
+    let global = found.iter().filter(|(_, symbol)| symbol.is_global());
+    let names: Vec<_> = global
+        .map(|(role, symbol)| name(symbol, *role))
+        .collect::<Result<_, _>>()?;
+    if names.is_empty() {
         return Err(format!(
-            "{} '{name}' is static; the host finds functions by their symbols, so remove 'static'",
-            role.word()
+            "{} '{}' is static; the host finds functions by their symbols, so remove 'static'",
+            role.word(),
+            first.name().unwrap_or_default()
         ));
     }
+    Ok(names)
+}
+
+/// Name and role of a function that is not static.
+fn name(symbol: &Symbol<'_>, role: Role) -> Result<(String, Role), String> {
+    let name = symbol.name().unwrap_or_default().to_owned();
     if symbol.elf_symbol().st_visibility() != elf::STV_DEFAULT {
         return Err(format!(
             "{} '{name}' is hidden; the host finds functions by their symbols, so remove its visibility",

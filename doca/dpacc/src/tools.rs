@@ -157,10 +157,11 @@ impl Device {
             "-fno-stack-protector",
             "-fvisibility=default",
         ]);
-        command.arg(match self.kind {
-            Kind::Clang => "-Wno-ignored-attributes",
-            Kind::Gcc => "-Wno-attributes",
-        });
+        match self.kind {
+            Kind::Clang => command.arg("-Wno-ignored-attributes"),
+            // Equal functions would become one, with one mark.
+            Kind::Gcc => command.args(["-Wno-attributes", "-fno-ipa-icf"]),
+        };
         if let Some(headers) = &self.headers {
             command.arg("-isystem").arg(headers);
         }

@@ -551,6 +551,40 @@ fn a_driver_leaves_nothing_and_uses_no_shell() {
 }
 
 #[test]
+fn equal_functions_and_aliases_are_functions_of_their_own() {
+    let test = "archive::equal_functions_and_aliases_are_functions_of_their_own";
+    with_each_compiler(test, |bench| {
+        let text = "\
+#include <doca_dpa_dev.h>
+struct one { uint64_t x; };
+struct two { uint64_t y; };
+__dpa_global__ void a(struct one n) { doca_dpa_dev_thread_notify(n.x); doca_dpa_dev_trace_flush(); }
+__dpa_global__ void b(struct two n) { doca_dpa_dev_thread_notify(n.y); doca_dpa_dev_trace_flush(); }
+__dpa_global__ void c(void) {}
+__dpa_global__ void d(void) {}
+void e(struct one n) __attribute__((alias(\"a\")));
+";
+        bench.write("k.c", text);
+        let mut command = bench.dpacc();
+        command.args([
+            "k.c",
+            "-o",
+            "x.a",
+            "--keep-dir",
+            "kept",
+            "-devicecc-options=-O3",
+        ]);
+        succeed(&mut command);
+        let meta =
+            std::fs::read_to_string(bench.path("kept/__dpa_a_out.meta.c")).expect("the file");
+        for name in ["a", "b", "c", "d", "e"] {
+            assert!(meta.contains(&format!("{{\"{name}\", ")), "{name}: {meta}");
+        }
+        assert_eq!(meta.matches("__dpacc_unpack_").count(), 5);
+    });
+}
+
+#[test]
 fn damaged_files_are_refused_and_end_nothing() {
     let test = "archive::damaged_files_are_refused_and_end_nothing";
     with_each_compiler(test, |bench| {
