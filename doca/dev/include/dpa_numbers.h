@@ -1,4 +1,4 @@
-/* Numbers of the DPA's intrinsics. Made from doca/dev/src/intrinsics.rs, whose test writes the expected text. */
+/* Numbers of intrinsics and of the outbox. A test of doca/dev makes the text from the crate's tables. */
 #ifndef DPA_NUMBERS_H
 #define DPA_NUMBERS_H
 
@@ -18,5 +18,11 @@
 #define __DPA_R 0x1
 #define __DPA_W 0x2
 #define __DPA_RW 0x3
+#define DPA_OUTBOX 0x3000000000
+#define DPA_OUTBOX_CQ_DB 0x100
+#define DPA_OUTBOX_EQ_DB_REARM 0x140
+#define DPA_OUTBOX_EQ_DB_NO_REARM 0x180
+#define DPA_OUTBOX_SXD_DB 0x1c0
+#define DPA_OUTBOX_RXT_DB 0x280
 
 #endif

@@ -84,40 +84,9 @@ pub fn decode(instruction: u32) -> Option<Intrinsic> {
     })
 }
 
-/// Text of the C header with all numbers of this module.
-#[must_use]
-pub fn header() -> String {
-    let mut text = String::from(
-        "/* Numbers of the DPA's intrinsics. Made from doca/dev/src/intrinsics.rs, whose test writes the expected text. */\n\
-         #ifndef DPA_NUMBERS_H\n#define DPA_NUMBERS_H\n\n",
-    );
-    let mut define = |name: &str, value: u32| {
-        text.push_str(&format!("#define {name} {value:#x}\n"));
-    };
-    define("DPA_OPCODE", OPCODE);
-    for (operation, name) in OPERATIONS {
-        define(name, u32::from(*operation as u8));
-    }
-    for (value, name) in SPACES.iter().chain(ACCESSES) {
-        define(name, u32::from(*value));
-    }
-    text.push_str("\n#endif\n");
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_committed_header_has_the_numbers_of_the_table() {
-        let committed = include_str!("../include/dpa_numbers.h");
-        assert_eq!(
-            committed,
-            header(),
-            "write this text to doca/dev/include/dpa_numbers.h"
-        );
-    }
 
     #[test]
     fn an_instruction_is_decoded_by_its_fields() {

@@ -1,14 +1,15 @@
 //! Device side of DPA programs: the C headers that kernels include, the small library that is linked to them, and the
 //! numbers by which they call the device.
 //!
-//! Code on the DPA reaches the device in two ways, and the numbers of both are here only: the headers and the library
+//! Code on the DPA reaches the device in three ways, and their numbers are here only: the headers and the library
 //! are checked against these tables or made from them, and an interpreter of the code uses the same tables.
 //!
 //! - **Device calls** ([`calls`]). A function of the API is an `ecall` with its number in `t0`. The arguments are those
-//!   of the C call: the first eight words in `a0` to `a7`, further words at `sp`. The result is in `a0`. The device keeps
-//!   all other registers.
+//!   of the C call: the first eight words in `a0` to `a7`, further words at `sp`. C extends an argument of 32 bits with its
+//!   sign, so the device uses the lower half of such a word. The result is in `a0`. The device keeps all other registers.
 //! - **Intrinsics** ([`intrinsics`]). Fences and fixed-point functions are instructions with the opcode custom-0, in the
 //!   R format: the operation in `funct7`, operands in `rs1` and `rs2`, the result in `rd`.
+//! - **Doorbells** ([`outbox`]). FlexIO programs that own queues store to the registers of a page.
 //!
 //! # Start of a thread
 //!
@@ -32,6 +33,7 @@
 pub mod calls;
 pub mod intrinsics;
 mod library;
+pub mod outbox;
 
 pub use library::{HEADERS, LINKER_SCRIPT, assembly};
 

@@ -1,6 +1,8 @@
 //! Headers, library and linker script of device code, as part of this crate.
 
 use crate::{ENTRY, calls};
+#[cfg(test)]
+use crate::{intrinsics, outbox};
 
 /// Headers: path below the directory of headers, and text.
 pub const HEADERS: &[(&str, &str)] = &[
@@ -43,6 +45,18 @@ pub const HEADERS: &[(&str, &str)] = &[
         "libflexio-dev/flexio_dev_ver.h",
         include_str!("../include/libflexio-dev/flexio_dev_ver.h"),
     ),
+    (
+        "libflexio-dev/flexio_dev_endianity.h",
+        include_str!("../include/libflexio-dev/flexio_dev_endianity.h"),
+    ),
+    (
+        "libflexio-dev/flexio_dev_queue_access.h",
+        include_str!("../include/libflexio-dev/flexio_dev_queue_access.h"),
+    ),
+    (
+        "libflexio-dev/flexio_dev_queue_types.h",
+        include_str!("../include/libflexio-dev/flexio_dev_queue_types.h"),
+    ),
 ];
 
 /// The script by which device programs are linked.
@@ -71,10 +85,45 @@ pub fn assembly() -> String {
     text
 }
 
+/// Text of the C header with the numbers of intrinsics and of the outbox.
+#[cfg(test)]
+fn numbers() -> String {
+    let mut text = String::from(
+        "/* Numbers of intrinsics and of the outbox. A test of doca/dev makes the text from the crate's tables. */\n\
+         #ifndef DPA_NUMBERS_H\n#define DPA_NUMBERS_H\n\n",
+    );
+    let mut define = |name: &str, value: u64| {
+        text.push_str(&format!("#define {name} {value:#x}\n"));
+    };
+    define("DPA_OPCODE", u64::from(intrinsics::OPCODE));
+    for (operation, name) in intrinsics::OPERATIONS {
+        define(name, u64::from(*operation as u8));
+    }
+    for (value, name) in intrinsics::SPACES.iter().chain(intrinsics::ACCESSES) {
+        define(name, u64::from(*value));
+    }
+    define("DPA_OUTBOX", outbox::BASE);
+    for (offset, name) in outbox::REGISTERS {
+        define(name, *offset);
+    }
+    text.push_str("\n#endif\n");
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn the_committed_header_has_the_numbers_of_the_tables() {
+        let committed = include_str!("../include/dpa_numbers.h");
+        assert_eq!(
+            committed,
+            numbers(),
+            "write this text to doca/dev/include/dpa_numbers.h"
+        );
+    }
 
     #[test]
     fn each_header_of_the_folder_is_listed() {

@@ -522,6 +522,45 @@ fn each_device_call_is_declared_by_the_headers() {
     });
 }
 
+/// Formats of mlx5 devices: opcode 8 and index, number and 3 segments, and so on, big-endian.
+const SEGMENTS: &str = "\
+00234508abcdef030000000800000000
+11223344556677880102030400000000
+000010000506070899aabbccddeeff00
+8000000c0102030405060708090a0b0c
+00000000000000010000000000000002
+00000000c00005dc000000000012aabb
+11111111000000008022222203045566
+01000732000008040000000000000000
+45230000 00000000 67452300
+1 3 393a3b 3c3d 2c2d2e2f 212223 37 1415
+1
+";
+
+#[test]
+fn queue_entries_have_the_devices_format() {
+    let test = "archive::queue_entries_have_the_devices_format";
+    let dir = tempfile::tempdir().expect("a directory");
+    let printer = dir.path().join("queues");
+    let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dev/include");
+    let mut compile = Command::new("cc");
+    compile
+        .args(STRICT.split(' '))
+        .args(["-O1", "-D__DPA__"])
+        .arg("-I")
+        .arg(headers);
+    succeed(compile.arg(program("queues.c")).arg("-o").arg(&printer));
+    let told = String::from_utf8(succeed(&mut Command::new(printer))).expect("text");
+    assert_eq!(told, SEGMENTS);
+    with_each_compiler(test, |bench| {
+        for version in ["", "-DFLEXIO_DEV_VER_USED=24004000"] {
+            let mut command = bench.dpacc();
+            command.arg(program("queues.c")).args(["-o", "x.a"]);
+            succeed(command.arg(format!("--devicecc-options={STRICT} {version}")));
+        }
+    });
+}
+
 #[test]
 fn a_driver_leaves_nothing_and_uses_no_shell() {
     let test = "archive::a_driver_leaves_nothing_and_uses_no_shell";
