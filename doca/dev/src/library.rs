@@ -157,4 +157,85 @@ mod tests {
         assert!(LINKER_SCRIPT.contains(&format!("ENTRY({ENTRY})")));
         assert!(LINKER_SCRIPT.contains(&format!("*({})", crate::MARKS)));
     }
+
+    /// Lines of a header without comments, preprocessor and what only C++ reads.
+    fn code(header: &str) -> String {
+        let (mut code, mut rest) = (String::new(), header);
+        while let Some((before, after)) = rest.split_once("/*") {
+            code.push_str(before);
+            rest = after.split_once("*/").map_or("", |(_, after)| after);
+        }
+        code.push_str(rest);
+        let (mut lines, mut in_cxx, mut continued) = (String::new(), false, false);
+        for line in code.lines() {
+            match line.trim() {
+                "#ifdef __cplusplus" => in_cxx = true,
+                "#endif" => in_cxx = false,
+                text if text.starts_with('#') || continued => continued = text.ends_with('\\'),
+                text if !in_cxx => {
+                    lines.push_str(text);
+                    lines.push(' ');
+                }
+                _ => {}
+            }
+        }
+        lines
+    }
+
+    /// Names of the functions that a header declares without a body, and the number of their parameters.
+    fn declared(header: &str) -> Vec<(String, u8)> {
+        let (mut depth, mut statement, mut found) = (0_u32, String::new(), Vec::new());
+        for c in code(header).chars() {
+            match c {
+                '{' => depth += 1,
+                '}' => {
+                    depth -= 1;
+                    // The end of a function with a body, or a part of a declaration of a type.
+                    if depth == 0 && statement.trim_start().starts_with("DPA_INLINE") {
+                        statement.clear();
+                    }
+                }
+                ';' if depth == 0 => {
+                    let text = std::mem::take(&mut statement);
+                    let (head, list) = text.split_once('(').unwrap_or_default();
+                    let is_type = ["typedef", "struct", "union", "enum"]
+                        .iter()
+                        .any(|word| text.trim_start().starts_with(word));
+                    let name = head.rsplit([' ', '*']).next().unwrap_or_default();
+                    if is_type || name.is_empty() || name == "_Static_assert" {
+                        continue;
+                    }
+                    let list = list.split_once(')').map_or("", |(list, _)| list);
+                    let parameters = list.split(',').map(str::trim);
+                    let words = parameters
+                        .filter(|text| !["void", "..."].contains(text))
+                        .count();
+                    found.push((
+                        name.to_owned(),
+                        u8::try_from(words).expect("few parameters"),
+                    ));
+                }
+                _ if depth == 0 => statement.push(c),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn the_headers_declare_the_calls_of_the_table() {
+        let mut declared: Vec<(String, u8)> = HEADERS
+            .iter()
+            .flat_map(|(_, text)| declared(text))
+            .collect();
+        let calls = calls::CALLS
+            .iter()
+            .filter(|call| call.number != calls::THREAD_RETURN);
+        let mut listed: Vec<(String, u8)> = calls
+            .map(|call| (call.name.to_owned(), call.words))
+            .collect();
+        declared.sort();
+        listed.sort();
+        assert_eq!(declared, listed);
+    }
 }
