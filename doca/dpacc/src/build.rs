@@ -336,8 +336,9 @@ impl Build<'_> {
         let object = self.private.join(name);
         let mut command = Command::new(&self.options.host_compiler);
         command.args(&self.options.host_options);
+        // Also if the compiler is one for C++.
         command
-            .args(["-fPIC", "-fno-lto", "-c"])
+            .args(["-fPIC", "-fno-lto", "-x", "c", "-c"])
             .arg(source)
             .arg("-o")
             .arg(&object);
