@@ -57,6 +57,34 @@ pub const HEADERS: &[(&str, &str)] = &[
         "libflexio-dev/flexio_dev_queue_types.h",
         include_str!("../include/libflexio-dev/flexio_dev_queue_types.h"),
     ),
+    (
+        "libflexio-libc/stdio.h",
+        include_str!("../include/libflexio-libc/stdio.h"),
+    ),
+    (
+        "libflexio-libc/stdlib.h",
+        include_str!("../include/libflexio-libc/stdlib.h"),
+    ),
+    (
+        "libflexio-libc/string.h",
+        include_str!("../include/libflexio-libc/string.h"),
+    ),
+    (
+        "libflexio-os/flexio_os.h",
+        include_str!("../include/libflexio-os/flexio_os.h"),
+    ),
+    (
+        "libflexio-os/flexio_os_mb.h",
+        include_str!("../include/libflexio-os/flexio_os_mb.h"),
+    ),
+    (
+        "libflexio-os/flexio_os_syscall.h",
+        include_str!("../include/libflexio-os/flexio_os_syscall.h"),
+    ),
+    (
+        "libflexio-dev/flexio_dev_debug.h",
+        include_str!("../include/libflexio-dev/flexio_dev_debug.h"),
+    ),
 ];
 
 /// The script by which device programs are linked.

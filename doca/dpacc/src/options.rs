@@ -155,7 +155,7 @@ pub fn parse(words: &[String]) -> Result<Request, Fault> {
             "h" | "help" => return Ok(Request::Help),
             "V" | "version" => return Ok(Request::Version),
             "v" | "verbose" => raw.verbose = true,
-            "flto" | "disable-asm-checks" => {}
+            "flto" | "disable-asm-checks" | "disable-asm-checks-nowarn" => {}
             _ if !VALUED.contains(&name) => return Err(unknown(word)),
             _ => {
                 if value.is_none() {

@@ -20,6 +20,10 @@
 extern "C" {
 #endif
 
+/* Marks of the first versions around functions that the host calls. The compiler needs none. */
+#define __FLEXIO_ENTRY_POINT_START
+#define __FLEXIO_ENTRY_POINT_END
+
 /* An address in the memory of the DPA. */
 typedef uint64_t flexio_uintptr_t;
 

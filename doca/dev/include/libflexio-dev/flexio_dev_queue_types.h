@@ -39,8 +39,14 @@ struct flexio_dev_cqe64 {
 	uint8_t rsvd22[2];
 	__be32 rsvd24[2];
 	__be32 srqn_uidx;
-	__be32 imm_inval_pkey;
-	__be32 rsvd40;
+	union {
+		struct {
+			__be32 imm_inval_pkey;
+			__be32 rsvd40;
+		};
+		/* The name of the first versions. */
+		__be32 rsvd36[2];
+	};
 	__be32 byte_cnt;
 	__be32 rsvd48;
 	uint8_t hw_err_syndrome;
