@@ -168,11 +168,9 @@ impl Build<'_> {
     fn generated(&self, source: &Path) -> Result<PathBuf> {
         let object = source.with_extension("o");
         let mut command = self.device.compile(self.options.cpu);
-        command.arg(format!(
-            "-ffile-prefix-map={}=dpacc",
-            self.private.display()
-        ));
         self.device.finish(&mut command);
+        // Lines of a directory that is gone by then would say nothing, and differ from run to run.
+        command.arg("-g0");
         command.arg(source).arg("-o").arg(&object);
         tools::run(&mut command, self.options.verbose)?;
         Ok(object)
@@ -336,6 +334,10 @@ impl Build<'_> {
         let object = self.private.join(name);
         let mut command = Command::new(&self.options.host_compiler);
         command.args(&self.options.host_options);
+        command.arg(format!(
+            "-ffile-prefix-map={}=dpacc",
+            self.private.display()
+        ));
         // Also if the compiler is one for C++.
         command
             .args(["-fPIC", "-fno-lto", "-x", "c", "-c"])

@@ -562,6 +562,20 @@ fn queue_entries_have_the_devices_format() {
 }
 
 #[test]
+fn the_same_sources_make_the_same_archive() {
+    let test = "archive::the_same_sources_make_the_same_archive";
+    with_each_compiler(test, |bench| {
+        let archive = |name: &str| {
+            let mut command = bench.dpacc();
+            command.arg(program("kernels.c")).arg(program("second.c"));
+            succeed(command.args(["-o", name, "-hostcc-options=-g"]));
+            std::fs::read(bench.path(name)).expect("the archive")
+        };
+        assert!(archive("x.a") == archive("y.a"), "{}", bench.compiler);
+    });
+}
+
+#[test]
 fn a_driver_leaves_nothing_and_uses_no_shell() {
     let test = "archive::a_driver_leaves_nothing_and_uses_no_shell";
     with_gcc(test, |bench| {
