@@ -7,7 +7,7 @@ pub struct Call {
     pub number: u16,
     /// Name of the C function.
     pub name: &'static str,
-    /// Words of arguments; of a function with a variable list, the words before the list.
+    /// Words of arguments; of a function with a variable list, the words before the list. The words of the list follow.
     pub words: u8,
 }
 

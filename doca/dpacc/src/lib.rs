@@ -29,6 +29,8 @@
 //!
 //! **Types.** Integers, enumerations, `_Bool`, `float`, `double`, pointers, and structures and unions of these by value.
 //! They are read from the debug information of the linked program. A kernel returns `void`, an RPC returns `uint64_t`.
+//! Object files of gcc, which this driver has not compiled, do not state an alignment of 16 for a structure of 16 bytes; such
+//! a structure must not be an argument there.
 //!
 //! **Marks.** `__dpa_global__` and `__dpa_rpc__` are attributes that compilers ignore on types, and for which they list
 //! the marked functions in a section of the object file (`dpa_dev::KERNEL_MARK`). The linker script drops that section.
@@ -36,8 +38,8 @@
 //! # With `-keep-dir`
 //!
 //! The directory then has, for each source `F.c`, `F.dpa.host.c`, `F.stub.inc` and `F.dpa.dev.o`, and for the program
-//! `APP.meta.c`, `device_exec.stub.inc` and `APP.elf`. The C files need no other header than the host's own; the macros
-//! `__DPA_OBJ_STUB_FILE__` and `__DPA_EXEC_STUB_FILE__` may name the included files.
+//! `APP.meta.c`, `device_exec.stub.inc`, `APP.unpack.c` and `APP.elf`. The C files need no other header than the host's own;
+//! the macros `__DPA_OBJ_STUB_FILE__` and `__DPA_EXEC_STUB_FILE__` may name the included files.
 
 mod attributes;
 mod build;
