@@ -165,6 +165,14 @@ pub const REGRESSIONS: &[Regression] = &[
         "damage 2 0 zero; open 12; write 0; sync-fails 2; flush; kill; open 12; read; flush; machine none; open 12; read",
     ),
     new(
+        "an opening decides for a generation with a damaged record, and drops the whole half of the next one",
+        "open 012; write 0; kill; damage 2 3 zero; open 02; kill-at 3; write 0; open 12; kill; open 012; read",
+    ),
+    new(
+        "a write that is cut off over a lost block drops the half of another one that was cut off",
+        "open 012; write 0; kill; damage 1 3 zero; open 01; kill-at 3; write 0; open 12; kill-at *; write 0; open 012; read",
+    ),
+    new(
         "the model: a half block that a read has restored counts as durable without a sync",
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),

@@ -43,6 +43,9 @@ use superblock::{PAGE, Superblock};
 /// Free ranges of at least this length are given back to the file system.
 const RELEASE_MIN: u64 = 64 << 10;
 
+/// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
+pub const KEEP_ALL: u64 = u64::MAX;
+
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
@@ -76,7 +79,7 @@ pub enum Step<'a> {
         block: u64,
         /// Its part.
         half: &'a Half,
-        /// The generation that stays beside it.
+        /// The generation that stays beside it, or [`KEEP_ALL`].
         keep: u64,
     },
     /// [`Target::commit`].
@@ -127,7 +130,7 @@ pub trait Target: Send + Sync {
     fn held(&self) -> Result<Vec<Held>>;
 
     /// Stores a half block, not yet settled, beside generation `keep` and the last one that is durable. Others of the block
-    /// disappear.
+    /// disappear, unless `keep` is [`KEEP_ALL`] and there is space in the entry.
     ///
     /// # Errors
     /// The target is full or does not answer. It then holds what it held, or both.
