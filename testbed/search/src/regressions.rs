@@ -184,6 +184,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "the model: a flush counts only the targets of its own, although the volume has flushed by itself before",
         "damage 2 4 zero; open 12; sync-fails 2; write 0; die-at 1 2; keep; flush; part 0 1",
     ),
+    new(
+        "the model: a write that failed makes a flush forget which targets had made the last acknowledged one durable",
+        "damage 2 2 zero; open 12; sync-full 1; zero 1; attach 0; power 12 none; zero 1; attach 1; flush; kill; open 01; read",
+    ),
 ];
 
 impl Regression {
