@@ -173,6 +173,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 012; write 0; kill; damage 1 3 zero; open 01; kill-at 3; write 0; open 12; kill-at *; write 0; open 012; read",
     ),
     new(
+        "a block that counts as never written since a target has returned is lost at the next opening",
+        "open 01; write 0; power 0 none; machine first 5; open 01; part 1 1; flush; restart 1; attach 2; read; kill; open 012; read",
+    ),
+    new(
         "the model: a half block that a read has restored counts as durable without a sync",
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),

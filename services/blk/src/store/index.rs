@@ -11,9 +11,11 @@
 //! An entry keeps the newest generation that is known to be durable until a newer one is. A slot of generation 0 says that
 //! the durable state is "never written", or, with the form of a lost block, that it is unknown: the entry was damaged.
 
-use super::KEEP_ALL;
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
+
+/// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
+pub const KEEP_ALL: u64 = u64::MAX;
 
 /// Bytes of a block's entry.
 pub(super) const ENTRY: usize = 64;

@@ -23,6 +23,7 @@ mod space;
 mod superblock;
 mod sync;
 
+pub use index::KEEP_ALL;
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Standing};
@@ -42,9 +43,6 @@ use superblock::{PAGE, Superblock};
 
 /// Free ranges of at least this length are given back to the file system.
 const RELEASE_MIN: u64 = 64 << 10;
-
-/// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
-pub const KEEP_ALL: u64 = u64::MAX;
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

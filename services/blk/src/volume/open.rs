@@ -256,8 +256,8 @@ impl Volume {
             .is_ok()
     }
 
-    /// Records at all targets that they take over the decisions of this opening.
-    fn mark_agreed(&self) -> Result<()> {
+    /// Records at all targets that they take over the decisions of this process.
+    pub(super) fn mark_agreed(&self) -> Result<()> {
         let mark = |role| -> Result<()> {
             let target = self.target(role)?;
             let marked = target.mark(self.epoch, Mark::Agreed);

@@ -167,6 +167,15 @@ impl Volume {
         };
         let mut evidence = Evidence::together(Role::ALL.into_iter().filter_map(part));
         self.verify(&lost, &mut evidence);
+        let is_decided = |block: &u64| !evidence.decide(evidence.block(*block)).lost;
+        if !lost.iter().any(is_decided) {
+            return;
+        }
+        // Before a block is shown: the next opening does not reverse what these targets have decided.
+        if let Err(error) = self.mark_agreed() {
+            say(error);
+            return;
+        }
         let mut to_settle = Vec::new();
         for block in lost {
             // Empty, if the target with a damaged entry has left.
