@@ -236,8 +236,9 @@ impl Model {
             }
         }
         block.partial = end != End::Done;
-        block.covered = Sets::NONE;
+        // The next flush covers the last acknowledged write: one that failed leaves what was made durable of that.
         if end == End::Done {
+            block.covered = Sets::NONE;
             (block.repaired, block.before) = (0, Sets::NONE);
         }
         add(&mut block.values, &new);

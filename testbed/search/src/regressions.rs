@@ -165,6 +165,18 @@ pub const REGRESSIONS: &[Regression] = &[
         "damage 2 0 zero; open 12; write 0; sync-fails 2; flush; kill; open 12; read; flush; machine none; open 12; read",
     ),
     new(
+        "an opening decides for a generation with a damaged record, and drops the whole half of the next one",
+        "open 012; write 0; kill; damage 2 3 zero; open 02; kill-at 3; write 0; open 12; kill; open 012; read",
+    ),
+    new(
+        "a write that is cut off over a lost block drops the half of another one that was cut off",
+        "open 012; write 0; kill; damage 1 3 zero; open 01; kill-at 3; write 0; open 12; kill-at *; write 0; open 012; read",
+    ),
+    new(
+        "a block that counts as never written since a target has returned is lost at the next opening",
+        "open 01; write 0; power 0 none; machine first 5; open 01; part 1 1; flush; restart 1; attach 2; read; kill; open 012; read",
+    ),
+    new(
         "the model: a half block that a read has restored counts as durable without a sync",
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),
@@ -175,6 +187,10 @@ pub const REGRESSIONS: &[Regression] = &[
     new(
         "the model: a flush counts only the targets of its own, although the volume has flushed by itself before",
         "damage 2 4 zero; open 12; sync-fails 2; write 0; die-at 1 2; keep; flush; part 0 1",
+    ),
+    new(
+        "the model: a write that failed makes a flush forget which targets had made the last acknowledged one durable",
+        "damage 2 2 zero; open 12; sync-full 1; zero 1; attach 0; power 12 none; zero 1; attach 1; flush; kill; open 01; read",
     ),
 ];
 
