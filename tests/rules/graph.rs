@@ -40,10 +40,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-blk",
         &[
-            "bench-report",
             "cli-pages",
             "ucx-sys",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-ucp",
@@ -60,10 +58,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-naa",
         &[
-            "bench-report",
             "cli-pages",
             "naaice",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-verbs",
@@ -94,6 +90,17 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("step-count", &[]),
     ("testbed", &["bench-report"]),
+    (
+        "testbed-programs",
+        &[
+            "bench-report",
+            "naaice",
+            "testbed",
+            "xgvmi-blk",
+            "xgvmi-daemon",
+            "xgvmi-naa",
+        ],
+    ),
     ("dev-setup", &["testbed"]),
     ("doc-numbers", &["bench-report"]),
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),

@@ -239,14 +239,6 @@ fn build(package: &str, program: &str) -> Result<PathBuf> {
     Ok(workspace::target_dir().join("release").join(program))
 }
 
-/// Builds an example and returns its file.
-fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    build_target(package, ("--example", example))?;
-    Ok(workspace::target_dir()
-        .join("release/examples")
-        .join(example))
-}
-
 fn build_target(package: &str, (kind, name): (&str, &str)) -> Result<()> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());

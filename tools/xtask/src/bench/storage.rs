@@ -1,7 +1,7 @@
 //! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
 //! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json` and `storage.svg`.
 
-use super::{build, build_example, build_package, build_preload};
+use super::{build, build_package, build_preload};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -26,7 +26,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     build_package("bf-emu")?;
     build_preload()?;
     build_package("xgvmi-fio")?;
-    let demo = build_example("xgvmi-blk", "storage_demo")?;
+    let demo = build("testbed-programs", "xgvmi-testbed")?;
     let env = setup::ensure()?;
     let world = storage_suite::World {
         bin: program.parent().context("the program has a directory")?,
@@ -68,7 +68,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let plot = file.with_extension("svg");
     let mut draw = Command::new(demo);
-    draw.arg("plot").args([file, &plot]);
+    draw.args(["storage", "plot"]).args([file, &plot]);
     process::stdout(&mut draw, PLOT_LIMIT)?;
     println!("\nwritten: {}, {}", file.display(), plot.display());
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
 //! `cargo xtask demo naaice`: a remote call on fresh buffers, by the way in which the accelerator reaches them. This
-//! file builds; `naaice_demo`, an example of xgvmi-naa, runs.
+//! file builds; `xgvmi-testbed` runs.
 
 use super::orchestrated::{self, PROFILE, build, commands, nodes};
 use crate::{process, setup, workspace};
@@ -54,15 +54,15 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     let env = setup::ensure()?;
-    let release = build(&["naaice", "xgvmi-naa"])?;
+    let release = build(&["naaice", "xgvmi-naa", "testbed-programs"])?;
     let output = workspace::target_dir().join("demo-naaice");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
     let programs = Programs::compile(&env, &release)?;
     let nodes = nodes(&release)?;
-    let mut command = Command::new(release.join("examples/naaice_demo"));
+    let mut command = Command::new(release.join("xgvmi-testbed"));
     command
-        .arg("orchestrate")
+        .args(["naaice", "orchestrate"])
         .args(commands(&nodes)?)
         .arg(release.join("xgvmi-naa"))
         .args([&programs.kernels, &programs.server, &programs.by_hand])

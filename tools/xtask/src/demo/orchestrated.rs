@@ -12,16 +12,12 @@ use testbed::cluster::Cluster;
 pub(super) const PROFILE: &str = "bluefield3";
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
-/// Builds the emulator and these packages with their examples. Returns the directory of the programs.
+/// Builds the emulator and these packages with their programs. Returns the directory of the programs.
 pub(super) fn build(packages: &[&str]) -> Result<PathBuf> {
     let mut build = Command::new("cargo");
-    build.current_dir(workspace::root()).args([
-        "build",
-        "--release",
-        "--lib",
-        "--bins",
-        "--examples",
-    ]);
+    build
+        .current_dir(workspace::root())
+        .args(["build", "--release", "--lib", "--bins"]);
     for package in ["bf-emu", "bf-emu-preload"].iter().chain(packages) {
         build.args(["-p", package]);
     }

@@ -1,5 +1,4 @@
-//! `cargo xtask demo storage`: a volume on three targets, through a DPU. This file builds; `storage_demo`, an example of
-//! xgvmi-blk, runs.
+//! `cargo xtask demo storage`: a volume on three targets, through a DPU. This file builds; `xgvmi-testbed` runs.
 
 use super::orchestrated::{self, PROFILE, build, commands, nodes};
 use crate::{process, setup, workspace};
@@ -54,7 +53,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     let env = setup::ensure()?;
-    let release = build(&["xgvmi-blk"])?;
+    let release = build(&["xgvmi-blk", "testbed-programs"])?;
     let output = workspace::target_dir().join("demo-storage");
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(&output);
@@ -63,10 +62,10 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     for directory in [&disk, &memory] {
         std::fs::create_dir_all(directory)?;
     }
-    let mut command = Command::new(release.join("examples/storage_demo"));
+    let mut command = Command::new(release.join("xgvmi-testbed"));
     process::without_ucx_settings(&mut command);
     command
-        .arg("orchestrate")
+        .args(["storage", "orchestrate"])
         .args(commands(&nodes)?)
         .arg(release.join("xgvmi-blk"))
         .arg(env.ucx_lib_dir.join("libucp.so.0"))

@@ -1,6 +1,6 @@
 //! The report: rows, table, plot.
 
-use crate::client::Done;
+use super::client::Done;
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
 use bench_report::format_size;

@@ -1,10 +1,10 @@
 //! One initiator: carries out batches and verifies every byte. Batches come from standard input, one a line, so that the
 //! device's counters can be read between them.
 
-use crate::done::{Done, note};
-use crate::memory::Pages;
-use crate::pattern::{self, Kind};
-use crate::torture::Shadow;
+use super::done::{Done, note};
+use super::memory::Pages;
+use super::pattern::{self, Kind};
+use super::torture::Shadow;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead as _, Write as _};

@@ -1,7 +1,7 @@
 //! The report: sizes, rows, table, plot.
 
-use crate::done::Done;
-use crate::plot::{self, Curve};
+use super::done::Done;
+use super::plot::{self, Curve};
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
 use bench_report::{Samples, format_size, scheme_title};

@@ -1,7 +1,7 @@
 //! Starts the services and, for each way, a client; runs all batches; writes the report.
 
-use crate::client::{Batch, Done};
-use crate::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
+use super::client::{Batch, Done};
+use super::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
 use anyhow::{Context as _, Result, bail};
 use bench_report::Samples;
 use bench_report::counters::Counters;
@@ -258,7 +258,9 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
     let mut all = Vec::new();
     for (way, spec) in ways {
         let mut command = options.command("node0.host", &me);
-        command.args(["client", way.name()]).env("NAA_SPEC", &spec);
+        command
+            .args(["naaice", "client", way.name()])
+            .env("NAA_SPEC", &spec);
         command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
         all.push(Measured::start(way, command)?);
     }

@@ -11,8 +11,7 @@ mod torture;
 
 use anyhow::{Result, bail};
 
-fn main() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+pub(crate) fn run(arguments: &[String]) -> Result<()> {
     match arguments.split_first() {
         Some((word, rest)) if word == "client" => client::run(rest),
         Some((word, rest)) if word == "orchestrate" => orchestrate::run(rest),

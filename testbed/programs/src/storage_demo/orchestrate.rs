@@ -1,10 +1,10 @@
 //! Starts targets, services and clients; writes, verifies, loses a target, rebuilds; measures the schemes; writes the
 //! report.
 
-use crate::client::{Batch, Span};
-use crate::done::Done;
-use crate::pattern::Kind;
-use crate::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
+use super::client::{Batch, Span};
+use super::done::Done;
+use super::pattern::Kind;
+use super::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::io::Write as _;
@@ -106,7 +106,7 @@ impl Options {
     /// A client on node0.host.
     fn client(&self, words: &[String]) -> Result<Client> {
         let mut command = self.command("node0.host", &std::env::current_exe()?);
-        command.arg("client").args(words);
+        command.args(["storage", "client"]).args(words);
         Client::saying(&mut command, "connected to ")
     }
 

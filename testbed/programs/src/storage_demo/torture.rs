@@ -1,8 +1,8 @@
 //! Random writes until the service is gone. Afterwards each block is the old or the new one, and what was acknowledged is
 //! there.
 
-use crate::done::{Done, note};
-use crate::pattern::{self, Kind};
+use super::done::{Done, note};
+use super::pattern::{self, Kind};
 use std::ops::Range;
 use std::sync::Arc;
 use xgvmi_blk::Disk;
