@@ -86,16 +86,16 @@ pub fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
 
 /// Polls `condition` until it holds; returns false after `limit`.
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    let mut pause = Duration::from_millis(1);
+    let begin = Instant::now();
     while !condition() {
-        let left = end.saturating_duration_since(Instant::now());
+        let left = limit.saturating_sub(begin.elapsed());
         if left.is_zero() {
             return false;
         }
-        std::thread::sleep(pause.min(left));
         // Quick events take milliseconds; long waits need no frequent polling.
-        pause = (pause * 2).min(Duration::from_millis(50));
+        let pause = begin.elapsed() / 8;
+        let pause = pause.clamp(Duration::from_millis(1), Duration::from_millis(50));
+        std::thread::sleep(pause.min(left));
     }
     true
 }

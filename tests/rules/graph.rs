@@ -77,7 +77,10 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-ucp",
         ],
     ),
-    ("osu-bench", &["bench-report", "ucx-sys", "xgvmi-ucp"]),
+    (
+        "osu-bench",
+        &["bench-report", "testbed", "ucx-sys", "xgvmi-ucp"],
+    ),
     (
         "osu-mpi",
         &[

@@ -109,9 +109,11 @@ impl<'a> Place<'a> {
         let mut command = self
             .testbed
             .command("node0.host", self.world.built("xgvmi-testbed"));
-        command.args(["storage", "client", scheme, &self.address()]);
+        command.args(["storage-client", scheme, &self.address()]);
         if scheme == "stock" {
-            command.arg(self.world.ucx_lib.join("libucp.so.0"));
+            command
+                .arg("--libucp")
+                .arg(self.world.ucx_lib.join("libucp.so.0"));
         }
         if let Some(fault) = fault {
             command.env("BFEMU_FAULTS", fault);

@@ -2,6 +2,7 @@
 //! so that the device's counters can be read between them.
 
 use anyhow::{Context as _, Result, ensure};
+use clap::Args;
 use naaice::abi::{NaaHandle, NaaParam, NaaStatus};
 use naaice::capi::middleware::{naa_create, naa_finalize, naa_invoke, naa_wait};
 use naaice::capi::naaice_last_error;
@@ -78,28 +79,39 @@ impl Done {
     }
 }
 
-/// Reads batches, one a line, until standard input ends. The original's server has a kernel of its own for this function
-/// code: it adds 2 to each byte of its regions, which stay between the calls of a session.
-pub(crate) fn run(is_original: bool) -> Result<()> {
-    let mut round = 0;
-    for line in std::io::stdin().lock().lines() {
-        let batch: Batch = serde_json::from_str(&line?).context("a batch")?;
-        let mut done = Done::default();
-        match batch {
-            Batch::OneShots { size, count } => {
-                for _ in 0..count {
-                    round += 1;
-                    one_shot(size, round, is_original, &mut done)?;
+#[derive(Debug, Args)]
+pub(crate) struct Client {
+    /// The original's server: its kernel for this function code adds 2 to each byte of its regions, which stay between the calls
+    /// of a session.
+    #[arg(long = "original")]
+    is_original: bool,
+}
+
+impl Client {
+    /// Reads batches, one a line, until standard input ends.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut round = 0;
+        for line in std::io::stdin().lock().lines() {
+            let batch: Batch = serde_json::from_str(&line?).context("a batch")?;
+            let mut done = Done::default();
+            match batch {
+                Batch::OneShots { size, count } => {
+                    for _ in 0..count {
+                        round += 1;
+                        one_shot(size, round, self.is_original, &mut done)?;
+                    }
+                }
+                Batch::Calls { size, count } => calls(size, count, self.is_original, &mut done)?,
+                Batch::Overlap { size, count } => {
+                    overlap(size, count, self.is_original, &mut done)?
                 }
             }
-            Batch::Calls { size, count } => calls(size, count, is_original, &mut done)?,
-            Batch::Overlap { size, count } => overlap(size, count, is_original, &mut done)?,
+            let mut stdout = std::io::stdout();
+            writeln!(stdout, "{}", serde_json::to_string(&done)?)?;
+            stdout.flush()?;
         }
-        let mut stdout = std::io::stdout();
-        writeln!(stdout, "{}", serde_json::to_string(&done)?)?;
-        stdout.flush()?;
+        Ok(())
     }
-    Ok(())
 }
 
 /// A region at the end of its pages, before a guard page.

@@ -2,13 +2,16 @@
 
 use super::client::{Batch, Done};
 use super::report::{Overlap, Parts, Report, Row, ServiceTime, Way};
+use crate::demo::Common;
 use anyhow::{Context as _, Result, bail};
 use bench_report::Samples;
 use bench_report::counters::Counters;
+use clap::Args;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::launch::{Client, Launcher, parse_sizes};
+use testbed::client::Client;
+use testbed::cluster::Cluster;
 use testbed::port;
 use xgvmi_naa::Status;
 
@@ -30,66 +33,55 @@ const LISTENS: &str = "listen";
 /// Address of node1.dpu.
 const ACCELERATOR: &str = "127.66.2.3";
 
-/// What `cargo xtask demo naaice` passes.
-struct Options {
-    cluster: Launcher,
-    service: PathBuf,
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    #[command(flatten)]
+    common: Common,
+    /// Kernels of the service.
+    #[arg(long, value_name = "FILE")]
     kernels: PathBuf,
     /// A software accelerator on libnaaice.
+    #[arg(long, value_name = "FILE")]
     server: PathBuf,
     /// The hand-written loop.
+    #[arg(long, value_name = "FILE")]
     by_hand: PathBuf,
-    output: PathBuf,
-    /// Sockets of this run.
-    place: tempfile::TempDir,
-    profile: String,
-    sizes: Vec<usize>,
-    iterations: u32,
-    /// Cores of host and accelerators; `None` if there is only one.
-    cores: Option<[String; 2]>,
     /// Built programs of the original library.
+    #[arg(long, value_name = "DIR")]
     original: Option<PathBuf>,
 }
 
-impl Options {
-    fn parse(words: Vec<String>) -> Result<Self> {
-        let mut words = words.into_iter();
-        let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
-        let path = PathBuf::from;
-        Ok(Self {
-            cluster: Launcher::parse(&next("launch")?, &next("counters")?)?,
-            service: path(next("service")?),
-            kernels: path(next("kernels")?),
-            server: path(next("server")?),
-            by_hand: path(next("hand-written loop")?),
-            output: path(next("output")?),
-            place: tempfile::tempdir().context("a temporary directory")?,
-            profile: next("profile")?,
-            sizes: parse_sizes(&next("sizes")?)?,
-            iterations: next("iterations")?.parse().context("iterations")?,
-            cores: cores()?,
-            original: words.next().map(path),
-        })
-    }
+/// The cluster, and where its processes run.
+struct Options<'a> {
+    demo: &'a Demo,
+    cluster: Cluster,
+    /// Cores of host and accelerators; `None` if there is only one.
+    cores: Option<[String; 2]>,
+}
 
+impl Options<'_> {
     /// A program in a function of the cluster, on its side's core.
     fn command(&self, function: &str, program: &Path) -> Command {
-        let core = self.cores.as_ref().map(|[host, accelerator]| {
-            if function.ends_with(".host") {
-                host
-            } else {
-                accelerator
-            }
-        });
-        let bound = core.map(|core| ["taskset", "-c", core]);
-        let before = bound.as_ref().map_or(&[][..], |words| words);
-        self.cluster.command(before, function, program)
+        let placed = self.cluster.command(function, program);
+        let Some([host, accelerator]) = &self.cores else {
+            return placed;
+        };
+        let core = match function.ends_with(".host") {
+            true => host,
+            false => accelerator,
+        };
+        let mut bound = Command::new("taskset");
+        bound
+            .args(["-c", core])
+            .arg(placed.get_program())
+            .args(placed.get_args());
+        bound
     }
 
     /// A service on node0.dpu; it is ended when dropped.
     fn service(&self, port: u16) -> Result<Client> {
-        let mut command = self.command("node0.dpu", &self.service);
-        command.arg("--kernels").arg(&self.kernels);
+        let mut command = self.command("node0.dpu", &self.demo.common.built("xgvmi-naa"));
+        command.arg("--kernels").arg(&self.demo.kernels);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         command.arg("--status-socket").arg(self.status_socket());
         command.args(["--sessions", "2", "--session-mib", "256"]);
@@ -97,7 +89,7 @@ impl Options {
     }
 
     fn status_socket(&self) -> PathBuf {
-        self.place.path().join("service.sock")
+        self.cluster.path().join("service.sock")
     }
 
     fn service_status(&self) -> Result<Status> {
@@ -114,7 +106,7 @@ impl Options {
     /// Iterations of a batch: a turn's share.
     fn count(&self, size: usize) -> u32 {
         let times = u32::try_from(size.div_ceil(FULL_COUNT_MAX)).unwrap_or(u32::MAX);
-        (self.iterations / TURNS / times).max(COUNT_MIN)
+        (self.demo.common.iterations / TURNS / times).max(COUNT_MIN)
     }
 
     /// The original's server.
@@ -166,7 +158,7 @@ impl Measured {
     }
 
     /// A turn of one shots. The device's counters count this way only, because the others wait.
-    fn shots(&mut self, options: &Options, size: usize) -> Result<()> {
+    fn shots(&mut self, options: &Options<'_>, size: usize) -> Result<()> {
         let count = options.count(size);
         let (before, service) = (options.cluster.counters()?, options.service_status()?);
         let done = carry_out(&mut self.client, Batch::OneShots { size, count })?;
@@ -176,7 +168,7 @@ impl Measured {
         Ok(())
     }
 
-    fn calls(&mut self, options: &Options, size: usize) -> Result<()> {
+    fn calls(&mut self, options: &Options<'_>, size: usize) -> Result<()> {
         let count = options.count(size);
         let before = options.cluster.counters()?;
         let done = carry_out(&mut self.client, Batch::Calls { size, count })?;
@@ -218,7 +210,7 @@ fn parts(shots: &Done, service: &ServiceTime) -> Option<Parts> {
 
 /// What the device has done since `before`. The service ends a session after its host has gone on: the end must count for
 /// this way and not for the next one.
-fn settled(options: &Options, before: &Counters) -> Result<Counters> {
+fn settled(options: &Options<'_>, before: &Counters) -> Result<Counters> {
     let began = Instant::now();
     loop {
         let since = options.cluster.counters()?.since(before)?;
@@ -236,54 +228,62 @@ fn median(times: &[u64]) -> Option<f64> {
     samples.percentile(50)
 }
 
-pub(crate) fn run(arguments: Vec<String>) -> Result<()> {
-    let options = Options::parse(arguments)?;
-    let me = std::env::current_exe()?;
-    let ports = [port::free()?, port::free()?, port::free()?].map(|port| port.to_string());
-    let _server = options.accelerator(&options.server, &[&ports[0]])?;
-    let _by_hand = options.accelerator(&options.by_hand, &["listen", &ports[1]])?;
-    let _service = options.service(ports[2].parse()?)?;
-    let mut ways = vec![
-        (Way::Verbs, format!("{ACCELERATOR}:{}:2:2", ports[0])),
-        (Way::Ksm, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
-        (Way::Pool, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
-    ];
-    let original = match &options.original {
-        Some(built) => {
-            ways.push((Way::Original, format!("{ACCELERATOR}:12345:2:2")));
-            Some(options.original_server(built)?)
+impl Demo {
+    pub(crate) fn run(&self) -> Result<()> {
+        let options = Options {
+            demo: self,
+            cluster: self.common.cluster()?,
+            cores: cores()?,
+        };
+        let me = std::env::current_exe()?;
+        let ports = [port::free()?, port::free()?, port::free()?].map(|port| port.to_string());
+        let _server = options.accelerator(&self.server, &[&ports[0]])?;
+        let _by_hand = options.accelerator(&self.by_hand, &["listen", &ports[1]])?;
+        let _service = options.service(ports[2].parse()?)?;
+        let mut ways = vec![
+            (Way::Verbs, format!("{ACCELERATOR}:{}:2:2", ports[0])),
+            (Way::Ksm, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
+            (Way::Pool, format!("dpu/127.0.0.1:{}:2:2", ports[2])),
+        ];
+        let original = match &self.original {
+            Some(built) => {
+                ways.push((Way::Original, format!("{ACCELERATOR}:12345:2:2")));
+                Some(options.original_server(built)?)
+            }
+            None => None,
+        };
+        let mut all = Vec::new();
+        for (way, spec) in ways {
+            let mut command = options.command("node0.host", &me);
+            command.arg("naaice-client").env("NAA_SPEC", &spec);
+            if way == Way::Original {
+                command.arg("--original");
+            }
+            command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
+            all.push(Measured::start(way, command)?);
         }
-        None => None,
-    };
-    let mut all = Vec::new();
-    for (way, spec) in ways {
-        let mut command = options.command("node0.host", &me);
-        command
-            .args(["naaice", "client", way.name()])
-            .env("NAA_SPEC", &spec);
-        command.env("NAAICE_KEYS", if way == Way::Ksm { "ksm" } else { "pool" });
-        all.push(Measured::start(way, command)?);
+        let mut command = options.command("node0.host", &self.by_hand);
+        command.args(["call", ACCELERATOR, &ports[1]]);
+        // Next to the way that it is compared with.
+        all.insert(1, Measured::start(Way::Loop, command)?);
+        let mut report = Report::new(&self.common.profile, options.cores.clone());
+        for size in &self.common.sizes {
+            measure(&options, &mut all, *size, &mut report)
+                .with_context(|| format!("{size} bytes"))?;
+        }
+        drop(original);
+        report.write(&self.common.output)?;
+        println!("{}", report.markdown());
+        if report.mismatches > 0 {
+            bail!("{} bytes are wrong", report.mismatches);
+        }
+        Ok(())
     }
-    let mut command = options.command("node0.host", &options.by_hand);
-    command.args(["call", ACCELERATOR, &ports[1]]);
-    // Next to the way that it is compared with.
-    all.insert(1, Measured::start(Way::Loop, command)?);
-    let mut report = Report::new(&options.profile, options.cores.clone());
-    for size in &options.sizes {
-        measure(&options, &mut all, *size, &mut report).with_context(|| format!("{size} bytes"))?;
-    }
-    drop(original);
-    report.write(&options.output)?;
-    println!("{}", report.markdown());
-    if report.mismatches > 0 {
-        bail!("{} bytes are wrong", report.mismatches);
-    }
-    Ok(())
 }
 
 /// Measures one size of all ways.
 fn measure(
-    options: &Options,
+    options: &Options<'_>,
     all: &mut [Measured],
     size: usize,
     report: &mut Report,

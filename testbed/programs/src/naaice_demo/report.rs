@@ -3,13 +3,13 @@
 use super::client::Done;
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
+use bench_report::files;
 use bench_report::format_size;
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
 use plotters::prelude::*;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
-use testbed::launch::write_report;
 use xgvmi_naa::Status;
 
 /// How the accelerator reaches the caller's buffers.
@@ -249,7 +249,7 @@ impl Report {
                 "original: XGVMI_NAAICE_BUILT does not name the built programs of the NAAICE communication library",
             );
         }
-        write_report(directory, self, (&self.markdown(), &self.plot()?))
+        files::write(directory, self, &self.markdown(), &self.plot()?)
     }
 
     pub(crate) fn markdown(&self) -> String {

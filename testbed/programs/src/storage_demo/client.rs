@@ -6,6 +6,7 @@ use super::memory::Pages;
 use super::pattern::{self, Kind};
 use super::torture::Shadow;
 use anyhow::{Context as _, Result, bail};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead as _, Write as _};
 use std::path::PathBuf;
@@ -55,71 +56,83 @@ pub(crate) struct Span {
     pub(crate) kind: Kind,
 }
 
-/// Connects as the arguments say, and carries out batches until standard input ends.
-///
-/// Arguments: `SCHEME SERVICE`, `stock SERVICE LIBUCP`, or `direct TARGET TARGET TARGET`.
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let (scheme, rest) = arguments.split_first().context("a scheme")?;
-    let mut initiator = None;
-    let disk: Arc<dyn Disk> = if scheme == "direct" {
-        Arc::new(direct(rest)?)
-    } else {
-        let volume = Volume::connect(&spec(scheme, rest)?)?;
-        initiator = Some(volume.clone());
-        Arc::new(volume)
-    };
+#[derive(Debug, Args)]
+pub(crate) struct Client {
+    /// Way to the memory, or `direct`: the whole pipeline in this process.
+    scheme: String,
+    /// The service, or with `direct` the three targets.
+    #[arg(required = true)]
+    addresses: Vec<String>,
+    /// UCX of the scheme `stock`.
+    #[arg(long, value_name = "FILE")]
+    libucp: Option<PathBuf>,
+}
+
+impl Client {
+    /// Connects, and carries out batches until standard input ends.
+    pub(crate) fn run(&self) -> Result<()> {
+        if self.scheme == "direct" {
+            return serve(&(Arc::new(direct(&self.addresses)?) as Arc<dyn Disk>), None);
+        }
+        let volume = Volume::connect(&self.spec()?)?;
+        serve(&(Arc::new(volume.clone()) as Arc<dyn Disk>), Some(&volume))
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let (kind, copy_max) = match self.scheme.as_str() {
+            "copy" => (Scheme::Copy, 0),
+            "ksm" => (Scheme::Ksm, 0),
+            "stock" => (Scheme::Stock, 0),
+            "xgvmi" => (Scheme::Pool, 0),
+            "announced" => (Scheme::Announced, 0),
+            // As the library chooses by itself.
+            "usual" => (Scheme::Announced, xgvmi_blk::client::COPY_MAX),
+            // Both ways to the memory, and no second attempt.
+            "torture" => (Scheme::Announced, 1024),
+            other => bail!("no scheme {other}"),
+        };
+        let usual = Spec::new(&self.addresses[0]);
+        Ok(Spec {
+            scheme: kind,
+            ucx: self.libucp.clone(),
+            copy_max,
+            reconnect: match self.scheme.as_str() {
+                "torture" => Duration::from_millis(1),
+                _ => usual.reconnect,
+            },
+            ..usual
+        })
+    }
+}
+
+/// Carries out batches until standard input ends.
+fn serve(disk: &Arc<dyn Disk>, initiator: Option<&Volume>) -> Result<()> {
     say(&format!("connected to {}", disk.id()))?;
-    let mut shadow = Shadow::new(&disk, SEED);
+    let mut shadow = Shadow::new(disk, SEED);
     for line in std::io::stdin().lock().lines() {
         let batch: Batch = serde_json::from_str(&line?).context("a batch")?;
         let mut done = Done::default();
         match batch {
-            Batch::Write(span) => write(&disk, span, &mut done)?,
-            Batch::Read(span) => read(&disk, span, &mut done)?,
+            Batch::Write(span) => write(disk, span, &mut done)?,
+            Batch::Read(span) => read(disk, span, &mut done)?,
             Batch::Fresh {
                 size,
                 count,
                 seed,
                 kind,
-            } => fresh(&disk, (size, count), (seed, kind), &mut done)?,
-            Batch::Torture => shadow.write(&disk, &mut done),
-            Batch::Check => shadow.check(&disk, &mut done),
+            } => fresh(disk, (size, count), (seed, kind), &mut done)?,
+            Batch::Torture => shadow.write(disk, &mut done),
+            Batch::Check => shadow.check(disk, &mut done),
             Batch::Flush => note(disk.flush(), &mut done),
             Batch::Trim { offset, length } => note(disk.trim(offset, length), &mut done),
             Batch::Unmap { size, count } => {
-                let volume = initiator.as_ref().context("only with a service")?;
+                let volume = initiator.context("only with a service")?;
                 unmap(volume, (size, count), &mut done)?;
             }
         }
         say(&serde_json::to_string(&done)?)?;
     }
     Ok(())
-}
-
-fn spec(scheme: &str, rest: &[String]) -> Result<Spec> {
-    let (kind, copy_max) = match scheme {
-        "copy" => (Scheme::Copy, 0),
-        "ksm" => (Scheme::Ksm, 0),
-        "stock" => (Scheme::Stock, 0),
-        "xgvmi" => (Scheme::Pool, 0),
-        "announced" => (Scheme::Announced, 0),
-        // As the library chooses by itself.
-        "usual" => (Scheme::Announced, xgvmi_blk::client::COPY_MAX),
-        // Both ways to the memory, and no second attempt.
-        "torture" => (Scheme::Announced, 1024),
-        other => bail!("no scheme {other}"),
-    };
-    let usual = Spec::new(rest.first().context("a service")?);
-    Ok(Spec {
-        scheme: kind,
-        ucx: rest.get(1).map(PathBuf::from),
-        copy_max,
-        reconnect: match scheme {
-            "torture" => Duration::from_millis(1),
-            _ => usual.reconnect,
-        },
-        ..usual
-    })
 }
 
 /// The whole pipeline in this process.

@@ -9,13 +9,6 @@ mod plot;
 mod report;
 mod torture;
 
-use anyhow::{Result, bail};
-
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    match arguments.split_first() {
-        Some((word, rest)) if word == "client" => client::run(rest),
-        Some((word, rest)) if word == "orchestrate" => orchestrate::run(rest),
-        Some((word, rest)) if word == "plot" => plot::run(rest),
-        _ => bail!("run cargo xtask demo storage"),
-    }
-}
+pub(crate) use client::Client;
+pub(crate) use orchestrate::Demo;
+pub(crate) use plot::Plot;

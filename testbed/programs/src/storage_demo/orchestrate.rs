@@ -5,13 +5,15 @@ use super::client::{Batch, Span};
 use super::done::Done;
 use super::pattern::Kind;
 use super::report::{Bytes, Processor, Report, Row, SCHEMES, Times, percentile};
+use crate::demo::Common;
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
 use serde_json::Value;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use testbed::launch::{Client, Launcher, parse_sizes};
+use testbed::client::Client;
+use testbed::cluster::Cluster;
 use testbed::port;
 
 const MIB: u64 = 1 << 20;
@@ -30,46 +32,64 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TARGET_TIMEOUT: &str = "60s";
 /// The three targets are on both nodes.
 const PLACES: [&str; 3] = ["node0.dpu", "node1.dpu", "node1.host"];
-/// What `cargo xtask demo storage` passes.
-struct Options {
-    cluster: Launcher,
+
+#[derive(Debug, Args)]
+pub(crate) struct Demo {
+    #[command(flatten)]
+    common: Common,
+    /// Stock UCX's `libucp.so.0`.
+    #[arg(long, value_name = "FILE")]
+    libucp: String,
+    /// MiB of data that is written and verified.
+    #[arg(long)]
+    mib: u64,
+}
+
+/// The cluster, and directories for the targets.
+struct Options<'a> {
+    demo: &'a Demo,
+    cluster: Cluster,
     /// The program `xgvmi-blk`.
     program: PathBuf,
-    /// Stock UCX's `libucp.so.0`.
-    ucx: String,
-    /// Directory for the targets of the first part, and one in memory for those of the second.
-    disk: PathBuf,
+    /// For the targets of the first part.
+    disk: &'a Path,
+    /// For the targets of the second part, in memory.
     memory: PathBuf,
-    output: PathBuf,
-    profile: String,
-    sizes: Vec<usize>,
-    iterations: u32,
     bytes: u64,
 }
 
-impl Options {
-    fn parse(words: &[String]) -> Result<Self> {
-        let mut words = words.iter();
-        let mut next = |name: &str| words.next().with_context(|| format!("{name} is missing"));
-        Ok(Self {
-            cluster: Launcher::parse(next("launch")?, next("counters")?)?,
-            program: next("program")?.into(),
-            ucx: next("libucp")?.clone(),
-            disk: next("disk")?.into(),
-            memory: next("memory")?.into(),
-            output: next("output")?.into(),
-            profile: next("profile")?.clone(),
-            sizes: parse_sizes(next("sizes")?)?,
-            iterations: next("iterations")?.parse().context("iterations")?,
-            bytes: next("MiB")?.parse::<u64>().context("MiB")? * MIB,
-        })
+impl Demo {
+    pub(crate) fn run(&self) -> Result<()> {
+        let Common {
+            output, profile, ..
+        } = &self.common;
+        std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
+        // The data is not part of the result.
+        let disk = tempfile::tempdir_in(output).context("a directory of targets")?;
+        let cluster = self.common.cluster()?;
+        let memory = cluster.path().join("targets");
+        std::fs::create_dir_all(&memory).with_context(|| memory.display().to_string())?;
+        let options = Options {
+            demo: self,
+            cluster,
+            program: self.common.built("xgvmi-blk"),
+            disk: disk.path(),
+            memory,
+            bytes: self.mib * MIB,
+        };
+        let mut report = Report::new(profile);
+        data(&options, &mut report)?;
+        schemes(&options, &mut report)?;
+        report.write(output)?;
+        println!("{}", report.markdown());
+        if report.mismatches > 0 {
+            bail!("{} bytes are wrong", report.mismatches);
+        }
+        Ok(())
     }
+}
 
-    /// A program in a function of the cluster.
-    fn command(&self, function: &str, program: &Path) -> Command {
-        self.cluster.command(&[], function, program)
-    }
-
+impl Options<'_> {
     /// Creates the targets of a volume.
     fn create(&self, directory: &Path, size: u64, block: &str) -> Result<Vec<PathBuf>> {
         let files: Vec<PathBuf> = ["a", "b", "c"].map(|name| directory.join(name)).into();
@@ -86,7 +106,7 @@ impl Options {
     }
 
     fn target(&self, index: usize, file: &Path, port: u16) -> Result<Client> {
-        let mut command = self.command(PLACES[index], &self.program);
+        let mut command = self.cluster.command(PLACES[index], &self.program);
         command.arg("target").arg(file);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
         Client::saying(&mut command, " serves ")
@@ -95,7 +115,7 @@ impl Options {
     /// A service on node0.dpu, and where its status is.
     fn service(&self, targets: &[String], port: u16) -> Result<(Client, PathBuf)> {
         let status = self.memory.join(format!("status-{port}"));
-        let mut command = self.command("node0.dpu", &self.program);
+        let mut command = self.cluster.command("node0.dpu", &self.program);
         command.arg("service").args(targets);
         command.args(["--target-timeout", TARGET_TIMEOUT, "--stock-keys"]);
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
@@ -104,9 +124,9 @@ impl Options {
     }
 
     /// A client on node0.host.
-    fn client(&self, words: &[String]) -> Result<Client> {
-        let mut command = self.command("node0.host", &std::env::current_exe()?);
-        command.args(["storage", "client"]).args(words);
+    fn client(&self, words: &[&str]) -> Result<Client> {
+        let mut command = self.cluster.command("node0.host", std::env::current_exe()?);
+        command.arg("storage-client").args(words);
         Client::saying(&mut command, "connected to ")
     }
 
@@ -143,22 +163,9 @@ fn answer(client: &mut Client) -> Result<Done> {
     Ok(done)
 }
 
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let options = Options::parse(arguments)?;
-    let mut report = Report::new(&options.profile);
-    data(&options, &mut report)?;
-    schemes(&options, &mut report)?;
-    report.write(&options.output)?;
-    writeln!(std::io::stdout(), "{}", report.markdown())?;
-    if report.mismatches > 0 {
-        bail!("{} bytes are wrong", report.mismatches);
-    }
-    Ok(())
-}
-
 /// Writes and verifies, loses a target under writes, rebuilds it, and repeats the work on the host's cores.
-fn data(options: &Options, report: &mut Report) -> Result<()> {
-    let files = options.create(&options.disk, options.bytes, "4096")?;
+fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
+    let files = options.create(options.disk, options.bytes, "4096")?;
     let ports = [port::free()?, port::free()?, port::free()?];
     let names: Vec<String> = ports.map(|port| format!("tcp:127.0.0.1:{port}")).into();
     let mut targets = Vec::new();
@@ -167,7 +174,7 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
     }
     let port = port::free()?;
     let (service, status) = options.service(&names, port)?;
-    let mut client = options.client(&["announced".to_owned(), format!("127.0.0.1:{port}")])?;
+    let mut client = options.client(&["announced", &format!("127.0.0.1:{port}")])?;
     let span = |seed| Span {
         offset: 0,
         length: options.bytes,
@@ -209,9 +216,8 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
     pass(&mut client, &Batch::Read(span(2)))?;
     drop((client, service));
     // The same work without a DPU.
-    let mut words = vec!["direct".to_owned()];
-    words.extend(names);
-    let mut direct = options.client(&words)?;
+    let words = std::iter::once("direct").chain(names.iter().map(String::as_str));
+    let mut direct = options.client(&words.collect::<Vec<_>>())?;
     let host = [Batch::Write(span(3)), Batch::Read(span(3))];
     let host = host.map(|batch| pass(&mut direct, &batch));
     let [write, read] = offloaded;
@@ -234,8 +240,8 @@ fn data(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Measures all schemes in turns, on targets in memory.
-fn schemes(options: &Options, report: &mut Report) -> Result<()> {
-    let largest = options.sizes.iter().max().context("no sizes")?;
+fn schemes(options: &Options<'_>, report: &mut Report) -> Result<()> {
+    let largest = options.demo.common.sizes.iter().max().context("no sizes")?;
     let size = (8 * *largest as u64).max(16 * MIB);
     let files = options.create(&options.memory, size, "65536")?;
     let names: Vec<String> = files
@@ -247,7 +253,7 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
     let mut clients = Vec::new();
     for scheme in SCHEMES {
         let address = format!("127.0.0.1:{port}");
-        clients.push(options.client(&[scheme.to_owned(), address, options.ucx.clone()])?);
+        clients.push(options.client(&[scheme, &address, "--libucp", &options.demo.libucp])?);
     }
     let mut seed = 0;
     let mut fresh = |size: usize, count: u32| {
@@ -259,7 +265,7 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
             kind: Kind::Plain,
         }
     };
-    for &size in &options.sizes {
+    for &size in &options.demo.common.sizes {
         let mut times = SCHEMES.map(|_| Times::default());
         let mut commands = Vec::new();
         for (scheme, client) in SCHEMES.iter().zip(&mut clients) {
@@ -272,7 +278,7 @@ fn schemes(options: &Options, report: &mut Report) -> Result<()> {
             let since = options.cluster.counters()?.since(&before)?;
             commands.push(since.per_iteration(2 * u64::from(WARM_UP)));
         }
-        for round in 0..options.iterations.div_ceil(TURN) as usize {
+        for round in 0..options.demo.common.iterations.div_ceil(TURN) as usize {
             for turn in 0..SCHEMES.len() {
                 let at = (round + turn) % SCHEMES.len();
                 let done = carry_out(&mut clients[at], &fresh(size, TURN))?;

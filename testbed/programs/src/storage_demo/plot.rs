@@ -1,11 +1,13 @@
 //! Plots of times by size and by way to the host's memory, with the sizes from which on a way is faster than the copy.
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
 use bench_report::{format_size, scheme_title};
+use clap::Args;
 use plotters::prelude::*;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// Name of the way that the others are compared with.
 const COPY: &str = "copy";
@@ -73,20 +75,24 @@ pub(crate) fn draw(caption: &str, curves: &[Curve]) -> Result<String> {
     })
 }
 
-/// Plots fio's requests in a report of `cargo xtask bench storage`.
-///
-/// Arguments: `REPORT SVG`.
-pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let [report, file] = arguments else {
-        bail!("usage: storage_demo plot REPORT SVG");
-    };
-    let text = std::fs::read_to_string(report).with_context(|| report.clone())?;
-    let report: Value = serde_json::from_str(&text).with_context(|| report.clone())?;
-    let plot = draw(
-        "fio: requests of its own memory, one at a time",
-        &curves(&report["engine"])?,
-    )?;
-    std::fs::write(file, plot).with_context(|| file.clone())
+#[derive(Debug, Args)]
+pub(crate) struct Plot {
+    report: PathBuf,
+    svg: PathBuf,
+}
+
+impl Plot {
+    /// Plots fio's requests in a report of `cargo xtask bench storage`.
+    pub(crate) fn run(&self) -> Result<()> {
+        let at = || self.report.display().to_string();
+        let text = std::fs::read_to_string(&self.report).with_context(at)?;
+        let report: Value = serde_json::from_str(&text).with_context(at)?;
+        let plot = draw(
+            "fio: requests of its own memory, one at a time",
+            &curves(&report["engine"])?,
+        )?;
+        std::fs::write(&self.svg, plot).with_context(|| self.svg.display().to_string())
+    }
 }
 
 /// The curves of fio's requests: the mean of a write and a read.

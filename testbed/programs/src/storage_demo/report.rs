@@ -4,11 +4,11 @@ use super::done::Done;
 use super::plot::{self, Curve};
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
+use bench_report::files;
 use bench_report::{Samples, format_size, scheme_title};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
-use testbed::launch::write_report;
 
 /// Ways to the client's memory.
 pub(crate) const SCHEMES: [&str; 5] = ["copy", "ksm", "stock", "xgvmi", "announced"];
@@ -157,7 +157,7 @@ impl Report {
             xgvmi: self.crossover("xgvmi"),
             announced: self.crossover("announced"),
         };
-        write_report(directory, self, (&self.markdown(), &self.plot()?))
+        files::write(directory, self, &self.markdown(), &self.plot()?)
     }
 
     pub(crate) fn markdown(&self) -> String {

@@ -68,7 +68,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let plot = file.with_extension("svg");
     let mut draw = Command::new(demo);
-    draw.args(["storage", "plot"]).args([file, &plot]);
+    draw.arg("storage-plot").args([file, &plot]);
     process::stdout(&mut draw, PLOT_LIMIT)?;
     println!("\nwritten: {}, {}", file.display(), plot.display());
     Ok(ExitCode::SUCCESS)
