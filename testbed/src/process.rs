@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -55,6 +55,26 @@ pub fn is_installed(program: &str) -> bool {
 /// Runs `command` to its end or to `limit` and captures its output. Standard input is empty.
 pub fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     Running::spawn(command)?.wait(limit)
+}
+
+/// Runs a program that prints its own errors, with an empty standard input. Returns whether it has succeeded.
+///
+/// # Errors
+/// It was stopped at `limit`.
+pub fn to_end(command: &mut Command, limit: Duration) -> Result<ExitCode> {
+    let mut group = Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = group.wait(limit)?;
+    if timed_out {
+        bail!(
+            "`{}` did not end within {} s and was stopped",
+            shown(command),
+            limit.as_secs()
+        );
+    }
+    Ok(match status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 /// Runs `command` and returns its standard output. An error contains the command line and the output.

@@ -79,21 +79,8 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     let mut command = orchestrate(&options, (&env, &libraries), &built);
     command.args(["--links", options.link.name()]);
     command.arg("--output").arg(options.output_dir());
-    let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = orchestrator.wait(LIMIT)?;
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped; see {}",
-            LIMIT.as_secs(),
-            options.output_dir().join("logs").display()
-        );
-    }
-    // The orchestrator has printed the error.
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let logs = || format!("see {}", options.output_dir().join("logs").display());
+    process::to_end(&mut command, LIMIT).with_context(logs)
 }
 
 /// Runs set-up and build concurrently and reports their progress. Neither depends on the other.

@@ -9,8 +9,8 @@
 //! instructions are therefore compared with a stock UCX that rings plain doorbells (`MLX5_SHUT_UP_BF`), as the library
 //! does.
 
+use super::cluster;
 use super::pool::example;
-use super::{built, cluster};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -540,21 +540,12 @@ fn round(count: f64) -> f64 {
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 4] = [
-        &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "step-count"],
-        // Built separately from the pool's examples, because their features would change the library.
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-pool", "--example", "pool_hot_path"],
-        &["-p", "xgvmi-ucp", "--example", "hot_path"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p step-count",
+        "-p uct-plugin",
+        "-p xgvmi-pool --example pool_hot_path",
+        "-p xgvmi-ucp --example hot_path",
+    ])
 }
 
 /// A UCX to count.
@@ -589,7 +580,7 @@ fn through_ucx(env: &Env, device: &Cluster, kind: Kind) -> Result<Counted> {
             command.env("MLX5_SHUT_UP_BF", "1");
         }
         if let Kind::Library(mode) = kind {
-            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+            command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
             command.env("UCX_XGVMI_INVALIDATE", mode);
             command.env("UCX_XGVMI_POOL_INIT", "128");
             command.env("UCX_XGVMI_BATCH", BATCH.to_string());
@@ -688,7 +679,7 @@ fn report(device: &Cluster) -> PathBuf {
 
 /// A program under `step-count` on a host and its DPU.
 fn stepped(device: &Cluster, example: &str) -> Command {
-    let mut command = device.command("node0.host,node0.dpu", built("step-count"));
+    let mut command = device.command("node0.host,node0.dpu", workspace::built("step-count"));
     command.arg("--output").arg(report(device));
     for owner in OWNERS {
         command.args(["--owner", owner]);
@@ -696,6 +687,8 @@ fn stepped(device: &Cluster, example: &str) -> Command {
     for through in THROUGH {
         command.args(["--through", through]);
     }
-    command.arg("--").arg(built("examples").join(example));
+    command
+        .arg("--")
+        .arg(workspace::built("examples").join(example));
     command
 }

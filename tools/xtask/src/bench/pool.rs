@@ -5,7 +5,7 @@
 
 pub(crate) mod instructions;
 
-use super::{built, cluster};
+use super::cluster;
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -307,22 +307,12 @@ fn numbers(output: &str) -> Result<Numbers> {
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 5] = [
-        &["-p", "bf-emu", "-p", "bf-emu-preload"],
-        // Built separately from the pool's examples, because their features would change the library.
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-pool", "--example", "device_bench"],
-        &["-p", "xgvmi-pool", "--example", "instructions"],
-        &["-p", "osu-bench", "--example", "stock_pool"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload",
+        "-p uct-plugin",
+        "-p xgvmi-pool --example device_bench --example instructions",
+        "-p osu-bench --example stock_pool",
+    ])
 }
 
 /// Runs the benches into `samples`.
@@ -353,7 +343,7 @@ fn measure_stock(env: &Env, device: &Cluster, mode: Option<&str>) -> Result<Stri
     command.args(["mlx5_0", "mlx5_1", "--"]);
     command.args(device.stats_words()).envs(env.for_ucx());
     if let Some(mode) = mode {
-        command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+        command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
         command.env("UCX_XGVMI_INVALIDATE", mode);
         // Twice the number of simultaneous buffers, before the first export.
         command.env("UCX_XGVMI_POOL_INIT", "128");
@@ -363,7 +353,10 @@ fn measure_stock(env: &Env, device: &Cluster, mode: Option<&str>) -> Result<Stri
 
 /// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
 pub(super) fn example(device: &Cluster, name: &str) -> Command {
-    device.command("node0.host,node0.dpu", built("examples").join(name))
+    device.command(
+        "node0.host,node0.dpu",
+        workspace::built("examples").join(name),
+    )
 }
 
 #[cfg(test)]

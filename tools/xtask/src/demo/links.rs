@@ -5,10 +5,10 @@
 
 use super::{LIMIT, Options, orchestrate, prepare};
 use crate::process;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
+use std::process::ExitCode;
 
 /// Measures and writes `file`. The orchestrator prints the rows.
 pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -25,12 +25,9 @@ pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let mut command = orchestrate(&demo, (&env, &libraries), &built);
     command.args(["--links", "infiniband,ethernet"]);
     command.arg("--output").arg(&output);
-    let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = orchestrator.wait(LIMIT)?;
-    ensure!(
-        !timed_out && status.success(),
-        "the demo ended with {status}"
-    );
+    if process::to_end(&mut command, LIMIT)? != ExitCode::SUCCESS {
+        return Ok(ExitCode::FAILURE);
+    }
     let report = output.join("report.json");
     fs::copy(&report, file).with_context(|| format!("no {}", report.display()))?;
     println!("\nwritten: {}", file.display());

@@ -4,7 +4,7 @@
 use super::orchestrated::{self, Valued};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -43,10 +43,10 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let env = setup::ensure()?;
-    let release = orchestrated::build(&["naaice", "xgvmi-naa"])?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p naaice -p xgvmi-naa"])?;
     let output = workspace::target_dir().join("demo-naaice");
-    let programs = Programs::compile(&env, &release)?;
-    let mut command = orchestrated::program("naaice-demo", &release, &output, &options);
+    let programs = Programs::compile(&env)?;
+    let mut command = orchestrated::program("naaice-demo", &output, &options);
     command.arg("--kernels").arg(&programs.kernels);
     command.arg("--server").arg(&programs.server);
     command.arg("--by-hand").arg(&programs.by_hand);
@@ -64,8 +64,8 @@ struct Programs {
 }
 
 impl Programs {
-    fn compile(env: &setup::Env, release: &Path) -> Result<Self> {
-        let release = release.display().to_string();
+    fn compile(env: &setup::Env) -> Result<Self> {
+        let release = workspace::built("").display().to_string();
         // Before LD_LIBRARY_PATH, in which cargo names the directory of a debug build.
         let rpath = format!("-Wl,--disable-new-dtags,-rpath,{release}");
         let library = ["-L", &release, "-lnaaice", &rpath, "-lpthread"];

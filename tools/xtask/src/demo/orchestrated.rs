@@ -1,14 +1,13 @@
-//! What the demos of storage and of accelerators share: their options, the build, and the run of `xgvmi-testbed`.
+//! What the demos of storage and of accelerators share: their options, and the run of `xgvmi-testbed`.
 
 use crate::{process, workspace};
-use anyhow::{Context as _, Result, bail};
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 
 /// An option that takes a value: its name, its value by default, and its value with `--quick`.
 pub(super) type Valued = (&'static str, &'static str, &'static str);
@@ -53,27 +52,12 @@ pub(super) fn parse(
     ))
 }
 
-/// Builds the emulator, the program of the demos and these packages. Returns the directory of the programs.
-pub(super) fn build(packages: &[&str]) -> Result<PathBuf> {
-    let mut build = Command::new("cargo");
-    build.current_dir(workspace::root());
-    build.args(["build", "--release"]);
-    for package in ["bf-emu", "bf-emu-preload", "testbed-programs"]
-        .iter()
-        .chain(packages)
-    {
-        build.args(["-p", package]);
-    }
-    process::stdout(&mut build, BUILD_LIMIT)?;
-    Ok(workspace::target_dir().join("release"))
-}
-
 /// The program with what all demos need.
-pub(super) fn program(name: &str, release: &Path, output: &Path, options: &[String]) -> Command {
+pub(super) fn program(name: &str, output: &Path, options: &[String]) -> Command {
     // Results of an earlier run must not be reported for this run.
     let _ = std::fs::remove_dir_all(output);
-    let mut command = Command::new(release.join("xgvmi-testbed"));
-    command.arg(name).arg("--bin").arg(release);
+    let mut command = Command::new(workspace::built("xgvmi-testbed"));
+    command.arg(name).arg("--bin").arg(workspace::built(""));
     command.arg("--output").arg(output);
     command.args(["--profile", PROFILE]).args(options);
     command
@@ -81,16 +65,9 @@ pub(super) fn program(name: &str, release: &Path, output: &Path, options: &[Stri
 
 /// Runs the program, which prints its own errors and writes a report to `output`.
 pub(super) fn run(command: &mut Command, limit: Duration, output: &Path) -> Result<ExitCode> {
-    let mut demo = process::Group::spawn(command.stdin(Stdio::null())).context("the demo")?;
-    let (status, timed_out) = demo.wait(limit)?;
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped",
-            limit.as_secs()
-        );
-    }
-    if !status.success() {
-        return Ok(ExitCode::FAILURE);
+    let code = process::to_end(command, limit)?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
     }
     println!("written: {}", output.join("report.json").display());
     Ok(ExitCode::SUCCESS)

@@ -39,9 +39,9 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let env = setup::ensure()?;
-    let release = orchestrated::build(&["xgvmi-blk"])?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p xgvmi-blk"])?;
     let output = workspace::target_dir().join("demo-storage");
-    let mut command = orchestrated::program("storage-demo", &release, &output, &options);
+    let mut command = orchestrated::program("storage-demo", &output, &options);
     process::without_ucx_settings(&mut command);
     command
         .arg("--libucp")
