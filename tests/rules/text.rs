@@ -6,7 +6,7 @@ use doc_numbers::tree::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 18] = [
+const PRODUCT: [&str; 17] = [
     "bindings/mlx5dv-sys/",
     "bindings/rdmacm-sys/",
     "ucx-sys/",
@@ -21,10 +21,9 @@ const PRODUCT: [&str; 18] = [
     "clients/ucc-tl/",
     "clients/naaice/",
     "services/naa/",
-    "testbed/report/",
+    "tools/report/",
     "tools/model/",
     "tools/cost/",
-    "testbed/demos/",
 ];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {

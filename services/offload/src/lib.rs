@@ -53,6 +53,7 @@ pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
 pub use reduction::{Element, Operation, Reduction};
 pub use scheme::Scheme;
+#[cfg(any(test, feature = "stand-in"))]
 #[doc(hidden)]
 pub use service::standin;
 pub use service::{Service, ServiceOptions, Status};

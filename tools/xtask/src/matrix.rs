@@ -1,7 +1,7 @@
 //! `cargo xtask matrix`: tests the library in each stock UCX, with each way of loading and each kind of peer, over the
 //! emulated device.
 //!
-//! This file fetches, builds and starts. `uct-plugin/examples/matrix` contains the cells.
+//! This file fetches, builds and starts. `testbed/programs/src/bin/matrix` contains the cells.
 
 mod debian13;
 pub(crate) mod versions;
@@ -392,7 +392,7 @@ impl Built {
     fn make() -> Result<Self> {
         workspace::build(&[
             "-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-cli -p xgvmi-offload",
-            "-p uct-plugin --example matrix",
+            "-p testbed-programs --bin matrix",
         ])?;
         // Only a debug build supports injected panics.
         workspace::cargo("build -p uct-plugin --lib")?;
@@ -415,7 +415,7 @@ impl Built {
             fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(Self {
-            cells: release.join("examples/matrix"),
+            cells: release.join("matrix"),
             emulator: release.join("bf-emu"),
             library,
             panicking,
@@ -578,7 +578,7 @@ mod tests {
     fn what_was_built_is_reached_without_spaces() {
         let target = workspace::target_dir();
         let built = Built {
-            cells: target.join("release/examples/matrix"),
+            cells: target.join("release/matrix"),
             emulator: target.join("release/bf-emu"),
             library: target.join("release/library.so"),
             panicking: target.join("debug/library.so"),

@@ -11,6 +11,7 @@ mod types;
 mod waiting;
 mod window;
 
+#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use connect::tabulate;
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};

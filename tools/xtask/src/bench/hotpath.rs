@@ -10,7 +10,7 @@
 //! does.
 
 use super::cluster;
-use super::pool::example;
+use super::pool::pair;
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -541,10 +541,8 @@ fn round(count: f64) -> f64 {
 
 fn build() -> Result<()> {
     workspace::build(&[
-        "-p bf-emu -p bf-emu-preload -p step-count",
-        "-p uct-plugin",
-        "-p xgvmi-pool --example pool_hot_path",
-        "-p xgvmi-ucp --example hot_path",
+        "-p bf-emu -p bf-emu-preload -p step-count -p uct-plugin",
+        "-p testbed-programs --bin pool_hot_path --bin ucp_hot_path",
     ])
 }
 
@@ -590,10 +588,10 @@ fn through_ucx(env: &Env, device: &Cluster, kind: Kind) -> Result<Counted> {
         }
         command
     };
-    let stepped = finish(stepped(device, "hot_path"), kind.rounds());
+    let stepped = finish(stepped(device, "ucp_hot_path"), kind.rounds());
     let mut counted = counted(stepped, device)?;
     counted.posted = posted(device, |device, rounds| {
-        finish(example(device, "hot_path"), rounds)
+        finish(pair(device, "ucp_hot_path"), rounds)
     })?;
     Ok(counted)
 }
@@ -608,7 +606,7 @@ fn by_the_pool(env: &Env, device: &Cluster, mode: &'static str) -> Result<Counte
     let stepped = finish(stepped(device, "pool_hot_path"), rounds(mode));
     let mut counted = counted(stepped, device)?;
     counted.posted = posted(device, |device, rounds| {
-        finish(example(device, "pool_hot_path"), rounds)
+        finish(pair(device, "pool_hot_path"), rounds)
     })?;
     Ok(counted)
 }
@@ -687,8 +685,6 @@ fn stepped(device: &Cluster, example: &str) -> Command {
     for through in THROUGH {
         command.args(["--through", through]);
     }
-    command
-        .arg("--")
-        .arg(workspace::built("examples").join(example));
+    command.arg("--").arg(workspace::built(example));
     command
 }

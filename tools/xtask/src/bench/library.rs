@@ -4,7 +4,7 @@
 //! A program runs alternately with and without the library preloaded. The difference of the medians is the library's
 //! cost.
 
-use super::{cluster, pool::example};
+use super::{cluster, pool::pair};
 use crate::process::{self, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -75,12 +75,12 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
     workspace::build(&[
         "-p bf-emu -p bf-emu-preload",
-        "-p xgvmi-pool --example device_bench",
+        "-p testbed-programs --bin device_bench",
     ])?;
     let device = cluster(1)?.with(["--profile", "none"]);
     let mut best = (f64::INFINITY, f64::INFINITY);
     for _ in 0..PROOFS {
-        let mut command = example(&device, "device_bench");
+        let mut command = pair(&device, "device_bench");
         command.args(["proof", "mlx5_0"]).envs(env.for_verbs());
         let output = process::stdout(&mut command, PROOF_LIMIT)?;
         let time = |name: &str| -> Result<f64> {

@@ -115,7 +115,7 @@ pub(super) struct Job {
     pub(super) calls: u32,
     /// Service processes per node.
     pub(super) services: u32,
-    /// Directory of `xgvmi-sp` and `examples/rank_cost` of an earlier version.
+    /// Directory of `xgvmi-sp` and `rank_cost` of an earlier version.
     pub(super) programs: Option<PathBuf>,
 }
 
@@ -297,9 +297,8 @@ fn rows_of(job: &Job, process: Process, sums: &Sums, stock: &mut Option<f64>) ->
 /// Builds the programs.
 pub(super) fn build() -> Result<()> {
     workspace::build(&[
-        "-p bf-emu -p bf-emu-preload -p step-count -p xgvmi-offload",
-        "-p uct-plugin",
-        "-p xgvmi-offload --example rank_cost",
+        "-p bf-emu -p bf-emu-preload -p step-count -p xgvmi-offload -p uct-plugin",
+        "-p testbed-programs --bin rank_cost",
     ])
 }
 
@@ -319,7 +318,7 @@ impl Job {
         let mut ranks = Vec::new();
         for rank in 0..self.ranks {
             let node = rank * NODES / self.ranks;
-            let rank_cost = self.program("examples/rank_cost");
+            let rank_cost = self.program("rank_cost");
             let function = format!("node{node}.host");
             let mut command = if process == Process::Rank && rank == 0 {
                 let mut command = self.on(env, &device, &function, &workspace::built("step-count"));

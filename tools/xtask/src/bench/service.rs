@@ -228,7 +228,7 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
 
 /// Builds the measured program.
 pub(crate) fn build() -> Result<()> {
-    workspace::build(&["-p xgvmi-offload --example service_cost"])
+    workspace::build(&["-p xgvmi-offload --features stand-in --example service_cost"])
 }
 
 /// Instructions per block of a job.

@@ -224,7 +224,7 @@ fn combined(samples: &[BTreeMap<String, f64>]) -> (BTreeMap<String, f64>, Option
 fn build() -> Result<()> {
     workspace::build(&[
         "-p bf-emu -p bf-emu-preload -p step-count -p uct-plugin -p xgvmi-offload",
-        "-p xgvmi-offload --example light_ranks",
+        "-p testbed-programs --bin light_ranks",
     ])
 }
 
@@ -370,7 +370,7 @@ impl Job {
         }
         let meet = format!("127.0.0.1:{}", free_port()?);
         for (node, addresses) in addresses.iter().enumerate() {
-            let mut command = on(&format!("node{node}.host"), "examples/light_ranks");
+            let mut command = on(&format!("node{node}.host"), "light_ranks");
             command.args([
                 &node.to_string(),
                 &ranks.to_string(),

@@ -1,4 +1,4 @@
-//! A host that says hello to a service, for the system tests: `hello ADDRESS KEYS`. It announces KEYS keys of its pool and
+//! A host that says hello to a service, for the system tests: `naaice_hello ADDRESS KEYS`. It announces KEYS keys of its pool and
 //! prints the service's answer. Its connection ends at once when the process ends, without the rest of what was sent.
 
 #![expect(
@@ -22,7 +22,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> Outcome {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [address, keys] = words.as_slice() else {
-        return Err("usage: hello ADDRESS KEYS".into());
+        return Err("usage: naaice_hello ADDRESS KEYS".into());
     };
     let access = AccessKey::new(xgvmi_daemon::random_bytes()?);
     let keys = keys.parse()?;

@@ -8,9 +8,7 @@
 //! The subjects and their peers are those of `benches/pool`.
 #![expect(clippy::print_stdout, reason = "the peers say why they are missing")]
 
-#[path = "../../benches/pool/peer.rs"]
 mod peer;
-#[path = "../../benches/pool/subject.rs"]
 mod subject;
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Exports and releases buffers through UCX between marks, for a tool that counts instructions.
 //!
 //! ```text
-//! hot_path LIBUCP HOST_DEVICE BYTES ROUNDS
+//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS
 //! ```
 //!
 //! A mark is a system call that no kernel has, see the crate `step-count`. Sections of a round: 1 `ucp_mem_map`, 2 the

@@ -11,7 +11,7 @@
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 mod checks;
-#[path = "../common/verbs.rs"]
+#[path = "../../../../../xgvmi-pool/examples/common/verbs.rs"]
 #[expect(dead_code, reason = "the other example needs more of it")]
 mod verbs;
 

@@ -1,4 +1,4 @@
-//! A host and an accelerator that is not ready for it, for the system tests: `crowded ADDRESS`. The accelerator rejects two
+//! A host and an accelerator that is not ready for it, for the system tests: `naaice_crowded ADDRESS`. The accelerator rejects two
 //! requests without a text, as a system does in which as many requests wait as the accelerator permits. The host asks again.
 //! The third rejection has a text, which is final.
 

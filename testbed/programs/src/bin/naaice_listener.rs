@@ -1,4 +1,4 @@
-//! The end of a listener, for the system tests: `listener_life ADDRESS`. Host and accelerator are threads of this process.
+//! The end of a listener, for the system tests: `naaice_listener ADDRESS`. Host and accelerator are threads of this process.
 //! A session that outlives its listener uses the listener's channel; and a port is free again when its listener has ended.
 
 #![expect(

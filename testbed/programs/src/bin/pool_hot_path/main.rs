@@ -8,7 +8,7 @@
 //! A mark is a system call that no kernel implements, see the crate `step-count`. Sections of a
 //! round: 2 the export, 4 the release.
 
-#[path = "../common/verbs.rs"]
+#[path = "../../../../../xgvmi-pool/examples/common/verbs.rs"]
 #[expect(dead_code, reason = "the other examples need more of it")]
 mod verbs;
 

@@ -10,10 +10,10 @@
 //! counters to check. If a promise is broken, the program names round and seed and exits with 1.
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
-#[path = "../common/faults.rs"]
+#[path = "../../../../../xgvmi-pool/tests/common/faults.rs"]
 #[expect(dead_code, reason = "chances are for those who simulate")]
 mod faults;
-#[path = "../common/verbs.rs"]
+#[path = "../../../../../xgvmi-pool/examples/common/verbs.rs"]
 #[expect(dead_code, reason = "the other examples need more of it")]
 mod verbs;
 

@@ -11,7 +11,7 @@
 //! binds are proved only once per process, so they have a run of their own.
 #![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
-#[path = "../common/verbs.rs"]
+#[path = "../../../../../xgvmi-pool/examples/common/verbs.rs"]
 #[expect(dead_code, reason = "the other examples need more of it")]
 mod verbs;
 

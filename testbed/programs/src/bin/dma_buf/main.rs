@@ -10,7 +10,7 @@
 #![expect(clippy::print_stdout, reason = "a check says how it went")]
 
 mod buffer;
-#[path = "../common/verbs.rs"]
+#[path = "../../../../../xgvmi-pool/examples/common/verbs.rs"]
 #[expect(dead_code, reason = "the other examples need more of it")]
 mod verbs;
 
