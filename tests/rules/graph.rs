@@ -50,7 +50,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("xgvmi-blk-capi", &["xgvmi-blk"]),
     ("xgvmi-fio", &["xgvmi-blk", "xgvmi-daemon"]),
-    ("ucc-tl", &["xgvmi-offload"]),
+    ("ucc-tl", &["ucx-sys", "xgvmi-offload"]),
     (
         "naaice",
         &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool", "xgvmi-verbs"],

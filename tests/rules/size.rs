@@ -17,16 +17,16 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// The goal for tools, testbed and demos together is 29,000 lines. The row has the present number, rounded up, until that
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 38_000),
+    (&["tools/", "testbed/"], 32_300),
     (&["bf-emu/"], 33_000),
-    (&["bindings/"], 2_500),
-    (&["clients/"], 14_000),
-    (&["cli/"], 3_500),
+    (&["bindings/"], 2_000),
+    (&["clients/"], 13_500),
+    (&["cli/"], 3_100),
     (&["osu-bench/"], 4_100),
-    (&["services/"], 32_000),
+    (&["services/"], 29_500),
     (&["shared/"], 8_000),
-    (&["ucx-sys/"], 500),
-    (&["uct-plugin/"], 9_000),
+    (&["ucx-sys/"], 530),
+    (&["uct-plugin/"], 8_800),
     (&["xgvmi-pool/"], 13_000),
 ];
 
