@@ -26,8 +26,8 @@ struct Values {
     on_failure: *const c_char,
     fallback: *const c_char,
     score: c_uint,
-    connect_limit: f64,
-    limit: f64,
+    connect_limit: *const c_char,
+    limit: *const c_char,
 }
 
 /// The user's settings as text and numbers, before validation.
@@ -42,8 +42,8 @@ pub(crate) struct Raw {
     pub(crate) on_failure: String,
     pub(crate) fallback: String,
     pub(crate) score: u32,
-    pub(crate) connect_limit_s: f64,
-    pub(crate) limit_s: f64,
+    pub(crate) connect_limit: String,
+    pub(crate) limit: String,
 }
 
 /// Offset of the component's values: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have at most 48 bytes, and may
@@ -134,18 +134,18 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 11] = [
     (
         c"CONNECT_LIMIT",
         c"30s",
-        c"Time limit for connecting to the service processes.",
+        c"Time limit for connecting to the service processes, with its unit: us, ms, s or m.",
         offset_of!(Values, connect_limit),
-        Value::Time,
+        Value::Text,
     ),
     (
         c"LIMIT",
-        c"0",
+        c"0s",
         c"Time limit of an offloaded collective, without the time between two tests of it\n\
-          that are far apart. 0 means none: a collective waits for its last rank as long as\n\
+          that are far apart. 0s means none: a collective waits for its last rank as long as\n\
           the service processes are alive, and warnings say so.",
         offset_of!(Values, limit),
-        Value::Time,
+        Value::Text,
     ),
 ];
 
@@ -230,8 +230,8 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         on_failure: text(values.on_failure),
         fallback: text(values.fallback),
         score: values.score,
-        connect_limit_s: values.connect_limit,
-        limit_s: values.limit,
+        connect_limit: text(values.connect_limit),
+        limit: text(values.limit),
     }
 }
 

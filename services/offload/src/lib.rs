@@ -57,6 +57,7 @@ pub use scheme::Scheme;
 #[doc(hidden)]
 pub use service::standin;
 pub use service::{Service, ServiceOptions, Status};
+pub use xgvmi_daemon::options::time;
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
 
 /// Whether this project's library is loaded in this process. Scheme xgvmi requires it.

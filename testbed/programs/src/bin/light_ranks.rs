@@ -22,7 +22,7 @@ use xgvmi_ucp::buffer::Buffer;
 /// Time between two looks at the ranks' connections. The services need the cores.
 const LOOK: Duration = Duration::from_micros(200);
 /// A tool that counts instructions slows a service process down some thousand times.
-const LIMIT_S: u64 = 1200;
+const LIMIT: Duration = Duration::from_secs(1200);
 
 /// A client on its way to the main thread.
 struct Moving(Client);
@@ -55,8 +55,8 @@ fn main() -> Result<()> {
     let args = ClientArgs {
         services: services.split(',').map(str::to_owned).collect(),
         node: Some(format!("n{node}")),
-        offload_limit_s: Some(LIMIT_S),
-        connect_limit_s: Some(300),
+        offload_limit: Some(LIMIT),
+        connect_limit: Some(Duration::from_secs(300)),
         ..ClientArgs::default()
     };
     let clients = connect(
@@ -164,7 +164,7 @@ fn call(ranks: &mut [Rank], size: usize, block: usize) -> Result<()> {
         }?;
         requests.push((index, request));
     }
-    let end = Instant::now() + Duration::from_secs(LIMIT_S);
+    let end = Instant::now() + LIMIT;
     while !requests.is_empty() {
         let mut left = Vec::new();
         for (index, mut request) in requests {
@@ -201,7 +201,7 @@ fn pattern(from: u32, to: u32) -> u8 {
 /// Waits for the file of a sample. Returns its number of rounds; `None` if the program shall end.
 fn wait_for(gate: &str, sample: u32) -> Result<Option<u32>> {
     let file = PathBuf::from(format!("{gate}.{sample}"));
-    let end = Instant::now() + Duration::from_secs(LIMIT_S);
+    let end = Instant::now() + LIMIT;
     while !Path::new(&format!("{gate}.end")).exists() {
         if file.exists() {
             let text = std::fs::read_to_string(&file).context("the number of rounds")?;

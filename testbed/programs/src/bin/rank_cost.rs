@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Interval between looks at a file or a call: the counted process may share its core with the ranks.
 const LOOK: Duration = Duration::from_millis(1);
 /// Time limit of a wait for a file, and of the other ranks' wait for rank 0.
-const LIMIT_S: u64 = 300;
+const LIMIT: Duration = Duration::from_secs(300);
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -54,8 +54,8 @@ fn main() -> Result<()> {
         services: vec![service.clone()],
         node: Some(node.clone()),
         // Single-stepping slows a call down some thousand times.
-        offload_limit_s: Some(600),
-        connect_limit_s: Some(LIMIT_S),
+        offload_limit: Some(2 * LIMIT),
+        connect_limit: Some(LIMIT),
         ..ClientArgs::default()
     };
     let options = args.options(scheme)?;
@@ -109,7 +109,7 @@ fn together(exchange: &mut TcpExchange) -> Result<()> {
 }
 
 fn wait_for(file: &Path) -> Result<()> {
-    let end = Instant::now() + Duration::from_secs(LIMIT_S);
+    let end = Instant::now() + LIMIT;
     while !file.exists() {
         ensure!(Instant::now() < end, "no file {}", file.display());
         std::thread::sleep(LOOK);
