@@ -40,10 +40,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-blk",
         &[
-            "bench-report",
             "cli-pages",
             "ucx-sys",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-ucp",
@@ -52,7 +50,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("xgvmi-blk-capi", &["xgvmi-blk"]),
     ("xgvmi-fio", &["xgvmi-blk", "xgvmi-daemon"]),
-    ("ucc-tl", &["xgvmi-offload"]),
+    ("ucc-tl", &["ucx-sys", "xgvmi-offload"]),
     (
         "naaice",
         &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool", "xgvmi-verbs"],
@@ -60,10 +58,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-naa",
         &[
-            "bench-report",
             "cli-pages",
             "naaice",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-verbs",
@@ -81,7 +77,10 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-ucp",
         ],
     ),
-    ("osu-bench", &["bench-report", "ucx-sys", "xgvmi-ucp"]),
+    (
+        "osu-bench",
+        &["bench-report", "testbed", "ucx-sys", "xgvmi-ucp"],
+    ),
     (
         "osu-mpi",
         &[
@@ -94,6 +93,23 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("step-count", &[]),
     ("testbed", &["bench-report"]),
+    (
+        "testbed-programs",
+        &[
+            "bench-report",
+            "mlx5dv-sys",
+            "naaice",
+            "rdmacm-sys",
+            "testbed",
+            "ucx-sys",
+            "xgvmi-blk",
+            "xgvmi-daemon",
+            "xgvmi-naa",
+            "xgvmi-offload",
+            "xgvmi-pool",
+            "xgvmi-ucp",
+        ],
+    ),
     ("dev-setup", &["testbed"]),
     ("doc-numbers", &["bench-report"]),
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
