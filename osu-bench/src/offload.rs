@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use xgvmi_offload::{
-    Client, ClientArgs, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
+    Client, CommunicatorId, Exchange, Memory, Request, Scheme as ClientScheme, Side,
 };
 
 /// File name of the library for scheme xgvmi.
@@ -106,20 +106,8 @@ impl Offload {
             Scheme::Stock => ClientScheme::Stock,
             Scheme::Xgvmi => ClientScheme::Xgvmi,
         };
-        let offload = &options.offload;
-        let args = ClientArgs {
-            services: offload.services.clone(),
-            node: offload.node.clone(),
-            offload_config: offload.config.clone(),
-            connect_limit_s: offload.connect_limit_s,
-            absent_limit_s: None,
-            offload_limit_s: offload.limit_s,
-            offload_spin_us: offload.spin_us,
-            secret_file: offload.secret.clone(),
-            ucx_library: offload.ucx_library.clone(),
-        };
         let client = Client::connect(
-            &args.options(scheme)?,
+            &options.offload.clone().options(scheme)?,
             u32::try_from(world.rank())?,
             u32::try_from(world.size())?,
             &mut ByMpi(world),

@@ -10,6 +10,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use values::{buffers, count, datatypes, memory_limit, percentiles, pid, sizes};
+use xgvmi_offload::ClientArgs;
 
 /// One of the two programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -183,7 +184,7 @@ pub struct Options {
     pub mpi_library: Option<PathBuf>,
     /// Options of the service processes.
     #[command(flatten)]
-    pub offload: OffloadOptions,
+    pub offload: ClientArgs,
 }
 
 /// Options of the non-blocking program alone.
@@ -196,35 +197,6 @@ pub struct Overlap {
     /// Computation: OSU's loop, or a sleep of the same length
     #[arg(long, default_value = "loop")]
     pub compute: ComputeKind,
-}
-
-/// Options of the offloaded backend, with the names of `xgvmi_offload::ClientArgs`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-pub struct OffloadOptions {
-    /// Service processes of this rank's node; the node's ranks share them
-    #[arg(long = "sp", value_name = "ADDR:PORT,..", value_delimiter = ',')]
-    pub services: Vec<String>,
-    /// This rank's node [default: the host's name]
-    #[arg(long)]
-    pub node: Option<String>,
-    /// File with the service processes of all nodes and other options
-    #[arg(long = "offload-config", value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Time limit of the connection set-up [default: 30]
-    #[arg(long, value_name = "S")]
-    pub connect_limit_s: Option<u64>,
-    /// Time limit of a collective [default: 0, none]
-    #[arg(long = "offload-limit-s", value_name = "S")]
-    pub limit_s: Option<u64>,
-    /// Polling time before a wait sleeps [default: 0]
-    #[arg(long = "offload-spin-us", value_name = "US")]
-    pub spin_us: Option<u64>,
-    /// Secret of the service processes
-    #[arg(long = "secret-file", value_name = "FILE")]
-    pub secret: Option<PathBuf>,
-    /// libucp of the offloaded collective [default: the loader's search]
-    #[arg(long, value_name = "FILE")]
-    pub ucx_library: Option<PathBuf>,
 }
 
 /// The action that the command line requests.
@@ -382,7 +354,7 @@ impl Options {
                 "The smallest message size is above the largest [-m {min}:{max}]"
             ));
         }
-        let nowhere = self.offload.services.is_empty() && self.offload.config.is_none();
+        let nowhere = self.offload.services.is_empty() && self.offload.offload_config.is_none();
         if self.backend == BackendKind::Offload && nowhere {
             return bad(
                 "The offloaded backend needs to know where its service processes are [--sp]",

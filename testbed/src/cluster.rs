@@ -3,6 +3,7 @@
 use crate::process;
 use crate::stats::Stats;
 use anyhow::{Context as _, Result};
+use bench_report::counters::Counters;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -171,6 +172,14 @@ impl Cluster {
     /// The device does not exist, or the emulator prints something else.
     pub fn stats(&self) -> Result<Stats> {
         Stats::parse(&self.ask("stats", &["--json"])?)
+    }
+
+    /// The device's counters of keys, for reports.
+    ///
+    /// # Errors
+    /// As [`Cluster::stats`].
+    pub fn counters(&self) -> Result<Counters> {
+        Ok(Counters::parse(self.ask("stats", &["--json"])?.as_bytes())?)
     }
 
     /// The words of [`Cluster::command`] without the program, for a launcher that is itself a command line. `functions` may

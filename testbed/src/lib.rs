@@ -1,7 +1,8 @@
 //! An emulated cluster with programs on it, for tests, demos and benchmarks.
 //!
-//! Devices ([`cluster`]) and their counters ([`stats`]), children with time limits ([`process`]), servers with clients
-//! ([`pair`]), and free ports ([`port`]). For development commands also the progress line, the paths of the workspace, and values of C headers.
+//! Devices ([`cluster`]) and their counters ([`stats`]), children with time limits ([`process`]), clients of batches
+//! ([`client`]), servers with clients ([`pair`]), and free ports ([`port`]). For development commands also the progress line, the
+//! paths of the workspace, and values of C headers.
 //!
 //! ```
 //! use testbed::process;
@@ -13,9 +14,9 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+pub mod client;
 pub mod cluster;
 pub mod headers;
-pub mod launch;
 pub mod pair;
 pub mod port;
 pub mod process;

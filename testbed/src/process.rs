@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -57,6 +57,26 @@ pub fn run(command: &mut Command, limit: Duration) -> Result<Done> {
     Running::spawn(command)?.wait(limit)
 }
 
+/// Runs a program that prints its own errors, with an empty standard input. Returns whether it has succeeded.
+///
+/// # Errors
+/// It was stopped at `limit`.
+pub fn to_end(command: &mut Command, limit: Duration) -> Result<ExitCode> {
+    let mut group = Group::spawn(command.stdin(Stdio::null()))?;
+    let (status, timed_out) = group.wait(limit)?;
+    if timed_out {
+        bail!(
+            "`{}` did not end within {} s and was stopped",
+            shown(command),
+            limit.as_secs()
+        );
+    }
+    Ok(match status.success() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
 /// Runs `command` and returns its standard output. An error contains the command line and the output.
 pub fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
     let line = shown(command);
@@ -86,16 +106,16 @@ pub fn stdout(command: &mut Command, limit: Duration) -> Result<String> {
 
 /// Polls `condition` until it holds; returns false after `limit`.
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
-    let mut pause = Duration::from_millis(1);
+    let begin = Instant::now();
     while !condition() {
-        let left = end.saturating_duration_since(Instant::now());
+        let left = limit.saturating_sub(begin.elapsed());
         if left.is_zero() {
             return false;
         }
-        std::thread::sleep(pause.min(left));
         // Quick events take milliseconds; long waits need no frequent polling.
-        pause = (pause * 2).min(Duration::from_millis(50));
+        let pause = begin.elapsed() / 8;
+        let pause = pause.clamp(Duration::from_millis(1), Duration::from_millis(50));
+        std::thread::sleep(pause.min(left));
     }
     true
 }

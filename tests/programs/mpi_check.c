@@ -5,71 +5,13 @@
  * Rank 0 prints "ok SECTION" when every rank has finished a section, and "done" at the end. The first error is
  * printed on standard error and aborts the job. Works with any number of ranks from 2.
  */
-#include <mpi.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "mpi_side.h"
 #include <string.h>
 
 enum { LARGEST = 4 << 20, WINDOW_WORDS = 64, ROUNDS = 32, BLOCK = 4096 };
 
 static const int sizes[] = { 0, 1, 7, 8, 255, 1024, 4097, 8192, 65536, 262145, LARGEST };
 enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
-
-static int rank, ranks;
-static const char *section;
-
-static void fail(const char *format, ...)
-{
-	va_list args;
-
-	fprintf(stderr, "rank %d, %s: ", rank, section);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	fflush(stderr);
-	MPI_Abort(MPI_COMM_WORLD, 1);
-	exit(1);
-}
-
-static void *allocate(size_t size)
-{
-	void *memory = calloc(1, size ? size : 1);
-
-	if (!memory)
-		fail("out of memory");
-	return memory;
-}
-
-/* Byte `at` of the data that one rank sends to another, for a message number. */
-static uint8_t byte_of(int from, int to, unsigned number, size_t at)
-{
-	uint32_t x = (uint32_t)at * 2654435761u ^ (uint32_t)(from * 977 + to * 131 + number * 7919 + 1);
-
-	x ^= x >> 15;
-	x *= 0x2c1b3c6du;
-	return (uint8_t)(x >> 16);
-}
-
-static void fill(uint8_t *data, size_t size, int to, unsigned number)
-{
-	size_t at;
-
-	for (at = 0; at < size; at++)
-		data[at] = byte_of(rank, to, number, at);
-}
-
-static void compare(const uint8_t *data, size_t size, int from, int to, unsigned number)
-{
-	size_t at;
-
-	for (at = 0; at < size; at++)
-		if (data[at] != byte_of(from, to, number, at))
-			fail("byte %zu of %zu from rank %d under %u is 0x%02x, not 0x%02x", at, size, from, number, data[at],
-			     byte_of(from, to, number, at));
-}
 
 static void expect(long long value, long long wanted, const char *what)
 {
@@ -95,7 +37,7 @@ static void everybody(void)
 	for (other = 0; other < ranks; other++)
 		for (i = 0; i < SIZES; i++) {
 			sent[other * SIZES + i] = allocate(sizes[i]);
-			fill(sent[other * SIZES + i], sizes[i], other, i);
+			fill(sent[other * SIZES + i], sizes[i], rank, other, i);
 			MPI_Isend(sent[other * SIZES + i], sizes[i], MPI_BYTE, other, 100 + i, MPI_COMM_WORLD,
 				  &requests[count++]);
 		}
@@ -120,7 +62,7 @@ static void probed(void)
 	MPI_Status status;
 
 	for (i = 0; i < SIZES; i++) {
-		fill(sent, sizes[i], next, 50 + i);
+		fill(sent, sizes[i], rank, next, 50 + i);
 		MPI_Issend(sent, sizes[i], MPI_BYTE, next, 200 + i, MPI_COMM_WORLD, &request);
 		MPI_Probe(MPI_ANY_SOURCE, 200 + i, MPI_COMM_WORLD, &status);
 		MPI_Get_count(&status, MPI_BYTE, &length);
@@ -191,26 +133,26 @@ static void arrays(int size)
 
 	for (root = 0; root < ranks; root++) {
 		if (rank == root)
-			fill(mine, size, 0, 60);
+			fill(mine, size, rank, 0, 60);
 		else
 			memset(mine, 0, size);
 		MPI_Bcast(mine, size, MPI_BYTE, root, MPI_COMM_WORLD);
 		compare(mine, size, root, 0, 60);
 		for (other = 0; other < ranks; other++)
-			fill(mine + (size_t)other * size, size, other, 61);
+			fill(mine + (size_t)other * size, size, rank, other, 61);
 		MPI_Scatter(mine, size, MPI_BYTE, theirs, size, MPI_BYTE, root, MPI_COMM_WORLD);
 		compare(theirs, size, root, rank, 61);
-		fill(mine, size, root, 62);
+		fill(mine, size, rank, root, 62);
 		MPI_Gather(mine, size, MPI_BYTE, theirs, size, MPI_BYTE, root, MPI_COMM_WORLD);
 		for (other = 0; rank == root && other < ranks; other++)
 			compare(theirs + (size_t)other * size, size, other, root, 62);
 	}
-	fill(mine, size, 0, 63);
+	fill(mine, size, rank, 0, 63);
 	MPI_Allgather(mine, size, MPI_BYTE, theirs, size, MPI_BYTE, MPI_COMM_WORLD);
 	for (other = 0; other < ranks; other++)
 		compare(theirs + (size_t)other * size, size, other, 0, 63);
 	for (other = 0; other < ranks; other++)
-		fill(mine + (size_t)other * size, size, other, 64);
+		fill(mine + (size_t)other * size, size, rank, other, 64);
 	MPI_Alltoall(mine, size, MPI_BYTE, theirs, size, MPI_BYTE, MPI_COMM_WORLD);
 	for (other = 0; other < ranks; other++)
 		compare(theirs + (size_t)other * size, size, other, rank, 64);
@@ -237,7 +179,7 @@ static void uneven(void)
 	mine = allocate(send_total);
 	theirs = allocate(receive_total);
 	for (other = 0; other < ranks; other++)
-		fill(mine + send_at[other], send_counts[other], other, 65);
+		fill(mine + send_at[other], send_counts[other], rank, other, 65);
 	MPI_Alltoallv(mine, send_counts, send_at, MPI_BYTE, theirs, receive_counts, receive_at, MPI_BYTE, MPI_COMM_WORLD);
 	for (other = 0; other < ranks; other++)
 		compare(theirs + receive_at[other], receive_counts[other], other, rank, 65);
@@ -298,7 +240,7 @@ static void fenced(void)
 
 	MPI_Win_allocate(LARGEST, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
 	MPI_Win_fence(0, window);
-	fill(mine, part, 0, 70);
+	fill(mine, part, rank, 0, 70);
 	for (other = 0; other < ranks; other++)
 		MPI_Put(mine, part, MPI_BYTE, other, (MPI_Aint)rank * part, part, MPI_BYTE, window);
 	MPI_Win_fence(0, window);
@@ -395,7 +337,7 @@ static void posted(void)
 	MPI_Group_incl(world, 1, &before, &from);
 	MPI_Group_incl(world, 1, &next, &to);
 	MPI_Win_create(memory, BLOCK, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
-	fill(mine, BLOCK, next, 80);
+	fill(mine, BLOCK, rank, next, 80);
 	MPI_Win_post(from, 0, window);
 	MPI_Win_start(to, 0, window);
 	MPI_Put(mine, BLOCK, MPI_BYTE, next, 0, BLOCK, MPI_BYTE, window);
@@ -420,7 +362,7 @@ static void one_sided(void)
 
 static void run(const char *name, void (*body)(void))
 {
-	section = name;
+	running = name;
 	body();
 	MPI_Barrier(MPI_COMM_WORLD);
 	if (rank == 0) {
@@ -434,7 +376,6 @@ int main(int argc, char **argv)
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-	section = "start";
 	if (ranks < 2)
 		fail("needs two ranks");
 	run("p2p", p2p);

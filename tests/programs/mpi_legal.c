@@ -9,15 +9,11 @@
  * a rank is late where a program has a late rank.
  */
 #define _GNU_SOURCE
-#include <mpi.h>
+#include "mpi_side.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -25,23 +21,8 @@
 
 enum { KIB = 1024, BLOCK = 16 * KIB, PAGE = 64 * KIB };
 
-static int rank, ranks, threads_allowed;
+static int threads_allowed;
 static double late_s = 1;
-static const char *running = "start";
-
-static void fail(const char *format, ...)
-{
-	va_list args;
-
-	fprintf(stderr, "rank %d, %s: ", rank, running);
-	va_start(args, format);
-	vfprintf(stderr, format, args);
-	va_end(args);
-	fputc('\n', stderr);
-	fflush(stderr);
-	MPI_Abort(MPI_COMM_WORLD, 1);
-	exit(1);
-}
 
 static void be_late(void)
 {
@@ -50,36 +31,6 @@ static void be_late(void)
 	time.tv_nsec = (long)((late_s - (double)time.tv_sec) * 1e9);
 	while (nanosleep(&time, &time) && errno == EINTR)
 		;
-}
-
-/* Byte `at` of what `from` sends to `to` in message `number`. A broadcast has `to` 0. */
-static uint8_t byte_of(int from, int to, unsigned number, size_t at)
-{
-	uint32_t x = (uint32_t)at * 2654435761u ^ (uint32_t)(from * 977 + to * 131) ^ (number + 1) * 7919u;
-
-	x ^= x >> 15;
-	x *= 0x2c1b3c6du;
-	return (uint8_t)(x >> 16);
-}
-
-static void fill(uint8_t *data, size_t size, int from, int to, unsigned number)
-{
-	size_t at;
-
-	for (at = 0; at < size; at++)
-		data[at] = byte_of(from, to, number, at);
-}
-
-static void compare(const uint8_t *data, size_t size, int from, int to, unsigned number)
-{
-	size_t at;
-
-	for (at = 0; at < size; at++) {
-		uint8_t expect = byte_of(from, to, number, at);
-
-		if (data[at] != expect)
-			fail("byte %zu from rank %d in message %u is 0x%02x, not 0x%02x", at, from, number, data[at], expect);
-	}
 }
 
 static void untouched(const uint8_t *data, size_t size, uint8_t value)
@@ -103,15 +54,6 @@ static void *map(size_t size, int flags, int file)
 static uint8_t *fresh(size_t size)
 {
 	return map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-}
-
-static void *allocate(size_t size)
-{
-	void *memory = calloc(1, size ? size : 1);
-
-	if (!memory)
-		fail("no memory of %zu bytes", size);
-	return memory;
 }
 
 static void release(void *memory, size_t size)
@@ -1117,6 +1059,80 @@ static void reused_memory(void)
 	free_shape(shape);
 }
 
+/* Most rounds of spawning. Each round makes a communicator with new processes, thus a new job of any offload service. */
+enum { SPAWN_ROUNDS = 6, SPAWNED = 2 };
+
+/* Collectives of parents and children in one intracommunicator. */
+static void exchange_with_children(MPI_Comm between, int is_child)
+{
+	MPI_Comm all;
+	int round;
+
+	MPI_Intercomm_merge(between, is_child, &all);
+	for (round = 0; round < 3; round++) {
+		alltoallv_on(all, BLOCK, 700 + (unsigned)round);
+		blocking_alltoallv_on(all, BLOCK, 710 + (unsigned)round);
+	}
+	MPI_Comm_free(&all);
+	MPI_Comm_disconnect(&between);
+}
+
+extern char **environ;
+
+/* Variables that children need of their parents: launchers pass their own, and the parents' launcher may have set these for
+ * each rank apart. */
+static int is_inherited(const char *variable)
+{
+	static const char *const prefixes[] = { "BFEMU_", "UCX_", "UCC_", "LD_", "RDMAV_", "MLX5_", "MALLOC_" };
+	size_t at;
+
+	for (at = 0; at < sizeof(prefixes) / sizeof(prefixes[0]); at++)
+		if (!strncmp(variable, prefixes[at], strlen(prefixes[at])))
+			return 1;
+	return 0;
+}
+
+/* Processes join and leave. */
+static void spawn(void)
+{
+	static char child[] = "--child";
+	static char self[4096];
+	size_t variables = 0, used = 0, each;
+	char **words;
+	int round;
+
+	if (readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
+		fail("/proc/self/exe: %s", strerror(errno));
+	while (environ[variables])
+		variables++;
+	words = allocate(sizeof(*words) * (variables + 3));
+	for (each = 0; each < variables; each++)
+		if (is_inherited(environ[each]))
+			words[used++] = environ[each];
+	words[used++] = self;
+	words[used++] = child;
+	for (round = 0; round < SPAWN_ROUNDS; round++) {
+		MPI_Comm between;
+		int errors[SPAWNED];
+
+		MPI_Comm_spawn("/usr/bin/env", words, SPAWNED, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &between, errors);
+		exchange_with_children(between, 0);
+	}
+	free(words);
+}
+
+/* A process that `spawn` has started. */
+static void be_child(void)
+{
+	MPI_Comm parent;
+
+	running = "spawn, a child";
+	MPI_Comm_get_parent(&parent);
+	if (parent == MPI_COMM_NULL)
+		fail("started by no parent");
+	exchange_with_children(parent, 1);
+}
+
 struct program {
 	const char *name;
 	void (*run)(void);
@@ -1145,6 +1161,7 @@ static const struct program programs[] = {
 	{ "threads", threads },
 	{ "blocking-threads", blocking_threads },
 	{ "sessions", sessions },
+	{ "spawn", spawn },
 	{ "empty", empty },
 	{ "empty-at-once", empty_at_once },
 	{ "reduce-scatter", reduce_scatter },
@@ -1188,6 +1205,11 @@ int main(int count, char **words)
 	threads_allowed = provided == MPI_THREAD_MULTIPLE;
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	if (count == 2 && !strcmp(words[1], "--child")) {
+		be_child();
+		MPI_Finalize();
+		return 0;
+	}
 	if (count > 2 && !strcmp(words[1], "--late")) {
 		late_s = atof(words[2]);
 		at = 3;

@@ -42,10 +42,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-blk",
         &[
-            "bench-report",
             "cli-pages",
             "ucx-sys",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-ucp",
@@ -54,7 +52,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("xgvmi-blk-capi", &["xgvmi-blk"]),
     ("xgvmi-fio", &["xgvmi-blk", "xgvmi-daemon"]),
-    ("ucc-tl", &["xgvmi-offload"]),
+    ("ucc-tl", &["ucx-sys", "xgvmi-offload"]),
     (
         "naaice",
         &["rdmacm-sys", "xgvmi-daemon", "xgvmi-pool", "xgvmi-verbs"],
@@ -62,10 +60,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xgvmi-naa",
         &[
-            "bench-report",
             "cli-pages",
             "naaice",
-            "testbed",
             "xgvmi-daemon",
             "xgvmi-pool",
             "xgvmi-verbs",
@@ -83,7 +79,10 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-ucp",
         ],
     ),
-    ("osu-bench", &["bench-report", "ucx-sys", "xgvmi-ucp"]),
+    (
+        "osu-bench",
+        &["bench-report", "testbed", "ucx-sys", "xgvmi-ucp"],
+    ),
     (
         "osu-mpi",
         &[
@@ -96,6 +95,23 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("step-count", &[]),
     ("testbed", &["bench-report"]),
+    (
+        "testbed-programs",
+        &[
+            "bench-report",
+            "mlx5dv-sys",
+            "naaice",
+            "rdmacm-sys",
+            "testbed",
+            "ucx-sys",
+            "xgvmi-blk",
+            "xgvmi-daemon",
+            "xgvmi-naa",
+            "xgvmi-offload",
+            "xgvmi-pool",
+            "xgvmi-ucp",
+        ],
+    ),
     ("dev-setup", &["testbed"]),
     ("doc-numbers", &["bench-report"]),
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),

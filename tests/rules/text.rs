@@ -6,7 +6,7 @@ use doc_numbers::tree::Tree;
 const LINES_MAX: usize = 800;
 
 /// Crates of the product. Their only interface with the emulator is the kernel's.
-const PRODUCT: [&str; 18] = [
+const PRODUCT: [&str; 17] = [
     "bindings/mlx5dv-sys/",
     "bindings/rdmacm-sys/",
     "ucx-sys/",
@@ -21,10 +21,9 @@ const PRODUCT: [&str; 18] = [
     "clients/ucc-tl/",
     "clients/naaice/",
     "services/naa/",
-    "testbed/report/",
+    "tools/report/",
     "tools/model/",
     "tools/cost/",
-    "testbed/demos/",
 ];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
@@ -52,7 +51,10 @@ pub(super) fn nothing_disabled(tree: &Tree) -> Vec<String> {
     ];
     let mut faults = Vec::new();
     for file in tree.rust().filter(|file| !file.is_generated()) {
-        let mut in_tests = file.path.starts_with("tests/") || file.path.contains("/tests/");
+        // A fault of a suite lasts for a time: a stopped target must exceed the service's limit.
+        let is_suite = file.path.starts_with("tests/suites/");
+        let mut in_tests =
+            !is_suite && file.path.starts_with("tests/") || file.path.contains("/tests/");
         faults.extend(file.faults(|line| {
             in_tests |= line.starts_with("#[cfg(test)]");
             let found = banned.iter().find(|word| line.contains(**word))?;

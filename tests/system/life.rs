@@ -22,8 +22,8 @@ const STALLED: [&str; 6] = [
     "8",
     "--stall-in",
     "5",
-    "--offload-limit-s",
-    "600",
+    "--offload-limit",
+    "600s",
 ];
 
 /// Running jobs go on, new ones are refused, and the service ends when the last one has.

@@ -318,7 +318,7 @@ fn service_missing(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let mut command = placed(world, &testbed, "osu_alltoallv", |node| {
         Ok(format!(
-            "--backend offload --scheme stock --sp 127.0.0.1:1 --node n{node} --connect-limit-s 2"
+            "--backend offload --scheme stock --sp 127.0.0.1:1 --node n{node} --connect-limit 2s"
         ))
     })?;
     command

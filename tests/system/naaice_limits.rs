@@ -51,7 +51,7 @@ fn cpp(world: &World) -> Result<()> {
 /// The program that says hello to the service, with a number of keys.
 fn hello(place: &Place<'_>, world: &World, address: &str, keys: u32) -> Result<Process> {
     let target = address.strip_prefix("dpu/").context("a service")?;
-    let mut command = place.command("node0.host", world.example("hello"));
+    let mut command = place.command("node0.host", world.built("naaice_hello"));
     Process::spawn(command.args([target, &keys.to_string()]))
 }
 
@@ -125,14 +125,14 @@ fn listener_fails(world: &World) -> Result<()> {
 /// An accelerator whose system rejects two requests of a host, as with many hosts at once, and that answers the third.
 fn crowded(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let mut command = place.command("node1.host", world.example("crowded"));
+    let mut command = place.command("node1.host", world.built("naaice_crowded"));
     place.succeeds(command.arg(NODE1_HOST), &["crowded"])
 }
 
 /// A session that outlives its listener, and a port that is in use.
 fn listener_life(world: &World) -> Result<()> {
     let place = Place::new(world)?;
-    let mut command = place.command("node1.host", world.example("listener_life"));
+    let mut command = place.command("node1.host", world.built("naaice_listener"));
     place.succeeds(command.arg(NODE1_HOST), &["listener_life"])
 }
 

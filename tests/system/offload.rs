@@ -576,8 +576,8 @@ fn killed(world: &World, victim: Victim) -> Result<()> {
             "8",
             "--stall-in",
             "5",
-            "--offload-limit-s",
-            "600",
+            "--offload-limit",
+            "600s",
         ];
         let mut ranks = farm.job(2, &options, |_, _| ())?;
         for rank in &mut ranks {
@@ -666,7 +666,7 @@ fn secret(world: &World) -> Result<()> {
     };
     let farm = Farm::with_each(world, "stock", 1, each)?;
     // The rank of the refused service knows the reason. The other one only waits.
-    let limit = ["--rounds", "2", "--connect-limit-s", "5"];
+    let limit = ["--rounds", "2", "--connect-limit", "5s"];
     fail(farm.job(1, &limit, each)?, &[expect])?;
 
     let farm = Farm::new(world, "stock", 1)?;
@@ -704,7 +704,7 @@ fn service_missing(world: &World) -> Result<()> {
     let mut ranks = Vec::new();
     for (rank, service) in [(0, farm.addresses(0)?), (1, nobody.clone())] {
         let mut command = farm.command(&format!("node{rank}.host"), "xgvmi-offload-check");
-        command.args(["--meet", &meet, "--size", "2", "--absent-limit-s", "1"]);
+        command.args(["--meet", &meet, "--size", "2", "--absent-limit", "1s"]);
         command.args(["--rank", &rank.to_string(), "--sp", &service]);
         ranks.push(Process::spawn(&mut command)?);
     }

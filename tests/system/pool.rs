@@ -1,5 +1,5 @@
-//! The pool and the alias map on libmlx5 and the emulated device, with the example programs of
-//! their crate.
+//! The pool and the alias map on libmlx5 and the emulated device, with programs of the
+//! testbed and the example of their crate.
 
 use crate::harness::{Case, Outcome};
 use crate::process;
@@ -76,7 +76,7 @@ const FAULTS: &[(&str, &str)] = &[
 /// The invariants that hold on a simulated adapter hold on libmlx5: the same list, the same
 /// program.
 fn faults(world: &World) -> Result<()> {
-    let program = world.example("device_faults");
+    let program = world.built("device_faults");
     let testbed = Testbed::new(world)?;
     let list = succeed(
         testbed
@@ -104,7 +104,7 @@ fn faults(world: &World) -> Result<()> {
 fn dma_buf(world: &World) -> Result<Outcome> {
     const CANNOT: i32 = 77;
     let testbed = Testbed::new(world)?;
-    let program = world.example("dma_buf");
+    let program = world.built("dma_buf");
     let mut command = testbed.command("node0.host,node0.dpu", program);
     let done = process::run(command.args(["mlx5_0", "mlx5_1"]), LIMIT)?;
     if done.status.code() == Some(CANNOT) {
@@ -151,7 +151,7 @@ fn exporter_vanishes(world: &World) -> Result<()> {
 /// All requirements of the pool on its device, with both functions of a node in one process.
 fn device_check(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let program = world.example("device_check");
+    let program = world.built("device_check");
     let output = succeed(
         testbed
             .command("node0.host,node0.dpu", program)

@@ -53,7 +53,7 @@ fn posted(world: &World) -> Result<()> {
     // A device to trace.
     succeed(&mut testbed.command("node0.host", "true"))?;
     process::stdout(testbed.emulator("trace").arg("--on"), LIMIT)?;
-    let mut command = testbed.command("node0.host,node0.dpu", world.example("device_check"));
+    let mut command = testbed.command("node0.host,node0.dpu", world.built("device_check"));
     succeed(command.args(["mlx5_0", "mlx5_1"]).args(CHECKS))?;
     let text = process::stdout(testbed.emulator("trace").arg("--json"), LIMIT)?;
     let mut seen = Seen::default();

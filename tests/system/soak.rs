@@ -29,7 +29,7 @@ const KILLED_VARIABLE: &str = "XGVMI_SOAK_KILLED";
 /// Time limit of a job, and of its ranks to connect if it loses none. While other programs keep the disk busy, a program
 /// that starts may wait for its own pages for a minute, and the others of its job wait for it.
 const PATIENCE: Duration = Duration::from_secs(300);
-const CONNECT_S: &str = "240";
+const CONNECT: &str = "240s";
 
 /// The resident memory of a service process without a job may grow by this in the last half of the jobs. A job takes tens
 /// of megabytes, which the process returns to the system when no job is left.
@@ -74,7 +74,7 @@ fn soak(world: &World) -> Result<()> {
         let is_killed = due || random.below(one_in) == 0;
         let mut options = vec!["--rounds", "3", "--warm-up", "0", "--block", block];
         if !is_killed {
-            options.extend(["--connect-limit-s", CONNECT_S]);
+            options.extend(["--connect-limit", CONNECT]);
         }
         let mut ranks = farm.job(per_node, &options, |_, _| ())?;
         if is_killed {
@@ -287,8 +287,8 @@ fn upgrade(world: &World) -> Result<()> {
         "8",
         "--stall-in",
         "5",
-        "--offload-limit-s",
-        "600",
+        "--offload-limit",
+        "600s",
     ];
     let mut running = by_file(&farm, &stalled)?;
     for rank in &mut running {

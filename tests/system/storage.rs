@@ -108,10 +108,12 @@ impl<'a> Place<'a> {
     fn initiator_with(&self, scheme: &str, fault: Option<&str>) -> Result<Initiator> {
         let mut command = self
             .testbed
-            .command("node0.host", self.world.example("storage_demo"));
-        command.args(["client", scheme, &self.address()]);
+            .command("node0.host", self.world.built("xgvmi-testbed"));
+        command.args(["storage-client", scheme, &self.address()]);
         if scheme == "stock" {
-            command.arg(self.world.ucx_lib.join("libucp.so.0"));
+            command
+                .arg("--libucp")
+                .arg(self.world.ucx_lib.join("libucp.so.0"));
         }
         if let Some(fault) = fault {
             command.env("BFEMU_FAULTS", fault);

@@ -1,11 +1,13 @@
 //! Log lines. They go to UCX's own log if there is one, otherwise in UCX's format to the standard
 //! error output. Hot paths never call this module.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_int, c_uint, c_void};
 use std::fmt;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use ucx_sys::ucs::{LogComponent, LogDispatch};
 
 use crate::module::Module;
 
@@ -30,25 +32,6 @@ static LEVEL: AtomicU8 = AtomicU8::new(Level::Warn as u8);
 
 /// UCX's `ucs_log_dispatch`, after a copy of UCX is known.
 static DISPATCH: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-
-/// `ucs_log_component_config_t` (`src/ucs/config/types.h:160`).
-#[repr(C)]
-struct Component {
-    level: c_int,
-    name: [u8; 16],
-    file_filter: *const c_char,
-}
-
-/// `ucs_log_dispatch` (`src/ucs/debug/log_def.h:126`).
-type DispatchFn = unsafe extern "C" fn(
-    *const c_char,
-    c_uint,
-    *const c_char,
-    c_uint,
-    *mut Component,
-    *const c_char,
-    ...
-);
 
 /// Directs later lines to the log of this copy of UCX, unless another one is set.
 pub(crate) fn set_destination(module: &Module) {
@@ -85,13 +68,13 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
         write_stderr(level, file, line, &text);
         return;
     }
-    let mut component = Component {
+    let mut component = LogComponent {
         level: level as c_int,
         name: *b"XGVMI\0\0\0\0\0\0\0\0\0\0\0",
         file_filter: c"*".as_ptr(),
     };
     // SAFETY: the symbol ucs_log_dispatch has this type in all versions.
-    let dispatch = unsafe { std::mem::transmute::<*mut c_void, DispatchFn>(dispatch) };
+    let dispatch = unsafe { std::mem::transmute::<*mut c_void, LogDispatch>(dispatch) };
     // SAFETY: all strings end in a zero byte and live during the call, like the component; the
     // format takes one string.
     unsafe {

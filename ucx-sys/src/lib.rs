@@ -37,6 +37,7 @@
 mod bindings;
 mod inline;
 mod load;
+pub mod ucs;
 
 pub use bindings::*;
 pub use inline::{

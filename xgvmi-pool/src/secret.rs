@@ -232,6 +232,23 @@ mod tests {
         assert!(matches!(unset, Err(SecretError::Variable { .. })));
     }
 
+    /// The answers come from an implementation of BLAKE3 in Python that follows section 2 of its
+    /// specification and shares no code with the crate.
+    #[test]
+    fn known_answers() {
+        let hex =
+            |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let secret = Secret::new(b"0123456789abcdef").expect("long enough");
+        assert_eq!(
+            hex(secret.access_key().as_bytes()),
+            "66209698f9328d3631b1869e2a82ee7564cb09e856e407a5d5314911f201b853"
+        );
+        assert_eq!(
+            hex(&secret.seal().of(b"message")),
+            "b503edbaa9b5b8c26b3fcca0b30ae330"
+        );
+    }
+
     #[test]
     fn secrets_are_not_printed() {
         let shown = format!("{:?} {:?}", secret(7), secret(7).seal());

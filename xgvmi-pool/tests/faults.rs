@@ -1,7 +1,7 @@
 //! Each fault of the list on a simulated adapter, with many seeds and in each mode of invalidation.
-//! `examples/device_faults` runs the same list on libmlx5.
+//! The program `device_faults` of the testbed runs the same list on libmlx5.
 
-#[path = "../examples/common/faults.rs"]
+#[path = "common/faults.rs"]
 mod faults;
 
 use faults::{FAULTS, Fault, Ground, PLACES, Seen};

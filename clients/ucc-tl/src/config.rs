@@ -3,30 +3,15 @@
 
 use crate::layout::OBJECT_BYTES;
 use crate::ucc::{Ucc, read};
-use crate::ucs::{Field, Parser};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::NonNull;
+use ucx_sys::ucs::{self, Field, Link, Parser, Value};
 
-/// `ucs_config_global_list_entry_t`, which is embedded in UCC's interface structure.
+/// UCS's entry of a list of options, which is embedded in UCC's interface structure.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Entry {
-    name: *const c_char,
-    prefix: *const c_char,
-    table: *const Field,
-    size: usize,
-    list: Link,
-    flags: u8,
-}
-
-/// `ucs_list_link_t`.
-#[derive(Debug)]
-#[repr(C)]
-struct Link {
-    prev: *mut Link,
-    next: *mut Link,
-}
+#[repr(transparent)]
+pub(crate) struct Entry(ucs::Entry);
 
 /// The values that follow UCC's own part of the structure.
 #[derive(Debug)]
@@ -41,8 +26,8 @@ struct Values {
     on_failure: *const c_char,
     fallback: *const c_char,
     score: c_uint,
-    connect_limit: f64,
-    limit: f64,
+    connect_limit: *const c_char,
+    limit: *const c_char,
 }
 
 /// The user's settings as text and numbers, before validation.
@@ -57,52 +42,44 @@ pub(crate) struct Raw {
     pub(crate) on_failure: String,
     pub(crate) fallback: String,
     pub(crate) score: u32,
-    pub(crate) connect_limit_s: f64,
-    pub(crate) limit_s: f64,
+    pub(crate) connect_limit: String,
+    pub(crate) limit: String,
 }
 
 /// Offset of the component's values: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have at most 48 bytes, and may
 /// grow.
 const OWN_AT: usize = OBJECT_BYTES / 2;
 
-/// Type of an option.
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Number,
-    Time,
-}
-
 /// Name, default, documentation, offset and type of each option.
-const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
+const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 11] = [
     (
         c"SERVICES",
         c"",
         c"Service processes of this rank's node, as a list of ADDR:PORT. Ranks of the\n\
           node share them. Without this option and without CONFIG the component is off.",
         offset_of!(Values, services),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"CONFIG",
         c"",
         c"A file in TOML that names the service processes of all nodes.",
         offset_of!(Values, config),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"NODE",
         c"",
         c"This rank's node, by its name in the file. The default is the host name.",
         offset_of!(Values, node),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"SECRET_FILE",
         c"",
         c"A file with the secret of the service processes.",
         offset_of!(Values, secret_file),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"SCHEME",
@@ -111,7 +88,7 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
           (a key for each buffer). 'auto' is xgvmi if the library is in the process, and\n\
           stock otherwise. All ranks and service processes must use the same scheme.",
         offset_of!(Values, scheme),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"COLLS",
@@ -123,7 +100,7 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
           sizes on at which a call saves processor time. UCC knows no size of alltoallv,\n\
           gatherv and scatterv. Others go to UCC's other components.",
         offset_of!(Values, collectives),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"ON_FAILURE",
@@ -134,7 +111,7 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
           ones are carried out by UCC's other components. MPI libraries repeat a\n\
           failed collective by other means on some ranks alone, so use abort with them.",
         offset_of!(Values, on_failure),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"FALLBACK",
@@ -145,30 +122,30 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Kind); 11] = [
           of the list fail. abort: its processes end. MPI libraries answer an error of\n\
           UCC with their own algorithm, so use abort with them.",
         offset_of!(Values, fallback),
-        Kind::Text,
+        Value::Text,
     ),
     (
         c"SCORE",
         c"100",
         c"The component's score; UCC's other transport layers have 10 to 40.",
         offset_of!(Values, score),
-        Kind::Number,
+        Value::Uint,
     ),
     (
         c"CONNECT_LIMIT",
         c"30s",
-        c"Time limit for connecting to the service processes.",
+        c"Time limit for connecting to the service processes, with its unit: us, ms, s or m.",
         offset_of!(Values, connect_limit),
-        Kind::Time,
+        Value::Text,
     ),
     (
         c"LIMIT",
-        c"0",
+        c"0s",
         c"Time limit of an offloaded collective, without the time between two tests of it\n\
-          that are far apart. 0 means none: a collective waits for its last rank as long as\n\
+          that are far apart. 0s means none: a collective waits for its last rank as long as\n\
           the service processes are alive, and warnings say so.",
         offset_of!(Values, limit),
-        Kind::Time,
+        Value::Text,
     ),
 ];
 
@@ -184,19 +161,14 @@ impl Entry {
         let base = unsafe { *ucc.context_table };
         let mut fields = vec![Field {
             parser: Parser {
-                argument: ucc.context_table.cast(),
+                arg: ucc.context_table.cast(),
                 ..base.parser
             },
             ..base
         }];
         for (name, default, doc, place, kind) in OPTIONS {
-            fields.push(Field {
-                name: name.as_ptr(),
-                default: default.as_ptr(),
-                doc: doc.as_ptr(),
-                offset: OWN_AT + place,
-                parser: parser(ucc, kind)?,
-            });
+            let parser = Parser::of(kind, &|name| ucc.symbol(name))?;
+            fields.push(Field::new([name, default, doc], OWN_AT + place, parser));
         }
         fields.push(Field::END);
         // UCC keeps a pointer to the table until the process ends.
@@ -209,17 +181,14 @@ impl Entry {
     }
 
     const fn new(table: *const Field) -> Self {
-        Self {
+        Self(ucs::Entry {
             name: c"TL_XGVMI".as_ptr(),
             prefix: c"TL_XGVMI_".as_ptr(),
             table,
             size: OBJECT_BYTES,
-            list: Link {
-                prev: null_mut(),
-                next: null_mut(),
-            },
+            list: Link::UNLINKED,
             flags: 0,
-        }
+        })
     }
 
     /// Adds the entry to UCC's list of options. The entry must not move afterwards.
@@ -227,66 +196,11 @@ impl Entry {
     /// # Safety
     /// `entry` is in no list and is never freed. UCC is loading components, so no other thread changes the list now.
     pub(crate) unsafe fn register(entry: *mut Self, list: NonNull<c_void>) {
-        let head = list.cast::<Link>().as_ptr();
         // SAFETY: the caller upholds the contract.
-        let link = unsafe { &raw mut (*entry).list };
-        // SAFETY: the head of an intact list.
-        let last = unsafe { (*head).prev };
-        // SAFETY: the entry belongs to this component.
-        unsafe {
-            link.write(Link {
-                prev: last,
-                next: head,
-            })
-        };
-        // SAFETY: the last element of an intact list; in an empty list this is the head.
-        unsafe { (*last).next = link };
-        // SAFETY: the head, as above.
-        unsafe { (*head).prev = link };
+        let link = unsafe { &raw mut (*entry).0.list };
+        // SAFETY: the same; `list` is the head of UCC's list.
+        unsafe { Link::append(link, list.cast()) };
     }
-}
-
-/// UCS's parser for a type of option (the `UCS_CONFIG_TYPE_*` of `ucs/config/parser.h`).
-fn parser(ucc: &Ucc, kind: Kind) -> Option<Parser> {
-    let (names, argument) = match kind {
-        Kind::Text => (
-            [
-                c"ucs_config_sscanf_string",
-                c"ucs_config_sprintf_string",
-                c"ucs_config_clone_string",
-                c"ucs_config_release_string",
-            ],
-            c"string",
-        ),
-        Kind::Number => (
-            [
-                c"ucs_config_sscanf_uint",
-                c"ucs_config_sprintf_uint",
-                c"ucs_config_clone_uint",
-                c"ucs_config_release_nop",
-            ],
-            c"unsigned integer",
-        ),
-        Kind::Time => (
-            [
-                c"ucs_config_sscanf_time",
-                c"ucs_config_sprintf_time",
-                c"ucs_config_clone_double",
-                c"ucs_config_release_nop",
-            ],
-            c"time value: <number>[m|s|ms|us|ns]",
-        ),
-    };
-    let symbol = |name| ucc.symbol(name).map(|found| found.as_ptr().cast_const());
-    Some(Parser {
-        read: symbol(names[0])?,
-        write: symbol(names[1])?,
-        clone: symbol(names[2])?,
-        release: symbol(names[3])?,
-        help: symbol(c"ucs_config_help_generic")?,
-        doc: symbol(c"ucs_config_doc_nop")?,
-        argument: argument.as_ptr().cast(),
-    })
 }
 
 /// The values that UCC has read into a configuration of [`Entry::of_context`].
@@ -316,8 +230,8 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         on_failure: text(values.on_failure),
         fallback: text(values.fallback),
         score: values.score,
-        connect_limit_s: values.connect_limit,
-        limit_s: values.limit,
+        connect_limit: text(values.connect_limit),
+        limit: text(values.limit),
     }
 }
 

@@ -36,7 +36,6 @@ mod settings;
 mod task;
 mod team;
 mod ucc;
-mod ucs;
 
 pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
 

@@ -1,11 +1,12 @@
 //! Writes log lines to UCC's log. Before UCC is known, it writes them to standard error in UCC's format.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint};
+use std::ffi::{CStr, CString, c_int, c_uint};
 use std::fmt;
 use std::io::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+use ucx_sys::ucs::{LogComponent, LogDispatch};
 
 /// The levels of `ucs_log_level_t` that the component uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,31 +18,11 @@ pub(crate) enum Level {
     Debug = 5,
 }
 
-/// `ucs_log_component_config_t`.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Component {
-    level: c_int,
-    name: [u8; 16],
-    file_filter: *const c_char,
-}
-
-/// `ucs_log_dispatch`.
-pub(crate) type Dispatch = unsafe extern "C" fn(
-    *const c_char,
-    c_uint,
-    *const c_char,
-    c_uint,
-    *mut Component,
-    *const c_char,
-    ...
-);
-
 /// UCC's log, once UCC is known.
-static DISPATCH: OnceLock<Dispatch> = OnceLock::new();
+static DISPATCH: OnceLock<LogDispatch> = OnceLock::new();
 
 /// Writes all further lines to UCC's log.
-pub(crate) fn set_dispatch(dispatch: Dispatch) {
+pub(crate) fn set_dispatch(dispatch: LogDispatch) {
     // A process has one UCC.
     let _ = DISPATCH.set(dispatch);
 }
@@ -85,7 +66,7 @@ pub(crate) fn write(level: Level, file: &CStr, line: u32, message: fmt::Argument
         );
         return;
     };
-    let mut component = Component {
+    let mut component = LogComponent {
         level: level as c_int,
         name: *b"TL_XGVMI\0\0\0\0\0\0\0\0",
         file_filter: c"*".as_ptr(),

@@ -60,8 +60,8 @@ mod tests {
             on_failure: "abort".to_owned(),
             fallback: "host".to_owned(),
             score: 100,
-            connect_limit_s: 30.0,
-            limit_s: 60.0,
+            connect_limit: "30s".to_owned(),
+            limit: "60s".to_owned(),
         };
         Settings::new(&raw, "").expect("valid")
     }

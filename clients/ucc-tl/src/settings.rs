@@ -5,7 +5,7 @@ use crate::bindings::ucc_coll_type_t;
 use crate::config::Raw;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded};
+use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded, time};
 
 /// A rank's reaction to the failure of a service process during one of its collectives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +59,11 @@ pub(crate) struct Settings {
     pub(crate) score: u32,
 }
 
-/// Time after which a node without a service process has none, in seconds. The program starts without the offload then.
-const ABSENT_LIMIT_S: u64 = 2;
+/// Time after which a node without a service process has none. The program starts without the offload then.
+const ABSENT_LIMIT: Duration = Duration::from_secs(2);
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Names of the collectives, and whether `all` includes them.
 const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
@@ -154,8 +157,9 @@ impl Settings {
         };
         served.retain(|served| !is_taken(served.kind));
         let given = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let connect_limit_s =
-            seconds(raw.connect_limit_s).map_err(|why| option("CONNECT_LIMIT", why))?;
+        let limit =
+            |name, text: &str, least| time(least..=DAY)(text).map_err(|why| option(name, why));
+        let connect_limit = limit("CONNECT_LIMIT", &raw.connect_limit, SECOND)?;
         let client = ClientArgs {
             services: raw
                 .services
@@ -165,12 +169,9 @@ impl Settings {
                 .collect(),
             node: given(&raw.node),
             offload_config: given(&raw.config).map(Into::into),
-            connect_limit_s: Some(connect_limit_s),
-            absent_limit_s: Some(connect_limit_s.min(ABSENT_LIMIT_S)),
-            offload_limit_s: Some(match raw.limit_s {
-                0.0 => 0,
-                limit => seconds(limit).map_err(|why| option("LIMIT", why))?,
-            }),
+            connect_limit: Some(connect_limit),
+            absent_limit: Some(connect_limit.min(ABSENT_LIMIT)),
+            offload_limit: Some(limit("LIMIT", &raw.limit, Duration::ZERO)?),
             secret_file: given(&raw.secret_file).map(Into::into),
             ..ClientArgs::default()
         }
@@ -226,18 +227,6 @@ fn one_line(text: &str) -> String {
     };
     let lines: Vec<&str> = text.lines().filter(|line| !is_excerpt(line)).collect();
     lines.join(": ")
-}
-
-/// Converts a time between one second and one day to whole seconds.
-fn seconds(value: f64) -> Result<u64, String> {
-    let limit = Duration::try_from_secs_f64(value.ceil())
-        .map(|limit| limit.as_secs())
-        .unwrap_or(0);
-    if (1..=86_400).contains(&limit) {
-        Ok(limit)
-    } else {
-        Err(format!("{value} s is not between 1 s and 1 day"))
-    }
 }
 
 /// The collectives of `all` from their first sizes on.
@@ -347,8 +336,8 @@ mod tests {
             on_failure: "abort".to_owned(),
             fallback: "host".to_owned(),
             score: 100,
-            connect_limit_s: 30.0,
-            limit_s: 0.0,
+            connect_limit: "30s".to_owned(),
+            limit: "0s".to_owned(),
         }
     }
 
@@ -370,12 +359,13 @@ mod tests {
 
     #[test]
     fn a_collective_has_no_limit_unless_one_is_set() {
-        let limit = |limit_s| {
-            let raw = Raw { limit_s, ..raw() };
+        let limit = |limit: &str| {
+            let limit = limit.to_owned();
+            let raw = Raw { limit, ..raw() };
             Settings::new(&raw, "").expect("valid").client.limit
         };
-        assert_eq!(limit(0.0), None);
-        assert_eq!(limit(1.5), Some(Duration::from_secs(2)));
+        assert_eq!(limit("0s"), None);
+        assert_eq!(limit("1500ms"), Some(Duration::from_millis(1500)));
     }
 
     #[test]
@@ -507,14 +497,14 @@ mod tests {
         );
         check(
             Raw {
-                limit_s: -1.0,
+                limit: "30".into(),
                 ..raw()
             },
-            "LIMIT: -1 s",
+            "LIMIT: 30 has no unit: give 30us, 30ms, 30s or 30m",
         );
         check(
             Raw {
-                connect_limit_s: f64::NAN,
+                connect_limit: "0s".into(),
                 ..raw()
             },
             "CONNECT_LIMIT",

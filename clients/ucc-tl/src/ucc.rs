@@ -3,10 +3,10 @@
 use crate::bindings::{ucc_coll_type_t, ucc_memory_type_t, ucc_status_t, ucc_thread_mode_t};
 use crate::layout::Layout;
 use crate::log;
-use crate::ucs::Field;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
+use ucx_sys::ucs::{Field, LogDispatch};
 
 type ClassInit2 = unsafe extern "C" fn(
     *mut c_void,
@@ -72,6 +72,12 @@ unsafe impl Send for Ucc {}
 unsafe impl Sync for Ucc {}
 
 static UCC: OnceLock<Option<Ucc>> = OnceLock::new();
+
+/// Whether an option of a table has this name.
+fn is_called(option: &Field, name: &CStr) -> bool {
+    // SAFETY: names are constant texts; only the end of a table has null.
+    !option.name.is_null() && unsafe { CStr::from_ptr(option.name) } == name
+}
 
 impl Ucc {
     /// The UCC of this process, after [`Ucc::find`] has found it.
@@ -176,7 +182,7 @@ impl Ucc {
         if let Ok(found) = at(c"ucs_log_dispatch") {
             // SAFETY: the symbol is this function of UCS.
             log::set_dispatch(unsafe {
-                std::mem::transmute::<NonNull<c_void>, log::Dispatch>(found)
+                std::mem::transmute::<NonNull<c_void>, LogDispatch>(found)
             });
         }
         Ok(ucc)
@@ -200,7 +206,7 @@ impl Ucc {
             // UCC's data, where tables are adjacent.
             let first = unsafe { &*table };
             if first.parser.read != table_parser.as_ptr().cast_const()
-                || first.parser.argument != base.cast()
+                || first.parser.arg != base.cast()
                 || first.offset != 0
             {
                 return Err(c"its option tables are not as expected");
@@ -208,7 +214,7 @@ impl Ucc {
         }
         // SAFETY: as above.
         let level = unsafe { &*self.base_lib_table };
-        if level.offset != LOG_LEVEL_AT || !level.is_called(c"LOG_LEVEL") {
+        if level.offset != LOG_LEVEL_AT || !is_called(level, c"LOG_LEVEL") {
             return Err(c"its log level option is not as expected");
         }
         if *self.datatype_bytes != KNOWN_BYTES {

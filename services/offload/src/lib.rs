@@ -53,9 +53,11 @@ pub use exchange::{Exchange, TcpExchange};
 pub use library::LibraryStats;
 pub use reduction::{Element, Operation, Reduction};
 pub use scheme::Scheme;
+#[cfg(any(test, feature = "stand-in"))]
 #[doc(hidden)]
 pub use service::standin;
 pub use service::{Service, ServiceOptions, Status};
+pub use xgvmi_daemon::options::time;
 pub use xgvmi_daemon::{LogLevel, Secret, supervise};
 
 /// Whether this project's library is loaded in this process. Scheme xgvmi requires it.

@@ -326,6 +326,47 @@ mod tests {
         );
     }
 
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Proofs and seals of fixed numbers. The answers come from an implementation of BLAKE3 in Python that follows section
+    /// 2 of its specification and shares no code with the crate.
+    #[test]
+    fn known_answers() {
+        let count = |from: u8| Nonce(std::array::from_fn(|at| from + at as u8));
+        let (caller, service) = (count(0), count(32));
+        let one = one();
+        assert_eq!(
+            hex(&one.0),
+            "a61d5b7cdfd0877404c3048d05aecbfa924b1082f3bd9d65e6349c0201cfc94f"
+        );
+        assert_eq!(
+            hex(&one.prove(Side::Caller, caller, service).0),
+            "e30ab7522d536339d7e9087a24b490bfb1a15805b605d8843d644ba623a195c9"
+        );
+        assert_eq!(
+            hex(&one.prove(Side::Service, caller, service).0),
+            "c69331746363eb54fe0c2f6d3b98d09328bbaf5c4ea7a313bc74ebccc9ac9ba3"
+        );
+        let service_seal = one.seal(Side::Service, caller, service);
+        assert_eq!(
+            hex(&service_seal.key),
+            "7284ee4440d0a14a4532776c47ca598615572dbef3efc097d3a57823cbe2def1"
+        );
+        let mut seal = one.seal(Side::Caller, caller, service);
+        assert_eq!(
+            hex(&seal.key),
+            "488af797d1d8120e52443dca95f3a66cad095b8d21e45b82c1dec7c7872ed665"
+        );
+        for expect in [
+            "e2e3b96c4ae024ff758bfa75242d34db",
+            "52659bd3860a089a664873a7ca18634a",
+        ] {
+            assert_eq!(hex(&seal.of(b"head", b"body")), expect);
+        }
+    }
+
     #[test]
     fn only_a_regular_file_of_few_is_a_secret() {
         let place = tempfile::tempdir().expect("a directory");

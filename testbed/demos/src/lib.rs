@@ -3,9 +3,6 @@
 //! [`demo`] is the transfer of `xgvmi-demo`, and [`report`] is its report. The crate `osu-bench` contains OSU's
 //! alltoallv benchmarks.
 //!
-//! The crate does not know whether a device is emulated. It starts the programs through a launcher command and reads the
-//! counters from another command.
-//!
 //! ```
 //! use osu_bench::report::Report;
 //!

@@ -8,11 +8,9 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// A launcher that records the process id and then executes the rest of its command line.
-const NOTE_PID: &str = r#"echo $$ >> "$PIDS"; "#;
 
 struct Run {
     code: Option<i32>,
@@ -21,29 +19,19 @@ struct Run {
     pids: Vec<String>,
 }
 
-/// Runs one scheme. This shell script launches its processes; `"$@"` is the process's own command line.
+/// Runs one scheme. This shell script takes the place of the emulator; `"$@"` is the process's own command line.
 fn run(script: &str, options: &[&str]) -> Run {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let pids = directory.path().join("pids");
-    let script = format!("{NOTE_PID}{script}");
-    let output = Command::new(env!("CARGO_BIN_EXE_xgvmi-demo"))
-        .args([
-            "orchestrate",
-            "--quick",
-            "--scheme",
-            "one",
-            "--profile",
-            "none",
-        ])
-        .arg("--output")
-        .arg(directory.path())
-        .args(["--launch", "sh", "-c", &script, "launch", ";"])
-        .args([
-            "--counters",
-            "printf",
-            r#"{"schema":1,"functions":[]}"#,
-            ";",
-        ])
+    let (pids, emulator) = (
+        directory.path().join("pids"),
+        directory.path().join("emulator"),
+    );
+    let script = format!(
+        "#!/bin/sh\nwhile [ \"$1\" != -- ]; do shift; done; shift\necho $$ >> \"$PIDS\"\n{script}\n"
+    );
+    fs::write(&emulator, script).expect("a file");
+    fs::set_permissions(&emulator, fs::Permissions::from_mode(0o755)).expect("a mode");
+    let output = orchestrate(&emulator, directory.path())
         .args(options)
         .env("PIDS", &pids)
         .output()
@@ -57,6 +45,21 @@ fn run(script: &str, options: &[&str]) -> Run {
             .map(str::to_owned)
             .collect(),
     }
+}
+
+fn orchestrate(emulator: &Path, output: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xgvmi-demo"));
+    command.args([
+        "orchestrate",
+        "--quick",
+        "--schemes",
+        "stock",
+        "--plugin",
+        "none",
+    ]);
+    command.arg("--emulator").arg(emulator);
+    command.arg("--output").arg(output);
+    command
 }
 
 fn check(script: &str, options: &[&str], expect: &[&str]) {
@@ -77,13 +80,18 @@ fn a_process_that_dies_is_named_with_what_it_said() {
     check(
         "echo out of luck >&2; exit 7",
         &[],
-        &["scheme one", "opening UCX", "exit status: 7", "out of luck"],
+        &[
+            "scheme stock",
+            "opening UCX",
+            "exit status: 7",
+            "out of luck",
+        ],
     );
 }
 
 #[test]
 fn a_process_that_is_killed_is_named_with_the_signal() {
-    check("kill -9 $$", &[], &["scheme one", "signal: 9"]);
+    check("kill -9 $$", &[], &["scheme stock", "signal: 9"]);
 }
 
 #[test]
@@ -103,7 +111,7 @@ fn a_ucx_that_is_not_there_is_named() {
     check(
         r#"exec "$@""#,
         &["--ucx-library", "/nowhere/libucp.so.0"],
-        &["scheme one", "cannot open /nowhere/libucp.so.0"],
+        &["scheme stock", "cannot open /nowhere/libucp.so.0"],
     );
 }
 
@@ -123,36 +131,24 @@ fn a_device_that_cannot_export_is_named() {
             directory.display()
         ),
         &["--ucx-library", &library.display().to_string()],
-        &["scheme one", "connecting to", "Destination is unreachable"],
+        &[
+            "scheme stock",
+            "connecting to",
+            "Destination is unreachable",
+        ],
     );
 }
 
 #[test]
-fn a_launcher_that_is_not_there_is_named() {
-    let output = Command::new(env!("CARGO_BIN_EXE_xgvmi-demo"))
-        .args([
-            "orchestrate",
-            "--scheme",
-            "one",
-            "--profile",
-            "none",
-            "--output",
-        ])
-        .arg(tempfile::tempdir().expect("a temporary directory").path())
-        .args([
-            "--launch",
-            "/nowhere/launcher",
-            ";",
-            "--counters",
-            "true",
-            ";",
-        ])
+fn an_emulator_that_is_not_there_is_named() {
+    let output = tempfile::tempdir().expect("a temporary directory");
+    let output = orchestrate(Path::new("/nowhere/emulator"), output.path())
         .output()
         .expect("xgvmi-demo runs");
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        error.contains("starting host A of scheme one") && error.contains("/nowhere/launcher"),
+        error.contains("starting host A of scheme stock") && error.contains("/nowhere/emulator"),
         "{error}"
     );
 }

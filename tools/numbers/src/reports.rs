@@ -64,7 +64,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 22] = [
+pub const REPORTS: [Report; 23] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -120,6 +120,15 @@ pub const REPORTS: [Report; 22] = [
             &["suites", "storage", "--", "soak"],
             "suites/storage-soak.json",
             4800,
+        )
+    },
+    Report {
+        only_by_name: true,
+        ..report(
+            "storage-search",
+            &["suites", "storage-search"],
+            "storage-search/report.json",
+            22_000,
         )
     },
     Report {

@@ -1,4 +1,4 @@
-//! Sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]) and plots ([`svg`]) of all reports.
+//! Sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]), plots ([`svg`]) and files ([`files`]) of all reports.
 //!
 //! ```
 //! use bench_report::{Samples, format_size, parse_size};
@@ -10,6 +10,7 @@
 //! ```
 
 pub mod counters;
+pub mod files;
 mod samples;
 mod scheme;
 mod size;

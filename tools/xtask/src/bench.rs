@@ -17,9 +17,8 @@ pub(crate) use pool::instructions;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 use testbed::cluster::Cluster;
 
@@ -117,7 +116,8 @@ fn output(name: &str) -> PathBuf {
 }
 
 fn model(options: &[String]) -> Result<ExitCode> {
-    let program = build("scale-model", "xgvmi-model")?;
+    workspace::build(&["-p scale-model"])?;
+    let program = workspace::built("xgvmi-model");
     let file = output("model.json");
     let mut command = Command::new(program);
     command.args(["--sweep", "--limits"]);
@@ -132,7 +132,7 @@ fn model(options: &[String]) -> Result<ExitCode> {
         command.arg("--output").arg(output);
     }
     command.args(options);
-    let code = run_to_end(&mut command, MODEL_LIMIT)?;
+    let code = process::to_end(&mut command, MODEL_LIMIT)?;
     if code == ExitCode::SUCCESS {
         println!("\nwritten: {}", file.display());
     }
@@ -156,13 +156,14 @@ fn check(options: &[String]) -> Result<ExitCode> {
     // Measured on this machine, or else the committed report.
     let committed = workspace::root().join("docs/results/alltoallv.json");
     let measured = Some(output("alltoallv.json")).filter(|file| file.exists());
-    let program = build("scale-model", "xgvmi-model")?;
+    workspace::build(&["-p scale-model"])?;
+    let program = workspace::built("xgvmi-model");
     let mut command = Command::new(program);
     command.args(alltoallv::MACHINE);
     command.arg("--check").arg(measured.unwrap_or(committed));
     command.arg("--output").arg(output("check.json"));
     command.args(options);
-    run_to_end(&mut command, MODEL_LIMIT)
+    process::to_end(&mut command, MODEL_LIMIT)
 }
 
 fn alltoallv(options: &[String]) -> Result<ExitCode> {
@@ -195,11 +196,11 @@ fn soak(options: &[String]) -> Result<ExitCode> {
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(&file);
-    build_cluster()?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-offload"])?;
     let mut command = Command::new(std::env::current_exe().context("this program's path")?);
     command.args(["test", "soak", "--", "offload_soak"]);
     command.env("XGVMI_SOAK_REPORT", &file);
-    let code = run_to_end(&mut command, SOAK_LIMIT)?;
+    let code = process::to_end(&mut command, SOAK_LIMIT)?;
     if file.exists() {
         println!("\nwritten: {}", file.display());
     }
@@ -223,90 +224,9 @@ fn pool(options: &[String]) -> Result<ExitCode> {
     pool::run(options, &output("pool.json"))
 }
 
-/// Builds a program of the workspace in release mode and returns its path.
-/// A built program or library.
-fn built(name: &str) -> PathBuf {
-    workspace::target_dir().join("release").join(name)
-}
-
 /// A new emulated device. Dropping it removes its files.
 fn cluster(nodes: u32) -> Result<Cluster> {
-    Cluster::new(built("bf-emu"), nodes)
-}
-
-fn build(package: &str, program: &str) -> Result<PathBuf> {
-    build_target(package, ("--bin", program))?;
-    Ok(workspace::target_dir().join("release").join(program))
-}
-
-/// Builds an example and returns its file.
-fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    build_target(package, ("--example", example))?;
-    Ok(workspace::target_dir()
-        .join("release/examples")
-        .join(example))
-}
-
-fn build_target(package: &str, (kind, name): (&str, &str)) -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "-p", package, kind, name]);
-    if !std::io::stderr().is_terminal() {
-        command.arg("--quiet");
-    }
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
-}
-
-/// Builds the library that UCX loads.
-fn build_library() -> Result<()> {
-    build_package("uct-plugin")
-}
-
-/// Builds the emulator's preload library.
-fn build_preload() -> Result<()> {
-    build_package("bf-emu-preload")
-}
-
-/// Builds the emulator, the library, and the programs of the offload.
-fn build_cluster() -> Result<()> {
-    build_package("bf-emu")?;
-    build_preload()?;
-    build_library()?;
-    build_package("xgvmi-offload")
-}
-
-/// Builds all targets of a package in release mode.
-fn build_package(package: &str) -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet", "-p", package]);
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
-}
-
-/// Runs a program that prints its own errors.
-fn run_to_end(command: &mut Command, limit: Duration) -> Result<ExitCode> {
-    let mut group = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = group.wait(limit)?;
-    if timed_out {
-        bail!(
-            "`{}` did not end within {} s and was stopped",
-            process::shown(command),
-            limit.as_secs()
-        );
-    }
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Cluster::new(workspace::built("bf-emu"), nodes)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
 //!
-//! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
+//! This file sets up and builds; `xgvmi-demo orchestrate` runs the schemes.
 
 pub(crate) mod links;
 mod naaice;
@@ -14,14 +14,12 @@ use crate::progress::{self, Line};
 use crate::setup::Env;
 use crate::setup::cache::Cache;
 use crate::{process, setup, workspace};
-use anyhow::{Context, Result, bail};
-use std::ffi::OsString;
+use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use testbed::cluster::Cluster;
 
 const HELP: &str = "\
 Usage: cargo xtask demo [OPTIONS]
@@ -52,11 +50,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
 
-/// The emulator's cost profile: the slides' times of the commands.
-const PROFILE: &str = "bluefield3";
-
-/// Number of keys that the pool creates before the first transfer: one in use and one free.
-const KEYS_AT_OPEN: &str = "2";
+const SCHEMES: &str = "ksm,stock,xgvmi";
 
 /// Time limit of the whole run: the demo takes less than a minute. The orchestrator has a shorter limit, because it can
 /// report the step that hangs.
@@ -82,23 +76,11 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let (env, libraries, built) = prepare(&options)?;
-    let device = Cluster::new(&built.emulator, 2)?.with(["--link", options.link.name()]);
-    let mut command = orchestrate(&options, (&env, &libraries), &built, &device);
-    let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = orchestrator.wait(LIMIT)?;
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped; see {}",
-            LIMIT.as_secs(),
-            options.output_dir().join("logs").display()
-        );
-    }
-    // The orchestrator has printed the error.
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let mut command = orchestrate(&options, (&env, &libraries), &built);
+    command.args(["--links", options.link.name()]);
+    command.arg("--output").arg(options.output_dir());
+    let logs = || format!("see {}", options.output_dir().join("logs").display());
+    process::to_end(&mut command, LIMIT).with_context(logs)
 }
 
 /// Runs set-up and build concurrently and reports their progress. Neither depends on the other.
@@ -122,42 +104,11 @@ fn prepare(options: &Options) -> Result<(Env, PathBuf, Built)> {
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
     quick: bool,
-    schemes: Vec<Scheme>,
+    schemes: String,
     sizes: Option<String>,
     iterations: Option<String>,
     link: Link,
     ucx: Option<&'static Version>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
-    Ksm,
-    Stock,
-    Xgvmi,
-}
-
-impl Scheme {
-    const ALL: [Self; 3] = [Self::Ksm, Self::Stock, Self::Xgvmi];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Ksm => "ksm",
-            Self::Stock => "stock",
-            Self::Xgvmi => "xgvmi",
-        }
-    }
-
-    /// Environment variables of the scheme.
-    fn environment(self, plugin: &Path) -> Vec<(&'static str, OsString)> {
-        match self {
-            Self::Ksm => vec![("UCX_IB_XGVMI_UMR_ENABLE", "n".into())],
-            Self::Stock => Vec::new(),
-            Self::Xgvmi => vec![
-                ("LD_PRELOAD", plugin.into()),
-                ("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN.into()),
-            ],
-        }
-    }
 }
 
 impl Options {
@@ -166,7 +117,7 @@ impl Options {
         use lexopt::prelude::{Long, Short, ValueExt as _};
         let mut options = Self {
             quick: false,
-            schemes: Scheme::ALL.to_vec(),
+            schemes: SCHEMES.to_owned(),
             sizes: None,
             iterations: None,
             link: Link::default(),
@@ -206,15 +157,15 @@ fn version(name: &str) -> Result<&'static Version> {
     })
 }
 
-fn schemes(list: &str) -> Result<Vec<Scheme>> {
-    list.split(',')
-        .map(|name| {
-            Scheme::ALL
-                .into_iter()
-                .find(|scheme| scheme.name() == name)
-                .with_context(|| format!("no scheme '{name}'; there are ksm, stock and xgvmi"))
-        })
-        .collect()
+/// A list of known schemes, with commas.
+fn schemes(list: &str) -> Result<String> {
+    for name in list.split(',') {
+        ensure!(
+            SCHEMES.split(',').any(|known| known == name),
+            "no scheme '{name}'; there are {SCHEMES}"
+        );
+    }
+    Ok(list.to_owned())
 }
 
 /// Programs and libraries that the demo runs.
@@ -297,15 +248,17 @@ fn compiled(line: &str) -> Option<&str> {
     Some(name)
 }
 
-fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, device: &Cluster) -> Command {
-    let schemes = options.schemes.iter();
-    let schemes: Vec<_> = schemes
-        .map(|scheme| (scheme.name().to_owned(), *scheme))
-        .collect();
-    let link = options.link.name();
-    let mut command = orchestrator(&schemes, device, ucx, built);
-    command.args(["--link", link]);
-    command.arg("--output").arg(options.output_dir());
+/// The program that runs the transfers with these options of the demo.
+fn orchestrate(options: &Options, (env, libraries): (&Env, &Path), built: &Built) -> Command {
+    let mut command = Command::new(&built.demo);
+    command.arg("orchestrate");
+    command.arg("--emulator").arg(&built.emulator);
+    command.arg("--plugin").arg(&built.plugin);
+    command
+        .arg("--ucx-library")
+        .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
+    command.args(["--schemes", &options.schemes]);
+    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     if options.quick {
         command.arg("--quick");
     }
@@ -315,36 +268,6 @@ fn orchestrate(options: &Options, ucx: (&Env, &Path), built: &Built, device: &Cl
     if let Some(iterations) = &options.iterations {
         command.args(["--iterations", iterations]);
     }
-    command
-}
-
-/// The orchestrator with these schemes, by their names. Each scheme has a device of its own beside `device`, so that its
-/// counters are separate.
-fn orchestrator(
-    schemes: &[(String, Scheme)],
-    device: &Cluster,
-    (env, libraries): (&Env, &Path),
-    built: &Built,
-) -> Command {
-    let mut command = Command::new(&built.demo);
-    command.arg("orchestrate");
-    for (run, scheme) in schemes {
-        command.args(["--scheme", run]);
-        for (name, value) in scheme.environment(&built.plugin) {
-            let mut setting = OsString::from(format!("{run}:{name}="));
-            setting.push(value);
-            command.arg("--env").arg(setting);
-        }
-    }
-    let device = device.named("{scheme}").with(["--profile", PROFILE]);
-    let launch = device.launch_words("node{node}.{role}");
-    command.arg("--launch").args(launch).arg(";");
-    command.arg("--counters").args(device.stats_words());
-    command.args([";", "--profile", PROFILE]);
-    command
-        .arg("--ucx-library")
-        .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
-    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
     process::without_ucx_settings(&mut command);
     command.envs(env.for_libraries(&[libraries.to_owned()]));
     command.env("UCX_TLS", "rc_x,self");
@@ -367,7 +290,7 @@ mod tests {
         };
         let default = || Options {
             quick: false,
-            schemes: Scheme::ALL.to_vec(),
+            schemes: SCHEMES.to_owned(),
             sizes: None,
             iterations: None,
             link: Link::default(),
@@ -385,7 +308,7 @@ mod tests {
             &["--quick", "--schemes", "xgvmi,ksm", "--sizes=16K"],
             Options {
                 quick: true,
-                schemes: vec![Scheme::Xgvmi, Scheme::Ksm],
+                schemes: "xgvmi,ksm".to_owned(),
                 sizes: Some("16K".to_owned()),
                 ..default()
             },

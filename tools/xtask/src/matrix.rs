@@ -1,7 +1,7 @@
 //! `cargo xtask matrix`: tests the library in each stock UCX, with each way of loading and each kind of peer, over the
 //! emulated device.
 //!
-//! This file fetches, builds and starts. `uct-plugin/examples/matrix` contains the cells.
+//! This file fetches, builds and starts. `testbed/programs/src/bin/matrix` contains the cells.
 
 mod debian13;
 pub(crate) mod versions;
@@ -15,9 +15,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 use testbed::cluster::Cluster;
 use versions::{VERSIONS, Version};
@@ -184,12 +183,7 @@ fn over_links(
         }
         let binding = if symbolic { ", bound inside" } else { "" };
         println!("over {}{binding}:", link.name());
-        let mut cells = process::Group::spawn(command.stdin(Stdio::null()))?;
-        let (status, timed_out) = cells.wait(LIMIT)?;
-        if timed_out {
-            bail!("the matrix did not end within {} s", LIMIT.as_secs());
-        }
-        clean &= status.success();
+        clean &= process::to_end(&mut command, LIMIT)? == ExitCode::SUCCESS;
         let over = read(&report())?.into_iter();
         rows.extend(over.map(|row| Row {
             link,
@@ -208,15 +202,11 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
     let (device, _) = device(&built, Link::default())?;
     let there = [(version, libraries.to_owned())];
     let mut command = cells(&[], &env, &built, &device, &there);
-    let mut cells = process::Group::spawn(command.args(words).stdin(Stdio::null()))?;
-    let (status, timed_out) = cells.wait(LIMIT)?;
-    if timed_out {
-        bail!("the matrix did not end within {} s", LIMIT.as_secs());
-    }
+    let code = process::to_end(command.args(words), LIMIT)?;
     let rows = read(&report())?;
     // Without a failed cell, the cause is elsewhere.
-    if !status.success() && rows.iter().all(|row| row.failure.is_none()) {
-        bail!("the matrix: {status}");
+    if code != ExitCode::SUCCESS && rows.iter().all(|row| row.failure.is_none()) {
+        bail!("the matrix has failed without a failed cell");
     }
     Ok(rows)
 }
@@ -400,36 +390,12 @@ struct Built {
 
 impl Built {
     fn make() -> Result<Self> {
-        let builds: [&[&str]; 3] = [
-            &[
-                "--release",
-                "-p",
-                "bf-emu",
-                "-p",
-                "bf-emu-preload",
-                "-p",
-                "uct-plugin",
-                "-p",
-                "xgvmi-cli",
-                "-p",
-                "xgvmi-offload",
-            ],
-            &["--release", "-p", "uct-plugin", "--example", "matrix"],
-            // Only a debug build supports injected panics.
-            &["-p", "uct-plugin", "--lib"],
-        ];
-        for what in builds {
-            let mut command = Command::new("cargo");
-            command.current_dir(workspace::root());
-            command.arg("build").args(what);
-            if !std::io::stderr().is_terminal() {
-                command.arg("--quiet");
-            }
-            let status = command.status().context("cannot run cargo")?;
-            if !status.success() {
-                bail!("`{}`: {status}", process::shown(&command));
-            }
-        }
+        workspace::build(&[
+            "-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-cli -p xgvmi-offload",
+            "-p testbed-programs --bin matrix",
+        ])?;
+        // Only a debug build supports injected panics.
+        workspace::cargo("build -p uct-plugin --lib")?;
         let release = workspace::target_dir().join("release");
         let library = release.join("libuct_ib_mlx5_xgvmi.so");
         let panicking = workspace::target_dir().join("debug/libuct_ib_mlx5_xgvmi.so");
@@ -449,7 +415,7 @@ impl Built {
             fs::write(&file, rules).with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(Self {
-            cells: release.join("examples/matrix"),
+            cells: release.join("matrix"),
             emulator: release.join("bf-emu"),
             library,
             panicking,
@@ -612,7 +578,7 @@ mod tests {
     fn what_was_built_is_reached_without_spaces() {
         let target = workspace::target_dir();
         let built = Built {
-            cells: target.join("release/examples/matrix"),
+            cells: target.join("release/matrix"),
             emulator: target.join("release/bf-emu"),
             library: target.join("release/library.so"),
             panicking: target.join("debug/library.so"),

@@ -179,13 +179,7 @@ impl Layout {
 /// Builds all installed programs in release mode. It builds the whole workspace like the test run, so nothing is built
 /// twice.
 pub(crate) fn build() -> Result<PathBuf> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release"]);
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", process::shown(&command));
-    }
+    workspace::build(&[""])?;
     Ok(workspace::target_dir().join("release"))
 }
 

@@ -18,14 +18,14 @@ mod verbs;
 
 use crate::link::Link;
 use crate::setup::{self, Env};
-use crate::{process, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use crate::workspace;
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use skips::Accepted;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const HELP: &str = "\
@@ -61,9 +61,6 @@ Runs third-party test programs on the emulated device and writes target/suites/r
 
 tests/suites/skips.toml lists the accepted skips with reasons. A skip without an entry, or an entry without a skip, fails
 the run.";
-
-/// A build of two packages without a cache on two cores.
-const BUILD: Duration = Duration::from_secs(600);
 
 /// One test of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,28 +208,10 @@ impl World {
     /// Builds the emulator and creates a directory for the reports.
     pub(crate) fn new(parts: Vec<String>) -> Result<Self> {
         let env = setup::ensure()?;
-        let mut build = Command::new("cargo");
-        build
-            .args(["build", "--release", "-p", "bf-emu", "-p", "bf-emu-preload"])
-            .args([
-                "-p",
-                "osu-mpi",
-                "-p",
-                "uct-plugin",
-                "-p",
-                "xgvmi-offload",
-                "-p",
-                "xgvmi-blk",
-                "-p",
-                "xgvmi-fio",
-                "-p",
-                "ucc-tl",
-                "-p",
-                "storage-search",
-            ])
-            .current_dir(workspace::root());
-        let done = process::run(&mut build, BUILD)?;
-        ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+        workspace::build(&[
+            "-p bf-emu -p bf-emu-preload -p osu-mpi -p uct-plugin -p xgvmi-offload -p xgvmi-blk -p xgvmi-fio -p ucc-tl \
+             -p storage-search",
+        ])?;
         let dir = workspace::target_dir().join("suites");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Self {

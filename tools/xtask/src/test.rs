@@ -37,8 +37,6 @@ Runs all phases, or the named ones, in this order:
   counts   instructions of hot paths of pool and service, if valgrind is installed
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
-  fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
-  loom     the pool's models, in every order of their steps
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
@@ -46,15 +44,16 @@ Runs all phases, or the named ones, in this order:
   demo     the demo and that of storage, in quick form
 
 Only if named:
+  fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
+  loom     the pool's models, in every order of their steps; for changes of its lock-free parts
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
-unit and build run at the same time, and later the phases from suites to loom: those that compile use the time in which those
+unit and build run at the same time, and later the phases from suites to docs: those that compile use the time in which those
 that run programs wait.
 
-  --quick  without docs, fuzz, build, loom, system, suites, matrix, counts, patches, dist, aarch64
-           and demo
+  --quick  without docs, build, system, suites, matrix, counts, patches, dist, aarch64 and demo
   FILTER   run only tests whose name contains one of these words
   --ci     no colours or progress (also if CI is set or the output is not a terminal)
 
@@ -120,16 +119,18 @@ const PHASES: &[Phase] = &[
         ..beside(2, "clippy", 900, clippy)
     },
     beside(2, "docs", 900, documents),
-    beside(2, "fuzz", 900, fuzz_targets),
-    beside(2, "loom", 900, loom),
     phase("patches", 600, false, patches),
     phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
     phase("demo", 180, false, demo),
 ];
 
-/// Runs only on request. A kill takes about 40 ms on two idle cores.
-const SOAK: Phase = phase("soak", 4 * 3600, false, soak);
+/// Run only on request: each compiles much for itself, or takes hours. A kill of the soak takes about 40 ms on two idle cores.
+const ON_REQUEST: &[Phase] = &[
+    phase("fuzz", 900, false, fuzz_targets),
+    phase("loom", 900, false, loom),
+    phase("soak", 4 * 3600, false, soak),
+];
 
 /// State that the phases share.
 struct World {
@@ -228,7 +229,11 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
             // The output is the same for users and CI; the flag exists for compatibility with common usage.
             "--ci" => {}
             "-h" | "--help" => return Ok(None),
-            name if name == SOAK.name || PHASES.iter().any(|phase| phase.name == name) => {
+            name if PHASES
+                .iter()
+                .chain(ON_REQUEST)
+                .any(|phase| phase.name == name) =>
+            {
                 names.push(name);
             }
             other => bail!("no phase or option '{other}'; try: cargo xtask test --help"),
@@ -244,8 +249,12 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
     let wanted = |phase: &&Phase| {
         (names.is_empty() || names.contains(&phase.name)) && (phase.in_quick || !quick)
     };
-    let soak = names.contains(&SOAK.name).then_some(&SOAK);
-    Ok(Some(PHASES.iter().filter(wanted).chain(soak).collect()))
+    let requested = ON_REQUEST
+        .iter()
+        .filter(|phase| names.contains(&phase.name));
+    Ok(Some(
+        PHASES.iter().filter(wanted).chain(requested).collect(),
+    ))
 }
 
 fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -325,29 +334,29 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 const FFI: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
 
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    let mut command = cargo();
-    command.args([
-        "test",
-        "--no-fail-fast",
-        "--workspace",
-        "--exclude",
-        "xgvmi-tests",
-    ]);
-    for package in FFI {
-        command.args(["--exclude", package]);
-    }
-    if let Ok(env) = world.env() {
-        point_at_ucx(&mut command, env);
-    }
-    // Without the compilers, the tests of device code skip.
-    for (name, dirs) in setup::riscv().unwrap_or_default() {
-        prepend(&mut command, name, &dirs);
-    }
-    cases(
-        phase,
-        world,
-        command.args(["--", "--show-output"]).args(&world.filters),
-    )
+    let compilers = setup::riscv().unwrap_or_default();
+    let test = |what: &[&str]| {
+        let mut command = cargo();
+        command
+            .args(["test", "--no-fail-fast", "--workspace"])
+            .args(what);
+        for package in FFI.into_iter().chain(["xgvmi-tests"]) {
+            command.args(["--exclude", package]);
+        }
+        if let Ok(env) = world.env() {
+            point_at_ucx(&mut command, env);
+        }
+        // Without the compilers, the tests of device code skip.
+        for (name, dirs) in &compilers {
+            prepend(&mut command, name, dirs);
+        }
+        command.args(["--", "--show-output"]).args(&world.filters);
+        selected(phase, world, &mut command)
+    };
+    // Without these words cargo would build all examples again, of which only one is a test's program.
+    let mut tests = test(&["--tests", "--example", "known"])?;
+    tests.extend(test(&["--doc"])?);
+    at_least_one(phase, world, tests)
 }
 
 /// Adds directories to the front of a command's search path.
@@ -700,6 +709,18 @@ fn single(phase: &Phase, world: &World, command: &mut Command) -> Result<Case> {
 
 /// A phase that runs cargo test and counts each test.
 fn cases(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case>> {
+    at_least_one(phase, world, selected(phase, world, command)?)
+}
+
+/// Fails without a case: a wrong filter must not look like success.
+fn at_least_one(phase: &Phase, world: &World, cases: Vec<Case>) -> Result<Vec<Case>> {
+    let log = world.logs.join(format!("{}.log", phase.name));
+    ensure!(!cases.is_empty(), "no test ran; see {}", log.display());
+    Ok(cases)
+}
+
+/// Runs cargo test, and returns a case for each test that the filters select.
+fn selected(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case>> {
     let done = world.run(phase, command)?;
     let mut cases = libtest::parse(&done.output);
     let told = cases.iter().any(Case::is_failure);
@@ -709,12 +730,6 @@ fn cases(phase: &Phase, world: &World, command: &mut Command) -> Result<Vec<Case
         cases.push(Case::fail(phase.name, detail));
     } else if done.timed_out {
         cases.push(Case::fail(phase.name, done.verdict()));
-    }
-    if cases.is_empty() {
-        bail!(
-            "no test ran; see {}",
-            world.logs.join(format!("{}.log", phase.name)).display()
-        );
     }
     Ok(cases)
 }
@@ -738,6 +753,7 @@ mod tests {
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
         check(&["soak", "build"], &["setup", "build", "soak"]);
+        check(&["loom"], &["setup", "loom"]);
         assert_eq!(choose(&[]).unwrap().unwrap().len(), PHASES.len());
         assert!(choose(&["--help".to_owned()]).unwrap().is_none());
         assert!(choose(&["sytem".to_owned()]).is_err());
@@ -745,7 +761,7 @@ mod tests {
 
     #[test]
     fn help_names_every_phase() {
-        for phase in PHASES.iter().chain([&SOAK]) {
+        for phase in PHASES.iter().chain(ON_REQUEST) {
             assert!(
                 HELP.contains(&format!("\n  {} ", phase.name)),
                 "{}",

@@ -11,10 +11,11 @@ use crate::store::{Held, Identity, Mark, Standing, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames.
+/// The frames. Since version 3 a target keeps all generations if [`KEEP_ALL`](crate::store::KEEP_ALL) asks for it; one of
+/// version 2 would drop them.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 2,
+    version: 3,
     program: "xgvmi-blk target",
 };
 /// Longest call.

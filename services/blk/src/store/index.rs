@@ -14,6 +14,9 @@
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
 
+/// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
+pub const KEEP_ALL: u64 = u64::MAX;
+
 /// Bytes of a block's entry.
 pub(super) const ENTRY: usize = 64;
 /// Generations that an entry can hold.
@@ -90,6 +93,10 @@ impl Slot {
     }
 }
 
+fn newest(slots: impl Iterator<Item = Slot>) -> Option<Slot> {
+    slots.max_by_key(|slot| slot.generation)
+}
+
 /// The generations of one block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -119,7 +126,7 @@ impl Entry {
     fn durable(&self) -> Option<Slot> {
         let slots = self.slots.iter().flatten();
         let durable = slots.filter(|slot| slot.settled && slot.age == Age::Durable);
-        durable.max_by_key(|slot| slot.generation).copied()
+        newest(durable.copied())
     }
 
     /// The slots below `generation` that a loss of power must leave.
@@ -132,8 +139,9 @@ impl Entry {
         })
     }
 
-    /// The entry with a further generation beside `keep` and what is durable. None if that is too much before the end of a
-    /// sync under way.
+    /// The entry with a further generation beside `keep` and what is durable. For [`KEEP_ALL`] the newest one that is settled
+    /// stays, and the others, the newest first, as far as there is space. None if that is too much before the end of a
+    /// sync under way, or before a sync.
     pub(super) fn prepare(&self, slot: Slot, keep: u64) -> Option<Self> {
         // A half block that is written again stays settled.
         let same = self.get(slot.generation);
@@ -141,14 +149,26 @@ impl Entry {
         let slot = Slot { settled, ..slot };
         let is_empty = self.slots.iter().all(Option::is_none) && !self.damaged;
         let origin = is_empty.then_some(Slot::ORIGIN);
-        let kept = self.get(keep).filter(|_| keep != slot.generation);
+        let others = self.slots.into_iter().flatten();
+        let others = others.filter(|other| other.generation != slot.generation);
+        let kept = match keep {
+            KEEP_ALL => newest(others.clone().filter(|other| other.settled)),
+            keep => others.clone().find(|other| other.generation == keep),
+        };
         let base = self.base(slot.generation);
         let base = base.filter(|base| Some(*base) != kept && base.generation != slot.generation);
         let slots = [Some(slot), kept].into_iter().flatten();
         let mut slots: Vec<Slot> = slots.chain(base).chain(origin).collect();
+        // One place says that it is damaged.
+        let room = SLOTS - usize::from(self.damaged);
+        if keep == KEEP_ALL {
+            let mut more: Vec<Slot> = others.filter(|other| !slots.contains(other)).collect();
+            more.sort_unstable_by_key(|other| std::cmp::Reverse(other.generation));
+            more.truncate(room.saturating_sub(slots.len()));
+            slots.extend(more);
+        }
         if self.damaged {
-            // One place says so.
-            slots.truncate(SLOTS - 1);
+            slots.truncate(room);
         }
         (slots.len() <= SLOTS).then(|| Self::of(slots.into_iter(), self.damaged))
     }
@@ -355,6 +375,36 @@ mod tests {
         let mut durable = committed;
         durable.change_age(Age::Fresh, Age::Durable);
         assert_eq!(durable.aged().slots[1..], [None; 2]);
+    }
+
+    /// Of a lost block.
+    #[test]
+    fn a_write_that_keeps_all_drops_nothing_that_is_settled_and_the_oldest_of_the_others() {
+        let unsettled = |number: u64| Slot {
+            settled: false,
+            ..slot(number, Age::Durable)
+        };
+        let next = |slots: &[Slot], number: u64| {
+            let found = entry(slots).prepare(unsettled(number), KEEP_ALL)?;
+            let found = found.slots.into_iter().flatten();
+            Some(found.map(|slot| slot.generation).collect::<Vec<u64>>())
+        };
+        let old = slot(1, Age::Durable);
+        assert_eq!(next(&[old], 2), Some(vec![2, 1]));
+        assert_eq!(next(&[unsettled(2), old], 3), Some(vec![3, 1, 2]));
+        let three = [unsettled(2), unsettled(3), old];
+        assert_eq!(next(&three, 4), Some(vec![4, 1, 3]));
+        assert_eq!(next(&three, 3), Some(vec![3, 1, 2]), "it is written again");
+        let fresh = [unsettled(3), slot(2, Age::Fresh), old];
+        assert_eq!(next(&fresh, 4), Some(vec![4, 2, 1]));
+        let syncing = [slot(3, Age::Fresh), slot(2, Age::Syncing), old];
+        assert_eq!(next(&syncing, 4), None, "the sync must end first");
+        let damaged = Entry {
+            damaged: true,
+            ..entry(&[unsettled(2)])
+        };
+        let damaged = damaged.prepare(unsettled(3), KEEP_ALL).unwrap();
+        assert!(damaged.damaged && damaged.get(2).is_some() && damaged.get(3).is_some());
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod space;
 mod superblock;
 mod sync;
 
+pub use index::KEEP_ALL;
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Standing};
@@ -76,7 +77,7 @@ pub enum Step<'a> {
         block: u64,
         /// Its part.
         half: &'a Half,
-        /// The generation that stays beside it.
+        /// The generation that stays beside it, or [`KEEP_ALL`].
         keep: u64,
     },
     /// [`Target::commit`].
@@ -127,7 +128,7 @@ pub trait Target: Send + Sync {
     fn held(&self) -> Result<Vec<Held>>;
 
     /// Stores a half block, not yet settled, beside generation `keep` and the last one that is durable. Others of the block
-    /// disappear.
+    /// disappear, unless `keep` is [`KEEP_ALL`] and there is space in the entry.
     ///
     /// # Errors
     /// The target is full or does not answer. It then holds what it held, or both.

@@ -11,6 +11,9 @@
 //! others overrule it as above, or the block is lost. For the same reason such a target does not overrule another one that
 //! alone has a newer generation.
 //!
+//! The oldest record of an entry was durable. If it cannot be read, its target only knows of the generation: the block is lost
+//! unless two others hold this one or a newer one.
+//!
 //! A target says nothing about a block whose index entry is damaged, or was damaged and has nothing settled and whole since.
 //! A new target says nothing about a block of which it holds nothing. Fewer than two targets that say something decide
 //! nothing.
@@ -39,6 +42,17 @@ impl Witness {
 /// The targets that are there.
 pub(super) type Witnesses = [Option<Witness>; TARGETS];
 
+/// What is known of a target's record of a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Record {
+    /// It can be read, or nobody has tried.
+    Whole,
+    /// It cannot be read, and an older generation is beside it.
+    Torn,
+    /// It cannot be read, and nothing older is there: it was durable.
+    Gone,
+}
+
 /// What one generation of a block has.
 #[derive(Debug, Clone, Copy, Default)]
 struct Votes {
@@ -57,11 +71,11 @@ impl Votes {
         self.holders | self.marked
     }
 
-    fn add(&mut self, held: &Held, role: Role, is_torn: bool) {
-        match held.kind {
-            _ if is_torn => self.torn |= role.bit(),
-            Kind::Lost => self.marked |= role.bit(),
-            _ => self.holders |= role.bit(),
+    fn add(&mut self, held: &Held, role: Role, record: Record) {
+        match (record, held.kind) {
+            (Record::Torn, _) => self.torn |= role.bit(),
+            (Record::Gone, _) | (Record::Whole, Kind::Lost) => self.marked |= role.bit(),
+            (Record::Whole, _) => self.holders |= role.bit(),
         }
         self.settled |= held.settled;
         self.zero |= held.kind == Kind::Zero;
@@ -79,13 +93,13 @@ impl Votes {
 }
 
 /// What the targets hold of one block, the newest generation first.
-/// `torn` says whether a record is.
+/// `record` says what is known of a record.
 pub(super) fn decide_block(
     of_block: &[(Held, Role)],
     witnesses: &Witnesses,
-    torn: impl Fn(&Held, Role) -> bool,
+    record: impl Fn(&Held, Role) -> Record,
 ) -> BlockState {
-    let known = known(of_block, witnesses, &torn);
+    let known = known(of_block, witnesses, &record);
     let enough = known.count_ones() >= 2;
     // The newest generation that one target alone has settled, and all targets with such ones.
     let mut alone: Option<(u64, Votes)> = None;
@@ -104,7 +118,7 @@ pub(super) fn decide_block(
         }
         let mut votes = Votes::default();
         for (held, role) in of_generation {
-            votes.add(held, *role, torn(held, *role));
+            votes.add(held, *role, record(held, *role));
         }
         if votes.voters().count_ones() >= 2 {
             let voters = votes.voters() & known & !newer_at;
@@ -143,16 +157,16 @@ pub(super) fn decide_block(
 fn known(
     of_block: &[(Held, Role)],
     witnesses: &Witnesses,
-    torn: impl Fn(&Held, Role) -> bool,
+    record: impl Fn(&Held, Role) -> Record,
 ) -> u8 {
     let mut known = 0;
     for role in Role::ALL {
         let mut entries = of_block.iter().filter(|(_, of)| *of == role);
         let is_damaged = entries.clone().any(|(held, _)| held.damaged);
         let is_unknown = entries.clone().any(|(held, _)| was_damaged(held))
-            && !entries
-                .clone()
-                .any(|(held, _)| held.generation != 0 && held.settled && !torn(held, role));
+            && !entries.clone().any(|(held, _)| {
+                held.generation != 0 && held.settled && record(held, role) != Record::Torn
+            });
         let holds = entries.any(|(held, _)| !held.damaged);
         if let Some(witness) = witnesses[role.index()]
             && !is_damaged
@@ -262,10 +276,16 @@ mod tests {
         (held, witnesses)
     }
 
-    /// A record with the form of zeros is torn here.
-    fn decide(held: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
-        decide_block(held, witnesses, |held, _| {
-            held.kind == Kind::Zero && held.generation != 0
+    /// A record with the form of zeros cannot be read here.
+    fn decide(all: &[(Held, Role)], witnesses: &Witnesses) -> BlockState {
+        decide_block(all, witnesses, |held, role| {
+            let is_older =
+                |(other, of): &(Held, Role)| *of == role && other.generation < held.generation;
+            match held.kind == Kind::Zero && held.generation != 0 {
+                false => Record::Whole,
+                true if all.iter().any(is_older) => Record::Torn,
+                true => Record::Gone,
+            }
         })
     }
 
@@ -348,6 +368,18 @@ mod tests {
         check(["1T 0S", "", "absent"], 1, 0, true);
         check(["1T 0S", "1T 0S", ""], 0, 0, false);
         check(["2T 1S", "2S 1S", "2S 1S"], 2, 0b110, false);
+    }
+
+    /// The oldest generation of an entry was durable.
+    #[test]
+    fn a_durable_record_that_cannot_be_read_leaves_its_block_lost() {
+        check(["absent", "1S 0S", "2 1T"], 1, 0b010, true);
+        check(["2S 0S", "1S 0S", "2 1T"], 2, 0b101, false);
+        check(["1T", "1T", ""], 1, 0, true);
+        check(["1T", "1S", "1S"], 1, 0b110, false);
+        check(["1T", "1S", "2S"], 1, 0b010, true);
+        // As if it were whole.
+        check(["1T", "", ""], 0, 0, false);
     }
 
     /// The entry of the target with the torn record is damaged, or was so before.

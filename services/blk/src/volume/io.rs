@@ -7,7 +7,7 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
 use crate::say::say;
-use crate::store::{Begun, Step, Target};
+use crate::store::{Begun, KEEP_ALL, Step, Target};
 use std::collections::BTreeSet;
 use std::sync::{Arc, MutexGuard};
 
@@ -276,10 +276,15 @@ impl Volume {
             parts,
         } = encoded;
         let generation = self.next_generation();
+        let state = self.state(block);
         BlockWrite {
             block,
-            // A lost block has no generation to keep beside the new one, but the one that a target may bring back.
-            keep: self.state(block).generation,
+            // Of a lost block any generation may be the one of which an absent target has the other half.
+            keep: if state.lost {
+                KEEP_ALL
+            } else {
+                state.generation
+            },
             generation,
             kind,
             halves: parts.map(|data| Half {

@@ -11,6 +11,9 @@
 //! Opening settles everything and makes that durable, so the same data counts from then on, whichever target is lost next.
 //! An index entry that cannot be read never counts as a block that was never written.
 //!
+//! Before a decision makes a target drop a generation, two whole halves of the one that counts have been read (`evidence`).
+//! A write over a lost block drops nothing before it is settled: an absent target may have the other half.
+//!
 //! # Flushes
 //! The data of what was written since the last flush stays in memory, up to a limit at which a write flushes. A target that
 //! leaves may have lost it: what it had not made durable is written to it again when it returns. A flush is successful when
@@ -30,6 +33,7 @@
 //! [`Volume::set_outage_limit`], and is then carried out again. No lock of a block is held during that wait.
 
 mod decide;
+mod evidence;
 mod flush;
 mod io;
 mod open;

@@ -1,15 +1,14 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
-use super::decide::{Witness, decide_block, unclean};
+use super::decide::unclean;
+use super::evidence::Evidence;
 use super::pending::Pending;
 use super::seats::{Occupant, Seat, Seats};
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
-use crate::block::Kind;
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Geometry, Role, TARGETS};
 use crate::say::say;
-use crate::store::{EPOCH_MAX, Held, Identity, Mark, Seating, Standing, Step, Target};
-use std::collections::BTreeSet;
+use crate::store::{EPOCH_MAX, Identity, Mark, Seating, Standing, Step, Target};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -92,74 +91,26 @@ impl Found {
         Ok(results)
     }
 
-    /// What the targets hold.
-    fn held(&mut self) -> Result<All> {
-        let parts = self.each(|_, target| {
-            let held = target.held()?;
-            let torn = torn(target, &held)?;
-            Ok((held, torn))
-        })?;
-        let mut all = All::default();
-        for (role, part) in Role::ALL.into_iter().zip(parts) {
-            if let Some((held, torn)) = part.filter(|_| self.seats[role.index()].is_some()) {
-                all.held.extend(held.into_iter().map(|held| (held, role)));
-                all.torn[role.index()] = torn;
-            }
-        }
-        sort(&mut all.held);
-        Ok(all)
-    }
-}
-
-/// What all targets hold, by block, the newest generation first.
-#[derive(Default)]
-struct All {
-    held: Vec<(Held, Role)>,
-    torn: [BTreeSet<(u64, u64)>; TARGETS],
-}
-
-/// By block, the newest generation first.
-pub(super) fn sort(all: &mut [(Held, Role)]) {
-    all.sort_unstable_by_key(|(held, role)| {
-        (held.block, std::cmp::Reverse(held.generation), *role)
-    });
-}
-
-/// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable
-/// yet. Others are durable: if their records are wrong, the block is lost and not an older one.
-pub(super) fn torn(target: &dyn Target, held: &[Held]) -> Result<BTreeSet<(u64, u64)>> {
-    const GROUP: usize = 64;
-    let mut by_age: [Vec<&Held>; TARGETS - 1] = [Vec::new(), Vec::new()];
-    for of_block in held.chunk_by(|a, b| a.block == b.block) {
-        let mut slots: Vec<&Held> = of_block.iter().filter(|held| !held.damaged).collect();
-        slots.sort_unstable_by_key(|held| std::cmp::Reverse(held.generation));
-        slots.pop();
-        for (held, into) in slots.into_iter().zip(&mut by_age) {
-            if !matches!(held.kind, Kind::Zero | Kind::Lost) {
-                into.push(held);
-            }
-        }
-    }
-    let mut torn = BTreeSet::new();
-    for group in by_age.iter().flat_map(|held| held.chunks(GROUP)) {
-        let fetch = |held: &&Held| Step::Fetch {
-            block: held.block,
-            generation: held.generation,
-        };
-        let steps: Vec<Step<'_>> = group.iter().map(fetch).collect();
-        let mut failed = None;
-        for (held, begun) in group.iter().zip(target.begin_all(&steps)) {
-            match target.finish(begun) {
-                Ok(_) => {}
-                Err(error) if error.is_repairable() => {
-                    torn.insert((held.block, held.generation));
+    /// Decides about all blocks.
+    fn decide(&mut self, geometry: Geometry) -> Result<Decided> {
+        let parts = self.each(|role, target| Evidence::of(role, target))?;
+        let mut evidence = Evidence::together(parts.into_iter().flatten());
+        loop {
+            let decided = decide(&evidence, geometry);
+            let blocks = decided.unclean.iter().map(|unclean| {
+                let index = usize::try_from(unclean.block).unwrap_or(usize::MAX);
+                (unclean.block, decided.states[index])
+            });
+            match evidence.verify(&self.seats, blocks) {
+                Ok(false) => return Ok(decided),
+                Ok(true) => {}
+                Err((role, error)) => {
+                    self.leave_out(role, error)?;
+                    evidence.leave_out(role);
                 }
-                Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(()), Err)?;
     }
-    Ok(torn)
 }
 
 impl Volume {
@@ -200,8 +151,7 @@ impl Volume {
         if as_owner {
             found.each(|_, target| target.mark(epoch, Mark::Owned))?;
         }
-        let held = found.held()?;
-        let decided = decide(&found, &held, identity);
+        let decided = found.decide(identity.geometry)?;
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
         let Found { mut seats, reasons } = found;
@@ -306,8 +256,8 @@ impl Volume {
             .is_ok()
     }
 
-    /// Records at all targets that they take over the decisions of this opening.
-    fn mark_agreed(&self) -> Result<()> {
+    /// Records at all targets that they take over the decisions of this process.
+    pub(super) fn mark_agreed(&self) -> Result<()> {
         let mark = |role| -> Result<()> {
             let target = self.target(role)?;
             let marked = target.mark(self.epoch, Mark::Agreed);
@@ -396,25 +346,16 @@ struct Decided {
     unclean: Vec<Unclean>,
 }
 
-fn decide(found: &Found, all_held: &All, identity: Identity) -> Decided {
-    let mut witnesses = [None; TARGETS];
-    for (role, target) in found.present() {
-        witnesses[role.index()] = Some(Witness::of(&target.identity()));
-    }
-    let blocks = usize::try_from(identity.geometry.blocks()).unwrap_or(usize::MAX);
+fn decide(evidence: &Evidence, geometry: Geometry) -> Decided {
+    let blocks = usize::try_from(geometry.blocks()).unwrap_or(usize::MAX);
     let mut states = vec![BlockState::default(); blocks];
     let mut all = Vec::new();
-    for of_block in all_held.held.chunk_by(|(a, _), (b, _)| a.block == b.block) {
-        let Some(block) = of_block.first().map(|(held, _)| held.block) else {
-            continue;
-        };
+    for (block, of_block) in evidence.blocks() {
         let index = usize::try_from(block).ok();
         let Some(state) = index.and_then(|block| states.get_mut(block)) else {
             continue;
         };
-        *state = decide_block(of_block, &witnesses, |held, role| {
-            all_held.torn[role.index()].contains(&(held.block, held.generation))
-        });
+        *state = evidence.decide(of_block);
         let roles = unclean(of_block, *state);
         if roles != 0 {
             all.push(Unclean { block, roles });

@@ -1,12 +1,13 @@
 //! Targets that return or are new, rebuild, and scrub, while the volume serves.
 
-use super::decide::{Witness, decide_block, unclean};
+use super::decide::unclean;
+use super::evidence::{Evidence, Records, torn};
 use super::io::Halves;
-use super::open::{Unclean, agree, sort, torn};
+use super::open::{Unclean, agree};
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::Role;
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Held, Mark, Standing, Step, Target};
@@ -106,13 +107,7 @@ impl Volume {
     }
 
     /// Records what a target holds of a block. True if its entry says more. The caller holds the lock.
-    fn recognize_block(
-        &self,
-        role: Role,
-        block: u64,
-        of_block: &[Held],
-        torn: &BTreeSet<(u64, u64)>,
-    ) -> bool {
+    fn recognize_block(&self, role: Role, block: u64, of_block: &[Held], torn: &Records) -> bool {
         let state = self.state(block);
         if state.generation == 0 {
             return !state.lost;
@@ -165,38 +160,28 @@ impl Volume {
         if lost.is_empty() {
             return;
         }
-        let mut all = Vec::new();
-        let mut witnesses = [None; TARGETS];
-        let mut all_torn: [BTreeSet<(u64, u64)>; TARGETS] = Default::default();
-        for role in Role::ALL {
-            let Ok(target) = self.target(role) else {
-                continue;
-            };
-            let held = target.held().and_then(|mut held| {
-                held.retain(|held| lost.contains(&held.block));
-                let torn = torn(target.as_ref(), &held)?;
-                Ok((held, torn))
-            });
-            match held {
-                Ok((held, torn)) => {
-                    witnesses[role.index()] = Some(Witness::of(&target.identity()));
-                    all.extend(held.into_iter().map(|held| (held, role)));
-                    all_torn[role.index()] = torn;
-                }
-                Err(error) => self.fail(&target, &error),
-            }
+        let part = |role| {
+            let target = self.target(role).ok()?;
+            let part = Evidence::of_blocks(role, target.as_ref(), |block| lost.contains(&block));
+            part.inspect_err(|error| self.fail(&target, error)).ok()
+        };
+        let mut evidence = Evidence::together(Role::ALL.into_iter().filter_map(part));
+        self.verify(&lost, &mut evidence);
+        let is_decided = |block: &u64| !evidence.decide(evidence.block(*block)).lost;
+        if !lost.iter().any(is_decided) {
+            return;
         }
-        sort(&mut all);
+        // Before a block is shown: the next opening does not reverse what these targets have decided.
+        if let Err(error) = self.mark_agreed() {
+            say(error);
+            return;
+        }
         let mut to_settle = Vec::new();
         for block in lost {
-            // None, if the target with a damaged entry has left.
-            let from = all.partition_point(|(held, _)| held.block < block);
-            let to = all.partition_point(|(held, _)| held.block <= block);
-            let of_block = &all[from..to];
+            // Empty, if the target with a damaged entry has left.
+            let of_block = evidence.block(block);
             let _lock = self.lock(block);
-            let found = decide_block(of_block, &witnesses, |held, role| {
-                all_torn[role.index()].contains(&(held.block, held.generation))
-            });
+            let found = evidence.decide(of_block);
             if self.state(block).lost && !found.lost {
                 self.set_state(block, found);
                 let roles = unclean(of_block, found);
@@ -205,6 +190,26 @@ impl Volume {
         }
         if let Err(error) = self.settle(&to_settle) {
             say(error);
+        }
+    }
+
+    /// Reads the records on which decisions about lost blocks rest.
+    fn verify(&self, lost: &BTreeSet<u64>, evidence: &mut Evidence) {
+        loop {
+            let targets = self.targets();
+            let found = |block: &u64| (*block, evidence.decide(evidence.block(*block)));
+            let found: Vec<(u64, BlockState)> = lost.iter().map(found).collect();
+            let found = found.into_iter().filter(|(_, state)| !state.lost);
+            match evidence.verify(&targets, found) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err((role, error)) => {
+                    if let Some(target) = &targets[role.index()] {
+                        self.fail(target, &error);
+                    }
+                    evidence.leave_out(role);
+                }
+            }
         }
     }
 

@@ -11,6 +11,7 @@ mod types;
 mod waiting;
 mod window;
 
+#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use connect::tabulate;
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
@@ -223,7 +224,7 @@ impl Client {
                 Verdict::Wait => {}
                 Verdict::Warn(waited) => eprintln!(
                     "rank {}: {} is not complete after {} s; the service at {} is alive, so the rank goes on waiting for \
-                     the other ranks (offload-limit-s sets a limit)",
+                     the other ranks (offload-limit sets a limit)",
                     self.rank,
                     request.collective,
                     waited.as_secs(),

@@ -6,10 +6,12 @@ use crate::secret;
 use clap::Args;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 use xgvmi_daemon::Secret;
 use xgvmi_daemon::config::{read_toml, within};
+use xgvmi_daemon::options::time;
 
 /// Options of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,18 +48,18 @@ pub struct ClientArgs {
     /// A file that names the SPs of all nodes, and other options.
     #[arg(long, value_name = "FILE.toml")]
     pub offload_config: Option<PathBuf>,
-    /// Time limit for connecting to the SPs [default: 30].
-    #[arg(long, value_name = "S")]
-    pub connect_limit_s: Option<u64>,
+    /// Time limit for connecting to the SPs [default: 30s].
+    #[arg(long, alias = "connect-limit-s", value_name = "TIME", value_parser = time(CONNECT))]
+    pub connect_limit: Option<Duration>,
     /// Time limit until the SP of this rank listens [default: that of the connect].
-    #[arg(long, value_name = "S")]
-    pub absent_limit_s: Option<u64>,
-    /// Time limit of the wait for an offloaded collective; 0 for none [default: 0].
-    #[arg(long, value_name = "S")]
-    pub offload_limit_s: Option<u64>,
-    /// Poll for this long before sleeping; costs a core [default: 0].
-    #[arg(long, value_name = "US")]
-    pub offload_spin_us: Option<u64>,
+    #[arg(long, alias = "absent-limit-s", value_name = "TIME", value_parser = time(CONNECT))]
+    pub absent_limit: Option<Duration>,
+    /// Time limit of the wait for an offloaded collective; 0s for none [default: 0s].
+    #[arg(long, alias = "offload-limit-s", value_name = "TIME", value_parser = time(LIMIT))]
+    pub offload_limit: Option<Duration>,
+    /// Poll for this long before sleeping; costs a core [default: 0s].
+    #[arg(long, alias = "offload-spin-us", value_name = "TIME", value_parser = time(SPIN))]
+    pub offload_spin: Option<Duration>,
     /// A file with the secret of the SPs.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -73,12 +75,24 @@ struct ClientFile {
     /// SPs of nodes that the file does not name.
     sp: Vec<String>,
     nodes: BTreeMap<String, Node>,
-    connect_limit_s: Option<u64>,
-    absent_limit_s: Option<u64>,
-    offload_limit_s: Option<u64>,
-    offload_spin_us: Option<u64>,
+    #[serde(alias = "connect-limit-s")]
+    connect_limit: Option<Given>,
+    #[serde(alias = "absent-limit-s")]
+    absent_limit: Option<Given>,
+    #[serde(alias = "offload-limit-s")]
+    offload_limit: Option<Given>,
+    #[serde(alias = "offload-spin-us")]
+    offload_spin: Option<Given>,
     secret_file: Option<PathBuf>,
     ucx_library: Option<PathBuf>,
+}
+
+/// A time in the file: a text with its unit. A number, the former form, is refused with the new one.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Given {
+    Text(String),
+    Number(u64),
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -86,6 +100,15 @@ struct ClientFile {
 struct Node {
     sp: Vec<String>,
 }
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(86_400);
+/// Range of the limits of a connect.
+const CONNECT: RangeInclusive<Duration> = SECOND..=DAY;
+/// Range of the limit of a collective.
+const LIMIT: RangeInclusive<Duration> = Duration::ZERO..=DAY;
+/// Range of the polling time.
+const SPIN: RangeInclusive<Duration> = Duration::ZERO..=SECOND;
 
 /// Maximum number of SPs per node. A DPU has about ten cores.
 const SERVICES_MAX: usize = 256;
@@ -117,37 +140,34 @@ impl ClientArgs {
             )));
         }
         within("the number of services", services.len(), 1..=SERVICES_MAX)?;
-        let seconds = |name, flag: Option<u64>, file: Option<u64>, default| {
-            within(name, flag.or(file).unwrap_or(default), 1..=86_400).map(Duration::from_secs)
-        };
-        let connect_limit = seconds(
-            "connect-limit-s",
-            self.connect_limit_s,
-            file.connect_limit_s,
-            30,
+        let connect_limit = chosen(
+            "connect-limit",
+            self.connect_limit,
+            file.connect_limit,
+            CONNECT,
         )?;
+        let connect_limit = connect_limit.unwrap_or(Duration::from_secs(30));
+        let absent_limit = chosen(
+            "absent-limit",
+            self.absent_limit,
+            file.absent_limit,
+            CONNECT,
+        )?;
+        let limit = chosen(
+            "offload-limit",
+            self.offload_limit,
+            file.offload_limit,
+            LIMIT,
+        )?;
+        let spin = chosen("offload-spin", self.offload_spin, file.offload_spin, SPIN)?;
         Ok(ClientOptions {
             services,
             node,
             scheme,
             connect_limit,
-            absent_limit: seconds(
-                "absent-limit-s",
-                self.absent_limit_s,
-                file.absent_limit_s,
-                connect_limit.as_secs(),
-            )?,
-            limit: within(
-                "offload-limit-s",
-                self.offload_limit_s.or(file.offload_limit_s).unwrap_or(0),
-                0..=86_400,
-            )
-            .map(|limit| (limit > 0).then_some(Duration::from_secs(limit)))?,
-            spin: Duration::from_micros(within(
-                "offload-spin-us",
-                self.offload_spin_us.or(file.offload_spin_us).unwrap_or(0),
-                0..=1_000_000,
-            )?),
+            absent_limit: absent_limit.unwrap_or(connect_limit),
+            limit: limit.filter(|limit| !limit.is_zero()),
+            spin: spin.unwrap_or_default(),
             secret: self
                 .secret_file
                 .or(file.secret_file)
@@ -157,6 +177,24 @@ impl ClientArgs {
             ucx_library: self.ucx_library.or(file.ucx_library),
         })
     }
+}
+
+/// The time of the command line, or else that of the file.
+fn chosen(
+    name: &str,
+    flag: Option<Duration>,
+    file: Option<Given>,
+    range: RangeInclusive<Duration>,
+) -> Result<Option<Duration>> {
+    let text = match (flag, file) {
+        (Some(time), _) => format!("{}us", time.as_micros()),
+        (None, Some(Given::Text(text))) => text,
+        (None, Some(Given::Number(number))) => number.to_string(),
+        (None, None) => return Ok(None),
+    };
+    let time = time(range)(&text);
+    time.map(Some)
+        .map_err(|why| OffloadError::Options(format!("{name}: {why}")))
 }
 
 fn host_name() -> Result<String> {
@@ -186,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_node_finds_its_services() {
-        let file = file("sp = ['a:1']\noffload-limit-s = 5\n[nodes.n1]\nsp = ['b:1', 'b:2']\n");
+        let file = file("sp = ['a:1']\noffload-limit = '5s'\n[nodes.n1]\nsp = ['b:1', 'b:2']\n");
         let check = |args: ClientArgs, expect: &[&str]| {
             let options = args.options(Scheme::Stock).expect("valid");
             assert_eq!(options.services, expect);
@@ -208,8 +246,8 @@ mod tests {
             options.expect("valid").limit
         };
         assert_eq!(limit("sp = ['a:1']"), None);
-        assert_eq!(limit("sp = ['a:1']\noffload-limit-s = 0"), None);
-        let limit = limit("sp = ['a:1']\noffload-limit-s = 7");
+        assert_eq!(limit("sp = ['a:1']\noffload-limit = '0s'"), None);
+        let limit = limit("sp = ['a:1']\noffload-limit = '7s'");
         assert_eq!(limit, Some(Duration::from_secs(7)));
     }
 
@@ -235,9 +273,16 @@ mod tests {
         check(args(&file("spp = []"), "n"), "spp");
         let valid = file("sp = ['a:1']");
         let limit = ClientArgs {
-            connect_limit_s: Some(0),
+            connect_limit: Some(Duration::ZERO),
             ..args(&valid, "n")
         };
-        check(limit, "connect-limit-s is 0");
+        check(limit, "connect-limit: it must be from 1s");
+        // The former names, and numbers without units.
+        let number = file("sp = ['a:1']\noffload-limit-s = 5");
+        let expect = "offload-limit: 5 has no unit: give 5us, 5ms, 5s or 5m";
+        check(args(&number, "n"), expect);
+        let words = ["--connect-limit-s", "5"];
+        let error = xgvmi_daemon::options::parse_words::<ClientArgs>(&words).unwrap_err();
+        assert!(error.to_string().contains("5 has no unit"), "{error}");
     }
 }

@@ -25,6 +25,7 @@ pub(crate) mod script;
 mod segments;
 mod sharing;
 mod slots;
+#[cfg(any(test, feature = "stand-in"))]
 #[doc(hidden)]
 pub mod standin;
 mod state;

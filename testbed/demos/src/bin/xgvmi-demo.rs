@@ -1,15 +1,16 @@
 //! `xgvmi-demo`: the offloaded transfer, one of its processes (`process`) or all of them (`orchestrate`).
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bench_report::parse_size;
 use clap::{Args, Parser, Subcommand};
-use osu_bench::demo::orchestrate::{self, Case, Effort, Plan, Scheme, Template};
+use osu_bench::demo::orchestrate::{self, Case, Effort, Plan, Scheme};
 use osu_bench::demo::{Place, ProcessOptions, Role, Side, serve};
 use osu_bench::report;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 /// Transfers data from host A to host B through two DPUs, which never store it, over stock UCX.
 #[derive(Debug, Parser)]
@@ -43,27 +44,66 @@ struct ProcessArgs {
     ucx_library: Option<PathBuf>,
 }
 
+/// A source of keys: the same programs in another environment.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Keys {
+    /// Stock UCX with a key per buffer.
+    Ksm,
+    /// Stock UCX with its own key pool.
+    Stock,
+    /// Stock UCX with this project's library.
+    Xgvmi,
+}
+
+impl Keys {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ksm => "ksm",
+            Self::Stock => "stock",
+            Self::Xgvmi => "xgvmi",
+        }
+    }
+
+    fn environment(self, plugin: &Path) -> Vec<(String, String)> {
+        let set = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        match self {
+            Self::Ksm => vec![set("UCX_IB_XGVMI_UMR_ENABLE", "n")],
+            Self::Stock => Vec::new(),
+            Self::Xgvmi => vec![
+                set("LD_PRELOAD", &plugin.to_string_lossy()),
+                set("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN),
+            ],
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 struct OrchestrateArgs {
-    /// A scheme to run. Repeat the option to compare several.
-    #[arg(long = "scheme", value_name = "NAME", required = true)]
-    schemes: Vec<String>,
-    /// An environment variable for one scheme's processes.
-    #[arg(long = "env", value_name = "SCHEME:NAME=VALUE")]
-    environment: Vec<String>,
-    /// Command that runs a command on a function, up to a word ';', with the placeholders {scheme}, {node},
-    /// {role}.
-    #[arg(long, num_args = 1.., value_terminator = ";", allow_hyphen_values = true, required = true)]
-    launch: Vec<String>,
-    /// Command that prints the device counters of a scheme, up to a word ';', with the placeholder {scheme}.
-    #[arg(long, num_args = 1.., value_terminator = ";", allow_hyphen_values = true, required = true)]
-    counters: Vec<String>,
-    /// Name of the device's cost profile, for the report.
-    #[arg(long)]
+    /// Schemes to compare.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "ksm,stock,xgvmi"
+    )]
+    schemes: Vec<Keys>,
+    /// Link types of the ports: with several, each scheme runs on each of them.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "infiniband"
+    )]
+    links: Vec<String>,
+    /// The emulator, `bf-emu`.
+    #[arg(long, value_name = "FILE")]
+    emulator: PathBuf,
+    /// This project's library, for the scheme xgvmi.
+    #[arg(long, value_name = "FILE")]
+    plugin: PathBuf,
+    /// Cost profile of the devices.
+    #[arg(long, default_value = "bluefield3")]
     profile: String,
-    /// Link type of the device's ports, for the report.
-    #[arg(long, value_name = "NAME", default_value = "infiniband")]
-    link: String,
     /// Bytes per transfer; at least 16K.
     #[arg(
         long,
@@ -95,6 +135,9 @@ struct OrchestrateArgs {
 /// Polling takes CPU from working processes. With four processes on two cores, an iteration of 16 KiB took
 /// 0.65, 0.76, 1.06 and 1.83 ms with 0, 20, 50 and 200 us of polling.
 const SPIN_US: u64 = 0;
+
+/// Number of keys that the pool creates before the first transfer: one in use and one free.
+const KEYS_AT_OPEN: &str = "2";
 
 fn main() -> ExitCode {
     let done = match Cli::parse().job {
@@ -135,27 +178,21 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
     } else {
         Effort::Full
     };
+    let nodes = Cluster::new(&args.emulator, 2)?.with(["--profile", &args.profile]);
     let mut schemes: Vec<Scheme> = Vec::new();
-    for name in args.schemes {
-        if schemes.iter().any(|scheme| scheme.name == name) {
-            bail!("scheme '{name}' is given twice");
+    for keys in &args.schemes {
+        for link in &args.links {
+            let name = match args.links.as_slice() {
+                [_] => keys.name().to_owned(),
+                _ => format!("{}-{link}", keys.name()),
+            };
+            if schemes.iter().any(|scheme| scheme.name == name) {
+                bail!("scheme '{name}' is given twice");
+            }
+            let device = nodes.named(&name).with(["--link", link]);
+            let device = device.envs(keys.environment(&args.plugin));
+            schemes.push(Scheme { name, device });
         }
-        schemes.push(Scheme {
-            name,
-            environment: Vec::new(),
-        });
-    }
-    for setting in args.environment {
-        let (scheme, assignment) = setting.split_once(':').unwrap_or_default();
-        let (variable, value) = assignment
-            .split_once('=')
-            .with_context(|| format!("'{setting}' is no SCHEME:NAME=VALUE"))?;
-        schemes
-            .iter_mut()
-            .find(|known| known.name == scheme)
-            .with_context(|| format!("'{setting}' is of no --scheme"))?
-            .environment
-            .push((variable.to_owned(), value.to_owned()));
     }
     Ok(Plan {
         schemes,
@@ -164,10 +201,8 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
             .iter()
             .map(|size| Case::new(*size, effort, args.iterations))
             .collect(),
-        launch: Template::new(args.launch).map_err(anyhow::Error::msg)?,
-        counters: Template::new(args.counters).map_err(anyhow::Error::msg)?,
         profile: args.profile,
-        link: args.link,
+        link: args.links.join(","),
         ucx_library: args.ucx_library,
         spin: Duration::from_micros(args.spin_us),
         output: args.output,

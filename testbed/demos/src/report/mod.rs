@@ -4,10 +4,10 @@ mod markdown;
 mod plot;
 mod table;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use bench_report::counters::CommandsPerIteration;
+use bench_report::files;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::Path;
 
 pub use plot::plot;
@@ -58,44 +58,18 @@ pub struct Percentiles {
     pub p99: f64,
 }
 
-/// The three files of a report.
-const FILES: [&str; 3] = ["report.json", "report.md", "report.svg"];
-
 impl Report {
-    /// Removes the report of an earlier run from `directory`, so that it cannot pass for the report of a failed
-    /// run.
-    ///
-    /// # Errors
-    /// The system's error, with the file. An absent file is no error.
-    pub fn remove(directory: &Path) -> Result<()> {
-        for name in FILES {
-            let file = directory.join(name);
-            match fs::remove_file(&file) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(error).with_context(|| format!("removing {}", file.display()));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
     /// Creates `directory` and writes `report.json`, `report.md` and `report.svg` into it.
     ///
     /// # Errors
     /// The system's error, with the file.
     pub fn write(&self, directory: &Path) -> Result<()> {
-        fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
-        let texts = [
-            serde_json::to_string_pretty(self)? + "\n",
-            markdown::render(self),
-            plot::render(self)?,
-        ];
-        for (name, text) in FILES.iter().zip(texts) {
-            let file = directory.join(name);
-            fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
-        }
-        Ok(())
+        files::write(
+            directory,
+            self,
+            &markdown::render(self),
+            &plot::render(self)?,
+        )
     }
 
     /// The row of a scheme at a size.
@@ -220,18 +194,5 @@ pub(crate) mod tests {
         );
         let back: Report = serde_json::from_value(json).expect("parses");
         assert_eq!(back, sample());
-    }
-
-    #[test]
-    fn three_files_are_written_and_removed() {
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let target = directory.path().join("demo");
-        sample().write(&target).expect("written");
-        let sizes = || FILES.map(|name| target.join(name).metadata().map_or(0, |m| m.len()));
-        assert!(sizes().iter().all(|size| *size > 500), "{:?}", sizes());
-        for _ in 0..2 {
-            Report::remove(&target).expect("removed, or not there");
-            assert_eq!(sizes(), [0; 3]);
-        }
     }
 }

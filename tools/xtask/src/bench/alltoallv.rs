@@ -5,7 +5,7 @@
 //! of a scheme at a size is a separate job, so its first iteration is a cold one. The service processes of a scheme
 //! keep running.
 
-use super::{built, cluster};
+use super::cluster;
 use crate::process::{self, Running, shown};
 use crate::setup::mpi::{self, Mpi};
 use crate::setup::{self, Env};
@@ -224,7 +224,7 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
         runs.push(output);
     }
     eprintln!();
-    let mut report = Command::new(built("osu_report"));
+    let mut report = Command::new(workspace::built("osu_report"));
     report.arg("--json").arg(file);
     report.arg("--plot").arg(file.with_extension("svg"));
     print!("{}", process::stdout(report.args(&runs), JOB_LIMIT)?);
@@ -256,7 +256,8 @@ struct Services {
 impl Site<'_> {
     /// Command for `program` on one function of a scheme's device.
     fn place(&self, variant: Variant, function: &str, program: &str) -> Command {
-        self.device(variant).command(function, built(program))
+        self.device(variant)
+            .command(function, workspace::built(program))
     }
 
     /// Each scheme has its own device, so its counters are separate.
@@ -277,7 +278,7 @@ impl Site<'_> {
                 command.env(ONE_REGISTRATION.0, ONE_REGISTRATION.1);
                 command.envs(variant.environment.iter().copied());
                 if variant.scheme == "xgvmi" {
-                    command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+                    command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
                 }
                 let is_up = |service: &Running| listening(&service.said()).is_some();
                 let service = Running::up(&mut command, SERVICE_LIMIT, is_up)?;
@@ -351,22 +352,9 @@ fn listening(output: &str) -> Option<String> {
 }
 
 fn build() -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet"]);
-    for package in [
-        "bf-emu",
-        "bf-emu-preload",
-        "uct-plugin",
-        "xgvmi-offload",
-        "osu-bench",
-        "osu-mpi",
-    ] {
-        command.args(["-p", package]);
-    }
-    let status = command.status().context("cannot run cargo")?;
-    ensure!(status.success(), "`{}`: {status}", shown(&command));
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-offload -p osu-bench -p osu-mpi",
+    ])
 }
 
 #[cfg(test)]

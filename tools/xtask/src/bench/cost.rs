@@ -12,7 +12,7 @@
 //! time exceeds the slide's is not resolvable: it says nothing about the device and is not judged. The command prints
 //! rows that fail, and fails.
 
-use super::{build, build_preload, cluster};
+use super::cluster;
 use crate::process::{Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -97,9 +97,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    build("bf-emu", "bf-emu")?;
-    build_preload()?;
-    let program = build("cost-table", "cost_table")?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload -p cost-table"])?;
+    let program = workspace::built("cost_table");
     let own = file.with_extension("own.json");
     let profile = file.with_extension("profile.toml");
     let part = |run: usize| file.with_extension(format!("{run}.json"));

@@ -5,7 +5,7 @@
 //! machine and its load: the report contains the load averages, each row is the best of [`ROUNDS`] runs, and nothing is
 //! asserted. tests/promises.toml contains the wanted values.
 
-use super::{build, cluster};
+use super::cluster;
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -220,8 +220,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     let _ = fs::remove_file(file);
-    build("bf-emu", "bf-emu")?;
-    build_preload()?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload"])?;
     let before = load();
     println!("load averages {before}");
     let mut rows = Vec::new();
@@ -254,17 +253,6 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
-}
-
-fn build_preload() -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet", "-p", "bf-emu-preload"]);
-    let status = command.status().context("cannot run cargo")?;
-    if !status.success() {
-        bail!("`{}`: {status}", shown(&command));
-    }
-    Ok(())
 }
 
 fn best(env: &setup::Env, row: &Row) -> Result<f64> {

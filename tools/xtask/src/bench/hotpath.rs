@@ -9,8 +9,8 @@
 //! instructions are therefore compared with a stock UCX that rings plain doorbells (`MLX5_SHUT_UP_BF`), as the library
 //! does.
 
-use super::pool::example;
-use super::{built, cluster};
+use super::cluster;
+use super::pool::pair;
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -540,21 +540,10 @@ fn round(count: f64) -> f64 {
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 4] = [
-        &["-p", "bf-emu", "-p", "bf-emu-preload", "-p", "step-count"],
-        // Built separately from the pool's examples, because their features would change the library.
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-pool", "--example", "pool_hot_path"],
-        &["-p", "xgvmi-ucp", "--example", "hot_path"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p step-count -p uct-plugin",
+        "-p testbed-programs --bin pool_hot_path --bin ucp_hot_path",
+    ])
 }
 
 /// A UCX to count.
@@ -589,7 +578,7 @@ fn through_ucx(env: &Env, device: &Cluster, kind: Kind) -> Result<Counted> {
             command.env("MLX5_SHUT_UP_BF", "1");
         }
         if let Kind::Library(mode) = kind {
-            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+            command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
             command.env("UCX_XGVMI_INVALIDATE", mode);
             command.env("UCX_XGVMI_POOL_INIT", "128");
             command.env("UCX_XGVMI_BATCH", BATCH.to_string());
@@ -599,10 +588,10 @@ fn through_ucx(env: &Env, device: &Cluster, kind: Kind) -> Result<Counted> {
         }
         command
     };
-    let stepped = finish(stepped(device, "hot_path"), kind.rounds());
+    let stepped = finish(stepped(device, "ucp_hot_path"), kind.rounds());
     let mut counted = counted(stepped, device)?;
     counted.posted = posted(device, |device, rounds| {
-        finish(example(device, "hot_path"), rounds)
+        finish(pair(device, "ucp_hot_path"), rounds)
     })?;
     Ok(counted)
 }
@@ -617,7 +606,7 @@ fn by_the_pool(env: &Env, device: &Cluster, mode: &'static str) -> Result<Counte
     let stepped = finish(stepped(device, "pool_hot_path"), rounds(mode));
     let mut counted = counted(stepped, device)?;
     counted.posted = posted(device, |device, rounds| {
-        finish(example(device, "pool_hot_path"), rounds)
+        finish(pair(device, "pool_hot_path"), rounds)
     })?;
     Ok(counted)
 }
@@ -688,7 +677,7 @@ fn report(device: &Cluster) -> PathBuf {
 
 /// A program under `step-count` on a host and its DPU.
 fn stepped(device: &Cluster, example: &str) -> Command {
-    let mut command = device.command("node0.host,node0.dpu", built("step-count"));
+    let mut command = device.command("node0.host,node0.dpu", workspace::built("step-count"));
     command.arg("--output").arg(report(device));
     for owner in OWNERS {
         command.args(["--owner", owner]);
@@ -696,6 +685,6 @@ fn stepped(device: &Cluster, example: &str) -> Command {
     for through in THROUGH {
         command.args(["--through", through]);
     }
-    command.arg("--").arg(built("examples").join(example));
+    command.arg("--").arg(workspace::built(example));
     command
 }

@@ -4,8 +4,7 @@
 //! A program runs alternately with and without the library preloaded. The difference of the medians is the library's
 //! cost.
 
-use super::{build_library, build_package, build_preload};
-use super::{cluster, pool::example};
+use super::{cluster, pool::pair};
 use crate::process::{self, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
@@ -21,7 +20,6 @@ const RUNS: usize = 101;
 /// Number of processes that prove both forms.
 const PROOFS: usize = 21;
 const PROOF_LIMIT: Duration = Duration::from_secs(30);
-const BUILD_LIMIT: Duration = Duration::from_secs(600);
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -33,7 +31,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
-    build_library()?;
+    workspace::build(&["-p uct-plugin"])?;
     let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
     let bytes = fs::metadata(&library)
         .with_context(|| format!("looking at {}", library.display()))?
@@ -75,16 +73,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 /// Time of the proofs of both forms of bind over the emulated device without a profile. Each process proves once; the
 /// best of several counts.
 fn proofs_ns(env: &setup::Env) -> Result<(f64, f64)> {
-    build_package("bf-emu")?;
-    build_preload()?;
-    let mut command = Command::new("cargo");
-    command.current_dir(workspace::root());
-    command.args(["build", "--release", "--quiet", "-p", "xgvmi-pool"]);
-    process::stdout(command.args(["--example", "device_bench"]), BUILD_LIMIT)?;
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload",
+        "-p testbed-programs --bin device_bench",
+    ])?;
     let device = cluster(1)?.with(["--profile", "none"]);
     let mut best = (f64::INFINITY, f64::INFINITY);
     for _ in 0..PROOFS {
-        let mut command = example(&device, "device_bench");
+        let mut command = pair(&device, "device_bench");
         command.args(["proof", "mlx5_0"]).envs(env.for_verbs());
         let output = process::stdout(&mut command, PROOF_LIMIT)?;
         let time = |name: &str| -> Result<f64> {

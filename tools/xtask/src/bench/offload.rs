@@ -10,7 +10,7 @@
 //! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
 //! a few percent of all instructions.
 
-use super::{built, cluster};
+use super::cluster;
 use crate::process::{self, Running};
 use crate::setup::{self, Env};
 use crate::workspace;
@@ -115,7 +115,7 @@ pub(super) struct Job {
     pub(super) calls: u32,
     /// Service processes per node.
     pub(super) services: u32,
-    /// Directory of `xgvmi-sp` and `examples/rank_cost` of an earlier version.
+    /// Directory of `xgvmi-sp` and `rank_cost` of an earlier version.
     pub(super) programs: Option<PathBuf>,
 }
 
@@ -296,28 +296,10 @@ fn rows_of(job: &Job, process: Process, sums: &Sums, stock: &mut Option<f64>) ->
 
 /// Builds the programs.
 pub(super) fn build() -> Result<()> {
-    let builds: [&[&str]; 3] = [
-        &[
-            "-p",
-            "bf-emu",
-            "-p",
-            "bf-emu-preload",
-            "-p",
-            "step-count",
-            "-p",
-            "xgvmi-offload",
-        ],
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-offload", "--example", "rank_cost"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p step-count -p xgvmi-offload -p uct-plugin",
+        "-p testbed-programs --bin rank_cost",
+    ])
 }
 
 impl Job {
@@ -336,10 +318,10 @@ impl Job {
         let mut ranks = Vec::new();
         for rank in 0..self.ranks {
             let node = rank * NODES / self.ranks;
-            let rank_cost = self.program("examples/rank_cost");
+            let rank_cost = self.program("rank_cost");
             let function = format!("node{node}.host");
             let mut command = if process == Process::Rank && rank == 0 {
-                let mut command = self.on(env, &device, &function, &built("step-count"));
+                let mut command = self.on(env, &device, &function, &workspace::built("step-count"));
                 command.args(counter(&steps)).arg("--").arg(rank_cost);
                 command
             } else {
@@ -375,7 +357,7 @@ impl Job {
     fn program(&self, name: &str) -> PathBuf {
         match &self.programs {
             Some(place) => place.join(name),
-            None => built(name),
+            None => workspace::built(name),
         }
     }
 
@@ -384,7 +366,7 @@ impl Job {
         command.envs(env.for_ucx());
         command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
         if self.scheme.program == "xgvmi" {
-            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+            command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
         }
         if let Some(order) = self.scheme.order {
             command.env("UCX_XGVMI_POOL_ORDER", order);
@@ -415,7 +397,7 @@ fn count_service(place: &Path, steps: &Path, pid: i32, ranks: &mut [Running]) ->
     };
     let tell = |file: &str| fs::write(place.join(file), "").context("a file of the pause");
     wait("warm", UP)?;
-    let mut command = Command::new(built("step-count"));
+    let mut command = Command::new(workspace::built("step-count"));
     command
         .args(counter(steps))
         .args(["--attach", &pid.to_string()]);

@@ -5,7 +5,7 @@
 
 pub(crate) mod instructions;
 
-use super::{built, cluster};
+use super::cluster;
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
@@ -33,9 +33,9 @@ enum Source {
     /// As `Criterion`, with the median of the samples: contention between threads makes them slower than the best
     /// sample. Absent if the machine is too busy for the number of threads.
     Median(&'static str, &'static str),
-    /// A line of xgvmi-pool's `device_bench`, multiplied by a factor.
+    /// A line of `device_bench`, multiplied by a factor.
     Pool(&'static str, f64),
-    /// A line of osu-bench's `stock_pool`, multiplied by a factor.
+    /// A line of `stock_pool`, multiplied by a factor.
     Stock(&'static str, f64),
     /// The same with the library preloaded, in a mode of `UCX_XGVMI_INVALIDATE`.
     Library(&'static str, &'static str),
@@ -307,22 +307,11 @@ fn numbers(output: &str) -> Result<Numbers> {
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 5] = [
-        &["-p", "bf-emu", "-p", "bf-emu-preload"],
-        // Built separately from the pool's examples, because their features would change the library.
-        &["-p", "uct-plugin"],
-        &["-p", "xgvmi-pool", "--example", "device_bench"],
-        &["-p", "xgvmi-pool", "--example", "instructions"],
-        &["-p", "osu-bench", "--example", "stock_pool"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.current_dir(workspace::root());
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let status = command.status().context("cannot run cargo")?;
-        ensure!(status.success(), "`{}`: {status}", process::shown(&command));
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p uct-plugin",
+        "-p xgvmi-pool --example instructions",
+        "-p testbed-programs --bin device_bench --bin stock_pool",
+    ])
 }
 
 /// Runs the benches into `samples`.
@@ -340,20 +329,20 @@ fn measure_criterion(env: &Env, samples: &Path) -> Result<()> {
 }
 
 fn measure_pool(env: &Env, device: &Cluster) -> Result<String> {
-    let mut command = example(device, "device_bench");
+    let mut command = pair(device, "device_bench");
     command.args(["mlx5_0", "mlx5_1"]).envs(env.for_verbs());
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
 /// Stock UCX, alone or with the library in a mode.
 fn measure_stock(env: &Env, device: &Cluster, mode: Option<&str>) -> Result<String> {
-    let mut command = example(device, "stock_pool");
+    let mut command = pair(device, "stock_pool");
     process::without_ucx_settings(&mut command);
     command.arg(env.ucx_lib_dir.join("libucp.so.0"));
     command.args(["mlx5_0", "mlx5_1", "--"]);
     command.args(device.stats_words()).envs(env.for_ucx());
     if let Some(mode) = mode {
-        command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+        command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
         command.env("UCX_XGVMI_INVALIDATE", mode);
         // Twice the number of simultaneous buffers, before the first export.
         command.env("UCX_XGVMI_POOL_INIT", "128");
@@ -361,9 +350,9 @@ fn measure_stock(env: &Env, device: &Cluster, mode: Option<&str>) -> Result<Stri
     process::stdout(&mut command, DEVICE_LIMIT)
 }
 
-/// An example program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
-pub(super) fn example(device: &Cluster, name: &str) -> Command {
-    device.command("node0.host,node0.dpu", built("examples").join(name))
+/// A program on a host and its DPU, as the devices `mlx5_0` and `mlx5_1`.
+pub(super) fn pair(device: &Cluster, name: &str) -> Command {
+    device.command("node0.host,node0.dpu", workspace::built(name))
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ const BLOCKS_MIN: u32 = 100_000;
 const RUNS: usize = 5;
 /// A million blocks take seconds under valgrind, and a minute on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
 /// The report of a former run, for the rows that are not measured.
 const COMMITTED: &str = "docs/results/service.json";
@@ -229,19 +228,7 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
 
 /// Builds the measured program.
 pub(crate) fn build() -> Result<()> {
-    let mut command = Command::new("cargo");
-    command.args(["build", "--release", "-p", "xgvmi-offload"]);
-    command.args(["--example", "service_cost"]);
-    let done = process::run(command.current_dir(workspace::root()), BUILD_LIMIT)?;
-    if !done.ok() {
-        bail!(
-            "`{}`: {}\n{}",
-            process::shown(&command),
-            done.verdict(),
-            done.output
-        );
-    }
-    Ok(())
+    workspace::build(&["-p xgvmi-offload --features stand-in --example service_cost"])
 }
 
 /// Instructions per block of a job.

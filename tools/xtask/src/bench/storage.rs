@@ -1,7 +1,6 @@
 //! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
 //! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json` and `storage.svg`.
 
-use super::{build, build_example, build_package, build_preload};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -22,14 +21,13 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
-    let program = build("xgvmi-blk", "xgvmi-blk")?;
-    build_package("bf-emu")?;
-    build_preload()?;
-    build_package("xgvmi-fio")?;
-    let demo = build_example("xgvmi-blk", "storage_demo")?;
+    workspace::build(&[
+        "-p xgvmi-blk -p bf-emu -p bf-emu-preload -p xgvmi-fio -p testbed-programs",
+    ])?;
+    let demo = workspace::built("xgvmi-testbed");
     let env = setup::ensure()?;
     let world = storage_suite::World {
-        bin: program.parent().context("the program has a directory")?,
+        bin: demo.parent().context("the program has a directory")?,
         dir: &workspace::target_dir().join("bench/storage"),
         tools: &tools,
         ucx: &env.ucx_lib_dir.join("libucp.so.0"),
@@ -68,7 +66,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
     let plot = file.with_extension("svg");
     let mut draw = Command::new(demo);
-    draw.arg("plot").args([file, &plot]);
+    draw.arg("storage-plot").args([file, &plot]);
     process::stdout(&mut draw, PLOT_LIMIT)?;
     println!("\nwritten: {}, {}", file.display(), plot.display());
     Ok(ExitCode::SUCCESS)

@@ -3,14 +3,12 @@
 //! All runs are in one orchestrator, which alternates between them in short batches. Other work of the machine then
 //! affects both links alike. `doc_numbers` compares the rows.
 
-use super::{LIMIT, Options, PROFILE, Scheme, orchestrator, prepare};
-use crate::link::Link;
+use super::{LIMIT, Options, orchestrate, prepare};
 use crate::process;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
-use testbed::cluster::Cluster;
+use std::process::ExitCode;
 
 /// Measures and writes `file`. The orchestrator prints the rows.
 pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
@@ -19,30 +17,17 @@ pub(crate) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     }
     // A report of an earlier run must not count for this run.
     let _ = fs::remove_file(file);
-    let demo = Options::parse(Vec::new())?.context("no request for help")?;
-    let (env, libraries, built) = prepare(&demo)?;
-    let device = Cluster::new(&built.emulator, 2)?;
-    let mut runs = Vec::new();
     // A key per buffer costs the same commands on both links, so scheme ksm is left out.
-    for scheme in [Scheme::Stock, Scheme::Xgvmi] {
-        for link in [Link::Infiniband, Link::Ethernet] {
-            let name = format!("{}-{}", scheme.name(), link.name());
-            // The first program of a state decides its links; the others join it.
-            let first = device.named(&name).with(["--profile", PROFILE]);
-            first.with(["--link", link.name()]).create()?;
-            runs.push((name, scheme));
-        }
-    }
+    let demo = Options::parse(vec!["--schemes=stock,xgvmi".to_owned()])?;
+    let demo = demo.context("no request for help")?;
+    let (env, libraries, built) = prepare(&demo)?;
     let output = file.with_extension("demo");
-    let mut command = orchestrator(&runs, &device, (&env, &libraries), &built);
-    command.args(["--link", "infiniband,ethernet"]);
+    let mut command = orchestrate(&demo, (&env, &libraries), &built);
+    command.args(["--links", "infiniband,ethernet"]);
     command.arg("--output").arg(&output);
-    let mut orchestrator = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = orchestrator.wait(LIMIT)?;
-    ensure!(
-        !timed_out && status.success(),
-        "the demo ended with {status}"
-    );
+    if process::to_end(&mut command, LIMIT)? != ExitCode::SUCCESS {
+        return Ok(ExitCode::FAILURE);
+    }
     let report = output.join("report.json");
     fs::copy(&report, file).with_context(|| format!("no {}", report.display()))?;
     println!("\nwritten: {}", file.display());

@@ -1,10 +1,10 @@
 //! `cargo xtask demo naaice`: a remote call on fresh buffers, by the way in which the accelerator reaches them. This
-//! file builds; `naaice_demo`, an example of xgvmi-naa, runs.
+//! file builds; `xgvmi-testbed` runs.
 
-use super::orchestrated::{self, PROFILE, build, commands, nodes};
+use super::orchestrated::{self, Valued};
 use crate::{process, setup, workspace};
-use anyhow::{Context, Result, bail};
-use std::path::{Path, PathBuf};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -30,47 +30,30 @@ Writes target/demo-naaice/report.json, report.md, report.svg.";
 
 /// Directory of the original's built programs.
 const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
+const OPTIONS: [Valued; 2] = [
+    ("sizes", "1K,16K,64K,256K,1M,4M,16M,64M", "16K,256K"),
+    ("iterations", "50", "10"),
+];
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs the demo with the arguments after `cargo xtask demo naaice`.
 pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    use lexopt::prelude::{Long, Short, ValueExt as _};
-    let mut sizes = "1K,16K,64K,256K,1M,4M,16M,64M".to_owned();
-    let mut iterations = "50".to_owned();
-    let mut parser = lexopt::Parser::from_args(arguments);
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("sizes") => sizes = parser.value()?.string()?,
-            Long("iterations") => iterations = parser.value()?.string()?,
-            Long("quick") => (sizes, iterations) = ("16K,256K".to_owned(), "10".to_owned()),
-            Short('h') | Long("help") => {
-                println!("{HELP}");
-                return Ok(ExitCode::SUCCESS);
-            }
-            other => bail!(
-                "{}; try: cargo xtask demo naaice --help",
-                other.unexpected()
-            ),
-        }
-    }
+    let Some(options) = orchestrated::parse("naaice", &OPTIONS, arguments)? else {
+        println!("{HELP}");
+        return Ok(ExitCode::SUCCESS);
+    };
     let env = setup::ensure()?;
-    let release = build(&["naaice", "xgvmi-naa"])?;
+    workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p naaice -p xgvmi-naa"])?;
     let output = workspace::target_dir().join("demo-naaice");
-    // Results of an earlier run must not be reported for this run.
-    let _ = std::fs::remove_dir_all(&output);
-    let programs = Programs::compile(&env, &release)?;
-    let nodes = nodes(&release)?;
-    let mut command = Command::new(release.join("examples/naaice_demo"));
-    command
-        .arg("orchestrate")
-        .args(commands(&nodes)?)
-        .arg(release.join("xgvmi-naa"))
-        .args([&programs.kernels, &programs.server, &programs.by_hand])
-        .arg(&output)
-        .args([PROFILE, &sizes, &iterations])
-        .args(std::env::var_os(ORIGINAL))
-        .envs(env.for_verbs());
-    orchestrated::run(&mut command, LIMIT, &output.join("report.json"))
+    let programs = Programs::compile(&env)?;
+    let mut command = orchestrated::program("naaice-demo", &output, &options);
+    command.arg("--kernels").arg(&programs.kernels);
+    command.arg("--server").arg(&programs.server);
+    command.arg("--by-hand").arg(&programs.by_hand);
+    if let Some(original) = std::env::var_os(ORIGINAL) {
+        command.arg("--original").arg(original);
+    }
+    orchestrated::run(command.envs(env.for_verbs()), LIMIT, &output)
 }
 
 /// C programs of the demo, with the kernels of the tests.
@@ -81,8 +64,8 @@ struct Programs {
 }
 
 impl Programs {
-    fn compile(env: &setup::Env, release: &Path) -> Result<Self> {
-        let release = release.display().to_string();
+    fn compile(env: &setup::Env) -> Result<Self> {
+        let release = workspace::built("").display().to_string();
         // Before LD_LIBRARY_PATH, in which cargo names the directory of a debug build.
         let rpath = format!("-Wl,--disable-new-dtags,-rpath,{release}");
         let library = ["-L", &release, "-lnaaice", &rpath, "-lpthread"];

@@ -1,65 +1,97 @@
-//! What the demos of storage and of accelerators share: the build, two emulated nodes, and the program that orchestrates.
+//! What the demos of storage and of accelerators share: their options, and the run of `xgvmi-testbed`.
 
 use crate::{process, workspace};
 use anyhow::{Result, bail};
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
-use testbed::cluster::Cluster;
 
 /// The emulator's cost profile: the slides' times of the commands.
-pub(super) const PROFILE: &str = "bluefield3";
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const PROFILE: &str = "bluefield3";
 
-/// Builds the emulator and these packages with their examples. Returns the directory of the programs.
-pub(super) fn build(packages: &[&str]) -> Result<PathBuf> {
-    let mut build = Command::new("cargo");
-    build.current_dir(workspace::root()).args([
-        "build",
-        "--release",
-        "--lib",
-        "--bins",
-        "--examples",
-    ]);
-    for package in ["bf-emu", "bf-emu-preload"].iter().chain(packages) {
-        build.args(["-p", package]);
+/// An option that takes a value: its name, its value by default, and its value with `--quick`.
+pub(super) type Valued = (&'static str, &'static str, &'static str);
+
+/// The options with their values, as words for the program; `None` for a request for help.
+pub(super) fn parse(
+    name: &str,
+    known: &[Valued],
+    arguments: Vec<String>,
+) -> Result<Option<Vec<String>>> {
+    use lexopt::prelude::{Long, Short, ValueExt as _};
+    let mut values: Vec<String> = known
+        .iter()
+        .map(|(_, usual, _)| (*usual).to_owned())
+        .collect();
+    let mut parser = lexopt::Parser::from_args(arguments);
+    while let Some(argument) = parser.next()? {
+        let at = match &argument {
+            Long(option) => known.iter().position(|(name, ..)| name == option),
+            _ => None,
+        };
+        match (argument, at) {
+            (_, Some(at)) => values[at] = parser.value()?.string()?,
+            (Long("quick"), _) => {
+                values = known
+                    .iter()
+                    .map(|(.., quick)| (*quick).to_owned())
+                    .collect()
+            }
+            (Short('h') | Long("help"), _) => return Ok(None),
+            (other, _) => bail!(
+                "{}; try: cargo xtask demo {name} --help",
+                other.unexpected()
+            ),
+        }
     }
-    process::stdout(&mut build, BUILD_LIMIT)?;
-    Ok(workspace::target_dir().join("release"))
+    let words = known.iter().zip(values);
+    Ok(Some(
+        words
+            .flat_map(|((name, ..), value)| [format!("--{name}"), value])
+            .collect(),
+    ))
 }
 
-/// Two emulated nodes.
-pub(super) fn nodes(release: &Path) -> Result<Cluster> {
-    Ok(Cluster::new(release.join("bf-emu"), 2)?.with(["--profile", PROFILE]))
+/// The program with what all demos need.
+pub(super) fn program(name: &str, output: &Path, options: &[String]) -> Command {
+    // Results of an earlier run must not be reported for this run.
+    let _ = std::fs::remove_dir_all(output);
+    let mut command = Command::new(workspace::built("xgvmi-testbed"));
+    command.arg(name).arg("--bin").arg(workspace::built(""));
+    command.arg("--output").arg(output);
+    command.args(["--profile", PROFILE]).args(options);
+    command
 }
 
-/// Arguments of the orchestrating program, as JSON: the command that starts a program in `{function}`, and the one that
-/// prints the device's counters.
-pub(super) fn commands(device: &Cluster) -> Result<[String; 2]> {
-    let text = |words: Vec<OsString>| -> Result<String> {
-        let words = words.iter().map(|word| word.to_string_lossy());
-        Ok(serde_json::to_string(&words.collect::<Vec<_>>())?)
-    };
-    Ok([
-        text(device.launch_words("{function}"))?,
-        text(device.stats_words())?,
-    ])
-}
-
-/// Runs the orchestrating program, which prints its own errors and writes `report`.
-pub(super) fn run(command: &mut Command, limit: Duration, report: &Path) -> Result<ExitCode> {
-    let mut demo = process::Group::spawn(command.stdin(Stdio::null()))?;
-    let (status, timed_out) = demo.wait(limit)?;
-    if timed_out {
-        bail!(
-            "the demo did not end within {} s and was stopped",
-            limit.as_secs()
-        );
+/// Runs the program, which prints its own errors and writes a report to `output`.
+pub(super) fn run(command: &mut Command, limit: Duration, output: &Path) -> Result<ExitCode> {
+    let code = process::to_end(command, limit)?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
     }
-    if !status.success() {
-        return Ok(ExitCode::FAILURE);
-    }
-    println!("written: {}", report.display());
+    println!("written: {}", output.join("report.json").display());
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_have_values_by_default_and_shorter_ones() {
+        let known = [("sizes", "1K,1M", "1K"), ("mib", "64", "4")];
+        let parse = |line: &str| {
+            let words = line.split_whitespace().map(str::to_owned).collect();
+            parse("storage", &known, words)
+        };
+        let check = |line: &str, expect: &str| {
+            assert_eq!(parse(line).unwrap().unwrap().join(" "), expect, "{line}");
+        };
+        check("", "--sizes 1K,1M --mib 64");
+        check("--quick --mib=8", "--sizes 1K --mib 8");
+        assert!(parse("--quick --help").unwrap().is_none());
+        for wrong in ["--fast", "now", "--mib"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use crate::setup::Env;
 use crate::setup::tree::{self, UccTree};
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 use testbed::cluster::Cluster;
 use testbed::port::free as free_port;
@@ -52,17 +53,12 @@ fn in_place(options: &Options, place: &Place, env: &Env, built: &Built) -> Resul
     );
     command.args(outer.get_args());
     println!("{NAME}:");
-    let mut group = process::Group::spawn(command.stdin(std::process::Stdio::null()))?;
-    let (status, timed_out) = group.wait(LIMIT)?;
-    ensure!(
-        !timed_out,
-        "the cells did not end within {} s",
-        LIMIT.as_secs()
-    );
+    let code = process::to_end(&mut command, LIMIT)?;
     let mut rows = read(&report())?;
     // Without a failed cell, the cause is elsewhere.
-    if !status.success() && !rows.is_empty() && rows.iter().all(|row| row.failure.is_none()) {
-        bail!("the cells: {status}");
+    if code != ExitCode::SUCCESS && !rows.is_empty() && rows.iter().all(|row| row.failure.is_none())
+    {
+        bail!("the cells have failed without a failed cell");
     }
     for scheme in ["ksm", "stock", "xgvmi"] {
         let case = format!("offload check {scheme}");

@@ -252,12 +252,15 @@ impl Member {
         };
         let log = logs.join(format!("{}.{role}-{side}.log", scheme.name));
         let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-        let mut command = plan.launch.command(&scheme.name, place);
+        let node = match place.side() {
+            Side::A => 0,
+            Side::B => 1,
+        };
+        let function = format!("node{node}.{role}");
+        let mut command = scheme.device.command(&function, std::env::current_exe()?);
         command
-            .arg(std::env::current_exe()?)
             .args(["process", "--role", role, "--side", side])
             .args(["--spin-us", &plan.spin.as_micros().to_string()])
-            .envs(scheme.environment.iter().map(|(name, value)| (name, value)))
             .stdin(OwnedFd::from(theirs))
             .stdout(output.try_clone()?)
             .stderr(output);

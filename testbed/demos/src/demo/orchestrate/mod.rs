@@ -6,7 +6,6 @@
 //! no process of the scheme does anything.
 
 mod group;
-mod launch;
 mod plan;
 mod progress;
 
@@ -18,12 +17,12 @@ use bench_report::Samples;
 use bench_report::counters::Counters;
 use bench_report::format_size;
 use group::Group;
-pub use launch::Template;
 pub use plan::{Case, Effort, Plan, Scheme};
 use progress::Progress;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
+use testbed::cluster::Cluster;
 
 /// Runs the plan, writes the reports, and passes each row to `print` when it is measured.
 ///
@@ -34,7 +33,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
     let deadline = Instant::now() + plan.limit;
     let logs = plan.output.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("making {}", logs.display()))?;
-    Report::remove(&plan.output)?;
+    bench_report::files::remove(&plan.output)?;
     let progress = Progress::new();
     progress.show("starting the processes");
     let mut runs = plan
@@ -45,6 +44,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
             Ok(SchemeRun {
                 name: scheme.name.clone(),
                 group: Group::start(plan, scheme, &logs)?,
+                device: scheme.device.clone(),
                 salt: index as u64,
                 next: 1,
                 verified_bytes: 0,
@@ -57,7 +57,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
 
     let mut rows = Vec::new();
     for case in &plan.cases {
-        for row in run_case(plan, &mut runs, case, deadline, &progress)? {
+        for row in run_case(&mut runs, case, deadline, &progress)? {
             progress.clear();
             print(&row);
             rows.push(row);
@@ -96,6 +96,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
 struct SchemeRun {
     name: String,
     group: Group,
+    device: Cluster,
     salt: u64,
     /// Number of the next iteration. Numbers are unique, so that no two messages are equal.
     next: u64,
@@ -115,7 +116,6 @@ struct Measured {
 
 /// One size: all schemes, alternating.
 fn run_case(
-    plan: &Plan,
     runs: &mut [SchemeRun],
     case: &Case,
     deadline: Instant,
@@ -144,9 +144,9 @@ fn run_case(
                 case.rounds
             ));
             run.batch(case, case.warm_up, "warm-up", deadline)?;
-            let before = plan.counters.read_counters(&run.name)?;
+            let before = run.device.counters()?;
             let times = run.batch(case, case.batch, "counted batch", deadline)?;
-            let after = plan.counters.read_counters(&run.name)?;
+            let after = run.device.counters()?;
             measured.steady.extend_ns(&times);
             measured.counters.add(&after.since(&before)?);
         }

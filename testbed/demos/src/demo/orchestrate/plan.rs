@@ -1,8 +1,8 @@
 //! The plan of a run: schemes, sizes and time limits.
 
-use super::launch::Template;
 use std::path::PathBuf;
 use std::time::Duration;
+use testbed::cluster::Cluster;
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -11,10 +11,6 @@ pub struct Plan {
     pub schemes: Vec<Scheme>,
     /// Sizes and their iteration counts.
     pub cases: Vec<Case>,
-    /// Launcher of a process on one of the four functions.
-    pub launch: Template,
-    /// Command for the device counters of a scheme.
-    pub counters: Template,
     /// The device's cost profile, for the report.
     pub profile: String,
     /// What its ports are connected to, for the report.
@@ -30,12 +26,12 @@ pub struct Plan {
 }
 
 /// One source of keys: the same binary in another environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Scheme {
     /// Name in the report.
     pub name: String,
-    /// Environment variables of its processes.
-    pub environment: Vec<(String, String)>,
+    /// A device of its own, so that its counters are separate, with the environment of its processes.
+    pub device: Cluster,
 }
 
 /// One size.

@@ -6,9 +6,9 @@
 //! service process during other calls: its counts do not depend on the load. It is attached for these calls only. Where a call has
 //! few blocks, two such samples give the spread.
 
-use super::super::{built, cluster};
-use super::{BLOCK_BYTES, BUILD_LIMIT};
-use crate::process::{self, Running, shown};
+use super::super::cluster;
+use super::BLOCK_BYTES;
+use crate::process::{self, Running};
 use crate::setup::{self, Env};
 use crate::workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -222,34 +222,10 @@ fn combined(samples: &[BTreeMap<String, f64>]) -> (BTreeMap<String, f64>, Option
 }
 
 fn build() -> Result<()> {
-    let builds: [&[&str]; 2] = [
-        &[
-            "-p",
-            "bf-emu",
-            "-p",
-            "bf-emu-preload",
-            "-p",
-            "step-count",
-            "-p",
-            "uct-plugin",
-            "-p",
-            "xgvmi-offload",
-        ],
-        &["-p", "xgvmi-offload", "--example", "light_ranks"],
-    ];
-    for what in builds {
-        let mut command = Command::new("cargo");
-        command.args(["build", "--release", "--quiet"]).args(what);
-        let done = process::run(command.current_dir(workspace::root()), BUILD_LIMIT)?;
-        ensure!(
-            done.ok(),
-            "`{}`: {}\n{}",
-            shown(&command),
-            done.verdict(),
-            done.output
-        );
-    }
-    Ok(())
+    workspace::build(&[
+        "-p bf-emu -p bf-emu-preload -p step-count -p uct-plugin -p xgvmi-offload",
+        "-p testbed-programs --bin light_ranks",
+    ])
 }
 
 /// A job: its service processes, its ranks, and the files that let the ranks continue.
@@ -270,7 +246,7 @@ fn counts(
     method: Method,
 ) -> Result<BTreeMap<String, f64>> {
     let steps = job.device.path().join("steps.json");
-    let mut command = Command::new(built("step-count"));
+    let mut command = Command::new(workspace::built("step-count"));
     command.arg("--output").arg(&steps);
     if method == Method::Blocks {
         command.arg("--blocks");
@@ -370,10 +346,10 @@ impl Job {
     /// Starts the services and the ranks, and waits until the ranks are warm.
     fn start(device: Cluster, env: &Env, ranks: u32, services: u32) -> Result<Self> {
         let on = |function: &str, program: &str| {
-            let mut command = device.command(function, built(program));
+            let mut command = device.command(function, workspace::built(program));
             command.envs(env.for_ucx());
             command.envs([("UCX_TLS", "rc_x,self"), ("UCX_NET_DEVICES", "mlx5_0:1")]);
-            command.env("LD_PRELOAD", built("libuct_ib_mlx5_xgvmi.so"));
+            command.env("LD_PRELOAD", workspace::built("libuct_ib_mlx5_xgvmi.so"));
             command
         };
         let (mut running, mut ranks_of_nodes) = (Vec::new(), Vec::new());
@@ -394,7 +370,7 @@ impl Job {
         }
         let meet = format!("127.0.0.1:{}", free_port()?);
         for (node, addresses) in addresses.iter().enumerate() {
-            let mut command = on(&format!("node{node}.host"), "examples/light_ranks");
+            let mut command = on(&format!("node{node}.host"), "light_ranks");
             command.args([
                 &node.to_string(),
                 &ranks.to_string(),

@@ -1,0 +1,191 @@
+//! What the targets hold of blocks, and which of their records can be read: from this it is decided which generation counts.
+//!
+//! A record is read if the entry has an older generation beside it. Before a decision makes any target drop a generation,
+//! also the records of the one that counts have been read, so that two whole ones are left.
+
+use super::decide::{Record, Witness, Witnesses, decide_block};
+use super::io::Targets;
+use super::state::BlockState;
+use crate::block::Kind;
+use crate::error::{BlkError, Result};
+use crate::geometry::{Role, TARGETS};
+use crate::store::{Held, Step, Target};
+use std::collections::BTreeSet;
+
+/// Records that are read at once.
+const GROUP: usize = 64;
+
+/// Blocks and generations.
+pub(super) type Records = BTreeSet<(u64, u64)>;
+
+/// What some targets hold.
+#[derive(Default)]
+pub(super) struct Evidence {
+    /// By block, the newest generation first.
+    held: Vec<(Held, Role)>,
+    witnesses: Witnesses,
+    /// Records that cannot be read and have an older generation beside them.
+    torn: [Records; TARGETS],
+    /// Records that cannot be read and are the oldest of their entries.
+    gone: [Records; TARGETS],
+}
+
+impl Evidence {
+    /// What one target holds.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn of(role: Role, target: &dyn Target) -> Result<Self> {
+        Self::of_blocks(role, target, |_| true)
+    }
+
+    /// What one target holds of some blocks.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub(super) fn of_blocks(
+        role: Role,
+        target: &dyn Target,
+        wanted: impl Fn(u64) -> bool,
+    ) -> Result<Self> {
+        let mut held = target.held()?;
+        held.retain(|held| wanted(held.block));
+        let mut evidence = Self::default();
+        evidence.torn[role.index()] = torn(target, &held)?;
+        evidence.witnesses[role.index()] = Some(Witness::of(&target.identity()));
+        evidence.held = held.into_iter().map(|held| (held, role)).collect();
+        Ok(evidence)
+    }
+
+    /// What several targets hold.
+    pub(super) fn together(parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut all = Self::default();
+        for part in parts {
+            all.held.extend(part.held);
+            for (role, torn) in part.torn.into_iter().enumerate() {
+                all.witnesses[role] = all.witnesses[role].or(part.witnesses[role]);
+                all.torn[role].extend(torn);
+            }
+        }
+        all.held.sort_unstable_by_key(|(held, role)| {
+            (held.block, std::cmp::Reverse(held.generation), *role)
+        });
+        all
+    }
+
+    /// A target has failed: it says nothing.
+    pub(super) fn leave_out(&mut self, role: Role) {
+        self.held.retain(|(_, of)| *of != role);
+        self.witnesses[role.index()] = None;
+    }
+
+    /// What is held of each block of which something is.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, &[(Held, Role)])> {
+        let blocks = self.held.chunk_by(|(a, _), (b, _)| a.block == b.block);
+        blocks.filter_map(|of_block| Some((of_block.first()?.0.block, of_block)))
+    }
+
+    /// What is held of a block.
+    pub(super) fn block(&self, block: u64) -> &[(Held, Role)] {
+        let from = self.held.partition_point(|(held, _)| held.block < block);
+        let to = self.held.partition_point(|(held, _)| held.block <= block);
+        &self.held[from..to]
+    }
+
+    /// Decides about a block.
+    pub(super) fn decide(&self, of_block: &[(Held, Role)]) -> BlockState {
+        decide_block(of_block, &self.witnesses, |held, role| {
+            let record = (held.block, held.generation);
+            if self.torn[role.index()].contains(&record) {
+                Record::Torn
+            } else if self.gone[role.index()].contains(&record) {
+                Record::Gone
+            } else {
+                Record::Whole
+            }
+        })
+    }
+
+    /// Reads the records of generations that were decided, as far as they have not been read. True if one cannot be read that
+    /// was not known: then the decision changes.
+    ///
+    /// # Errors
+    /// A target does not answer.
+    pub(super) fn verify(
+        &mut self,
+        targets: &Targets,
+        decided: impl Iterator<Item = (u64, BlockState)>,
+    ) -> Result<bool, (Role, BlkError)> {
+        let mut unread: [Vec<Held>; TARGETS] = Default::default();
+        for (block, state) in decided {
+            for role in Role::ALL {
+                let of_role = self.block(block).iter().filter(|(_, of)| *of == role);
+                let oldest = of_role.map(|(held, _)| held).rfind(|held| !held.damaged);
+                let is_unread = |held: &&Held| {
+                    held.generation == state.generation && state.is_held_by(role) && has_bytes(held)
+                };
+                unread[role.index()].extend(oldest.filter(is_unread));
+            }
+        }
+        let mut is_new = false;
+        for role in Role::ALL {
+            let Some(target) = &targets[role.index()] else {
+                continue;
+            };
+            let unread: Vec<&Held> = unread[role.index()].iter().collect();
+            let bad = unreadable(target.as_ref(), &unread).map_err(|error| (role, error))?;
+            is_new |= !bad.is_empty();
+            self.gone[role.index()].extend(bad);
+        }
+        Ok(is_new)
+    }
+}
+
+fn has_bytes(held: &Held) -> bool {
+    !matches!(held.kind, Kind::Zero | Kind::Lost)
+}
+
+/// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable
+/// yet. Others are durable: if their records are wrong, the block is lost and not an older one.
+pub(super) fn torn(target: &dyn Target, held: &[Held]) -> Result<Records> {
+    let mut by_age: [Vec<&Held>; TARGETS - 1] = [Vec::new(), Vec::new()];
+    for of_block in held.chunk_by(|a, b| a.block == b.block) {
+        let mut slots: Vec<&Held> = of_block.iter().filter(|held| !held.damaged).collect();
+        slots.sort_unstable_by_key(|held| std::cmp::Reverse(held.generation));
+        slots.pop();
+        for (held, into) in slots.into_iter().zip(&mut by_age) {
+            if has_bytes(held) {
+                into.push(held);
+            }
+        }
+    }
+    let mut torn = Records::new();
+    for held in by_age {
+        torn.extend(unreadable(target, &held)?);
+    }
+    Ok(torn)
+}
+
+/// Records that cannot be read. Each is of another block.
+fn unreadable(target: &dyn Target, records: &[&Held]) -> Result<Records> {
+    let mut bad = Records::new();
+    for group in records.chunks(GROUP) {
+        let fetch = |held: &&Held| Step::Fetch {
+            block: held.block,
+            generation: held.generation,
+        };
+        let steps: Vec<Step<'_>> = group.iter().map(fetch).collect();
+        let mut failed = None;
+        for (held, begun) in group.iter().zip(target.begin_all(&steps)) {
+            match target.finish(begun) {
+                Ok(_) => {}
+                Err(error) if error.is_repairable() => {
+                    bad.insert((held.block, held.generation));
+                }
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(()), Err)?;
+    }
+    Ok(bad)
+}

@@ -1,0 +1,81 @@
+//! Exports and releases buffers through UCX between marks, for a tool that counts instructions.
+//!
+//! ```text
+//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS
+//! ```
+//!
+//! A mark is a system call that no kernel has, see the crate `step-count`. Sections of a round: 1 `ucp_mem_map`, 2 the
+//! first `ucp_memh_pack` with EXPORT, 3 the second, which finds the key, 7 `ucp_memh_buffer_release` of both, 4
+//! `ucp_mem_unmap`. Rounds without an export, one for each eight of the others: 5 `ucp_mem_map`, 6 `ucp_mem_unmap`. UCX's registration cache is off, so that each
+//! round registers and exports anew, as a temporary buffer does.
+
+use anyhow::{Result, bail};
+use std::path::Path;
+use ucx_sys::Ucp;
+use xgvmi_ucp::buffer::Buffer;
+use xgvmi_ucp::{Context, MappedBuffer};
+
+/// Number of the system call that is a mark.
+const MARK: i64 = 0x5847_564d;
+/// Rounds before the first that counts: caches, tables and the pool have what they need.
+const WARM: usize = 160;
+
+fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [library, device, bytes, rounds] = words.as_slice() else {
+        bail!("usage: hot_path LIBUCP HOST_DEVICE BYTES ROUNDS");
+    };
+    let (bytes, rounds): (usize, usize) = (bytes.parse()?, rounds.parse()?);
+    let ucp = Ucp::load(Some(Path::new(library)))?;
+    for (name, value) in [
+        ("UCX_NET_DEVICES", format!("{device}:1")),
+        ("UCX_RCACHE_ENABLE", "n".to_owned()),
+        ("UCX_TLS", "rc_x,self".to_owned()),
+    ] {
+        // SAFETY: this process has no other thread yet; UCX reads the environment when the context is made.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let context = Context::new(ucp, "hot_path")?;
+    let mut buffer = Buffer::untouched(bytes)?;
+    for _ in 0..WARM {
+        buffer = exported(&context, buffer, |_| ())?;
+    }
+    for round in 0..rounds {
+        buffer = exported(&context, buffer, mark)?;
+        if round % 8 == 0 {
+            buffer = plain(&context, buffer)?;
+        }
+    }
+    Ok(())
+}
+
+/// One round with an export.
+fn exported(context: &Context, buffer: Buffer, mark: fn(u64)) -> Result<Buffer> {
+    mark(1);
+    let mapped = MappedBuffer::new(context, buffer)?;
+    mark(2);
+    let packed = mapped.export()?;
+    mark(3);
+    let again = mapped.export()?;
+    mark(7);
+    drop((packed, again));
+    mark(4);
+    let buffer = mapped.unmap()?;
+    mark(0);
+    Ok(buffer)
+}
+
+/// One round without.
+fn plain(context: &Context, buffer: Buffer) -> Result<Buffer> {
+    mark(5);
+    let mapped = MappedBuffer::new(context, buffer)?;
+    mark(6);
+    let buffer = mapped.unmap()?;
+    mark(0);
+    Ok(buffer)
+}
+
+fn mark(label: u64) {
+    // SAFETY: no kernel has this system call: it fails, and touches nothing.
+    unsafe { libc::syscall(MARK, label) };
+}

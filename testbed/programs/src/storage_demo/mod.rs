@@ -1,0 +1,14 @@
+//! Storage through a DPU on emulated nodes; `cargo xtask demo storage` and the system tests run it.
+
+mod client;
+mod done;
+mod memory;
+mod orchestrate;
+mod pattern;
+mod plot;
+mod report;
+mod torture;
+
+pub(crate) use client::Client;
+pub(crate) use orchestrate::Demo;
+pub(crate) use plot::Plot;

@@ -1,0 +1,395 @@
+//! What a reader may see, said as plainly as possible. It knows nothing of generations, entries or space.
+//!
+//! A block is two sectors, each with the number of the write that made it. For each block the model keeps the values that
+//! may be read, and the sets of targets that may hold the newest of them as a whole. The rules are the promises of
+//! `docs/STORAGE.md`:
+//!
+//! - A block that two targets of an opening are bound to hold is readable.
+//! - A value is the last acknowledged one. After a loss of power that may leave fewer than two holders, it is one since
+//!   the last flush. After a request that failed, it is the old or the new one.
+//! - A value that was read stays, unless a loss of power takes writes of the page cache away that no flush has covered.
+
+/// A block's two sectors.
+pub(crate) type Value = [u32; 2];
+
+/// Sets of targets as bits, each set again a bit: which sets are possible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sets(u8);
+
+/// All targets.
+pub(crate) const ALL: u8 = 0b111;
+
+impl Sets {
+    const NONE: Self = Self(0);
+
+    /// All sets with two of `targets` at least.
+    fn two_of(targets: u8) -> Self {
+        Self::of(|set| (set & targets).count_ones() >= 2)
+    }
+
+    /// All sets that fulfil a condition.
+    fn of(wanted: impl Fn(u8) -> bool) -> Self {
+        let sets = (0..8u8).filter(|set| wanted(*set));
+        Self(sets.fold(0, |sets, set| sets | 1 << set))
+    }
+
+    fn iter(self) -> impl Iterator<Item = u8> {
+        (0..8u8).filter(move |set| self.0 & 1 << set != 0)
+    }
+
+    fn map(self, change: impl Fn(u8) -> u8) -> Self {
+        Self(self.iter().fold(0, |sets, set| sets | 1 << change(set)))
+    }
+
+    fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Those that fulfil a condition, or all sets that do if none of these does.
+    fn only(self, wanted: impl Fn(u8) -> bool) -> Self {
+        let all = Self::of(wanted);
+        let both = Self(self.0 & all.0);
+        if both.0 == 0 { all } else { both }
+    }
+
+    /// True if at least two of `targets` hold the block, whichever set it is.
+    fn are_two_of(self, targets: u8) -> bool {
+        self.iter().all(|set| (set & targets).count_ones() >= 2)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Block {
+    /// What may be read now.
+    values: Vec<Value>,
+    /// What may have become durable: the last flushed values, then the later ones.
+    since: Vec<Value>,
+    /// Targets that may hold the newest value.
+    holders: Sets,
+    /// Targets that have written it since their last sync.
+    dirty: u8,
+    /// Targets whose sync failed with it: what they hold can be in the page cache only.
+    suspect: u8,
+    /// Targets that were damaged since: a rebuild does not look at what they hold.
+    rotten: u8,
+    /// Damaged targets over which a write has gone that no sync has covered: a loss of power brings the damage back.
+    healed: u8,
+    /// A write was acknowledged since the volume was opened.
+    written: bool,
+    /// The next flush covers it.
+    due: bool,
+    /// Since the volume was opened a write has failed, or power was lost: a later opening may decide in another way.
+    undecided: bool,
+    /// A write was cut off: two targets may have its value, and no one has looked since.
+    partial: bool,
+    /// Targets that a read may have given the value, and that have not made that durable since.
+    repaired: u8,
+    /// Targets that may hold the value without these repairs.
+    before: Sets,
+    /// Pairs of targets that may have made the value durable before the next flush: the volume also flushes by itself.
+    covered: Sets,
+}
+
+/// How a request ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    Failed,
+    /// The process was killed before its client had an answer.
+    Killed,
+}
+
+/// The targets of a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    /// Those in use.
+    pub(crate) used: u8,
+    /// Those that have failed meanwhile, or are full.
+    pub(crate) faulty: u8,
+}
+
+impl Part {
+    pub(crate) fn healthy(self) -> u8 {
+        self.used & !self.faulty
+    }
+}
+
+/// The model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Model {
+    blocks: Vec<Block>,
+    /// Targets that count as complete.
+    whole: u8,
+    /// An opening was killed or has failed: until the next one its targets may be ahead of those of another.
+    cut: bool,
+    /// Targets that were in use since the volume was opened.
+    seen: u8,
+}
+
+impl Block {
+    /// A target may lose what a read has given it.
+    fn repair_lost(&mut self, target: u8) {
+        if self.repaired & target != 0 {
+            self.holders = self.holders.or(self.before);
+        }
+    }
+}
+
+fn add(values: &mut Vec<Value>, more: &[Value]) {
+    for value in more {
+        if !values.contains(value) {
+            values.push(*value);
+        }
+    }
+}
+
+impl Model {
+    /// A new volume.
+    pub(crate) fn new(blocks: usize) -> Self {
+        let block = Block {
+            values: vec![[0; 2]],
+            since: vec![[0; 2]],
+            holders: Sets::of(|set| set == ALL),
+            dirty: 0,
+            suspect: 0,
+            rotten: 0,
+            healed: 0,
+            written: false,
+            due: false,
+            undecided: false,
+            partial: false,
+            repaired: 0,
+            before: Sets::NONE,
+            covered: Sets::NONE,
+        };
+        Self {
+            blocks: vec![block; blocks],
+            whole: ALL,
+            cut: false,
+            seen: 0,
+        }
+    }
+
+    /// True if a block is bound to be readable with these targets.
+    pub(crate) fn is_readable(&self, block: usize, targets: u8) -> bool {
+        self.blocks[block].holders.are_two_of(targets)
+    }
+
+    /// True if a volume is bound to open with these targets.
+    pub(crate) fn opens(&self, targets: u8) -> bool {
+        targets == ALL || (targets & self.whole).count_ones() >= 2
+    }
+
+    /// A volume was opened. Two targets decide about a write that was cut off. If one of the three was absent or has failed
+    /// meanwhile, the third one may not have it.
+    pub(crate) fn opened(&mut self, part: Part) {
+        self.cut &= part.healthy() != ALL;
+        self.seen = part.used;
+        for block in &mut self.blocks {
+            block.written = false;
+            block.due = false;
+            block.undecided = false;
+            block.covered = Sets::NONE;
+            if block.partial && part.healthy() != ALL {
+                block.holders = block.holders.or(Sets::two_of(part.used));
+            }
+        }
+    }
+
+    /// An opening was killed or has failed. A target that it has marked returns only at the next opening with it.
+    pub(crate) fn opening_ended(&mut self) {
+        self.cut = true;
+    }
+
+    /// True if a target is bound to be taken back.
+    pub(crate) fn is_return_sure(&self) -> bool {
+        !self.cut
+    }
+
+    /// A write of a block: `change` makes the new value of an old one.
+    pub(crate) fn write(
+        &mut self,
+        block: usize,
+        change: impl Fn(Value) -> Value,
+        part: Part,
+        end: End,
+    ) {
+        let block = &mut self.blocks[block];
+        let new: Vec<Value> = block.values.iter().map(|value| change(*value)).collect();
+        // Those that were healthy hold it. Those that were not may.
+        let now = Sets::of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
+        match end {
+            End::Done => {
+                block.values.clear();
+                block.undecided = false;
+                block.healed |= block.rotten & part.healthy();
+                block.rotten &= !part.healthy();
+                block.holders = now.only(|set| set.count_ones() >= 2);
+            }
+            End::Killed if part.faulty == 0 => {
+                block.holders = block.holders.or(now);
+                block.undecided = true;
+            }
+            End::Killed | End::Failed => {
+                block.holders = Sets::of(|_| true);
+                block.undecided = true;
+            }
+        }
+        block.partial = end != End::Done;
+        // The next flush covers the last acknowledged write: one that failed leaves what was made durable of that.
+        if end == End::Done {
+            block.covered = Sets::NONE;
+            (block.repaired, block.before) = (0, Sets::NONE);
+        }
+        add(&mut block.values, &new);
+        // In the order of the writes: the last one counts.
+        block.since.retain(|value| !new.contains(value));
+        add(&mut block.since, &new);
+        block.dirty |= part.used;
+        block.written |= end == End::Done;
+        block.due |= end == End::Done;
+    }
+
+    /// A flush that succeeded.
+    pub(crate) fn flushed(&mut self, part: Part) {
+        for block in &mut self.blocks {
+            // What an earlier opening wrote and this one cannot read is not covered.
+            if !block.due && !block.holders.are_two_of(part.healthy()) {
+                continue;
+            }
+            block.due = false;
+            block.since.clone_from(&block.values);
+            block.dirty &= !part.healthy();
+            block.repaired &= !part.healthy();
+            block.healed &= !part.healthy() | block.suspect;
+            // Two of those that were flushed have it, whoever had it before.
+            let sound = part.used & !block.suspect;
+            if !block.holders.are_two_of(sound) {
+                let kept = block.holders.0 & Sets::two_of(sound).0;
+                block.holders = Sets(kept).or(Sets::two_of(part.used)).or(block.covered);
+                block.suspect = 0;
+            }
+            block.covered = Sets::NONE;
+        }
+    }
+
+    /// These targets have made durable what they held, in one step that was no flush.
+    pub(crate) fn synced(&mut self, targets: u8) {
+        for block in self.blocks.iter_mut().filter(|block| block.due) {
+            block.covered = block.covered.or(Sets::two_of(targets));
+        }
+    }
+
+    /// The sync of a target has failed: what it had not made durable does not count any more.
+    pub(crate) fn sync_failed(&mut self, target: u8) {
+        for block in &mut self.blocks {
+            block.repair_lost(target);
+            if block.dirty & target != 0 {
+                block.suspect |= target;
+                block.holders = block.holders.or(block.holders.map(|set| set & !target));
+            }
+        }
+    }
+
+    /// A target has lost power, and with it what was not flushed.
+    pub(crate) fn lost_power(&mut self, target: u8) {
+        for block in &mut self.blocks {
+            block.repair_lost(target);
+            block.repaired &= !target;
+            block.rotten |= block.healed & target;
+            block.healed &= !target;
+            if (block.dirty | block.suspect) & target != 0 {
+                block.holders = block.holders.or(block.holders.map(|set| set & !target));
+                block.dirty &= !target;
+                block.suspect &= !target;
+                if !block.holders.are_two_of(ALL) {
+                    block.undecided = true;
+                    block.values = block.since.clone();
+                }
+            }
+        }
+    }
+
+    /// A target has lost bytes that were flushed. Those that were not may be lost as by a loss of power.
+    pub(crate) fn damaged(&mut self, target: u8) {
+        self.lost_power(target);
+        for block in &mut self.blocks {
+            block.rotten |= target;
+            if block.partial {
+                block.holders = block.holders.or(Sets::of(|set| set.count_ones() >= 2));
+            }
+            block.holders = block.holders.or(block.holders.map(|set| set & !target));
+        }
+    }
+
+    /// A target begins to return: it does not count as complete until it has been rebuilt.
+    pub(crate) fn returns(&mut self, target: u8) {
+        self.whole &= !target;
+        self.seen |= target;
+        // What it had not made durable when it left does not count before that either.
+        for block in &mut self.blocks {
+            block.repair_lost(target);
+            if block.dirty & target != 0 {
+                block.holders = block.holders.or(block.holders.map(|set| set & !target));
+            }
+        }
+    }
+
+    /// All targets in use have been completed.
+    pub(crate) fn rebuilt(&mut self, part: Part) {
+        for block in &mut self.blocks {
+            if block.holders.are_two_of(part.used) {
+                let sound = part.used & !block.rotten;
+                block.holders = block.holders.map(|set| set | sound);
+            }
+            block.suspect &= !part.used;
+        }
+        self.whole |= part.used;
+    }
+
+    /// A read: an error if the value is none that may be there.
+    pub(crate) fn read(&mut self, block: usize, value: Value, part: Part) -> Result<(), String> {
+        let number = block;
+        let block = &mut self.blocks[block];
+        if !block.values.contains(&value) {
+            let kind = if value == [0; 2] {
+                "zeros"
+            } else {
+                "wrong data"
+            };
+            return Err(format!(
+                "{kind}: block {number} is {value:?}, and may be {:?}",
+                block.values
+            ));
+        }
+        if !block.undecided {
+            block.partial = false;
+            // What this opening has written it also knows by itself.
+            if block.written {
+                return Ok(());
+            }
+            let was_sure = block.values.len() == 1;
+            block.values = vec![value];
+            let last = block.since.iter().rposition(|other| *other == value);
+            block.since.truncate(last.map_or(0, |last| last + 1));
+            add(&mut block.since, &[value]);
+            if was_sure && block.holders.are_two_of(part.used) {
+                return Ok(());
+            }
+            // A volume knows zeros by itself.
+            if value == [0; 2] {
+                block.holders = Sets::two_of(ALL);
+                return Ok(());
+            }
+            // Two have anything else: which ones, nobody knows. The read may have made them so, which no sync has covered.
+            let durable = match was_sure {
+                true => block.holders,
+                false => Sets::two_of(self.seen),
+            };
+            block.before = block.before.or(durable);
+            block.repaired |= part.used;
+            block.holders = Sets::two_of(part.used);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Sequences that broke a promise once, each as short as it can be. `cargo test -p storage-search` carries them out.
+
+use crate::step::{Step, parse};
+use crate::world::Setting;
+
+/// Most operations of a step.
+const CUTS: u8 = 40;
+
+/// A sequence that broke a promise once.
+#[derive(Debug, Clone, Copy)]
+pub struct Regression {
+    /// What was wrong.
+    pub name: &'static str,
+    steps: &'static str,
+}
+
+const fn new(name: &'static str, steps: &'static str) -> Regression {
+    Regression { name, steps }
+}
+
+/// All of them.
+pub const REGRESSIONS: &[Regression] = &[
+    new(
+        "three targets that return one after another leave no complete one, and the volume never opens again",
+        "open 012; restart 012; flush; attach 0; attach 1; attach 2; kill; open 012",
+    ),
+    new(
+        "a request of a volume that was opened with two targets does not wait for the third one",
+        "open 012; restart 0; write 0; kill; open 01; read",
+    ),
+    new(
+        "a flush succeeds although a block has one holder, because two targets have lost power since its write",
+        "open 012; write 0; power 01 none; read; attach 0; attach 1; flush; read",
+    ),
+    new(
+        "a flush succeeds although a block has one holder, because a target has taken the place of another",
+        "open 01; write 0; power 0 none; attach 2; flush; keep",
+    ),
+    new(
+        "a target that was absent takes a value back that two others have decided and shown",
+        "open 012; write 0; power 01 none; kill; open 01; read; kill; open 012; read",
+    ),
+    new(
+        "a first write that was never acknowledged comes back after zeros were shown",
+        "open 012; kill-at *; write 0; open 12; read; kill; open 012; read",
+    ),
+    new(
+        "a first write that has lost power comes back after zeros were shown",
+        "open 02; write 0; power 2 first 2; kill; open 12; read; kill; open 012; read",
+    ),
+    new(
+        "a zero entry of the index reads as zeros where a block was written",
+        "open 12; write 0; kill; damage 2 0 zero; open 02; read",
+    ),
+    new(
+        "a target that is cut off reads as zeros where a block was written",
+        "open 01; write 0; kill; damage 0 0 cut; open 02; read",
+    ),
+    new(
+        "a target whose sync fails prevents the opening with two others",
+        "sync-fails 1; open 012",
+    ),
+    new(
+        "a target whose sync has no space prevents the opening with two others",
+        "sync-full 1; open 012",
+    ),
+    new(
+        "a target whose sync had no space counts as a durable holder",
+        "open 012; write 0; rebuild; die-at 1 *; write 0; sync-full 2; rebuild; flush; machine none; open 12; read",
+    ),
+    new(
+        "a block that two targets of an opening cannot decide stays lost when the third one returns",
+        "open 01; write 0; kill-at *; write 0; open 12; keep; read",
+    ),
+    new(
+        "a target that fails while it is marked prevents the opening with two others",
+        "die-at 0 *; open 012",
+    ),
+    new(
+        "a target whose flushed record is damaged says that the block was never written",
+        "open 02; write 0; flush; machine none; damage 0 1 byte 86; open 012; read",
+    ),
+    new(
+        "a target that holds a newer value votes for an older one",
+        "open 012; sync-full 2; write 0; flush; write 0; power 12 none; term; open 012; read",
+    ),
+    new(
+        "a value that is older than the last flush is shown after two losses of power",
+        "open 012; write 0; power 2 first 8; flush; write 0; flush; write 0; power 1 none; flush; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost because a rebuild has marked it",
+        "damage 0 0 zero; open 01; rebuild; attach 2; read; kill; open 012; read",
+    ),
+    new(
+        "a block that was never written stays lost when the second target returns that says so",
+        "damage 0 0 byte 58; open 02; restart 0; attach 1; read",
+    ),
+    new(
+        "an opening that is killed makes a write that was cut off win alone",
+        "open 012; write 0; flush; kill-at 4; write 0; kill-at *; open 012; kill; open 02; read",
+    ),
+    new(
+        "a target that returns and is killed has a block only unsettled that it held settled",
+        "open 12; write 0; part 1 0; restart 2; write 0; kill-at *; attach 2; open 02; read",
+    ),
+    new(
+        "a flushed value is replaced by an older one where its record is damaged and its other holder is absent",
+        "open 01; write 0; flush; kill; power 0 none; damage 0 1 zero; open 02; read",
+    ),
+    new(
+        "a target that has lost power returns and counts as complete without a record",
+        "open 012; write 0; power 0 any 93; kill; open 12; keep; power 1 none; read",
+    ),
+    new(
+        "a block stays lost because an opening was killed that had decided against it at one target",
+        "open 01; kill-at 3; write 0; kill-at *; open 12; open 012; read",
+    ),
+    new(
+        "a target with a damaged entry makes a block lost about which two others agree",
+        "open 01; write 0; kill; damage 1 0 byte 12; power 0 none; open 02; read; kill; open 012; read",
+    ),
+    new(
+        "the process after a failed sync believes the cache, and a flush of it makes nothing durable",
+        "open 012; write 0; sync-full 0; term; open 01; keep; flush; machine none; open 01; read",
+    ),
+    new(
+        "a target that runs on after its sync has failed counts as a durable holder for the next export",
+        "open 012; write 0; sync-fails 1; term; open 012; flush; rebuild; machine none; open 01; read",
+    ),
+    new(
+        "a target whose sync has failed while it was marked counts as a durable holder",
+        "open 012; write 0; kill; sync-fails 0; open 012; kill; open 012; keep; flush; machine none; open 02; read",
+    ),
+    new(
+        "zeros are shown where a flush of the next export has covered two failed syncs",
+        "open 012; write 0; sync-full 2; sync-full 1; flush; kill; open 02; read; flush; machine none; open 12; read",
+    ),
+    new(
+        "zeros are shown for flushed data after a full target has lost power and the sync of the other one has failed",
+        "open 01; sync-full 1; write 0; full 1; write 0; write 0; write 0; write 0; scrub; power 1 none; sync-fails 0; kill; open 012; read",
+    ),
+    new(
+        "a target whose flushed record is damaged votes for zeros after the other one has dropped it",
+        "open 01; write 0; scrub; write 0; kill; power 0 none; damage 0 5 cut; open 012; flush; kill; open 012; read",
+    ),
+    new(
+        "a target whose sync failed and whose record is damaged votes for zeros",
+        "open 12; write 0; flush; write 0; sync-fails 2; term; damage 2 5 cut; open 02; kill; open 012; read",
+    ),
+    new(
+        "a target whose sync had no space and whose record is damaged votes for zeros",
+        "open 02; write 0; scrub; sync-full 2; write 0; flush; kill; damage 2 1 byte 78; open 01; kill; open 012; read",
+    ),
+    new(
+        "a target with a damaged entry and record makes a block lost about which two others agree",
+        "open 02; write 0; kill; damage 2 4 byte 93; power 0 none; damage 2 5 zero; open 01; read; kill; open 012; read",
+    ),
+    new(
+        "a write over a block about which too few targets say something drops the half of a flushed generation",
+        "damage 2 4 cut; open 01; kill-at 3; write 0; open 12; kill-at 1; write 0; open 012; read",
+    ),
+    new(
+        "a damaged entry that was written again and not synced counts as durable for the next export",
+        "damage 2 0 zero; open 12; write 0; sync-fails 2; flush; kill; open 12; read; flush; machine none; open 12; read",
+    ),
+    new(
+        "an opening decides for a generation with a damaged record, and drops the whole half of the next one",
+        "open 012; write 0; kill; damage 2 3 zero; open 02; kill-at 3; write 0; open 12; kill; open 012; read",
+    ),
+    new(
+        "a write that is cut off over a lost block drops the half of another one that was cut off",
+        "open 012; write 0; kill; damage 1 3 zero; open 01; kill-at 3; write 0; open 12; kill-at *; write 0; open 012; read",
+    ),
+    new(
+        "a block that counts as never written since a target has returned is lost at the next opening",
+        "open 01; write 0; power 0 none; machine first 5; open 01; part 1 1; flush; restart 1; attach 2; read; kill; open 012; read",
+    ),
+    new(
+        "the model: a half block that a read has restored counts as durable without a sync",
+        "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
+    ),
+    new(
+        "the model: a write over damage that no sync has covered has mended it",
+        "open 012; write 0; flush; kill; damage 2 5 byte 155; open 12; write 0; machine none; open 012; read; rebuild; kill; open 02; read",
+    ),
+    new(
+        "the model: a flush counts only the targets of its own, although the volume has flushed by itself before",
+        "damage 2 4 zero; open 12; sync-fails 2; write 0; die-at 1 2; keep; flush; part 0 1",
+    ),
+    new(
+        "the model: a write that failed makes a flush forget which targets had made the last acknowledged one durable",
+        "damage 2 2 zero; open 12; sync-full 1; zero 1; attach 0; power 12 none; zero 1; attach 1; flush; kill; open 01; read",
+    ),
+];
+
+impl Regression {
+    /// Its sequences: `kill-at *` is each operation of the step behind it.
+    ///
+    /// # Errors
+    /// Its text has a step that does not exist.
+    pub fn sequences(&self) -> anyhow::Result<Vec<Vec<Step>>> {
+        let cuts = if self.steps.contains('*') {
+            0..CUTS
+        } else {
+            0..1
+        };
+        let with = |at: u8| parse(&self.steps.replace('*', &at.to_string()));
+        cuts.map(with).collect()
+    }
+
+    /// What it is carried out on.
+    #[must_use]
+    pub fn settings() -> [Setting; 4] {
+        let with = |blocks, elsewhere| Setting {
+            blocks,
+            block_len: 128,
+            elsewhere,
+            lies: false,
+        };
+        [with(1, false), with(1, true), with(3, false), with(3, true)]
+    }
+}

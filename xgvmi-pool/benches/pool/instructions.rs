@@ -1,0 +1,46 @@
+//! Repeats one operation, for instruction counters: run it under `valgrind --tool=callgrind` with
+//! two numbers of rounds, and divide the difference.
+//!
+//! ```text
+//! instructions lease_release|alias_hit|alias_full ours|peer ROUNDS
+//! ```
+//!
+//! The subjects and their peers are those of `benches/pool`.
+#![expect(clippy::print_stdout, reason = "the peers say why they are missing")]
+
+mod peer;
+mod subject;
+
+use std::error::Error;
+
+use peer::{Peer, Processor};
+use subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
+
+const USAGE: &str = "usage: instructions lease_release|alias_hit|alias_full ours|peer ROUNDS";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [what, whose, rounds] = words.as_slice() else {
+        return Err(USAGE.into());
+    };
+    let rounds: u64 = rounds.parse()?;
+    match (what.as_str(), whose.as_str()) {
+        ("lease_release", "ours") => lease(&pool(), rounds),
+        ("lease_release", "peer") => {
+            let peer = Peer::list(Processor::Any).ok_or("no peer")?;
+            peer.make(POOL_KEYS).run(rounds);
+        }
+        ("alias_hit", "ours") => {
+            let keys = keys();
+            attach(&map(&keys), &keys, rounds);
+        }
+        ("alias_hit", "peer") => {
+            let numbers: Vec<u64> = keys().iter().map(|key| key.map_key()).collect();
+            let peer = Peer::table(Processor::Any).ok_or("no peer")?;
+            peer.fill(&numbers).run(rounds);
+        }
+        ("alias_full", "ours") => Full::new().miss(rounds),
+        _ => return Err(USAGE.into()),
+    }
+    Ok(())
+}
