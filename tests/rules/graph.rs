@@ -29,6 +29,8 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-pool",
         ],
     ),
+    ("dpa-dev", &[]),
+    ("dpacc", &["dpa-dev"]),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),

@@ -296,6 +296,20 @@ const CRATES: &[Crate] = &[
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),
         ],
     },
+    Crate {
+        root: "doca/dpacc/src",
+        name: "dpacc",
+        layers: &[
+            ("basics", &["fault", "types", "options"]),
+            ("tools", &["tools"]),
+            (
+                "files",
+                &["attributes", "objects", "dwarf", "image", "generate"],
+            ),
+            ("steps", &["build", "fuzzing"]),
+            ("programs", &["bin::dpa-app-attributes2blob"]),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.

@@ -22,6 +22,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
+    (&["doca/"], 5_000),
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),
@@ -48,11 +49,12 @@ enum Role {
 use Role::{Device, Generated, Product, Tests, Tools};
 
 /// Top-level folders with sources.
-const FOLDERS: [(&str, Role); 15] = [
+const FOLDERS: [(&str, Role); 16] = [
     ("bf-emu", Device),
     ("bindings", Product),
     ("cli", Product),
     ("clients", Product),
+    ("doca", Product),
     ("fuzz", Tests),
     ("osu-bench", Tools),
     ("patches", Product),

@@ -10,6 +10,7 @@ use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::num::NonZero;
@@ -333,6 +334,7 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 const FFI: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
 
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    let compilers = setup::riscv().unwrap_or_default();
     let test = |what: &[&str]| {
         let mut command = cargo();
         command
@@ -344,6 +346,10 @@ fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         if let Ok(env) = world.env() {
             point_at_ucx(&mut command, env);
         }
+        // Without the compilers, the tests of device code skip.
+        for (name, dirs) in &compilers {
+            prepend(&mut command, name, dirs);
+        }
         command.args(["--", "--show-output"]).args(&world.filters);
         selected(phase, world, &mut command)
     };
@@ -351,6 +357,22 @@ fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut tests = test(&["--tests", "--example", "known"])?;
     tests.extend(test(&["--doc"])?);
     at_least_one(phase, world, tests)
+}
+
+/// Adds directories to the front of a command's search path.
+fn prepend(command: &mut Command, name: &str, dirs: &str) {
+    let own = command.get_envs().find(|(own, _)| *own == name);
+    let inherited = || std::env::var_os(name);
+    let path = match own {
+        Some((_, value)) => value.map(ToOwned::to_owned),
+        None => inherited(),
+    };
+    let mut joined = OsString::from(dirs);
+    if let Some(path) = path {
+        joined.push(":");
+        joined.push(path);
+    }
+    command.env(name, joined);
 }
 
 /// Paths of stock UCX for tests that compare with it; without them these tests skip.

@@ -32,6 +32,9 @@ const UCC_TREE: &str = "ucc_tree";
 /// CMake is installed or in the cache, or can be downloaded.
 const CMAKE: &str = "cmake";
 
+/// Compilers for RISC-V are installed or in the cache, or can be downloaded.
+const RISCV: &str = "riscv_compilers";
+
 /// The machine has an address beside that of the loopback interface, and a route to other machines.
 const ADDRESS: &str = "address";
 
@@ -55,6 +58,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == CMAKE {
         return setup::cmake().is_ok();
+    }
+    if name == RISCV {
+        return setup::riscv().is_ok();
     }
     if name == UCC_TREE {
         return matches!(setup::tree::ucc_if_there(), Ok(Some(_)));

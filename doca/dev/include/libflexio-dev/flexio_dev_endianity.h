@@ -1,0 +1,14 @@
+/*
+ * Byte order of queues: big-endian. The DPA is little-endian.
+ */
+#ifndef FLEXIO_DEV_ENDIANITY_H
+#define FLEXIO_DEV_ENDIANITY_H
+
+#define cpu_to_be16(value) __builtin_bswap16(value)
+#define cpu_to_be32(value) __builtin_bswap32(value)
+#define cpu_to_be64(value) __builtin_bswap64(value)
+#define be16_to_cpu(value) __builtin_bswap16(value)
+#define be32_to_cpu(value) __builtin_bswap32(value)
+#define be64_to_cpu(value) __builtin_bswap64(value)
+
+#endif
