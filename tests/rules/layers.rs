@@ -176,6 +176,21 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
+        root: "doca/pcc-lab/src",
+        name: "pcc_lab",
+        layers: &[
+            ("units", &["units", "trace", "histogram"]),
+            ("algorithms", &["algorithm", "native"]),
+            (
+                "parts",
+                &["packet", "calendar", "pacer", "port", "counts"],
+            ),
+            ("input", &["scenario", "routes"]),
+            ("simulator", &["sim", "report"]),
+            ("program", &["main"]),
+        ],
+    },
+    Crate {
         root: "xgvmi-pool/src",
         name: "xgvmi_pool",
         layers: &[
