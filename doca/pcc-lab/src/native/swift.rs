@@ -23,9 +23,10 @@ pub struct SwiftParameters {
     pub scaling_window_min_milli: u32,
     /// Window in packets at which nothing is added (fs_max_cwnd). Default: 100.
     pub scaling_window_max: u32,
-    /// Additive increase (ai), in thousandths of a packet per round trip. Default: 1000.
+    /// Additive increase (ai), in thousandths of a packet per round trip. Default: 500.
     pub additive_milli: u32,
-    /// Part of the excess by which the rate falls (beta), in percent. Default: 80, as in the paper.
+    /// Part of the excess by which the rate falls (beta), in percent. Default: 40. The paper has 80 for windows, which stop
+    /// a sender by themselves while its packets wait; with rates, that empties the queue after each decrease.
     pub beta_percent: u32,
     /// Largest decrease per round trip (max_mdf), in percent. Default: 50, as in the paper.
     pub decrease_max_percent: u32,
@@ -38,8 +39,8 @@ impl Default for SwiftParameters {
             flow_scaling_ns: 25_000,
             scaling_window_min_milli: 100,
             scaling_window_max: 100,
-            additive_milli: 1_000,
-            beta_percent: 80,
+            additive_milli: 500,
+            beta_percent: 40,
             decrease_max_percent: 50,
         }
     }
@@ -195,15 +196,16 @@ mod tests {
     fn below_the_target_the_rate_rises_by_one_packet_per_round_trip() {
         let mut swift = Swift::new(SwiftParameters::default());
         let mut context = started(&mut swift, RATE_MAX / 2);
-        // 4096 bytes in 10 us are 3276.8 Mb/s, which is 17179.8 of 2^20 at 200 Gb/s.
+        // Half of 4096 bytes in 10 us are 1638.4 Mb/s, which is 8589.9 of 2^20 at 200 Gb/s.
         let decision = handle(&mut swift, &mut context, &rtt(2_000_000, 10_000));
-        assert_eq!(decision, Decision::rate(RATE_MAX / 2 + 17_179).and_probe());
+        assert_eq!(decision, Decision::rate(RATE_MAX / 2 + 8_589).and_probe());
     }
 
     #[test]
     fn above_the_target_it_falls_by_beta_times_the_excess_once_per_round_trip() {
         let mut swift = Swift::new(SwiftParameters {
             flow_scaling_ns: 0,
+            beta_percent: 80,
             ..SwiftParameters::default()
         });
         let mut context = started(&mut swift, RATE_MAX);
@@ -218,7 +220,10 @@ mod tests {
 
     #[test]
     fn the_largest_decrease_is_a_half() {
-        let mut swift = Swift::new(SwiftParameters::default());
+        let mut swift = Swift::new(SwiftParameters {
+            beta_percent: 80,
+            ..SwiftParameters::default()
+        });
         let mut context = started(&mut swift, RATE_MAX);
         let decision = handle(&mut swift, &mut context, &rtt(9_000_000, 2_000_000));
         assert_eq!(decision.rate, Some(RATE_MAX / 2));

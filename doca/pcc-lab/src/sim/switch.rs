@@ -234,3 +234,126 @@ impl Lab {
         entry.wire += self.settings.guesses.ifa_hop_bytes;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::Scenario;
+
+    /// Two hosts at a switch of 100 Gb/s whose port 2 of host 1 transmits nothing.
+    fn lab(switch: &str) -> Lab {
+        let text = format!(
+            "duration_us = 10\n[topology]\nshape = 'star'\nhosts = 2\ngbps = 100\ndelay_ns = 0\n[switch]\n{switch}\n\
+             [[traffic]]\nkind = 'pairs'\npairs = [[0, 1]]\nbytes = 1\n"
+        );
+        let mut lab = Lab::new(&Scenario::from_toml(&text).expect("a scenario")).expect("a lab");
+        lab.ports[3].busy_until_ps = u64::MAX;
+        lab.ports[3].is_woken = true;
+        lab
+    }
+
+    fn arrive(lab: &mut Lab, wire: u16) {
+        let mut packet = Packet::new(Kind::Data, 0, 0, wire, 3);
+        packet.hop = 1;
+        let packet = lab.create(packet).expect("below the limit");
+        lab.admit(1, packet);
+    }
+
+    #[test]
+    fn marks_have_the_stated_probability_between_kmin_and_kmax() {
+        let mut lab = lab("kmin_kib = 100\nkmax_kib = 1100\npmax = 0.4");
+        let settings = &lab.settings;
+        let at = |kib: u64| settings.mark_probability(kib * 1024);
+        assert_eq!([at(0), at(100), at(1_100), at(2_000)], [0.0, 0.0, 1.0, 1.0]);
+        assert!((at(600) - 0.2).abs() < 1e-9 && (at(1_099) - 0.4).abs() < 1e-3);
+        // A queue that grows by 64 bytes at a time, up to K_min, to K_max, and beyond.
+        let (mut expect, mut variance, mut before) = (0.0, 0.0, 0);
+        for number in 0..18_000_u64 {
+            let queue = number * 64;
+            let probability = lab.settings.mark_probability(queue);
+            expect += probability;
+            variance += probability * (1.0 - probability);
+            arrive(&mut lab, 64);
+            if queue <= 100 * 1024 {
+                assert_eq!(lab.counts.marked, 0, "below K_min");
+            }
+            if queue < 1_100 * 1024 {
+                before = lab.counts.marked;
+            }
+        }
+        let beyond = 18_000 - 1_100 * 1024 / 64;
+        assert_eq!(lab.counts.marked - before, beyond, "all above K_max");
+        let difference = f64::from(u32::try_from(lab.counts.marked).expect("few")) - expect;
+        assert!(
+            difference.abs() < 4.0 * f64::sqrt(variance),
+            "{difference} from {expect}"
+        );
+    }
+
+    #[test]
+    fn a_port_pauses_at_its_threshold_and_resumes_below_it() {
+        let mut lab = lab("ecn = false\npfc_xoff_kib = 100\npfc_xon_kib = 10");
+        for _ in 0..100 {
+            arrive(&mut lab, 1024);
+        }
+        assert_eq!(
+            (lab.counts.pauses, lab.ports[1].headroom[3]),
+            (0, 0),
+            "exactly full"
+        );
+        arrive(&mut lab, 1024);
+        assert_eq!((lab.counts.pauses, lab.ports[1].headroom[3]), (1, 1024));
+        assert_eq!(lab.ports[1].pausing, 1 << 3);
+        let mut left = 0;
+        while lab.ports[1].pausing != 0 {
+            lab.ports[3].busy_until_ps = 0;
+            lab.serve_port(3);
+            left += 1;
+        }
+        // 101 packets, of which the one in the headroom left last: the pause ends when all are gone.
+        assert_eq!((left, lab.ports[1].shared[3]), (101, 0));
+    }
+
+    #[test]
+    fn a_full_headroom_drops_and_a_lossy_queue_is_limited() {
+        let mut lab = lab("pfc_xoff_kib = 100\npfc_xon_kib = 10\nheadroom_bytes = 2048");
+        for _ in 0..103 {
+            arrive(&mut lab, 1024);
+        }
+        assert_eq!(lab.counts.dropped_for(Reason::Headroom), 1);
+
+        let mut lossy = self::lab("pfc_priorities = []\nbuffer_kib = 100");
+        for _ in 0..100 {
+            arrive(&mut lossy, 1024);
+        }
+        // With alpha 1, a queue fills half of the buffer: it grows while it is smaller than what is free.
+        assert_eq!(lossy.counts.dropped_for(Reason::Buffer), 50);
+        assert_eq!(lossy.ports[3].bytes, 50 * 1024);
+    }
+
+    #[test]
+    fn probes_carry_the_utilisation_of_the_busiest_link() {
+        let mut lab = lab("telemetry_window_ns = 1000");
+        // 100 Gb/s for 1000 ns are 12500 bytes. A packet of 1250 bytes every 200 ns is half of the speed.
+        for number in 0..200_u64 {
+            let packet = Packet::new(Kind::Data, 0, 0, 1_250, 3);
+            let packet = lab.create(packet).expect("free");
+            lab.now_ps = number * 200_000;
+            lab.write_telemetry(3, packet);
+        }
+        assert!((lab.ports[3].utilisation - 0.5).abs() < 0.01);
+        let probe = lab
+            .create(Packet::new(Kind::Probe, 0, 0, 128, 3))
+            .expect("free");
+        lab.now_ps += 200_000;
+        lab.write_telemetry(3, probe);
+        let entry = &lab.packets[probe];
+        let expect = (0.8 * 0.5 + 0.2 * 128.0 / 2_500.0) * 65_536.0;
+        assert!(
+            (f64::from(entry.telemetry[0]) - expect).abs() < 400.0,
+            "{:?}",
+            entry.telemetry
+        );
+        assert_eq!(entry.wire, 128 + lab.settings.guesses.ifa_hop_bytes);
+    }
+}
