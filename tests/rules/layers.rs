@@ -179,15 +179,11 @@ const CRATES: &[Crate] = &[
         root: "doca/pcc-lab/src",
         name: "pcc_lab",
         layers: &[
-            ("units", &["units", "trace", "histogram"]),
+            ("units", &["units", "refusal", "histogram", "trace"]),
             ("algorithms", &["algorithm", "native"]),
-            (
-                "parts",
-                &["packet", "calendar", "pacer", "port", "counts"],
-            ),
-            ("input", &["scenario", "routes"]),
-            ("simulator", &["sim", "report"]),
-            ("program", &["main"]),
+            ("parts", &["packet", "calendar", "pacer", "port", "counts"]),
+            ("input", &["scenario", "routes", "check"]),
+            ("simulator", &["report", "sim"]),
         ],
     },
     Crate {

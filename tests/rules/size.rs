@@ -22,7 +22,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["bindings/"], 2_500),
     (&["clients/"], 14_000),
     (&["cli/"], 3_500),
-    (&["doca/"], 4_000),
+    (&["doca/"], 5_900),
     (&["osu-bench/"], 4_100),
     (&["services/"], 32_000),
     (&["shared/"], 8_000),

@@ -27,12 +27,14 @@
 
 pub mod algorithm;
 mod calendar;
+mod check;
 mod counts;
 mod histogram;
 pub mod native;
 mod pacer;
 mod packet;
 mod port;
+mod refusal;
 pub mod report;
 mod routes;
 pub mod scenario;
@@ -41,8 +43,10 @@ mod trace;
 pub mod units;
 
 pub use algorithm::{Algorithm, Context, Decision, Detail, Event, EventType, Failure};
+pub use check::check;
+pub use refusal::{Refusal, limits};
 pub use report::Report;
-pub use scenario::{Guesses, Refusal, Scenario};
+pub use scenario::{Guesses, Scenario};
 pub use sim::{Lab, Place};
 pub use trace::{Record, RecordKind, Trace};
 pub use units::RATE_MAX;

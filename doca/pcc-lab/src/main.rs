@@ -70,7 +70,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         scenario.algorithm.name.clone_from(name);
     }
     scenario.seed = arguments.seed.unwrap_or(scenario.seed);
-    let mut lab = Lab::new(&scenario)?;
+    let mut lab = Lab::new(&scenario).with_context(|| path.display().to_string())?;
     let report = lab.run();
     let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
     match &arguments.report {

@@ -1,6 +1,7 @@
 //! Shortest paths, and the check that no buffers can wait for each other in a circle.
 
-use crate::scenario::{Network, Refusal, limits};
+use crate::refusal::{Refusal, limits, refuse};
+use crate::scenario::Network;
 
 /// A node that a search has not reached.
 const FAR: u16 = u16::MAX;
@@ -51,12 +52,15 @@ impl<'a> Routes<'a> {
     /// Whether there is a path, and a short one.
     pub(crate) fn check(&mut self, from: u32, to: u32) -> Result<(), Refusal> {
         match self.distances(to)[from as usize] {
-            FAR => Err(Refusal::NoPath { from, to }),
-            links if usize::from(links) > limits::HOPS_MAX => Err(Refusal::LongPath {
-                from,
-                to,
-                limit: limits::HOPS_MAX,
-            }),
+            FAR => refuse(format!(
+                "host h{from} is not connected to host h{to}; add a link between their switches"
+            )),
+            links if usize::from(links) > limits::HOPS_MAX => {
+                let limit = limits::HOPS_MAX;
+                refuse(format!(
+                    "the path from h{from} to h{to} has more than {limit} links"
+                ))
+            }
             _ => Ok(()),
         }
     }
@@ -155,9 +159,11 @@ impl<'a> Routes<'a> {
                         let circle = path.iter().skip_while(|(port, _)| *port != after);
                         let names =
                             circle.map(|(port, _)| self.network.name(self.network.ends(*port).0));
-                        return Err(Refusal::Loop {
-                            nodes: names.collect::<Vec<_>>().join(", "),
-                        });
+                        let nodes = names.collect::<Vec<_>>().join(", ");
+                        return refuse(format!(
+                            "a loop: the shortest paths lead around {nodes}, so pauses may wait for each other for ever; \
+                             remove a link"
+                        ));
                     }
                 }
             }

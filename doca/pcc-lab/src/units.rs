@@ -5,6 +5,9 @@ pub const PS_PER_NS: u64 = 1_000;
 /// Picoseconds in a microsecond.
 pub const PS_PER_US: u64 = 1_000_000;
 
+/// A time that never comes.
+pub(crate) const NEVER: u64 = u64::MAX;
+
 /// The rate that equals the speed of the port. Rates of algorithms are fractions of it.
 pub const RATE_MAX: u32 = 1 << 20;
 

@@ -2,7 +2,7 @@
 //!
 //! The device has no timers for algorithms. Periods of the timers that have passed are made up for at the next event.
 
-use super::{RATE_MIN, elapsed, step};
+use super::rules::{RATE_MIN, elapsed, step};
 use crate::algorithm::{Algorithm, Context, Decision, Detail, Event, EventType, Failure, Port};
 use crate::units::RATE_MAX;
 use serde::Deserialize;
@@ -249,7 +249,7 @@ impl Algorithm for Dcqcn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{PORT, event, handle};
+    use super::super::rules::tests::{PORT, event, handle};
     use super::*;
 
     fn us(us: u32) -> u32 {

@@ -3,7 +3,7 @@
 //! The device hands twelve bytes of a response to the algorithm, too few for the records of all links. As in PINT (Ben Basat et
 //! al., SIGCOMM 2020), the switches keep the average of their links' utilisation, and the probe carries the largest.
 
-use super::{RATE_MIN, probe_is_lost, step};
+use super::rules::{RATE_MIN, probe_is_lost, step};
 use crate::algorithm::{Algorithm, Context, Decision, Detail, Event, EventType, Failure, Port};
 use crate::units::RATE_MAX;
 use serde::Deserialize;
@@ -100,7 +100,7 @@ impl Algorithm for Hpcc {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{PORT, event, handle};
+    use super::super::rules::tests::{PORT, event, handle};
     use super::*;
 
     fn response(utilisation_percent: u32) -> Event {

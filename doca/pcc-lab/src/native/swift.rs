@@ -3,7 +3,7 @@
 //!
 //! The device limits rates and not windows. The window of the paper is rate times delay here.
 
-use super::{RATE_MIN, elapsed, network_delay, probe_is_lost, scaled};
+use super::rules::{RATE_MIN, elapsed, network_delay, probe_is_lost, scaled};
 use crate::algorithm::{Algorithm, Context, Decision, Event, EventType, Failure, Port};
 use crate::units::RATE_MAX;
 use serde::Deserialize;
@@ -169,7 +169,7 @@ impl Algorithm for Swift {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{PORT, event, handle};
+    use super::super::rules::tests::{PORT, event, handle};
     use super::*;
     use crate::algorithm::Detail;
 

@@ -1,11 +1,9 @@
 //! The input of a run: topology, switches, hosts, traffic, faults and the device's unknown properties, as a TOML file.
 
-mod check;
 mod guesses;
 mod topology;
 mod traffic;
 
-pub use check::{Refusal, limits};
 pub use guesses::{GUESSES, Guesses};
 pub(crate) use topology::Network;
 pub use topology::{LinkSpec, Topology};
@@ -14,6 +12,7 @@ pub use traffic::{Class, Distribution, Row, Traffic, parse_rows};
 
 use crate::native;
 use crate::packet::Kind;
+use crate::refusal::{Refusal, limits, refuse};
 use serde::Deserialize;
 
 /// A run. Each field and table that it does not know is refused.
@@ -63,28 +62,19 @@ fn one() -> u64 {
 }
 
 impl Scenario {
-    /// Reads and checks a scenario.
+    /// Reads a scenario. [`check`](crate::check()) tells whether the lab accepts it.
     ///
     /// # Errors
-    /// The text is no scenario, or the lab refuses it.
+    /// The text is no scenario.
     pub fn from_toml(text: &str) -> Result<Self, Refusal> {
-        let scenario: Self = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| {
-                1 + text[..span.start.min(text.len())].matches('\n').count()
-            });
+        toml::from_str(text).or_else(|error| {
+            let before = error
+                .span()
+                .map_or("", |span| &text[..span.start.min(text.len())]);
+            let line = 1 + before.matches('\n').count();
             let message = error.message().replace('\n', " ");
-            Refusal::Syntax { line, message }
-        })?;
-        check::check(&scenario)?;
-        Ok(scenario)
-    }
-
-    /// Checks a scenario that a program made or changed.
-    ///
-    /// # Errors
-    /// The lab refuses it.
-    pub fn check(&self) -> Result<(), Refusal> {
-        check::check(self)
+            refuse(format!("line {line} of the scenario: {message}"))
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Topologies: star, dumbbell, parking lot, fat tree, or links one by one.
 
-use super::check::{Refusal, limits};
+use crate::refusal::{Refusal, limits, refuse};
 use crate::units::PS_PER_NS;
 use serde::Deserialize;
 
@@ -164,7 +164,9 @@ impl Network {
     fn fat_tree(k: u32, gbps: u64, delay_ns: u64) -> Result<Self, Refusal> {
         limits::at_most("k", u64::from(k), u64::from(limits::FAT_TREE_MAX))?;
         if k < 2 || !k.is_multiple_of(2) {
-            return Err(Refusal::OddTree(k));
+            return refuse(format!(
+                "a fat tree needs an even number of ports per switch, at least 2; k is {k}"
+            ));
         }
         let half = k / 2;
         let hosts = k * half * half;
@@ -210,11 +212,11 @@ impl Network {
                     (Some("s"), Some(Ok(at))) if at < switches => Some(hosts + at),
                     _ => None,
                 };
-                found.ok_or_else(|| Refusal::UnknownNode {
-                    link: number,
-                    name: name.to_owned(),
-                    hosts,
-                    switches,
+                found.ok_or_else(|| {
+                    Refusal(format!(
+                        "link {number}: '{name}' is no node; there are {hosts} hosts (h0, h1, ...) and {switches} switches \
+                         (s0, s1, ...)"
+                    ))
                 })
             };
             network.join(node(&link.a)?, node(&link.b)?, link.gbps, link.delay_ns);

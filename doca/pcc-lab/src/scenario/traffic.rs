@@ -1,7 +1,7 @@
 //! Traffic: incast, permutation, pairs, published distributions of flow sizes, and rows of a trace.
 
-use super::check::{Refusal, limits};
 use super::topology::Topology;
+use crate::refusal::{Refusal, limits, refuse};
 use crate::units::{PS_PER_NS, PS_PER_US};
 use fastrand::Rng;
 use serde::Deserialize;
@@ -111,45 +111,22 @@ pub enum Distribution {
 
 impl Distribution {
     /// Bytes, and the part of flows in thousandths that are not larger.
-    fn points(self) -> &'static [(u64, u64)] {
-        match self {
+    fn points(self) -> Vec<(u64, u64)> {
+        let list: &[u64] = match self {
             Self::WebSearch => &[
-                (0, 0),
-                (10_000, 150),
-                (20_000, 200),
-                (30_000, 300),
-                (50_000, 400),
-                (80_000, 530),
-                (200_000, 600),
-                (1_000_000, 700),
-                (2_000_000, 800),
-                (5_000_000, 900),
-                (10_000_000, 970),
-                (30_000_000, 1_000),
+                0, 0, 10_000, 150, 20_000, 200, 30_000, 300, 50_000, 400, 80_000, 530, 200_000,
+                600, 1_000_000, 700, 2_000_000, 800, 5_000_000, 900, 10_000_000, 970, 30_000_000,
+                1_000,
             ],
             Self::Hadoop => &[
-                (0, 0),
-                (100, 10),
-                (200, 20),
-                (300, 50),
-                (350, 150),
-                (400, 200),
-                (500, 300),
-                (600, 400),
-                (700, 500),
-                (1_000, 600),
-                (2_000, 670),
-                (7_000, 700),
-                (30_000, 720),
-                (50_000, 820),
-                (80_000, 870),
-                (120_000, 900),
-                (300_000, 950),
-                (1_000_000, 975),
-                (2_000_000, 990),
-                (10_000_000, 1_000),
+                0, 0, 100, 10, 200, 20, 300, 50, 350, 150, 400, 200, 500, 300, 600, 400, 700, 500,
+                1_000, 600, 2_000, 670, 7_000, 700, 30_000, 720, 50_000, 820, 80_000, 870, 120_000,
+                900, 300_000, 950, 1_000_000, 975, 2_000_000, 990, 10_000_000, 1_000,
             ],
-        }
+        };
+        list.chunks_exact(2)
+            .map(|pair| (pair[0], pair[1]))
+            .collect()
     }
 
     /// Size at a place between 0 and 1,000,000, by linear interpolation.
@@ -167,7 +144,8 @@ impl Distribution {
     /// Mean size in bytes.
     #[must_use]
     pub fn mean(self) -> u64 {
-        let parts = self.points().windows(2).map(|pair| {
+        let points = self.points();
+        let parts = points.windows(2).map(|pair| {
             let ((low, from), (high, to)) = (pair[0], pair[1]);
             (low + high) * (to - from)
         });
@@ -198,19 +176,22 @@ pub fn parse_rows(text: &str) -> Result<Vec<Row>, Refusal> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let refuse = || Refusal::Row {
-            line: number + 1,
-            text: line.chars().take(60).collect(),
+        let fault = || {
+            let text: String = line.chars().take(60).collect();
+            let number = number + 1;
+            Refusal(format!(
+                "line {number} of the trace: '{text}' is not 'ns sender receiver bytes'"
+            ))
         };
         let words: Vec<u64> = line
             .split([',', ' ', '\t'])
             .filter(|word| !word.is_empty())
-            .map(|word| word.parse().map_err(|_| refuse()))
+            .map(|word| word.parse().map_err(|_| fault()))
             .collect::<Result<_, _>>()?;
         let [ns, from, to, bytes] = words[..] else {
-            return Err(refuse());
+            return Err(fault());
         };
-        let host = |number: u64| u32::try_from(number).map_err(|_| refuse());
+        let host = |number: u64| u32::try_from(number).map_err(|_| fault());
         rows.push(Row(ns, host(from)?, host(to)?, bytes));
         limits::at_most("rows", rows.len() as u64, u64::from(limits::FLOWS_MAX))?;
     }
@@ -316,7 +297,10 @@ impl Traffic {
             known_host(flow.from, hosts)?;
             known_host(flow.to, hosts)?;
             if flow.from == flow.to {
-                return Err(Refusal::ToItself(flow.from));
+                return refuse(format!(
+                    "traffic from host {} to itself; name two hosts",
+                    flow.from
+                ));
             }
         }
         Ok(())
@@ -354,7 +338,9 @@ fn known_host(host: u32, hosts: u32) -> Result<(), Refusal> {
     if host < hosts {
         Ok(())
     } else {
-        Err(Refusal::UnknownHost { host, hosts })
+        refuse(format!(
+            "traffic names host {host}; there are {hosts}, from 0"
+        ))
     }
 }
 
@@ -362,7 +348,10 @@ fn own_pairs(topology: &Topology, hosts: u32) -> Result<Vec<[u32; 2]>, Refusal> 
     match topology {
         Topology::Dumbbell { pairs, .. } => Ok((0..*pairs).map(|at| [at, pairs + at]).collect()),
         Topology::ParkingLot { .. } => Ok((0..hosts / 2).map(|at| [2 * at, 2 * at + 1]).collect()),
-        _ => Err(Refusal::NoPairs),
+        _ => refuse(
+            "only the dumbbell and the parking lot have pairs of their own; list the pairs"
+                .to_owned(),
+        ),
     }
 }
 

@@ -1,13 +1,14 @@
 //! A flow: sender and receiver of one queue pair.
 
-use super::NEVER;
 use crate::packet::NONE;
 use crate::scenario::FlowSpec;
+use crate::units::NEVER;
 
 /// Life of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum State {
     /// Before its start.
+    #[default]
     New,
     /// It has packets to send, or waits for acknowledgements.
     Open,
@@ -17,7 +18,7 @@ pub(crate) enum State {
     Failed,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Flow {
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -101,49 +102,18 @@ impl Flow {
             to: spec.to,
             priority: spec.class.priority,
             is_internal: !spec.class.rdma_cm,
-            state: State::New,
-            forward: 0,
-            reverse: 0,
-            links: 0,
             bytes: spec.bytes,
             total: u32::try_from(packets).unwrap_or(u32::MAX),
             last_payload: u16::try_from(last).unwrap_or(mtu),
             start_ps: spec.start_ps,
             finish_ps: NEVER,
-            ideal_ps: 0,
-            next: 0,
-            unacked: 0,
-            fresh: 0,
             rate,
             due_ps: spec.start_ps,
             anchor_ps: spec.start_ps,
-            last_bytes: 0,
-            asks_ack: false,
             deadline_ps: NEVER,
-            has_timer: false,
-            retries: 0,
-            wants_probe: false,
             probe_ps: NEVER,
-            probe_sn: 0,
-            tx_packets: 0,
-            tx_bytes: 0,
-            tx_first_ns: 0,
             queued: [NONE; 5],
-            expected: 0,
-            since_ack: 0,
-            has_nacked: false,
-            cnp_ps: 0,
-            delivered: 0,
-            delivered_before: 0,
-            watched: 0,
-            resent: 0,
-            probes: 0,
-            cnps: 0,
-            timeouts: 0,
-            handled: 0,
-            rate_zero: 0,
-            rate_above: 0,
-            noted_no_probe: false,
+            ..Self::default()
         }
     }
 

@@ -1,13 +1,13 @@
 //! The sender: limits each flow's rate, transmits what is due, and goes back when packets were lost.
 
-use super::{Lab, NEVER, State};
+use super::{Lab, State};
 use crate::algorithm::{Detail, EventType, TX_PROBE_SENT};
 use crate::calendar::Due;
 use crate::counts::Reason;
 use crate::pacer::OUT;
 use crate::packet::{ACK_REQUEST, Kind, Packet};
 use crate::trace::RecordKind;
-use crate::units::{PS_PER_NS, PS_PER_US, clock_ns, interval_ps};
+use crate::units::{NEVER, PS_PER_NS, PS_PER_US, clock_ns, interval_ps};
 
 impl Lab {
     pub(super) fn start(&mut self, number: u32) {

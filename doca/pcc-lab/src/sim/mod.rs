@@ -3,12 +3,14 @@
 mod fault;
 mod flow;
 mod host;
+mod measure;
 mod reaction;
 mod receiver;
 mod setup;
 mod switch;
+mod waiting;
 
-pub(crate) use flow::{Flow, State};
+use flow::{Flow, State};
 
 use crate::algorithm::{Algorithm, Context};
 use crate::calendar::{Calendar, Due};
@@ -17,15 +19,13 @@ use crate::native;
 use crate::pacer::Pacer;
 use crate::packet::{Kind, Packet, Packets};
 use crate::port::Port;
+use crate::refusal::Refusal;
 use crate::report::{Report, Sample};
-use crate::scenario::{Fault, Guesses, Loss, Probe, Refusal, Scenario};
+use crate::scenario::{Fault, Guesses, Loss, Probe, Scenario};
 use crate::trace::{RecordKind, Trace};
-use crate::units::{PS_PER_NS, serialize_ps};
+use crate::units::{NEVER, PS_PER_NS, serialize_ps};
 use fastrand::Rng;
-use reaction::Waiting;
-
-/// A time that never comes.
-pub(crate) const NEVER: u64 = u64::MAX;
+use waiting::Waiting;
 
 /// Flows whose rates are recorded with each sample.
 const SAMPLED_FLOWS: usize = 128;
@@ -190,15 +190,6 @@ impl Lab {
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
-    }
-
-    /// The report so far.
-    pub fn report(&mut self) -> Report {
-        let now = self.now_ps;
-        for port in &mut self.ports {
-            port.queue.add(now, port.bytes);
-        }
-        crate::report::report(self)
     }
 
     /// Ends the active process of a host, as a crash does.

@@ -1,11 +1,11 @@
 //! Arrivals at a host: the receiver (go-back-N, CNPs, responses to probes) and the sender's side of the answers.
 
-use super::{Lab, NEVER, State};
+use super::{Lab, State};
 use crate::algorithm::{Detail, EventType, NACK_OUT_OF_SEQUENCE};
 use crate::calendar::Due;
 use crate::packet::{ACK_REQUEST, Kind, MARKED, Packet};
 use crate::trace::RecordKind;
-use crate::units::{PS_PER_NS, clock_ns};
+use crate::units::{NEVER, PS_PER_NS, clock_ns};
 
 impl Lab {
     /// A packet has arrived at its host.

@@ -1,18 +1,20 @@
 //! From a scenario to the state of a run.
 
-use super::reaction::Waiting;
-use super::{Buffer, Flow, Host, Lab, NEVER, Place, Settings};
+use super::waiting::Waiting;
+use super::{Buffer, Flow, Host, Lab, Place, Settings};
 use crate::algorithm::{Algorithm, Context};
 use crate::calendar::{Calendar, Due};
+use crate::check::check;
 use crate::counts::Counts;
 use crate::native;
 use crate::pacer::{OUT, Pacer};
 use crate::packet::Packets;
 use crate::port::Port;
+use crate::refusal::{Refusal, limits, refuse};
 use crate::routes::Routes;
-use crate::scenario::{Network, Refusal, Scenario};
+use crate::scenario::{Network, Scenario};
 use crate::trace::Trace;
-use crate::units::{PS_PER_NS, PS_PER_US, RATE_MAX, serialize_ps};
+use crate::units::{NEVER, PS_PER_NS, PS_PER_US, RATE_MAX, serialize_ps};
 use fastrand::Rng;
 
 const KIB: u64 = 1_024;
@@ -61,7 +63,7 @@ type Make<'a> = &'a dyn Fn(Place) -> Box<dyn Algorithm>;
 
 impl Lab {
     pub(super) fn build(scenario: &Scenario, make: Option<Make<'_>>) -> Result<Self, Refusal> {
-        scenario.check()?;
+        check(scenario)?;
         let network = Network::new(&scenario.topology)?;
         let settings = Settings::new(scenario);
         let mut random = Rng::with_seed(scenario.seed);
@@ -144,11 +146,11 @@ impl Lab {
                 reserved += limit * priorities;
             }
             let Some(shared) = total.checked_sub(reserved).filter(|shared| *shared > 0) else {
-                return Err(Refusal::NoBuffer {
-                    switch: network.name(node),
-                    headroom: reserved,
-                    buffer: total,
-                });
+                let switch = network.name(node);
+                return refuse(format!(
+                    "switch {switch}: the headroom of its ports needs {reserved} bytes and its buffer has {total}; raise \
+                     buffer_kib"
+                ));
             };
             self.buffers.push(Buffer {
                 total: shared,
@@ -267,8 +269,7 @@ fn flows(
     let mut routes = Routes::new(network);
     let (mut flows, mut paths): (Vec<Flow>, Vec<u32>) = (Vec::new(), Vec::new());
     for (number, spec) in (0..).zip(&specs) {
-        let bytes_max = crate::scenario::limits::BYTES_MAX;
-        crate::scenario::limits::at_most("bytes of a flow", spec.bytes, bytes_max)?;
+        limits::at_most("bytes of a flow", spec.bytes, limits::BYTES_MAX)?;
         let is_limited = is_controlled || !spec.class.rdma_cm;
         let rate = if is_limited {
             settings.guesses.rate_initial

@@ -1,251 +1,20 @@
-//! Refusals: what a scenario may not contain, each with one line that says what, where and what to do.
+//! What a scenario may not contain: sizes beyond their bounds, and networks that cannot work.
 
-use super::topology::{Network, Topology};
-use super::{Change, Scenario};
 use crate::native;
+use crate::refusal::{Refusal, limits, refuse};
 use crate::routes::Routes;
-use thiserror::Error;
-
-/// Largest sizes of a scenario.
-pub mod limits {
-    use super::Refusal;
-
-    /// Hosts.
-    pub const HOSTS_MAX: u32 = 1_024;
-    /// Switches.
-    pub const SWITCHES_MAX: u32 = 512;
-    /// Links.
-    pub const LINKS_MAX: u32 = 4_096;
-    /// Ports of a switch in a fat tree.
-    pub const FAT_TREE_MAX: u32 = 16;
-    /// Trunks of a parking lot.
-    pub const TRUNKS_MAX: u32 = 12;
-    /// Links of one path.
-    pub const HOPS_MAX: usize = 16;
-    /// Flows.
-    pub const FLOWS_MAX: u32 = 1 << 16;
-    /// Speed of a link, in Gb/s.
-    pub const GBPS_MAX: u64 = 1_600;
-    /// Delay of a link: one millisecond.
-    pub const DELAY_NS_MAX: u64 = 1_000_000;
-    /// Length of a run: ten seconds.
-    pub const DURATION_US_MAX: u64 = 10_000_000;
-    /// Buffer of a switch: 1 GiB.
-    pub const BUFFER_KIB_MAX: u64 = 1 << 20;
-    /// Packets in flight.
-    pub const PACKETS_MAX: u32 = 1 << 24;
-    /// Records of the trace.
-    pub const TRACE_MAX: u32 = 1 << 22;
-    /// Samples of rates and queues.
-    pub const SAMPLES_MAX: u32 = 100_000;
-    /// Faults and losses.
-    pub const FAULTS_MAX: usize = 1_024;
-    /// Processes of a host.
-    pub const PROCESSES_MAX: u32 = 8;
-    /// Bytes of a packet on the wire.
-    pub const WIRE_MAX: u64 = 16_000;
-    /// Times of one step, in ns.
-    pub const STEP_NS_MAX: u64 = 1_000_000_000;
-    /// Bytes of one flow.
-    pub const BYTES_MAX: u64 = 1 << 40;
-
-    /// Refuses a size above its limit.
-    ///
-    /// # Errors
-    /// It is above.
-    pub fn at_most(what: &'static str, value: u64, limit: u64) -> Result<(), Refusal> {
-        if value > limit {
-            return Err(Refusal::TooLarge { what, value, limit });
-        }
-        Ok(())
-    }
-}
-
-/// Why the lab does not run a scenario.
-#[derive(Debug, Clone, PartialEq, Error)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// No TOML, a wrong type, an unknown field.
-    #[error("line {line} of the scenario: {message}")]
-    Syntax {
-        /// Line, from 1.
-        line: usize,
-        /// What the parser says.
-        message: String,
-    },
-    /// A line of a trace is no flow.
-    #[error("line {line} of the trace: '{text}' is not 'ns sender receiver bytes'")]
-    Row {
-        /// Line, from 1.
-        line: usize,
-        /// The line.
-        text: String,
-    },
-    /// A size above its limit.
-    #[error("{what}: {value} is above the limit of {limit}")]
-    TooLarge {
-        /// Which size.
-        what: &'static str,
-        /// The value.
-        value: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// A size below its limit.
-    #[error("{what}: {value} is below the least value, {least}")]
-    TooSmall {
-        /// Which size.
-        what: &'static str,
-        /// The value.
-        value: u64,
-        /// The least value.
-        least: u64,
-    },
-    /// A part outside 0 to 1, or another range.
-    #[error("{what}: {value} is not between {least} and {most}")]
-    Range {
-        /// Which number.
-        what: &'static str,
-        /// The value.
-        value: f64,
-        /// Least value.
-        least: f64,
-        /// Largest value.
-        most: f64,
-    },
-    /// A link without speed.
-    #[error("link {link}, {a} to {b}, has 0 Gb/s; give it a speed")]
-    NoSpeed {
-        /// Number of the link.
-        link: usize,
-        /// One end.
-        a: String,
-        /// The other end.
-        b: String,
-    },
-    /// A link with both ends at one node.
-    #[error("link {link} is a loop: it joins {node} to itself; remove it")]
-    SelfLink {
-        /// Number of the link.
-        link: usize,
-        /// The node.
-        node: String,
-    },
-    /// Buffers that may wait for each other.
-    #[error(
-        "a loop: the shortest paths lead around {nodes}, so pauses may wait for each other for ever; remove a link"
-    )]
-    Loop {
-        /// The nodes, in order.
-        nodes: String,
-    },
-    /// A host without a link.
-    #[error("host h{0} is not connected; add a link to it")]
-    NoLink(u32),
-    /// A host with several links.
-    #[error("host h{host} has {links} links; a host has one port")]
-    ManyLinks {
-        /// The host.
-        host: u32,
-        /// Its links.
-        links: usize,
-    },
-    /// Hosts without a path between them.
-    #[error("host h{from} is not connected to host h{to}; add a link between their switches")]
-    NoPath {
-        /// Sender.
-        from: u32,
-        /// Receiver.
-        to: u32,
-    },
-    /// A path is too long.
-    #[error("the path from h{from} to h{to} has more than {limit} links")]
-    LongPath {
-        /// Sender.
-        from: u32,
-        /// Receiver.
-        to: u32,
-        /// Most links.
-        limit: usize,
-    },
-    /// A link to nowhere.
-    #[error(
-        "link {link}: '{name}' is no node; there are {hosts} hosts (h0, h1, ...) and {switches} switches (s0, s1, ...)"
-    )]
-    UnknownNode {
-        /// Number of the link.
-        link: usize,
-        /// The name.
-        name: String,
-        /// Hosts.
-        hosts: u32,
-        /// Switches.
-        switches: u32,
-    },
-    /// Traffic of a host that does not exist.
-    #[error("traffic names host {host}; there are {hosts}, from 0")]
-    UnknownHost {
-        /// The host.
-        host: u32,
-        /// Number of hosts.
-        hosts: u32,
-    },
-    /// A flow from a host to itself.
-    #[error("traffic from host {0} to itself; name two hosts")]
-    ToItself(u32),
-    /// Pairs of a topology that has none.
-    #[error("only the dumbbell and the parking lot have pairs of their own; list the pairs")]
-    NoPairs,
-    /// A fat tree with an odd number of ports.
-    #[error("a fat tree needs an even number of ports per switch, at least 2; k is {0}")]
-    OddTree(u32),
-    /// An algorithm that the lab does not have.
-    #[error("algorithm '{name}' is unknown; the lab has {known}")]
-    UnknownAlgorithm {
-        /// The name.
-        name: String,
-        /// All names.
-        known: String,
-    },
-    /// A fault of a link that does not exist.
-    #[error("fault {fault} names link {link}; there are {links}, from 0")]
-    UnknownLink {
-        /// Number of the fault.
-        fault: usize,
-        /// The link.
-        link: u32,
-        /// Number of links.
-        links: usize,
-    },
-    /// A lower limit above its upper one.
-    #[error("{low} is {a} and must not be above {high}, {b}")]
-    Order {
-        /// Name of the lower one.
-        low: &'static str,
-        /// Its value.
-        a: u64,
-        /// Name of the upper one.
-        high: &'static str,
-        /// Its value.
-        b: u64,
-    },
-    /// The reserves for PFC fill the buffer.
-    #[error(
-        "switch {switch}: the headroom of its ports needs {headroom} bytes and its buffer has {buffer}; raise buffer_kib"
-    )]
-    NoBuffer {
-        /// The switch.
-        switch: String,
-        /// Bytes of headroom.
-        headroom: u64,
-        /// Bytes of buffer.
-        buffer: u64,
-    },
-}
+use crate::scenario::{Change, Network, Scenario, Topology, Traffic};
 
 fn at_least(what: &'static str, value: u64, least: u64) -> Result<(), Refusal> {
     if value < least {
-        return Err(Refusal::TooSmall { what, value, least });
+        return refuse(format!("{what}: {value} is below the least value, {least}"));
+    }
+    Ok(())
+}
+
+fn in_order((low, a): (&str, u64), (high, b): (&str, u64)) -> Result<(), Refusal> {
+    if a > b {
+        return refuse(format!("{low} is {a} and must not be above {high}, {b}"));
     }
     Ok(())
 }
@@ -255,15 +24,14 @@ fn within(what: &'static str, value: f64, least: f64, most: f64) -> Result<(), R
     if (least..=most).contains(&value) {
         return Ok(());
     }
-    Err(Refusal::Range {
-        what,
-        value,
-        least,
-        most,
-    })
+    refuse(format!("{what}: {value} is not between {least} and {most}"))
 }
 
-pub(super) fn check(scenario: &Scenario) -> Result<(), Refusal> {
+/// Checks a scenario.
+///
+/// # Errors
+/// The lab refuses it.
+pub fn check(scenario: &Scenario) -> Result<(), Refusal> {
     limits::at_most("duration_us", scenario.duration_us, limits::DURATION_US_MAX)?;
     at_least("duration_us", scenario.duration_us, 1)?;
     limits::at_most("warmup_us", scenario.warmup_us, scenario.duration_us - 1)?;
@@ -273,10 +41,10 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), Refusal> {
     check_guesses(scenario)?;
     for name in [&scenario.algorithm.name, &scenario.guesses.internal] {
         if !native::NAMES.contains(&name.as_str()) {
-            return Err(Refusal::UnknownAlgorithm {
-                name: name.clone(),
-                known: native::NAMES.join(", "),
-            });
+            let known = native::NAMES.join(", ");
+            return refuse(format!(
+                "algorithm '{name}' is unknown; the lab has {known}"
+            ));
         }
     }
     let network = Network::new(&scenario.topology)?;
@@ -286,17 +54,16 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), Refusal> {
     )?;
     for traffic in &scenario.traffic {
         limits::at_most("priority", u64::from(traffic.class().priority), 7)?;
-        if let super::Traffic::Poisson { load, .. } = traffic {
+        if let Traffic::Poisson { load, .. } = traffic {
             within("load", *load, 0.000_001, 1.0)?;
         }
     }
     for (number, fault) in scenario.fault.iter().enumerate() {
         if fault.link as usize >= network.links.len() {
-            return Err(Refusal::UnknownLink {
-                fault: number,
-                link: fault.link,
-                links: network.links.len(),
-            });
+            let (link, links) = (fault.link, network.links.len());
+            return refuse(format!(
+                "fault {number} names link {link}; there are {links}, from 0"
+            ));
         }
         if fault.change == Change::Speed {
             at_least("gbps of a fault", fault.gbps, 1)?;
@@ -338,14 +105,7 @@ fn check_switch(scenario: &Scenario) -> Result<(), Refusal> {
     limits::at_most("pfc_xoff_kib", switch.pfc_xoff_kib, switch.buffer_kib)?;
     limits::at_most("pfc_xon_kib", switch.pfc_xon_kib, switch.buffer_kib)?;
     limits::at_most("kmax_kib", switch.kmax_kib, limits::BUFFER_KIB_MAX)?;
-    if switch.kmin_kib > switch.kmax_kib {
-        return Err(Refusal::Order {
-            low: "kmin_kib",
-            a: switch.kmin_kib,
-            high: "kmax_kib",
-            b: switch.kmax_kib,
-        });
-    }
+    in_order(("kmin_kib", switch.kmin_kib), ("kmax_kib", switch.kmax_kib))?;
     if let Some(headroom) = switch.headroom_bytes {
         limits::at_most("headroom_bytes", headroom, switch.buffer_kib * 1_024)?;
     }
@@ -411,14 +171,10 @@ fn check_guesses(scenario: &Scenario) -> Result<(), Refusal> {
     let (low, high) = (guesses.event_queue_min, guesses.event_queue_max);
     at_least("event_queue_max", u64::from(high), 1)?;
     limits::at_most("event_queue_max", u64::from(high), 1 << 16)?;
-    if low > high {
-        return Err(Refusal::Order {
-            low: "event_queue_min",
-            a: low.into(),
-            high: "event_queue_max",
-            b: high.into(),
-        });
-    }
+    in_order(
+        ("event_queue_min", low.into()),
+        ("event_queue_max", high.into()),
+    )?;
     within("event_drop", guesses.event_drop, 0.0, 1.0)?;
     at_least("coalesced_max", u64::from(guesses.coalesced_max), 1)?;
     at_least("tx_event_packets", u64::from(guesses.tx_event_packets), 1)?;
@@ -448,13 +204,14 @@ fn check_network(network: &Network, may_have_loops: bool) -> Result<(), Refusal>
     for (number, link) in network.links.iter().enumerate() {
         let (a, b) = (network.name(link.a), network.name(link.b));
         if link.a == link.b {
-            return Err(Refusal::SelfLink {
-                link: number,
-                node: a,
-            });
+            return refuse(format!(
+                "link {number} is a loop: it joins {a} to itself; remove it"
+            ));
         }
         if link.mbps == 0 {
-            return Err(Refusal::NoSpeed { link: number, a, b });
+            return refuse(format!(
+                "link {number}, {a} to {b}, has 0 Gb/s; give it a speed"
+            ));
         }
         limits::at_most("gbps", link.mbps / 1_000, limits::GBPS_MAX)?;
         limits::at_most("delay_ns", link.delay_ps / 1_000, limits::DELAY_NS_MAX)?;
@@ -462,9 +219,13 @@ fn check_network(network: &Network, may_have_loops: bool) -> Result<(), Refusal>
     let ports = network.ports();
     for (host, ports) in (0..network.hosts).zip(&ports) {
         match ports.len() {
-            0 => return Err(Refusal::NoLink(host)),
+            0 => return refuse(format!("host h{host} is not connected; add a link to it")),
             1 => {}
-            links => return Err(Refusal::ManyLinks { host, links }),
+            links => {
+                return refuse(format!(
+                    "host h{host} has {links} links; a host has one port"
+                ));
+            }
         }
     }
     let mut routes = Routes::new(network);
@@ -569,7 +330,8 @@ mod tests {
             "{line}"
         );
         let triangle = "h0-s0 h1-s1 h2-s2 s0-s1 s1-s2 s2-s0";
-        Scenario::from_toml(&custom(triangle, 3, 3)).expect("all paths are direct");
+        let direct = Scenario::from_toml(&custom(triangle, 3, 3)).expect("a scenario");
+        check(&direct).expect("all paths are direct");
     }
 
     #[test]
