@@ -147,6 +147,11 @@ impl Calendar {
     }
 
     #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.heap.capacity()
+    }
+
+    #[cfg(test)]
     fn len(&self) -> usize {
         self.heap.len()
     }

@@ -140,6 +140,11 @@ impl Packets {
         self.live
     }
 
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.slots.capacity()
+    }
+
     pub(crate) fn peak(&self) -> u32 {
         self.peak
     }

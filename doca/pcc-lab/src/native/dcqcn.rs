@@ -2,7 +2,7 @@
 //!
 //! The device has no timers for algorithms. Periods of the timers that have passed are made up for at the next event.
 
-use super::rules::{RATE_MIN, elapsed, step};
+use super::rules::{elapsed, step};
 use crate::algorithm::{Algorithm, Context, Decision, Detail, Event, EventType, Failure, Port};
 use crate::units::RATE_MAX;
 use serde::Deserialize;
@@ -33,6 +33,8 @@ pub struct DcqcnParameters {
     pub additive_mbps: u32,
     /// Increase when both counters are beyond fast recovery, in Mb/s. Default: 1000.
     pub hyper_mbps: u32,
+    /// Lowest rate, in Mb/s. The paper has none, and a long queue then cuts rates to nothing. Default: 500.
+    pub minimum_mbps: u32,
     /// Shortest time between two decreases, in us. Default: 50, the paper's interval of CNPs.
     pub decrease_us: u32,
 }
@@ -47,6 +49,7 @@ impl Default for DcqcnParameters {
             fast_recovery: 5,
             additive_mbps: 200,
             hyper_mbps: 1_000,
+            minimum_mbps: 500,
             decrease_us: 50,
         }
     }
@@ -135,10 +138,10 @@ impl Flow {
         clippy::cast_possible_truncation,
         reason = "a fraction of a 32-bit number"
     )]
-    fn decrease(&mut self, gain_shift: u32, now: u32) {
+    fn decrease(&mut self, gain_shift: u32, now: u32, minimum: u32) {
         self.target = self.current;
         let cut = (u64::from(self.current) * u64::from(self.alpha)) >> 25;
-        self.current = (self.current - cut as u32).max(RATE_MIN << EXTRA);
+        self.current = (self.current - cut as u32).max(minimum << EXTRA);
         self.alpha = self.alpha - (self.alpha >> gain_shift) + (ALPHA_ONE >> gain_shift);
         self.alpha_at = now;
         self.increase_at = now;
@@ -237,13 +240,14 @@ impl Algorithm for Dcqcn {
             Detail::Ack { .. } if event.kind == EventType::Cnp => {
                 let pause = self.parameters.decrease_us.saturating_mul(1_000);
                 if flow.was_cut == 0 || elapsed(now, flow.decrease_at) >= pause {
-                    flow.decrease(self.parameters.gain_shift, now);
+                    let minimum = step(self.parameters.minimum_mbps, port.mbps);
+                    flow.decrease(self.parameters.gain_shift, now, minimum);
                 }
             }
             Detail::Ack { .. } | Detail::Rtt { .. } => {}
         }
         flow.store(context);
-        Ok(Decision::rate((flow.current >> EXTRA).max(RATE_MIN)))
+        Ok(Decision::rate(flow.current >> EXTRA))
     }
 }
 
@@ -294,12 +298,28 @@ mod tests {
     }
 
     #[test]
+    fn cuts_end_at_the_lowest_rate() {
+        let mut dcqcn = Dcqcn::new(paper());
+        let mut context = Context::default();
+        let mut rate = None;
+        for period in 0..20 {
+            rate = handle(
+                &mut dcqcn,
+                &mut context,
+                &event(EventType::Cnp, us(50 * period)),
+            )
+            .rate;
+        }
+        assert_eq!(rate, Some(step(500, PORT.mbps)));
+    }
+
+    #[test]
     fn alpha_follows_equations_1_and_2() {
         let mut flow = Flow::new(0);
         flow.decay(8);
         assert_eq!(flow.alpha, ALPHA_ONE / 256 * 255);
         let before = flow.current;
-        flow.decrease(8, 0);
+        flow.decrease(8, 0, 1);
         // R_C (1 - alpha / 2) with alpha 255/256, then alpha (1 - g) + g.
         assert_eq!(flow.current, before / 512 * (512 - 255));
         assert_eq!(flow.target, before);

@@ -405,3 +405,30 @@ impl Settings {
         self.lossless & (1 << priority) != 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_queue_of_the_simulator_grows_in_steady_state() {
+        for algorithm in native::NAMES {
+            let text = format!(
+                "duration_us = 6000\nalgorithm.name = '{algorithm}'\nhost.probe = 'ifa2'\nlimits.trace = 0
+topology = {{ shape = 'star', hosts = 9, gbps = 200, delay_ns = 1000 }}
+traffic = [{{ kind = 'incast', to = 0, flows = 16 }}]"
+            );
+            let scenario = Scenario::from_toml(&text).expect("a scenario");
+            let mut lab = Lab::new(&scenario).expect("a lab");
+            let capacities = |lab: &Lab| {
+                let (slots, free) = (lab.waiting.slots.capacity(), lab.waiting.free.capacity());
+                (lab.calendar.capacity(), lab.packets.capacity(), slots, free)
+            };
+            assert!(lab.run_until(4_000_000_000));
+            let (before, events) = (capacities(&lab), lab.counts.calendar);
+            lab.run();
+            assert_eq!(capacities(&lab), before, "{algorithm}");
+            assert!(lab.counts.calendar > events + 10_000, "{algorithm}");
+        }
+    }
+}

@@ -153,3 +153,40 @@ fn a_probe_measures_both_ways_and_the_packet_before_it() {
         assert!(u64::from(event.timestamp - response_sent).abs_diff(back / 1_000) <= 1);
     }
 }
+
+#[test]
+fn a_lost_packet_is_sent_again_with_all_that_follow() {
+    // At 10 Gb/s a full packet needs 3342400 ps and a NACK 67200 ps. The first packet arrives at 8984800 ps, and is lost.
+    let scenario = scenario(
+        "duration_us = 1000
+topology = { shape = 'star', hosts = 2, gbps = 10, delay_ns = 1000 }
+traffic = [{ kind = 'pairs', pairs = [[1, 0]], bytes = 12288 }]
+[[loss]]\nkind = 'data'\nprobability = 1.0\nfrom_us = 8\nto_us = 9",
+    );
+    let report = run(&mut lab(&scenario));
+    let full = 20 * FULL;
+    let second_arrives = full + LINK + SWITCH + full + LINK + full;
+    let nack_arrives = second_arrives + 67_200 + LINK + SWITCH + 67_200 + LINK;
+    let expect = nack_arrives + 3 * full + LINK + SWITCH + full + LINK;
+    assert_eq!((nack_arrives, expect), (14_761_600, 30_431_200));
+    let (flow, counters) = (report.per_flow[0], report.counters);
+    assert_eq!(flow.duration_ps, Some(expect));
+    assert_eq!((flow.resent, flow.timeouts, counters.go_backs), (3, 0, 1));
+    assert_eq!(
+        (counters.accepted, counters.beyond_gap, counters.duplicates),
+        (3, 2, 0)
+    );
+}
+
+#[test]
+fn a_lost_last_packet_waits_for_the_time_out() {
+    let scenario = scenario(
+        "duration_us = 1000\nhost.timeout_us = 100
+topology = { shape = 'star', hosts = 2, gbps = 10, delay_ns = 1000 }
+traffic = [{ kind = 'pairs', pairs = [[1, 0]], bytes = 4096 }]
+[[loss]]\nkind = 'data'\nprobability = 1.0\nto_us = 9",
+    );
+    let flow = run(&mut lab(&scenario)).per_flow[0];
+    assert_eq!(flow.duration_ps, Some(100_000_000 + 8_984_800));
+    assert_eq!((flow.resent, flow.timeouts), (1, 1));
+}
