@@ -167,7 +167,6 @@ fn check_guesses(scenario: &Scenario) -> Result<(), Refusal> {
     }
     at_least("handler_threads", guesses.handler_threads, 1)?;
     limits::at_most("handler_threads", guesses.handler_threads, 1_024)?;
-    at_least("handler_mips", guesses.handler_mips, 1)?;
     let (low, high) = (guesses.event_queue_min, guesses.event_queue_max);
     at_least("event_queue_max", u64::from(high), 1)?;
     limits::at_most("event_queue_max", u64::from(high), 1 << 16)?;

@@ -10,6 +10,7 @@ use pcc_lab::scenario::{GUESSES, Traffic, parse_rows};
 use pcc_lab::{Lab, Scenario, Trace};
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -75,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
     match &arguments.report {
         Some(path) => write(path, &text)?,
-        None => print!("{text}"),
+        None => std::io::stdout().write_all(text.as_bytes())?,
     }
     if let Some(path) = &arguments.trace {
         write(path, &lines(lab.trace())?)?;

@@ -31,7 +31,8 @@ guesses! {
     handler_ns: u64 = 600,
     /// Guess: threads that run handlers.
     handler_threads: u64 = 48,
-    /// Guess: instructions of one thread per microsecond, if the algorithm counts them.
+    /// Guess: instructions of one thread per microsecond, if the algorithm counts them. 0: counted instructions take
+    /// `handler_ns` as well, so that two builds of one algorithm see the same times.
     handler_mips: u64 = 1_800,
     /// Guess: events in the queue above which new ones may be dropped.
     event_queue_min: u32 = 512,

@@ -63,9 +63,10 @@ impl Lab {
         let host = &mut self.hosts[self.flows[number as usize].from as usize];
         host.queued += 1;
         self.counts.events_peak = self.counts.events_peak.max(host.queued);
-        let service = match host.instructions {
-            0 => guesses.handler_ns * PS_PER_NS,
-            some => u64::from(some) * PS_PER_US / guesses.handler_mips,
+        let counted = u64::from(host.instructions) * PS_PER_US;
+        let service = match counted.checked_div(guesses.handler_mips) {
+            Some(counted) if counted > 0 => counted,
+            _ => guesses.handler_ns * PS_PER_NS,
         };
         let arrival = self.now_ps + guesses.event_latency_ns * PS_PER_NS;
         let begin = arrival.max(host.handlers_free_ps);

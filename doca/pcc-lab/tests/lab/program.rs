@@ -128,3 +128,21 @@ fn the_guesses_are_listed_with_their_defaults() {
     let guesses = text.lines().filter(|line| line.contains("Guess: ")).count();
     assert_eq!(guesses, pcc_lab::scenario::GUESSES.len());
 }
+
+#[test]
+fn the_scenarios_of_the_source_tree_run() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let mut number = 0;
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("a file");
+        let mut scenario = crate::scenario(&text);
+        // A part of the run is enough.
+        scenario.duration_us = scenario.duration_us.min(5_000);
+        scenario.warmup_us = scenario.warmup_us.min(2_500);
+        let report = crate::run(&mut crate::lab(&scenario));
+        assert!(report.counters.accepted > 1_000, "{}", path.display());
+        number += 1;
+    }
+    assert_eq!(number, 3);
+}
