@@ -2,6 +2,7 @@
 
 mod accounts;
 mod control;
+mod events;
 mod exact;
 mod faults;
 mod program;
