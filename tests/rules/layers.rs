@@ -181,9 +181,12 @@ const CRATES: &[Crate] = &[
         layers: &[
             ("units", &["units", "refusal", "histogram", "trace"]),
             ("algorithms", &["algorithm", "native"]),
-            ("parts", &["packet", "calendar", "pacer", "port", "counts"]),
+            (
+                "parts",
+                &["packet", "calendar", "pacer", "port", "report", "counts"],
+            ),
             ("input", &["scenario", "routes", "check"]),
-            ("simulator", &["report", "sim"]),
+            ("simulator", &["sim"]),
         ],
     },
     Crate {

@@ -1,6 +1,7 @@
 //! Counters of a run: packets by kind and fate, events by type and fate.
 
 use crate::packet::{KINDS, Kind};
+use crate::report::Counters;
 
 /// Why a packet was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,26 +29,13 @@ pub(crate) struct Counts {
     pub(crate) sent: [u64; KINDS],
     pub(crate) delivered: [u64; KINDS],
     pub(crate) dropped: [[u64; REASONS]; KINDS],
-    /// Of delivered data packets: in order, already known, and beyond a gap.
-    pub(crate) accepted: u64,
-    pub(crate) duplicates: u64,
-    pub(crate) beyond_gap: u64,
-    pub(crate) marked: u64,
-    pub(crate) pauses: u64,
-    pub(crate) timeouts: u64,
-    pub(crate) go_backs: u64,
-    /// Responses to probes that the port has forgotten.
-    pub(crate) stale_responses: u64,
-    /// Requests for a probe while one is on its way.
-    pub(crate) probes_refused: u64,
     /// Events by type: handled by the algorithm, merged into one that waited, lost.
     pub(crate) handled: [u64; 5],
     pub(crate) merged: [u64; 5],
     pub(crate) lost: [u64; 5],
-    pub(crate) overloaded: u64,
     pub(crate) instructions: u64,
-    pub(crate) failures: u64,
-    pub(crate) events_peak: u32,
+    /// All others.
+    pub(crate) other: Counters,
 }
 
 impl Counts {

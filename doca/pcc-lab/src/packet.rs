@@ -108,13 +108,14 @@ impl Packets {
         }
     }
 
-    /// Stores a packet. None if the limit is reached.
+    /// Stores a packet. None if the limit is reached. Pause frames are beyond it: a lost one could stop a link for ever, and
+    /// a port has few at a time.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "below the limit, which has 32 bits"
     )]
     pub(crate) fn insert(&mut self, packet: Packet) -> Option<u32> {
-        if self.live >= self.limit {
+        if self.live >= self.limit && packet.kind != Kind::Pause {
             return None;
         }
         self.live += 1;

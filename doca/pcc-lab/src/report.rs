@@ -113,7 +113,7 @@ pub struct Control {
 }
 
 /// Other counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counters {
     /// Data packets in order, once per flow.
     pub accepted: u64,

@@ -5,6 +5,8 @@ pub const PS_PER_NS: u64 = 1_000;
 /// Picoseconds in a microsecond.
 pub const PS_PER_US: u64 = 1_000_000;
 
+/// Bytes in a KiB.
+pub(crate) const KIB: u64 = 1_024;
 /// A time that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
 

@@ -128,8 +128,8 @@ impl Lab {
         let settings = &self.settings;
         let flow = &mut self.flows[number as usize];
         let sn = flow.next;
-        let payload = flow.payload(sn, settings.mtu);
-        let wire = payload + settings.header;
+        let payload = flow.payload(sn, settings.host.mtu);
+        let wire = payload + settings.host.header_bytes;
         let counted = if settings.guesses.rate_counts_headers {
             wire
         } else {
@@ -143,8 +143,8 @@ impl Lab {
         let mut packet = Packet::new(Kind::Data, number, sn, wire, flow.priority);
         packet.payload = payload;
         let is_last = sn + 1 == flow.total;
-        let is_slow = interval > settings.timeout_ps / 4;
-        if is_last || is_slow || flow.asks_ack || (sn + 1).is_multiple_of(settings.ack_every) {
+        let is_slow = interval > settings.timeout_ps() / 4;
+        if is_last || is_slow || flow.asks_ack || (sn + 1).is_multiple_of(settings.host.ack_every) {
             packet.flags = ACK_REQUEST;
         }
         let Some(packet) = self.create(packet) else {
@@ -167,7 +167,7 @@ impl Lab {
         flow.due_ps = flow.anchor_ps + interval;
         flow.last_bytes = counted;
         if flow.deadline_ps == NEVER {
-            flow.deadline_ps = now + settings.timeout_ps;
+            flow.deadline_ps = now + settings.timeout_ps();
         }
         if !flow.has_timer {
             flow.has_timer = true;
@@ -190,7 +190,7 @@ impl Lab {
         let flow = &mut self.flows[number as usize];
         flow.wants_probe = false;
         if flow.probe_ps != NEVER && self.now_ps - flow.probe_ps < timeout {
-            self.counts.probes_refused += 1;
+            self.counts.other.probes_refused += 1;
             return false;
         }
         flow.probe_sn = flow.probe_sn.wrapping_add(1);
@@ -277,7 +277,7 @@ impl Lab {
 
     /// All packets before `sn` have arrived. True if the flow is still open.
     pub(super) fn acknowledge(&mut self, number: u32, sn: u32) -> bool {
-        let timeout = self.settings.timeout_ps;
+        let timeout = self.settings.timeout_ps();
         let flow = &mut self.flows[number as usize];
         if flow.state != State::Open {
             return false;
@@ -312,7 +312,7 @@ impl Lab {
         }
         flow.next = sn;
         flow.asks_ack = true;
-        self.counts.go_backs += 1;
+        self.counts.other.go_backs += 1;
         self.trace
             .record(self.now_ps, RecordKind::GoBack, number, u64::from(sn));
         self.resume(number);
@@ -344,9 +344,9 @@ impl Lab {
         flow.deadline_ps = NEVER;
         flow.retries += 1;
         flow.timeouts += 1;
-        self.counts.timeouts += 1;
+        self.counts.other.timeouts += 1;
         let unacked = flow.unacked;
-        if flow.retries > self.settings.retries_max {
+        if flow.retries > self.settings.host.retries_max {
             flow.state = State::Failed;
             self.open_flows -= 1;
             self.unpace(number);
@@ -368,14 +368,14 @@ impl Lab {
         }
         if self.open_flows > 0 {
             self.calendar
-                .push(self.now_ps + self.settings.watch_ps, Due::Watch);
+                .push(self.now_ps + self.settings.watch_ps(), Due::Watch);
         }
     }
 
     fn watch_flow(&mut self, number: u32) {
         let now = self.now_ps;
         let flow = &mut self.flows[number as usize];
-        let has_waited = flow.start_ps + self.settings.watch_ps <= now;
+        let has_waited = flow.start_ps + self.settings.watch_ps() <= now;
         if flow.state != State::Open || !has_waited {
             return;
         }
@@ -389,12 +389,12 @@ impl Lab {
             return;
         }
         let port = &self.ports[host.port as usize];
-        let interval = interval_ps(u64::from(self.settings.mtu), port.mbps, flow.rate);
+        let interval = interval_ps(u64::from(self.settings.host.mtu), port.mbps, flow.rate);
         let (kind, value) = if !port.is_up {
             (RecordKind::StarvedPortDown, flow.delivered)
         } else if port.paused & (1 << flow.priority) != 0 {
             (RecordKind::StarvedPaused, flow.delivered)
-        } else if interval + PS_PER_NS > self.settings.watch_ps {
+        } else if interval + PS_PER_NS > self.settings.watch_ps() {
             (RecordKind::StarvedRate, u64::from(flow.rate))
         } else if flow.retries > 0 || flow.next == flow.total {
             (RecordKind::StarvedLoss, flow.delivered)

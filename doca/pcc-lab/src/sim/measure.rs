@@ -89,7 +89,11 @@ fn report(lab: &Lab) -> Report {
             .collect(),
         instructions_per_event: (counts.instructions > 0)
             .then(|| ratio(counts.instructions, handled)),
-        counters: counters(lab),
+        counters: Counters {
+            cnps: counts.delivered[Kind::Cnp as usize],
+            packets_peak: lab.packets.peak(),
+            ..counts.other
+        },
         per_flow: lab
             .flows
             .iter()
@@ -113,26 +117,6 @@ fn control(counts: &Counts, kind: EventType) -> Control {
         handled: counts.handled[kind.index()],
         merged: counts.merged[kind.index()],
         lost: counts.lost[kind.index()],
-    }
-}
-
-fn counters(lab: &Lab) -> Counters {
-    let counts = &lab.counts;
-    Counters {
-        accepted: counts.accepted,
-        duplicates: counts.duplicates,
-        beyond_gap: counts.beyond_gap,
-        marked: counts.marked,
-        cnps: counts.delivered[Kind::Cnp as usize],
-        pauses: counts.pauses,
-        timeouts: counts.timeouts,
-        go_backs: counts.go_backs,
-        stale_responses: counts.stale_responses,
-        probes_refused: counts.probes_refused,
-        overloaded: counts.overloaded,
-        events_peak: counts.events_peak,
-        failures: counts.failures,
-        packets_peak: lab.packets.peak(),
     }
 }
 
@@ -170,8 +154,8 @@ fn busiest(lab: &Lab, span: u64) -> (f64, Queue) {
             carried[*port as usize] += measured(flow);
         }
     }
-    let mtu = u64::from(lab.settings.mtu);
-    let wire = mtu + u64::from(lab.settings.header);
+    let mtu = u64::from(lab.settings.host.mtu);
+    let wire = mtu + u64::from(lab.settings.host.header_bytes);
     let mut best = (0.0, 0, None);
     for (port, bytes) in lab.ports.iter().zip(carried) {
         // A link carries this payload at most.

@@ -21,50 +21,33 @@ use crate::packet::{Kind, Packet, Packets};
 use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::report::{Report, Sample};
-use crate::scenario::{Fault, Guesses, Loss, Probe, Scenario};
+use crate::scenario::{Fault, Guesses, Host, Loss, Scenario, Switch};
 use crate::trace::{RecordKind, Trace};
-use crate::units::{NEVER, PS_PER_NS, serialize_ps};
+use crate::units::{KIB, NEVER, PS_PER_NS, PS_PER_US, serialize_ps};
 use fastrand::Rng;
 use waiting::Waiting;
 
 /// Flows whose rates are recorded with each sample.
 const SAMPLED_FLOWS: usize = 128;
 
-/// The scenario, in the units of the simulator.
+/// The properties of the scenario. Times and sizes of the simulator are ps and bytes.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    pub(crate) end_ps: u64,
-    pub(crate) warm_ps: u64,
-    pub(crate) sample_ps: u64,
-    pub(crate) samples_max: usize,
-    pub(crate) mtu: u16,
-    pub(crate) header: u16,
-    control: u16,
-    ack_every: u32,
-    timeout_ps: u64,
-    retries_max: u32,
-    cnp_interval_ps: u64,
-    cnp_delay_ps: u64,
-    ack_priority: u8,
-    cnp_priority: u8,
-    watch_ps: u64,
-    has_telemetry: bool,
-    telemetry_ps: u64,
-    has_ecn: bool,
-    kmin: u64,
-    kmax: u64,
-    pmax: f64,
+    end_ps: u64,
+    warm_ps: u64,
+    sample_ps: u64,
+    samples_max: usize,
+    /// Mask of the lossless priorities.
     lossless: u8,
-    pfc_alpha: f64,
-    xoff: u64,
-    xon: u64,
-    drop_alpha: f64,
+    has_telemetry: bool,
+    switch: Switch,
+    host: Host,
     guesses: Guesses,
 }
 
 /// What a host has besides its port.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostState {
     port: u32,
     pacers: [Pacer; 8],
     /// Priorities with a flow in their pacer.
@@ -111,7 +94,7 @@ pub struct Lab {
     calendar: Calendar,
     pub(crate) packets: Packets,
     pub(crate) ports: Vec<Port>,
-    hosts: Vec<Host>,
+    hosts: Vec<HostState>,
     pub(crate) buffers: Vec<Buffer>,
     pub(crate) flows: Vec<Flow>,
     /// Place of each flow in its pacer.
@@ -393,12 +376,40 @@ impl Lab {
 }
 
 impl Settings {
-    /// Whether switches write what they know into probes of this form.
-    fn writes_telemetry(probe: Probe) -> bool {
-        match probe {
-            Probe::Ccmad => false,
-            Probe::Ifa1 | Probe::Ifa2 => true,
-        }
+    fn timeout_ps(&self) -> u64 {
+        self.host.timeout_us * PS_PER_US
+    }
+
+    fn watch_ps(&self) -> u64 {
+        self.host.starvation_us * PS_PER_US
+    }
+
+    fn cnp_interval_ps(&self) -> u64 {
+        self.host.cnp_interval_us * PS_PER_US
+    }
+
+    fn cnp_delay_ps(&self) -> u64 {
+        self.guesses.cnp_delay_us * PS_PER_US
+    }
+
+    fn telemetry_ps(&self) -> u64 {
+        self.switch.telemetry_window_ns * PS_PER_NS
+    }
+
+    fn kmin(&self) -> u64 {
+        self.switch.kmin_kib * KIB
+    }
+
+    fn kmax(&self) -> u64 {
+        self.switch.kmax_kib * KIB
+    }
+
+    fn xoff(&self) -> u64 {
+        self.switch.pfc_xoff_kib * KIB
+    }
+
+    fn xon(&self) -> u64 {
+        self.switch.pfc_xon_kib * KIB
     }
 
     fn is_lossless(&self, priority: u8) -> bool {

@@ -62,7 +62,7 @@ impl Lab {
         let guesses = &self.settings.guesses;
         let host = &mut self.hosts[self.flows[number as usize].from as usize];
         host.queued += 1;
-        self.counts.events_peak = self.counts.events_peak.max(host.queued);
+        self.counts.other.events_peak = self.counts.other.events_peak.max(host.queued);
         let counted = u64::from(host.instructions) * PS_PER_US;
         let service = match counted.checked_div(guesses.handler_mips) {
             Some(counted) if counted > 0 => counted,
@@ -114,12 +114,12 @@ impl Lab {
             return;
         }
         let overload = host.queued >= self.settings.guesses.overload_events;
-        self.counts.overloaded += u64::from(overload);
+        self.counts.other.overloaded += u64::from(overload);
         let port = Port {
             slot: if is_internal { SLOT_INTERNAL } else { SLOT },
             overload,
             mbps: self.ports[host.port as usize].mbps,
-            mtu: u32::from(self.settings.mtu),
+            mtu: u32::from(self.settings.host.mtu),
         };
         let algorithm = match is_internal {
             true => &mut host.internal,
@@ -181,7 +181,7 @@ impl Lab {
         if host.active >= host.processes.len() {
             return;
         }
-        self.counts.failures += 1;
+        self.counts.other.failures += 1;
         self.trace
             .record(now, RecordKind::ProcessFailed, number, host.active as u64);
         host.active += 1;

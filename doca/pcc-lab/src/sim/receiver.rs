@@ -57,12 +57,12 @@ impl Lab {
 
     /// A data packet: in order, known, or beyond a gap.
     fn receive(&mut self, host: u32, packet: &Packet) {
-        let ack_every = self.settings.ack_every;
+        let ack_every = self.settings.host.ack_every;
         let flow = &mut self.flows[packet.flow as usize];
         flow.since_ack += 1;
         let mut reply = None;
         if packet.sn == flow.expected {
-            self.counts.accepted += 1;
+            self.counts.other.accepted += 1;
             flow.expected += 1;
             flow.delivered += u64::from(packet.payload);
             flow.has_nacked = false;
@@ -73,9 +73,9 @@ impl Lab {
                     .record(self.now_ps, RecordKind::Finish, packet.flow, duration);
             }
         } else if packet.sn < flow.expected {
-            self.counts.duplicates += 1;
+            self.counts.other.duplicates += 1;
         } else {
-            self.counts.beyond_gap += 1;
+            self.counts.other.beyond_gap += 1;
             if !flow.has_nacked {
                 flow.has_nacked = true;
                 reply = Some(Kind::Nack);
@@ -88,8 +88,14 @@ impl Lab {
         let sn = flow.expected;
         if let Some(kind) = reply {
             flow.since_ack = 0;
-            let priority = self.settings.ack_priority;
-            let reply = Packet::new(kind, packet.flow, sn, self.settings.control, priority);
+            let priority = self.settings.host.ack_priority;
+            let reply = Packet::new(
+                kind,
+                packet.flow,
+                sn,
+                self.settings.host.control_bytes,
+                priority,
+            );
             if let Some(reply) = self.create(reply) {
                 self.enqueue(host, reply);
             }
@@ -105,11 +111,14 @@ impl Lab {
         if self.now_ps < flow.cnp_ps {
             return;
         }
-        flow.cnp_ps = self.now_ps + self.settings.cnp_interval_ps;
-        let (control, priority) = (self.settings.control, self.settings.cnp_priority);
+        flow.cnp_ps = self.now_ps + self.settings.cnp_interval_ps();
+        let (control, priority) = (
+            self.settings.host.control_bytes,
+            self.settings.host.cnp_priority,
+        );
         let cnp = Packet::new(Kind::Cnp, packet.flow, packet.sn, control, priority);
         let Some(cnp) = self.create(cnp) else { return };
-        match self.settings.cnp_delay_ps {
+        match self.settings.cnp_delay_ps() {
             0 => self.enqueue(host, cnp),
             delay => self.calendar.push(self.now_ps + delay, Due::Inject(cnp)),
         }
@@ -133,7 +142,7 @@ impl Lab {
     fn measure(&mut self, packet: &Packet) {
         let flow = &mut self.flows[packet.flow as usize];
         if flow.probe_ps == NEVER || flow.probe_sn != packet.sn {
-            self.counts.stale_responses += 1;
+            self.counts.other.stale_responses += 1;
             return;
         }
         flow.probe_ps = NEVER;

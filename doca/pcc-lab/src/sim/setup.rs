@@ -1,7 +1,7 @@
 //! From a scenario to the state of a run.
 
 use super::waiting::Waiting;
-use super::{Buffer, Flow, Host, Lab, Place, Settings};
+use super::{Buffer, Flow, HostState, Lab, Place, Settings};
 use crate::algorithm::{Algorithm, Context};
 use crate::calendar::{Calendar, Due};
 use crate::check::check;
@@ -12,47 +12,28 @@ use crate::packet::Packets;
 use crate::port::Port;
 use crate::refusal::{Refusal, limits, refuse};
 use crate::routes::Routes;
-use crate::scenario::{Network, Scenario};
+use crate::scenario::{Network, Probe, Scenario};
 use crate::trace::Trace;
-use crate::units::{NEVER, PS_PER_NS, PS_PER_US, RATE_MAX, serialize_ps};
+use crate::units::{KIB, NEVER, PS_PER_NS, PS_PER_US, RATE_MAX, serialize_ps};
 use fastrand::Rng;
-
-const KIB: u64 = 1_024;
 
 impl Settings {
     fn new(scenario: &Scenario) -> Self {
-        let (switch, host) = (&scenario.switch, &scenario.host);
         let us = |us: u64| us.saturating_mul(PS_PER_US);
+        let (switch, host) = (scenario.switch.clone(), scenario.host.clone());
         Self {
             end_ps: us(scenario.duration_us),
             warm_ps: us(scenario.warmup_us),
             sample_ps: us(scenario.sample_us),
             samples_max: scenario.limits.samples as usize,
-            mtu: host.mtu,
-            header: host.header_bytes,
-            control: host.control_bytes,
-            ack_every: host.ack_every,
-            timeout_ps: us(host.timeout_us),
-            retries_max: host.retries_max,
-            cnp_interval_ps: us(host.cnp_interval_us),
-            cnp_delay_ps: us(scenario.guesses.cnp_delay_us),
-            ack_priority: host.ack_priority,
-            cnp_priority: host.cnp_priority,
-            watch_ps: us(host.starvation_us),
-            has_telemetry: Self::writes_telemetry(host.probe),
-            telemetry_ps: switch.telemetry_window_ns * PS_PER_NS,
-            has_ecn: switch.ecn,
-            kmin: switch.kmin_kib * KIB,
-            kmax: switch.kmax_kib * KIB,
-            pmax: switch.pmax,
             lossless: switch
                 .pfc_priorities
                 .iter()
                 .fold(0, |all, priority| all | 1 << priority),
-            pfc_alpha: switch.pfc_alpha,
-            xoff: switch.pfc_xoff_kib * KIB,
-            xon: switch.pfc_xon_kib * KIB,
-            drop_alpha: switch.drop_alpha,
+            // The switches write into probes of both IFA forms.
+            has_telemetry: host.probe != Probe::Ccmad,
+            switch,
+            host,
             guesses: scenario.guesses.clone(),
         }
     }
@@ -77,7 +58,7 @@ impl Lab {
                 0
             };
             let place = |process| Place { host, process };
-            hosts.push(Host {
+            hosts.push(HostState {
                 port: node_ports[0],
                 pacers: std::array::from_fn(|_| Pacer::default()),
                 paced: 0,
@@ -128,8 +109,8 @@ impl Lab {
     fn reserve_headroom(&mut self, scenario: &Scenario, network: &Network) -> Result<(), Refusal> {
         let settings = &self.settings;
         let probe = scenario.guesses.probe_bytes + 16 * scenario.guesses.ifa_hop_bytes;
-        let largest = u64::from((settings.mtu + settings.header).max(probe));
-        let frame = u64::from(settings.control);
+        let largest = u64::from((settings.host.mtu + settings.host.header_bytes).max(probe));
+        let frame = u64::from(settings.host.control_bytes);
         let priorities = u64::from(settings.lossless.count_ones());
         let total = scenario.switch.buffer_kib * KIB;
         for (node, ports) in (0..).zip(network.ports()) {
@@ -163,7 +144,10 @@ impl Lab {
 
     /// The duration of each flow on an empty network at line rate: a line of stores and forwards.
     fn ideal_times(&mut self) {
-        let (mtu, header) = (self.settings.mtu, u64::from(self.settings.header));
+        let (mtu, header) = (
+            self.settings.host.mtu,
+            u64::from(self.settings.host.header_bytes),
+        );
         for flow in &mut self.flows {
             if flow.bytes == 0 {
                 continue;
@@ -203,13 +187,10 @@ impl Lab {
             }
         }
         for (number, fault) in (0..).zip(&self.faults) {
-            self.calendar.push(
-                fault
-                    .at_us
-                    .saturating_mul(PS_PER_US)
-                    .min(self.settings.end_ps),
-                Due::Fault(number),
-            );
+            let time = fault.at_us.saturating_mul(PS_PER_US);
+            if time < self.settings.end_ps {
+                self.calendar.push(time, Due::Fault(number));
+            }
         }
         if self.settings.warm_ps > 0 {
             self.calendar.push(self.settings.warm_ps, Due::Warm);
@@ -217,7 +198,7 @@ impl Lab {
         if self.settings.sample_ps > 0 {
             self.calendar.push(0, Due::Sample);
         }
-        self.calendar.push(self.settings.watch_ps, Due::Watch);
+        self.calendar.push(self.settings.watch_ps(), Due::Watch);
     }
 }
 
@@ -276,7 +257,7 @@ fn flows(
         } else {
             RATE_MAX
         };
-        let mut flow = Flow::new(spec, settings.mtu, rate);
+        let mut flow = Flow::new(spec, settings.host.mtu, rate);
         let forward = routes.path(spec.from, spec.to, number)?;
         let reverse = routes.path(spec.to, spec.from, number)?;
         flow.links = u32::try_from(forward.len()).unwrap_or(0);

@@ -11,12 +11,12 @@ impl Settings {
     /// Probability that a packet is marked when it joins a queue of this size.
     #[expect(clippy::cast_precision_loss, reason = "a probability")]
     pub(super) fn mark_probability(&self, queue: u64) -> f64 {
-        if !self.has_ecn || queue <= self.kmin {
+        if !self.switch.ecn || queue <= self.kmin() {
             0.0
-        } else if queue >= self.kmax {
+        } else if queue >= self.kmax() {
             1.0
         } else {
-            self.pmax * (queue - self.kmin) as f64 / (self.kmax - self.kmin) as f64
+            self.switch.pmax * (queue - self.kmin()) as f64 / (self.kmax() - self.kmin()) as f64
         }
     }
 }
@@ -40,8 +40,8 @@ impl Lab {
     /// Bytes of one priority above which a port pauses its neighbour.
     fn pause_threshold(&self, switch: usize) -> u64 {
         let buffer = &self.buffers[switch];
-        match self.settings.xoff {
-            0 => part(self.settings.pfc_alpha, buffer.total - buffer.used),
+        match self.settings.xoff() {
+            0 => part(self.settings.switch.pfc_alpha, buffer.total - buffer.used),
             fixed => fixed,
         }
     }
@@ -86,7 +86,7 @@ impl Lab {
                 port.shared[priority] += size;
             }
         } else if !fits
-            || queued + size > part(self.settings.drop_alpha, buffer.total - buffer.used)
+            || queued + size > part(self.settings.switch.drop_alpha, buffer.total - buffer.used)
         {
             self.lose(packet, Reason::Buffer);
             return;
@@ -96,11 +96,11 @@ impl Lab {
             buffer.used += size;
             buffer.peak = buffer.peak.max(buffer.used);
         }
-        if entry.kind == Kind::Data && queued > self.settings.kmin {
+        if entry.kind == Kind::Data && queued > self.settings.kmin() {
             let probability = self.settings.mark_probability(queued);
             if self.random.f64() < probability {
                 flags |= MARKED;
-                self.counts.marked += 1;
+                self.counts.other.marked += 1;
             }
         }
         let entry = &mut self.packets[packet];
@@ -171,7 +171,7 @@ impl Lab {
         }
         let limit = self
             .pause_threshold(switch)
-            .saturating_sub(self.settings.xon);
+            .saturating_sub(self.settings.xon());
         let port = &self.ports[ingress as usize];
         if port.headroom[at] == 0 && port.shared[at] <= limit {
             self.send_pause(ingress, priority, false);
@@ -180,16 +180,15 @@ impl Lab {
 
     /// Sends a PFC frame through a port, or its end.
     fn send_pause(&mut self, port: u32, priority: u8, is_pause: bool) {
-        let wire = self.settings.control;
+        let wire = self.settings.host.control_bytes;
         let frame = Packet::new(Kind::Pause, 0, u32::from(is_pause), wire, priority);
-        // Without a packet, the state stays as it is, and the next arrival or departure tries again.
         let Some(frame) = self.create(frame) else {
             return;
         };
         let entry = &mut self.ports[port as usize];
         let kind = if is_pause {
             entry.pausing |= 1 << priority;
-            self.counts.pauses += 1;
+            self.counts.other.pauses += 1;
             RecordKind::Pause
         } else {
             entry.pausing &= !(1 << priority);
@@ -210,7 +209,7 @@ impl Lab {
         reason = "utilisations are limited to 2^15, queues to 32 bits"
     )]
     fn write_telemetry(&mut self, number: u32, packet: u32) {
-        let window = self.settings.telemetry_ps;
+        let window = self.settings.telemetry_ps();
         let port = &mut self.ports[number as usize];
         let entry = &mut self.packets[packet];
         let span = (self.now_ps - port.averaged_ps).max(1);
@@ -275,15 +274,15 @@ mod tests {
             variance += probability * (1.0 - probability);
             arrive(&mut lab, 64);
             if queue <= 100 * 1024 {
-                assert_eq!(lab.counts.marked, 0, "below K_min");
+                assert_eq!(lab.counts.other.marked, 0, "below K_min");
             }
             if queue < 1_100 * 1024 {
-                before = lab.counts.marked;
+                before = lab.counts.other.marked;
             }
         }
         let beyond = 18_000 - 1_100 * 1024 / 64;
-        assert_eq!(lab.counts.marked - before, beyond, "all above K_max");
-        let difference = f64::from(u32::try_from(lab.counts.marked).expect("few")) - expect;
+        assert_eq!(lab.counts.other.marked - before, beyond, "all above K_max");
+        let difference = f64::from(u32::try_from(lab.counts.other.marked).expect("few")) - expect;
         assert!(
             difference.abs() < 4.0 * f64::sqrt(variance),
             "{difference} from {expect}"
@@ -297,12 +296,15 @@ mod tests {
             arrive(&mut lab, 1024);
         }
         assert_eq!(
-            (lab.counts.pauses, lab.ports[1].headroom[3]),
+            (lab.counts.other.pauses, lab.ports[1].headroom[3]),
             (0, 0),
             "exactly full"
         );
         arrive(&mut lab, 1024);
-        assert_eq!((lab.counts.pauses, lab.ports[1].headroom[3]), (1, 1024));
+        assert_eq!(
+            (lab.counts.other.pauses, lab.ports[1].headroom[3]),
+            (1, 1024)
+        );
         assert_eq!(lab.ports[1].pausing, 1 << 3);
         let mut left = 0;
         while lab.ports[1].pausing != 0 {
