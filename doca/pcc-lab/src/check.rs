@@ -39,6 +39,7 @@ pub fn check(scenario: &Scenario) -> Result<(), Refusal> {
     check_switch(scenario)?;
     check_host(scenario)?;
     check_guesses(scenario)?;
+    check_algorithms(&scenario.algorithm.parameters)?;
     for name in [&scenario.algorithm.name, &scenario.guesses.internal] {
         if !native::NAMES.contains(&name.as_str()) {
             let known = native::NAMES.join(", ");
@@ -196,6 +197,48 @@ fn check_guesses(scenario: &Scenario) -> Result<(), Refusal> {
         limits::at_most(what, u64::from(rate), rate_max)?;
     }
     limits::at_most("burst_packets", guesses.burst_packets, 1_024)
+}
+
+fn check_algorithms(parameters: &native::Parameters) -> Result<(), Refusal> {
+    let (dcqcn, swift, hpcc) = (&parameters.dcqcn, &parameters.swift, &parameters.hpcc);
+    // Longest time, and highest rate, of one step of an algorithm.
+    let (us, mbps) = (1_000_000, 1_600_000);
+    for (what, value, least, most) in [
+        (
+            "constant_rate",
+            parameters.constant_rate,
+            0,
+            crate::units::RATE_MAX,
+        ),
+        ("gain_shift", dcqcn.gain_shift, 1, 24),
+        ("alpha_timer_us", dcqcn.alpha_timer_us, 1, us),
+        ("increase_timer_us", dcqcn.increase_timer_us, 1, us),
+        ("increase_kib", dcqcn.increase_kib, 1, 1 << 24),
+        ("fast_recovery", dcqcn.fast_recovery, 0, 1_000),
+        ("additive_mbps of dcqcn", dcqcn.additive_mbps, 0, mbps),
+        ("hyper_mbps", dcqcn.hyper_mbps, 0, mbps),
+        ("minimum_mbps", dcqcn.minimum_mbps, 0, mbps),
+        ("decrease_us", dcqcn.decrease_us, 0, us),
+        ("target_ns", swift.target_ns, 1, us * 1_000),
+        ("flow_scaling_ns", swift.flow_scaling_ns, 0, us * 1_000),
+        (
+            "scaling_window_min_milli",
+            swift.scaling_window_min_milli,
+            1,
+            1 << 20,
+        ),
+        ("scaling_window_max", swift.scaling_window_max, 1, 1 << 20),
+        ("additive_milli", swift.additive_milli, 0, 1 << 20),
+        ("beta_percent", swift.beta_percent, 0, 100),
+        ("decrease_max_percent", swift.decrease_max_percent, 0, 100),
+        ("target_percent", hpcc.target_percent, 1, 100),
+        ("stages", hpcc.stages, 0, 1_000),
+        ("additive_mbps of hpcc", hpcc.additive_mbps, 0, mbps),
+    ] {
+        at_least(what, u64::from(value), least)?;
+        limits::at_most(what, u64::from(value), u64::from(most))?;
+    }
+    Ok(())
 }
 
 fn check_network(network: &Network, may_have_loops: bool) -> Result<(), Refusal> {

@@ -5,6 +5,7 @@ mod control;
 mod events;
 mod exact;
 mod faults;
+mod mutations;
 mod program;
 
 use pcc_lab::{Lab, RecordKind, Report, Scenario};
