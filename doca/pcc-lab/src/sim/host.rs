@@ -375,8 +375,7 @@ impl Lab {
     fn watch_flow(&mut self, number: u32) {
         let now = self.now_ps;
         let flow = &mut self.flows[number as usize];
-        let has_waited = flow.start_ps + self.settings.watch_ps() <= now;
-        if flow.state != State::Open || !has_waited {
+        if flow.state != State::Open || now - flow.start_ps < self.settings.watch_ps() {
             return;
         }
         let host = &self.hosts[flow.from as usize];

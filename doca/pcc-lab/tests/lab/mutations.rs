@@ -91,7 +91,7 @@ fn mutated(random: &mut fastrand::Rng) -> String {
 #[test]
 fn extreme_numbers_are_refused_or_run() {
     let (mut ran, mut refused) = (0, 0);
-    for seed in 0..700 {
+    for seed in 0..300 {
         let text = mutated(&mut fastrand::Rng::with_seed(seed));
         match try_run(&text) {
             Ok(()) => ran += 1,
@@ -106,7 +106,7 @@ fn extreme_numbers_are_refused_or_run() {
         }
     }
     assert!(
-        ran > 100 && refused > 100,
+        ran > 50 && refused > 50,
         "{ran} ran, {refused} were refused"
     );
 }
@@ -114,7 +114,7 @@ fn extreme_numbers_are_refused_or_run() {
 #[test]
 fn damaged_text_is_refused_or_runs() {
     let mut random = fastrand::Rng::with_seed(99);
-    for _ in 0..300 {
+    for _ in 0..200 {
         let mut bytes = mutated(&mut random).into_bytes();
         for _ in 0..random.u32(1..4) {
             let at = random.usize(0..bytes.len());
@@ -128,4 +128,26 @@ fn damaged_text_is_refused_or_runs() {
         let _ = try_run(&String::from_utf8_lossy(&bytes));
         let _ = pcc_lab::scenario::parse_rows(&String::from_utf8_lossy(&bytes));
     }
+}
+
+#[test]
+fn flows_and_faults_after_the_end_do_not_happen() {
+    let text = format!(
+        "duration_us = 100\n[host]\nstarvation_us = 10\n[topology]\n{}\n[[traffic]]\nkind = 'permutation'
+start_us = 9223372036854775807\n[[traffic]]\nkind = 'replay'\nrows = [[0, 0, 1, 500000]]
+[[fault]]\nat_us = 9223372036854775807\nlink = 0\nchange = 'down'\n",
+        SHAPES[0]
+    );
+    let scenario = Scenario::from_toml(&text).expect("a scenario");
+    let mut lab = Lab::new(&scenario).expect("accepted");
+    let report = lab.run();
+    check(&report);
+    let delivered: Vec<u64> = report
+        .per_flow
+        .iter()
+        .map(|flow| flow.delivered_bytes)
+        .collect();
+    assert_eq!(delivered, [0, 0, 0, 0, 0, 500_000]);
+    assert_eq!(crate::count(&lab, pcc_lab::RecordKind::PortDown), 0);
+    assert!(report.time_ns < 100_000, "ends with the last flow");
 }
