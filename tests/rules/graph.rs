@@ -10,6 +10,7 @@ use std::process::Command;
 pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
+    ("pcc-lab", &[]),
     ("mlx5dv-sys", &["testbed"]),
     ("ucx-sys", &["testbed"]),
     ("rdmacm-sys", &["mlx5dv-sys", "testbed"]),

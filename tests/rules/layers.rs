@@ -176,6 +176,20 @@ const CRATES: &[Crate] = &[
         ],
     },
     Crate {
+        root: "doca/pcc-lab/src",
+        name: "pcc_lab",
+        layers: &[
+            ("units", &["units", "refusal", "histogram", "trace"]),
+            ("algorithms", &["algorithm", "native"]),
+            (
+                "parts",
+                &["packet", "calendar", "pacer", "port", "report", "counts"],
+            ),
+            ("input", &["scenario", "routes", "check"]),
+            ("simulator", &["sim"]),
+        ],
+    },
+    Crate {
         root: "xgvmi-pool/src",
         name: "xgvmi_pool",
         layers: &[
