@@ -69,6 +69,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-verbs",
         ],
     ),
+    ("rv64", &[]),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (

@@ -22,6 +22,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["bindings/"], 2_500),
     (&["clients/"], 14_000),
     (&["cli/"], 3_500),
+    (&["doca/"], 4_000),
     (&["osu-bench/"], 4_100),
     (&["services/"], 32_000),
     (&["shared/"], 8_000),
@@ -51,11 +52,12 @@ enum Role {
 use Role::{Device, Generated, Product, Tests, Tools};
 
 /// Top-level folders with sources.
-const FOLDERS: [(&str, Role); 15] = [
+const FOLDERS: [(&str, Role); 16] = [
     ("bf-emu", Device),
     ("bindings", Product),
     ("cli", Product),
     ("clients", Product),
+    ("doca", Product),
     ("fuzz", Tests),
     ("osu-bench", Tools),
     ("patches", Product),
