@@ -214,7 +214,7 @@ fn impossible_sizes_are_refused() {
     );
     check(
         Config {
-            stacks: u64::MAX & !0xfff,
+            stacks: !0xfff,
             ..good
         },
         "stacks",
