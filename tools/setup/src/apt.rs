@@ -61,13 +61,13 @@ pub fn missing_packages() -> Result<Vec<String>> {
         .collect())
 }
 
-/// Packages of the storage suite that are not installed.
+/// Packages of a list that are not installed.
 ///
 /// # Errors
 /// Errors of dpkg.
-pub fn missing_storage() -> Result<Vec<&'static str>> {
-    let there = installed(pins::STORAGE_PACKAGES)?;
-    let missing = pins::STORAGE_PACKAGES.iter().copied();
+pub fn missing_of(packages: &[&'static str]) -> Result<Vec<&'static str>> {
+    let there = installed(packages)?;
+    let missing = packages.iter().copied();
     Ok(missing
         .filter(|package| !there.contains(*package))
         .collect())

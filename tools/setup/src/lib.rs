@@ -137,6 +137,29 @@ pub fn storage() -> Result<Vec<(String, String)>> {
     ])
 }
 
+/// Ensures the compilers and the emulator for RISC-V. Returns search paths that a command needs before its own.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn riscv() -> Result<Vec<(&'static str, String)>> {
+    let programs = [
+        "riscv64-unknown-elf-gcc",
+        "clang-19",
+        "ld.lld-19",
+        "qemu-riscv64",
+    ];
+    if programs.into_iter().all(process::is_installed) {
+        return Ok(Vec::new());
+    }
+    let cache = Cache::open()?;
+    let Some(root) = apt::ensure_more(&cache, "riscv", pins::RISCV_PACKAGES)? else {
+        return Ok(Vec::new());
+    };
+    let libraries = joined(&apt::library_dirs(&root));
+    let programs = root.join("usr/bin").display().to_string();
+    Ok(vec![("PATH", programs), ("LD_LIBRARY_PATH", libraries)])
+}
+
 /// CMake.
 #[derive(Debug, Clone)]
 pub struct Cmake {
@@ -338,6 +361,8 @@ pub struct Inventory {
     pub missing_packages: Vec<String>,
     /// Debian packages of the storage suite that are not installed.
     pub missing_storage: Vec<&'static str>,
+    /// Debian packages of the tests of device code that are not installed.
+    pub missing_riscv: Vec<&'static str>,
     /// The packages of libibverbs are unpacked in the cache.
     pub verbs_unpacked: bool,
     /// The wheels of stock UCX are in the cache.
@@ -349,7 +374,8 @@ pub fn inventory() -> Result<Inventory> {
     let cache = Cache::open()?;
     Ok(Inventory {
         missing_packages: apt::missing_packages()?,
-        missing_storage: apt::missing_storage()?,
+        missing_storage: apt::missing_of(pins::STORAGE_PACKAGES)?,
+        missing_riscv: apt::missing_of(pins::RISCV_PACKAGES)?,
         verbs_unpacked: apt::unpacked_root(&cache).is_some(),
         wheels_present: wheels::present(&cache, &pins::UCX),
         cache: cache.dir,

@@ -22,6 +22,16 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "libisal2",
 ];
 
+/// Debian packages of the tests of device code: compilers for RISC-V, their C library, and an emulator.
+pub const RISCV_PACKAGES: &[&str] = &[
+    "gcc-riscv64-unknown-elf",
+    "binutils-riscv64-unknown-elf",
+    "picolibc-riscv64-unknown-elf",
+    "clang-19",
+    "lld-19",
+    "qemu-user",
+];
+
 /// Added to [`APT_PACKAGES`] if the installed python cannot create a virtual environment with pip.
 pub const APT_VENV: &str = "python3-venv";
 

@@ -9,6 +9,7 @@ mod library;
 mod offload;
 mod overlap;
 mod pool;
+mod rv64;
 pub(crate) mod service;
 mod storage;
 
@@ -41,6 +42,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
+  rv64       speed of the processor of DPA programs beside qemu-riscv64: target/bench/rv64.json (no options)
   service    instructions, time and memory of the service processes' own code, and their instructions and time per
              block with UCX on the emulated device: target/bench/service.json; -- --help shows how to measure single rows
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
@@ -59,7 +61,7 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 15] = [
+const JOBS: [(&str, Job); 16] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -72,6 +74,7 @@ const JOBS: [(&str, Job); 15] = [
     ("offload", offload),
     ("overlap", overlap),
     ("pool", pool),
+    ("rv64", rv64),
     ("service", service),
     ("soak", soak),
     ("storage", storage),
@@ -179,6 +182,10 @@ fn hotpath(options: &[String]) -> Result<ExitCode> {
 
 fn judge(options: &[String]) -> Result<ExitCode> {
     judge::run(options, &output("judge.json"))
+}
+
+fn rv64(options: &[String]) -> Result<ExitCode> {
+    rv64::run(options, &output("rv64.json"))
 }
 
 fn service(options: &[String]) -> Result<ExitCode> {

@@ -96,6 +96,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         )
     });
     rows.push(block_clients(&inventory));
+    rows.push(riscv(&inventory));
     rows.push(shared_memory());
     rows.push(ptrace_scope(
         fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
@@ -240,18 +241,31 @@ fn packages(inventory: &setup::Inventory) -> Row {
 
 /// Only the suite `storage` and the benchmark of the same name use them.
 fn block_clients(inventory: &setup::Inventory) -> Row {
-    const NEED: &str = "stock block clients";
-    if inventory.missing_storage.is_empty() {
-        let count = pins::STORAGE_PACKAGES.len();
-        return Row::ok(NEED, format!("{count} packages installed"));
-    }
-    let missing = inventory.missing_storage.join(" ");
-    Row::not_ok(
-        NEED,
-        State::Missing,
-        format!("without {missing}"),
+    more(
+        "stock block clients",
+        pins::STORAGE_PACKAGES,
+        &inventory.missing_storage,
         "cargo xtask suites storage",
     )
+}
+
+/// Only `dpacc` and the tests of device code use them.
+fn riscv(inventory: &setup::Inventory) -> Row {
+    more(
+        "compilers for RISC-V",
+        pins::RISCV_PACKAGES,
+        &inventory.missing_riscv,
+        "cargo xtask test unit",
+    )
+}
+
+/// A list of packages that a later command installs.
+fn more(need: &'static str, packages: &[&str], missing: &[&str], command: &str) -> Row {
+    if missing.is_empty() {
+        return Row::ok(need, format!("{} packages installed", packages.len()));
+    }
+    let found = format!("without {}", missing.join(" "));
+    Row::not_ok(need, State::Missing, found, command)
 }
 
 fn shared_memory() -> Row {
