@@ -1,19 +1,10 @@
 //! Where the parts of a machine are in its address space.
 
-use super::{Config, MachineError};
+use super::config::{Config, HARTS_MAX, HEAP_BYTES_MAX, MachineError, STACK_BYTES_MAX};
 use crate::code::Decodes;
 use crate::program::{Local, Program};
 use crate::space::{Backing, PAGE, Range, Rights, Space};
 use crate::trap::HartId;
-
-/// Most harts of a machine: 16 cores with 16 execution units each.
-pub const HARTS_MAX: u32 = 256;
-/// Most bytes of a heap.
-pub const HEAP_BYTES_MAX: u64 = 256 << 20;
-/// Most bytes of a stack.
-pub const STACK_BYTES_MAX: u64 = 1 << 20;
-/// Most windows at a time.
-pub const WINDOWS_MAX: usize = 1 << 16;
 
 /// Addresses must leave room for all parts behind them.
 const ADDRESS_MAX: u64 = 1 << 62;

@@ -1,6 +1,7 @@
 //! Symbols of a program by name and by address.
 
-use super::{Header, Limits, Little, LoadError, format, within};
+use super::error::{Header, Limits, LoadError, format, within};
+use object::LittleEndian as Little;
 use object::elf;
 use object::read::elf::{FileHeader as _, Sym as _};
 use std::collections::HashMap;

@@ -1,13 +1,9 @@
-//! Runs a program of tests/programs as a process of Linux: `write` and `exit` are its only calls.
-//!
-//! `rv64_user FILE [--count]` writes the program's output, and with `--count` a line with instructions and seconds to the standard
-//! error. The exit code is the program's.
+//! A program as a process of Linux: `write` and `exit` are its only calls.
 
 use anyhow::{Context as _, Result, bail};
 use rv64::{Action, Call, Config, Environment, Machine, Program, Stop};
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Instant;
 
 /// A program of the tests executes fewer.
 const BUDGET: u64 = 20_000_000_000;
@@ -42,15 +38,11 @@ impl Environment for Process {
     }
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (path, counts) = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [path] => (path.to_owned(), false),
-        [path, "--count"] => (path.to_owned(), true),
-        _ => bail!("usage: rv64_user FILE [--count]"),
-    };
-    let file = std::fs::read(&path).with_context(|| path.clone())?;
-    let program = Program::parse(&file).with_context(|| path.clone())?;
+/// Runs a program and writes its output. With `counts`, writes the number of its instructions in place of it. Returns the
+/// program's exit code.
+pub(crate) fn run(path: &str, counts: bool) -> Result<ExitCode> {
+    let file = std::fs::read(path).with_context(|| path.to_owned())?;
+    let program = Program::parse(&file).with_context(|| path.to_owned())?;
     let config = Config {
         harts: 1,
         ..Config::default()
@@ -59,12 +51,11 @@ fn main() -> Result<ExitCode> {
     let hart = machine.create_hart()?;
     machine.start(hart, program.entry(), &[])?;
     let mut process = Process::default();
-    let started = Instant::now();
     let stop = machine.run(&mut process, BUDGET);
-    let seconds = started.elapsed().as_secs_f64();
-    std::io::stdout().write_all(&process.output)?;
     if counts {
-        eprintln!("{} instructions, {seconds:.6} s", machine.retired());
+        println!("{}", machine.retired());
+    } else {
+        std::io::stdout().write_all(&process.output)?;
     }
     match stop {
         Stop::Finished(_, value) => Ok(ExitCode::from(u8::try_from(value & 0xff)?)),
