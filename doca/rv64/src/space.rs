@@ -153,6 +153,14 @@ impl Space {
         Some(self.ranges.remove(at))
     }
 
+    /// First address, bytes and rights of each range of memory, in the order of the addresses: for core dumps. Guard pages and
+    /// windows are left out.
+    pub fn memory_ranges(&self) -> impl Iterator<Item = (u64, u64, Rights)> {
+        let is_memory = |range: &&Range| matches!(range.backing, Backing::Memory(_));
+        let memory = self.ranges.iter().filter(is_memory);
+        memory.map(|range| (range.start, range.length, range.rights))
+    }
+
     pub(crate) fn ranges(&self) -> &[Range] {
         &self.ranges
     }

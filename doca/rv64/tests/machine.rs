@@ -167,6 +167,28 @@ fn harts_are_bounded() {
 }
 
 #[test]
+fn all_256_harts_of_the_default_run() {
+    let program =
+        Program::parse(&Elf::new(&[store(3, A0, SP, -8), load(3, A0, SP, -8), RET]).build())
+            .unwrap();
+    let mut machine = Machine::new(&program, &Config::default()).unwrap();
+    for hart in 0..256 {
+        assert_eq!(started(&mut machine, &[u64::from(hart) * 3]), hart);
+    }
+    assert!(machine.create_hart().is_err());
+    for hart in 0..256 {
+        let stop = machine.run(&mut Nothing, 1 << 20);
+        assert_eq!(stop, Stop::Finished(hart, u64::from(hart) * 3));
+    }
+    // Code, data and 256 stacks.
+    let ranges: Vec<_> = machine.memory().memory_ranges().collect();
+    assert_eq!(
+        (ranges.len(), ranges[0], ranges[1].1),
+        (258, (CODE, 12, rv64::Rights::READ_EXECUTE), 4096)
+    );
+}
+
+#[test]
 fn impossible_sizes_are_refused() {
     let program = Program::parse(&Elf::new(&[RET]).build()).unwrap();
     let check = |config: Config, part: &str| {

@@ -1,6 +1,7 @@
 //! Programs by stock compilers: their output, exit code, registers and memory are equal here and under qemu-riscv64.
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rv64::{Lines, Program};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -130,6 +131,28 @@ fn equal(dir: &Path, program: &str, compiler: &Compiler) -> Result<()> {
             file.display()
         );
     }
+    lines(&file)
+}
+
+/// The source lines of functions are those that binutils finds.
+fn lines(file: &Path) -> Result<()> {
+    let bytes = fs::read(file)?;
+    let program = Program::parse(&bytes)?;
+    let table = Lines::parse(&bytes).context("no table of lines")?;
+    for name in ["_start", "finish", "main"] {
+        let address = program.symbol(name).context(name)?;
+        let mut command = Command::new("riscv64-unknown-elf-addr2line");
+        command.arg("-e").arg(file).arg(format!("{address:#x}"));
+        let theirs = String::from_utf8(output(&mut command)?.1)?;
+        let ours = table
+            .at(address)
+            .with_context(|| format!("no line of {name}"))?;
+        let ours = format!("{}:{}", ours.file, ours.line);
+        ensure!(
+            ours == theirs.trim(),
+            "line of {name}: {ours} here, {theirs} by binutils"
+        );
+    }
     Ok(())
 }
 
@@ -155,6 +178,7 @@ pub(crate) fn compile(
         "-mabi=lp64",
         "-mcmodel=medany",
         "-static",
+        "-g",
         "-Wall",
         "-Wextra",
         "-Werror",
