@@ -5,7 +5,7 @@ mod slow;
 use crate::alu::{self, extended, word};
 use crate::code::Decodes;
 use crate::environment::{Action, Environment};
-use crate::hart::Hart;
+use crate::hart::{Hart, JUMP};
 use crate::op::{Code, Op};
 use crate::space::Space;
 use crate::trap::{Cause, Fault, HartId, Trap};
@@ -226,20 +226,21 @@ impl Now<'_> {
         true
     }
 
+    /// The record of the jump is a store, so the processor predicts this branch, and need not wait for the registers.
     #[inline(always)]
     fn branch(&mut self, op: Op, condition: impl FnOnce(u64, u64) -> bool) -> bool {
-        let taken = condition(self.source(op), self.r[usize::from(op.rs2)]);
-        let step = if taken {
-            offset(op.imm)
+        if condition(self.source(op), self.r[usize::from(op.rs2)]) {
+            self.r[JUMP] = address(self.start, self.i);
+            self.i = self.i.wrapping_add(offset(op.imm));
         } else {
-            usize::from(op.rd)
-        };
-        self.i = self.i.wrapping_add(step);
+            self.i += usize::from(op.rd);
+        }
         true
     }
 
     #[inline(always)]
     fn jump(&mut self, op: Op, target: usize) -> bool {
+        self.r[JUMP] = address(self.start, self.i);
         self.r[usize::from(op.rd)] = address(self.start, self.i + usize::from(op.rs2));
         self.i = target;
         true

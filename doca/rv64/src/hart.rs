@@ -2,8 +2,11 @@
 
 use crate::trap::{HartId, Trap};
 
-/// Entries of the register file. A register number of one byte needs no bounds check; only the first 33 are used.
+/// Entries of the register file. A register number of one byte needs no bounds check; only the first 34 are used.
 const FILE: usize = 256;
+
+/// The entry with the address of the last jump.
+pub(crate) const JUMP: usize = 33;
 
 /// What a hart is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -76,6 +79,13 @@ impl Hart {
     /// Sets the address of the next instruction. Bit 0 is cleared.
     pub fn set_pc(&mut self, pc: u64) {
         self.pc = pc & !1;
+    }
+
+    /// Address of the last jump or taken branch since its function was started, or 0: after a jump into nothing, the place of the
+    /// mistake.
+    #[must_use]
+    pub fn last_jump(&self) -> u64 {
+        self.file[JUMP]
     }
 
     /// Executed instructions since its creation. One that trapped does not count.

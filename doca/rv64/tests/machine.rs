@@ -662,6 +662,33 @@ fn reservations_end() {
 }
 
 #[test]
+fn a_wild_jump_names_its_place() {
+    let mut machine = machine(&[
+        addi(A1, A1, 1),
+        i((0, 0x67), 0, A0, 0),
+        branch(0, 0, 0, -8),
+        RET,
+    ]);
+    let hart = started(&mut machine, &[0x5000]);
+    assert_eq!(
+        trap(machine.run(&mut Nothing, 10)),
+        (Cause::Fetch(Refusal::Unmapped), 0x5000)
+    );
+    let jump = |machine: &Machine| machine.hart(hart).unwrap().last_jump();
+    assert_eq!(jump(&machine), CODE + 4);
+    // A branch that is taken counts as well, and a new call begins without a jump.
+    machine.start(hart, CODE + 8, &[0x5000]).unwrap();
+    assert_eq!(
+        (machine.run(&mut Nothing, 1), jump(&machine)),
+        (Stop::Budget, CODE + 8)
+    );
+    machine.destroy_hart(hart).unwrap();
+    let hart = started(&mut machine, &[0x5000]);
+    machine.run(&mut Nothing, 1);
+    assert_eq!(machine.hart(hart).unwrap().last_jump(), 0);
+}
+
+#[test]
 fn changed_instructions_count_at_once() {
     let mut elf = Elf::new(&[
         store(2, A1, A0, 12),
