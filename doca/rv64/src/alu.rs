@@ -1,6 +1,6 @@
 //! Arithmetic that is more than one operator of Rust.
 //!
-//! Source: RISC-V unprivileged ISA 20240411, chapters 12.2 (division by zero and overflow) and 27 (Zbb).
+//! Source: RISC-V unprivileged ISA 20240411, the chapters of the extensions "M" (division by zero and overflow) and "B".
 
 use crate::op::Code;
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn division_by_zero_and_overflow_have_the_standard_results() {
-        // Table 11 of the standard.
+        // The table of the chapter about "M".
         for a in [0, 1, 5, MIN, MINUS] {
             assert_eq!(div(a, 0), MINUS, "{a:#x}");
             assert_eq!(divu(a, 0), MINUS, "{a:#x}");

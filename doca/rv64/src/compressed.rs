@@ -1,6 +1,6 @@
 //! Compressed instructions: each one expands to the instruction of 32 bits that it abbreviates.
 //!
-//! Source: RISC-V unprivileged ISA 20240411, chapter 26 "C" Extension, for RV64 without floating point.
+//! Source: RISC-V unprivileged ISA 20240411, the chapter of the extension "C", for RV64 without floating point.
 
 /// The instruction of 32 bits for a compressed one. `None` if it is reserved, or needs floating-point registers.
 ///

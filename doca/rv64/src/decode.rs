@@ -1,8 +1,8 @@
 //! The decoder: instructions of 32 bits.
 //!
-//! Source: RISC-V unprivileged ISA 20240411: RV64I (chapters 2 and 4), "M" (12), "A" (13), Zicsr (6), Zifencei (5), Zba, Zbb and
-//! Zbs (27), and the list of encodings (34). Reserved encodings are illegal, except that fences and hints with
-//! reserved fields are executed as the standard advises.
+//! Source: RISC-V unprivileged ISA 20240411: the chapters of RV32I, RV64I, the extensions "M", "A" and "B", Zicsr and Zifencei, and
+//! the chapter "RV32/64G Instruction Set Listings". Reserved encodings are illegal, except that fences and hints with reserved
+//! fields are executed as the standard advises.
 
 use crate::op::{Code, Op};
 

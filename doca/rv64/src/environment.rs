@@ -1,6 +1,6 @@
 //! The environment of a program: windows, calls and instructions that the embedder answers.
 
-use crate::hart::Hart;
+use crate::hart::{HARTS_MAX, Hart};
 use crate::space::Space;
 use crate::trap::HartId;
 
@@ -147,9 +147,10 @@ impl Call<'_> {
         self.space
     }
 
-    /// Wakes a hart that waits. At most one per hart and call counts; unknown numbers are ignored.
+    /// Wakes a hart at the end of this hart's turn. Nothing happens if it does not wait then, so that the environment must remember
+    /// the reason of the call ([`Action::WaitAgain`] asks it again).
     pub fn wake(&mut self, hart: HartId) {
-        if !self.wakes.contains(&hart) {
+        if hart < HARTS_MAX && !self.wakes.contains(&hart) {
             self.wakes.push(hart);
         }
     }

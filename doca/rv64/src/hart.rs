@@ -2,6 +2,9 @@
 
 use crate::trap::{HartId, Trap};
 
+/// Most harts of a machine: 16 cores with 16 execution units each.
+pub const HARTS_MAX: u32 = 256;
+
 /// Entries of the register file. A register number of one byte needs no bounds check; only the first 34 are used.
 const FILE: usize = 256;
 

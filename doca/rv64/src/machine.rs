@@ -31,7 +31,7 @@ pub enum Stop {
 }
 
 /// Instructions that a turn may be longer than planned, to let a hart store to what it has reserved. Loops that the standard
-/// promises to succeed have at most 16 (chapter 13.3).
+/// promises to succeed have at most 16 (the chapter of the extension "A").
 const RESERVED_LONGER: u32 = 64;
 
 /// A program in memory, and its harts. One thread uses a machine at a time; it may move between threads.

@@ -243,7 +243,7 @@ impl Core<'_> {
         }
     }
 
-    /// Reads a counter. All of them are read-only: chapter 7 of the standard.
+    /// Reads a counter. All of them are read-only (the chapter of Zicntr).
     fn csr(&mut self, op: Op) -> Step {
         let function = (op.imm >> 12) & 3;
         // csrrw always writes; csrrs and csrrc write unless their source is x0 or 0.

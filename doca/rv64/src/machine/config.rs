@@ -1,10 +1,9 @@
 //! Sizes and bounds of a machine, and what is wrong with them.
 
+pub use crate::hart::HARTS_MAX;
 use crate::schedule::Schedule;
 use crate::trap::HartId;
 
-/// Most harts of a machine: 16 cores with 16 execution units each.
-pub const HARTS_MAX: u32 = 256;
 /// Most bytes of a heap.
 pub const HEAP_BYTES_MAX: u64 = 256 << 20;
 /// Most bytes of a stack.
