@@ -68,6 +68,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-verbs",
         ],
     ),
+    ("rv64", &[]),
     ("bench-report", &[]),
     ("scale-model", &["bench-report", "cli-pages"]),
     (

@@ -324,6 +324,19 @@ const CRATES: &[Crate] = &[
             ("programs", &["bin::dpa-app-attributes2blob"]),
         ],
     },
+    Crate {
+        root: "doca/rv64/src",
+        name: "rv64",
+        layers: &[
+            ("values", &["op", "trap"]),
+            ("instructions", &["alu", "compressed", "decode"]),
+            ("memory", &["space", "heap"]),
+            ("harts", &["hart", "schedule", "environment"]),
+            ("execution", &["code", "exec"]),
+            ("programs", &["program", "lines"]),
+            ("machine", &["machine"]),
+        ],
+    },
 ];
 
 /// Checks each crate of the table.

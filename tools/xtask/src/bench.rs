@@ -40,6 +40,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   overlap    a rank's own instructions in an offloaded call, the overlap that they leave at 32 x 32 ranks, and the time
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
+  rv64       speed of the processor of DPA programs beside qemu-riscv64: target/bench/rv64.json (no options)
   service    instructions, time and memory of the service processes' own code, and their instructions and time per
              block with UCX on the emulated device: target/bench/service.json; -- --help shows how to measure single rows
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
@@ -49,7 +50,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
 
 The program that runs the job gets OPTIONS. Its --help describes them.";
 
-/// The grid takes one or two minutes. A longer run hangs.
+/// The grid takes one or two minutes, and so does the interpreter's speed. A longer run hangs.
 const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 
 /// A job takes half a second, and more on a busy machine.
@@ -58,7 +59,7 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 15] = [
+const JOBS: [(&str, Job); 16] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
@@ -71,6 +72,7 @@ const JOBS: [(&str, Job); 15] = [
     ("offload", offload),
     ("overlap", overlap),
     ("pool", pool),
+    ("rv64", rv64),
     ("service", service),
     ("soak", soak),
     ("storage", storage),
@@ -180,6 +182,22 @@ fn hotpath(options: &[String]) -> Result<ExitCode> {
 
 fn judge(options: &[String]) -> Result<ExitCode> {
     judge::run(options, &output("judge.json"))
+}
+
+fn rv64(options: &[String]) -> Result<ExitCode> {
+    if let Some(option) = options.first() {
+        bail!("bench rv64 takes no options, not '{option}'");
+    }
+    let file = output("rv64.json");
+    let place = file.parent().context("the report has a directory")?;
+    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    let mut command = crate::suites::rv64::judge()?;
+    command
+        .arg("speed")
+        .arg(workspace::target_dir().join("rv64"));
+    let code = process::to_end(command.arg(&file), MODEL_LIMIT)?;
+    println!("\nwritten: {}", file.display());
+    Ok(code)
 }
 
 fn service(options: &[String]) -> Result<ExitCode> {

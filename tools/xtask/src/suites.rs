@@ -6,6 +6,7 @@ mod mpi;
 mod osu;
 mod pyverbs;
 mod rdmacm;
+pub(crate) mod rv64;
 mod search;
 mod skips;
 mod stock;
@@ -54,6 +55,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
+  rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,
+            10^7 random instructions on ckb-vm as well, and the programs of riscv-tests in $XGVMI_RISCV_TESTS
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -124,6 +127,8 @@ struct Suite {
     sample: Option<&'static [&'static str]>,
     /// Link layer of the device's ports.
     link: Link,
+    /// Whether it needs the build of [`World::new`].
+    needs_build: bool,
     run: fn(&World) -> Result<Vec<Case>>,
 }
 
@@ -138,7 +143,20 @@ impl Suite {
             name,
             sample,
             link: Link::Infiniband,
+            needs_build: true,
             run,
+        }
+    }
+
+    /// A suite without the device, which builds its own programs.
+    const fn alone(
+        name: &'static str,
+        sample: Option<&'static [&'static str]>,
+        run: fn(&World) -> Result<Vec<Case>>,
+    ) -> Self {
+        Self {
+            needs_build: false,
+            ..Self::new(name, sample, run)
         }
     }
 
@@ -178,6 +196,7 @@ const SUITES: &[Suite] = &[
     ),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
+    Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
@@ -207,11 +226,17 @@ pub(crate) struct World {
 impl World {
     /// Builds the emulator and creates a directory for the reports.
     pub(crate) fn new(parts: Vec<String>) -> Result<Self> {
-        let env = setup::ensure()?;
+        let world = Self::without_build(parts)?;
         workspace::build(&[
             "-p bf-emu -p bf-emu-preload -p osu-mpi -p uct-plugin -p xgvmi-offload -p xgvmi-blk -p xgvmi-fio -p ucc-tl \
              -p storage-search",
         ])?;
+        Ok(world)
+    }
+
+    /// Creates a directory for the reports.
+    fn without_build(parts: Vec<String>) -> Result<Self> {
+        let env = setup::ensure()?;
         let dir = workspace::target_dir().join("suites");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(Self {
@@ -235,7 +260,10 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let Some((chosen, parts)) = choose(&arguments)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let mut world = World::new(parts)?;
+    let mut world = match chosen.iter().any(|suite| suite.needs_build) {
+        true => World::new(parts)?,
+        false => World::without_build(parts)?,
+    };
     let accepted = accepted()?;
     let mut reports = Vec::new();
     let mut clean = true;
