@@ -136,6 +136,7 @@ impl Mlx5Device {
             context,
             pd,
             ports: caps.ports,
+            access: caps.access(),
             port: options.port,
             gid_index: options.gid_index,
             shape: Shape {
@@ -324,7 +325,10 @@ impl MkeyDevice for Mlx5Device {
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
         let _inside = self.enter()?;
         // SAFETY: context and domain are live because the device is open.
-        let (index, made) = unsafe { mkey::create(&self.lib, self.context, self.pdn, spec) }?;
+        let (index, made) = unsafe {
+            let spec = (spec, self.caps.is_relaxed_only);
+            mkey::create(&self.lib, self.context, self.pdn, spec)
+        }?;
         self.keep(index, made);
         Ok(index)
     }
