@@ -738,6 +738,7 @@ mod tests {
                 latency_ns: link.0,
                 bandwidth_mbit_per_s: link.1,
                 costs: points,
+                relaxed_ordering_only: points,
             };
             for kind in CostKind::ALL {
                 let _ = table.cost_ns(kind, bytes);
