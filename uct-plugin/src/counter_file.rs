@@ -8,7 +8,10 @@
 //! process id; offset and length in bytes of the version's text and of the names, one per line;
 //! offset of the first slot, words per slot, number of slots; number of memory domains without a
 //! slot. A slot belongs to one memory domain. It consists of a word that is nonzero while the slot
-//! is in use, and one word per name.
+//! is in use, and one word per name. The number of a name is the sum of its words; words of an empty
+//! name are unused. Exports and releases have further words for the first threads of the process: each
+//! is written by one thread, without a locked instruction, and shares its cache line with no other
+//! thread's.
 //!
 //! A forked child closes the descriptor of its parent's file at once, so it does not keep the lock.
 //! If the child itself uses UCX, it creates a file of its own.
@@ -30,7 +33,7 @@ use crate::{config, forked, log};
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
 /// Format version, raised when the head changes. New names need no new format.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 /// Words of the head; the last ones are spare.
 const HEAD_WORDS: usize = 16;
 /// Word of the head that counts memory domains without a slot.
@@ -70,9 +73,6 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Number of events.
-    pub(crate) const COUNT: usize = 7;
-
     /// The event of a release, also of one at the close of its memory domain.
     pub(crate) const fn of_release(is_done: bool) -> Self {
         match is_done {
@@ -82,9 +82,14 @@ impl Event {
         }
     }
 
-    /// Index of the event.
-    pub(crate) const fn place(self) -> usize {
-        self as usize - Self::Export as usize
+    /// Index of the event among those that have a word for each thread.
+    #[inline(always)]
+    const fn lane_place(self) -> Option<usize> {
+        match self {
+            Self::Export => Some(0),
+            Self::Release => Some(1),
+            _ => None,
+        }
     }
 }
 
@@ -100,6 +105,17 @@ const OWN_NAMES: [&str; 9] = [
     "releases_failed",
     "imports_released",
 ];
+/// Words of a cache line; of two lines on aarch64, where some systems transfer both at once.
+const LINE_WORDS: usize = if cfg!(target_arch = "aarch64") { 16 } else { 8 };
+/// Threads with words of their own.
+pub(crate) const LANES: usize = 16;
+/// Words of a slot before the lines of the threads, with the first word.
+const LANES_AT: usize = (1 + OWN_NAMES.len()).next_multiple_of(LINE_WORDS);
+/// Words of a slot before the pool's and the map's.
+const VALUES_AT: usize = LANES_AT + LANES * LINE_WORDS;
+/// The events that have a word for each thread, in the order of these words.
+const LANE_EVENTS: [Event; 2] = [Event::Export, Event::Release];
+
 /// Word of the slot, after the first, with the monotonic time of the last update.
 const RENEWED: usize = 1;
 
@@ -147,21 +163,50 @@ pub(crate) struct Slot {
 pub(crate) struct Counts {
     /// The first of the words; null until the first event.
     words: AtomicPtr<AtomicU64>,
-    here: [AtomicU64; Event::COUNT],
     slot: OnceLock<Option<Slot>>,
+    here: Here,
+}
+
+/// Words as in the counter file, up to the pool's.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Here([AtomicU64; VALUES_AT]);
+
+impl Default for Here {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; VALUES_AT])
+    }
 }
 
 impl Counts {
-    /// Counts an event. True if the other counters need an update.
+    /// Counts an event of the thread with this number, which no other living thread has. True if the
+    /// other counters need an update.
     #[inline]
-    pub(crate) fn count(&self, event: Event) -> bool {
-        let before = self.word(event).fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count(&self, event: Event, thread: usize) -> bool {
+        let before = match event.lane_place() {
+            Some(place) if thread < LANES => {
+                // Only this thread writes the word.
+                let word = self.word(LANES_AT + thread * LINE_WORDS + place);
+                let before = word.load(Ordering::Relaxed);
+                word.store(before + 1, Ordering::Relaxed);
+                before
+            }
+            _ => self.event(event).fetch_add(1, Ordering::Relaxed),
+        };
         before < EVENTS_PER_LOOK || before.is_multiple_of(EVENTS_PER_LOOK)
     }
 
     /// Count of an event.
     pub(crate) fn get(&self, event: Event) -> u64 {
-        self.word(event).load(Ordering::Relaxed)
+        let shared = self.event(event).load(Ordering::Relaxed);
+        let Some(place) = event.lane_place() else {
+            return shared;
+        };
+        let of = |lane| self.word(LANES_AT + lane * LINE_WORDS + place);
+        shared
+            + (0..LANES)
+                .map(|lane| of(lane).load(Ordering::Relaxed))
+                .sum::<u64>()
     }
 
     /// Updates the pool's and the map's counters, if the interval has passed.
@@ -176,23 +221,31 @@ impl Counts {
         }
     }
 
+    /// The word of an event that all threads share.
     #[inline]
-    fn word(&self, event: Event) -> &AtomicU64 {
+    fn event(&self, event: Event) -> &AtomicU64 {
+        self.word(1 + event as usize)
+    }
+
+    /// A word of the slot, below [`VALUES_AT`].
+    #[inline]
+    fn word(&self, at: usize) -> &AtomicU64 {
         let words = self.words.load(Ordering::Acquire);
         let words = match words.is_null() {
             false => words,
             true => self.find_words(),
         };
-        // SAFETY: there is a word for each event, in this structure or in the counter file, which is never
-        // unmapped; they are accessed only atomically.
-        unsafe { &*words.add(event.place()) }
+        debug_assert!(at < VALUES_AT);
+        // SAFETY: that many words are in this structure, or in the counter file, which is never unmapped;
+        // they are accessed only atomically.
+        unsafe { &*words.add(at) }
     }
 
     #[cold]
     fn find_words(&self) -> *mut AtomicU64 {
-        let here = self.here.as_ptr().cast_mut();
+        let here = self.here.0.as_ptr().cast_mut();
         let words = match self.slot.get_or_init(slot) {
-            Some(slot) => slot.events(),
+            Some(slot) => slot.words(),
             None => here,
         };
         self.words.store(words, Ordering::Release);
@@ -261,10 +314,9 @@ pub(crate) fn remove() {
 }
 
 impl Slot {
-    /// The words of the events, in their order.
-    fn events(&self) -> *mut AtomicU64 {
-        let first = self.file.slot_word(self.at, 1 + Event::Export as usize);
-        std::ptr::from_ref(first).cast_mut()
+    /// The words of the slot.
+    fn words(&self) -> *mut AtomicU64 {
+        std::ptr::from_ref(self.file.slot_word(self.at, 0)).cast_mut()
     }
 
     fn renew(
@@ -289,7 +341,7 @@ impl Slot {
             word.store(gvmi.into(), Ordering::Relaxed);
         }
         let values = pool().each().chain(aliases().each());
-        for (at, (_name, value)) in (OWN_NAMES.len()..).zip(values) {
+        for (at, (_name, value)) in (VALUES_AT - 1..).zip(values) {
             if let Some(word) = self.value(at) {
                 word.store(value, Ordering::Relaxed);
             }
@@ -328,10 +380,11 @@ impl CounterFile {
         let (file, path) = create(dir)?;
         let names = names();
         let version = env!("CARGO_PKG_VERSION");
-        let slot_words = 1 + names.lines().count();
+        // Whole cache lines: the lines of the threads are aligned in each slot.
+        let slot_words = (1 + names.lines().count()).next_multiple_of(LINE_WORDS);
         let text_at = HEAD_WORDS * 8;
         let names_at = text_at + version.len();
-        let slots_at = (names_at + names.len()).next_multiple_of(8);
+        let slots_at = (names_at + names.len()).next_multiple_of(8 * LINE_WORDS);
         let bytes = slots_at + SLOTS * slot_words * 8;
         if let Err(error) = reserve(&file, bytes) {
             let _removed = fs::remove_file(&path);
@@ -455,6 +508,11 @@ fn reserve(file: &File, bytes: usize) -> io::Result<()> {
 /// All names of a slot's words after the first, one per line.
 fn names() -> String {
     let mut names: Vec<String> = OWN_NAMES.map(str::to_owned).to_vec();
+    names.resize(LANES_AT - 1, String::new());
+    for lane in 1..=LANES {
+        names.extend(LANE_EVENTS.map(|event| OWN_NAMES[event as usize].to_owned()));
+        names.resize(LANES_AT - 1 + lane * LINE_WORDS, String::new());
+    }
     names.extend(
         PoolStats::default()
             .each()
@@ -555,8 +613,9 @@ mod tests {
         };
         assert_eq!(word(0) as u64, MAGIC);
         let names = std::str::from_utf8(&bytes[word(5)..word(5) + word(6)]).expect("names");
-        let at = names.lines().position(|line| line == name).expect(name);
-        word(word(7) / 8 + slot * word(8) + 1 + at) as u64
+        let places = names.lines().enumerate().filter(|(_, line)| *line == name);
+        let words = places.map(|(at, _)| word(word(7) / 8 + slot * word(8) + 1 + at) as u64);
+        words.reduce(|sum, word| sum + word).expect(name)
     }
 
     #[test]
@@ -564,7 +623,7 @@ mod tests {
         let counts = Counts::default();
         counts.slot.set(None).expect("not set");
         for is_done in [true, false, true] {
-            let _due = counts.count(Event::of_release(is_done));
+            let _due = counts.count(Event::of_release(is_done), 0);
         }
         let of = |event| counts.get(event);
         assert_eq!((of(Event::Release), of(Event::ReleaseFailed)), (2, 1));
@@ -574,7 +633,9 @@ mod tests {
     fn without_a_slot_events_are_counted_all_the_same() {
         let counts = Counts::default();
         counts.slot.set(None).expect("not set");
-        let looks = (0..1024).filter(|_| counts.count(Event::Release)).count();
+        let looks = (0..1024)
+            .filter(|_| counts.count(Event::Release, 3))
+            .count();
         assert_eq!(counts.get(Event::Release), 1024);
         assert_eq!(counts.get(Event::Export), 0);
         // Every one of the first events, and one of every further 64.
@@ -592,9 +653,11 @@ mod tests {
         let first = file.slot().expect("a slot");
         let second = Counts::default();
         second.slot.set(file.slot()).expect("not set");
-        let _due = second.count(Event::Export);
-        let _due = second.count(Event::Export);
-        let _due = second.count(Event::ReleaseFailed);
+        // The first and the last thread with a word of its own, and two without one.
+        for thread in [0, LANES - 1, LANES, usize::MAX] {
+            let _due = second.count(Event::Export, thread);
+        }
+        let _due = second.count(Event::ReleaseFailed, 0);
         let pool = || {
             let mut stats = PoolStats::default();
             stats.hits = 5;
@@ -605,13 +668,18 @@ mod tests {
             stats.aliases = 9;
             stats
         };
-        assert_eq!(second.get(Event::Export), 2);
+        assert_eq!(second.get(Event::Export), 4);
+        let words = second.words.load(Ordering::Relaxed);
+        assert!(
+            words.addr().is_multiple_of(64),
+            "each thread's words are a line"
+        );
         second.renew(Some(7), pool, aliases);
         // Before the interval has passed, nothing is computed.
         second.renew(Some(7), || unreachable!(), || unreachable!());
         for (name, expect) in [
             ("gvmi", 7),
-            ("exports", 2),
+            ("exports", 4),
             ("exports_left", 0),
             ("releases_failed", 1),
             ("pool_hits", 5),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::abi::MdHandle;
+use crate::hot::HOT;
 use crate::md::Md;
 use crate::numbers::Numbers;
 use crate::{forked, panic, ucp};
@@ -116,6 +117,10 @@ pub(crate) fn numbers() -> Numbers {
 /// State of a memory domain. Takes no lock.
 #[inline]
 pub(crate) fn state(md: MdHandle) -> State {
+    if HOT.md.load(Ordering::Acquire) == md.addr() && !HOT.served.load(Ordering::Relaxed).is_null()
+    {
+        return State::Served;
+    }
     match entry_of(md.addr()) {
         Some(entry) if !entry.served.load(Ordering::Relaxed).is_null() => State::Served,
         Some(_) => State::NotServed,
@@ -131,9 +136,21 @@ pub(crate) fn state(md: MdHandle) -> State {
 /// on it: UCX closes no memory domain while an operation on it runs.
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
-    let served = entry_of(md.addr())?.served.load(Ordering::Acquire);
+    let served = match HOT.md.load(Ordering::Acquire) == md.addr() {
+        true => HOT.served.load(Ordering::Relaxed),
+        false => served(md.addr()),
+    };
     // SAFETY: `add` published it, and its entry keeps it until UCX closes the memory domain.
     unsafe { served.as_ref() }
+}
+
+/// What serves the memory domain at this address; null if nothing does.
+#[inline(never)]
+fn served(address: usize) -> *mut Md {
+    match entry_of(address) {
+        Some(entry) => entry.served.load(Ordering::Acquire),
+        None => null_mut(),
+    }
 }
 
 /// True while no further memory domain fits.
@@ -165,6 +182,10 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
     entry.served.store(served, Ordering::Release);
     *place = new;
     entry.address.store(md.addr(), Ordering::Release);
+    if HOT.md.load(Ordering::Relaxed) == NEVER_USED && !served.is_null() {
+        HOT.served.store(served, Ordering::Relaxed);
+        HOT.md.store(md.addr(), Ordering::Release);
+    }
     Added::Done
 }
 
@@ -172,6 +193,11 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
 pub(crate) fn remove(md: MdHandle) -> Option<Arc<Md>> {
     let _changes = forked::lock(&CHANGES)?;
     let entry = entry_of(md.addr())?;
+    if HOT.md.load(Ordering::Relaxed) == md.addr() {
+        // Read only by operations on this domain, and none of them runs.
+        HOT.md.store(NEVER_USED, Ordering::Relaxed);
+        HOT.served.store(null_mut(), Ordering::Relaxed);
+    }
     entry.address.store(EMPTY, Ordering::Release);
     entry.served.store(null_mut(), Ordering::Relaxed);
     IS_FULL.store(false, Ordering::Relaxed);
@@ -188,27 +214,17 @@ pub(crate) fn keep_numbers(numbers: Numbers) {
 /// In a forked child UCX handles everything, because keys, aliases and counters belong to the
 /// parent.
 fn in_child() {
+    HOT.served.store(null_mut(), Ordering::Relaxed);
     for entry in &ENTRIES {
         entry.served.store(null_mut(), Ordering::Relaxed);
     }
 }
 
-#[inline]
 fn entry_of(address: usize) -> Option<&'static Entry> {
-    // The usual process has one memory domain.
-    let first = &ENTRIES[0];
-    match first.address.load(Ordering::Acquire) == address && address > EMPTY {
-        true => Some(first),
-        false => search(address),
-    }
-}
-
-#[inline(never)]
-fn search(address: usize) -> Option<&'static Entry> {
     for entry in &ENTRIES {
         match entry.address.load(Ordering::Acquire) {
             NEVER_USED => return None,
-            found if found == address => return Some(entry),
+            found if found == address && address > EMPTY => return Some(entry),
             _ => {}
         }
     }

@@ -16,7 +16,7 @@ use crate::memh::IMPORTS;
 use crate::original::Object;
 use crate::registrations::{Exported, REGISTRATIONS, Registration};
 use crate::release::Back;
-use crate::{allocator, check, log, panic, rkey, serve};
+use crate::{allocator, check, hot, log, panic, rkey, serve};
 
 /// The data that an importer needs, as UCX packs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +245,7 @@ unsafe fn draw(served: &Md, memh: MemHandle, registration: &Registration) -> Opt
         return unsafe { draw_parts(served, memh, registration) };
     }
     let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
-    match served.host()?.bind(region) {
+    match served.host()?.bind_in(hot::thread(), region) {
         Ok(bound) => Some(bound),
         Err(error) => left(&error),
     }

@@ -15,7 +15,7 @@ use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
 use crate::opened::{Opened, Refused};
 use crate::original::Object;
-use crate::{chunks, config, log, rkey};
+use crate::{chunks, config, hot, log, rkey};
 
 /// A served memory domain. An export and its release read the first cache line only.
 #[derive(Debug)]
@@ -304,7 +304,7 @@ impl Md {
     /// Counts an event and updates the other counters in the counter file from time to time.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
-        if self.counts.count(event) {
+        if self.counts.count(event, hot::thread()) {
             self.renew();
         }
     }

@@ -1,51 +1,74 @@
 //! Registrations of memory domains: address, length and kind of export, by memory handle.
 //!
-//! A registration is one cache line, and the address of its memory handle selects it. An export
-//! therefore finds it with one load and without a lock. A handle whose line another live handle
-//! occupies uses the [`overflow`].
+//! A registration is one cache line. The number of the registering thread selects a table, and the
+//! address of the memory handle a line of it. An export by the same thread therefore finds it with one
+//! load and without a lock. Other threads look in all tables in use. A handle whose line another live
+//! handle or another thread occupies uses the [`overflow`].
 //!
-//! Protocol of a line: [`Registration::memh`] changes from [`NO_MEMH`] to a handle by compare and
-//! exchange, and only the thread that did so writes the line, until it stores the domain. From then
-//! on the line belongs to the handle. The thread that swaps the domain for [`NO_MD`] releases the
-//! line: that is the handle's deregistration, or the closing of its domain.
+//! Protocol of a line: its first user becomes its home, and no other thread claims the line afterwards.
+//! The home changes [`Registration::memh`] from [`NO_MEMH`] to a handle, without a locked instruction,
+//! and only it writes the line, until it stores the domain. From then on the line belongs to the
+//! handle. The thread that replaces the domain by [`NO_MD`] releases the line: that is the handle's
+//! deregistration, or the closing of its domain. UCX never does both at once.
 
 mod overflow;
 mod registration;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use xgvmi_pool::BoundKey;
 
 use crate::abi::{MdHandle, MemHandle};
+use crate::hot::{self, HOT};
 use crate::memh::mix;
 use overflow::Overflow;
 pub(crate) use registration::{Exported, Registration};
-use registration::{NO_MD, NO_MEMH};
 
-/// Number of lines, a power of two: a rank has some dozens of temporary buffers at a time. They are
-/// part of the library's zeroed data, so unused pages take no memory.
+/// Number of tables. More threads share them.
+const TABLES: usize = 8;
+/// Number of lines of a table, a power of two: a rank has some dozens of temporary buffers at a time.
+/// They are part of the library's zeroed data, so unused pages take no memory.
 const LINES: usize = 4096;
 
-type Lines = [Registration; LINES];
+type Table = [Registration; LINES];
+/// The lines of all tables.
+pub(crate) type Lines = [Table; TABLES];
 
-/// The lines of a table. Those of [`REGISTRATIONS`] have a fixed address, which needs no load.
+/// Bit of the overflow among the places of registrations. The lower bits are those of the tables.
+const OVERFLOW: u32 = 1 << TABLES;
+
+/// The lines of all tables, the places that have been used, and the number of the calling thread.
 pub(crate) trait Source {
     fn lines(&self) -> &Lines;
+    fn places(&self) -> &AtomicU32;
+    fn thread(&self) -> usize {
+        hot::thread()
+    }
 }
 
-/// The lines of [`REGISTRATIONS`].
+/// Those of [`REGISTRATIONS`].
 #[derive(Debug)]
 pub(crate) struct Global;
 
 impl Source for Global {
     #[inline(always)]
     fn lines(&self) -> &Lines {
-        &ALL_LINES
+        HOT.lines
+    }
+
+    #[inline(always)]
+    fn places(&self) -> &AtomicU32 {
+        &HOT.places
+    }
+
+    #[inline(always)]
+    fn thread(&self) -> usize {
+        hot::thread()
     }
 }
 
 /// Apart from the rest, so that it is all zero.
-static ALL_LINES: Lines = [const { Registration::NONE }; LINES];
+pub(crate) static ALL_LINES: Lines = [const { [const { Registration::NONE }; LINES] }; TABLES];
 
 /// Registered memory of all served domains.
 pub(crate) static REGISTRATIONS: Registrations = Registrations::new(Global);
@@ -78,44 +101,64 @@ impl<S: Source> Registrations<S> {
         address: usize,
         length: usize,
     ) -> Option<BoundKey> {
-        let line = self.line(memh);
-        let claimed =
-            line.memh
-                .compare_exchange(NO_MEMH, memh.addr(), Ordering::Acquire, Ordering::Relaxed);
-        if claimed.is_err() || !self.overflow.is_empty() {
-            return self.note_slowly(md, memh, (address, length), claimed.err());
+        let thread = self.source.thread();
+        let line = self.line(thread, memh);
+        let is_ours = line.is_home_of(thread) || self.take_home(line, thread);
+        if is_ours && !self.has_others(thread) && line.claim(memh.addr()) {
+            line.fill(md, address, length);
+            return None;
         }
-        line.fill(md, address, length);
-        None
+        self.note_slowly(md, memh, (address, length), is_ours)
     }
 
-    /// Records memory if the handle's line is occupied by the handle in `occupant`, or if an older
-    /// handle at the same address may be in the overflow.
+    /// Gives an unused line to the thread.
+    #[cold]
+    fn take_home(&self, line: &Registration, thread: usize) -> bool {
+        self.use_place(1 << (thread % TABLES));
+        line.take_home(thread)
+    }
+
+    /// Records memory if the handle's line is occupied, or if an older handle at the same address may
+    /// be elsewhere.
     #[cold]
     fn note_slowly(
         &self,
         md: MdHandle,
         memh: MemHandle,
         (address, length): (usize, usize),
-        occupant: Option<usize>,
+        is_ours: bool,
     ) -> Option<BoundKey> {
-        let line = self.line(memh);
-        let before = match occupant {
-            None => {
-                let before = self.overflow.forget_of(memh, Some(md.addr()));
+        let before = self.forget_older(md, memh);
+        let line = self.line(self.source.thread(), memh);
+        let later = match is_ours && line.claim(memh.addr()) {
+            true => {
                 line.fill(md, address, length);
-                before
+                None
             }
-            Some(occupant) if occupant == memh.addr() => match line.take() {
-                Some((of, before)) => {
-                    line.fill(md, address, length);
-                    (of == md.addr()).then_some(before)
-                }
-                // The closing of the older handle's domain is releasing the line.
-                None => return self.overflow.note(md, memh, address, length),
-            },
-            Some(_) => return self.overflow.note(md, memh, address, length),
+            false => {
+                self.use_place(OVERFLOW);
+                self.overflow.note(md, memh, address, length)
+            }
         };
+        before.or(later)
+    }
+
+    /// Removes an older handle at the same address. Returns its key, if it is of the same domain.
+    fn forget_older(&self, md: MdHandle, memh: MemHandle) -> Option<BoundKey> {
+        let mut before = None;
+        for table in self.tables() {
+            let line = self.line(table, memh);
+            if line.memh.load(Ordering::Acquire) == memh.addr()
+                // Otherwise the closing of the older handle's domain is releasing the line.
+                && let Some((of, exported)) = line.take()
+            {
+                line.free();
+                before = (of == md.addr()).then_some(exported);
+            }
+        }
+        if before.is_none() && !self.overflow.is_empty() {
+            before = self.overflow.forget_of(memh, Some(md.addr()));
+        }
         match before {
             Some(Exported::FromPool(key)) => Some(key),
             Some(Exported::No | Exported::Natively) | None => None,
@@ -125,12 +168,23 @@ impl<S: Source> Registrations<S> {
     /// The registration of a live memory handle.
     #[inline(always)]
     pub(crate) fn find(&self, memh: MemHandle) -> Option<&Registration> {
-        let line = self.line(memh);
-        // Without a domain, the closing of an older handle's domain is still releasing the line, and
-        // this handle is in the overflow.
-        if line.memh.load(Ordering::Acquire) == memh.addr()
-            && line.md.load(Ordering::Acquire) != NO_MD
-        {
+        let thread = self.source.thread();
+        let line = self.line(thread, memh);
+        match line.is_of(memh.addr()) {
+            true => Some(line),
+            false => self.find_elsewhere(thread, memh),
+        }
+    }
+
+    /// The registration of a live memory handle that another thread has recorded, or whose line was
+    /// occupied.
+    #[inline(never)]
+    fn find_elsewhere(&self, thread: usize, memh: MemHandle) -> Option<&Registration> {
+        if !self.has_others(thread) {
+            return None;
+        }
+        let mut lines = self.tables().map(|table| self.line(table, memh));
+        if let Some(line) = lines.find(|line| line.is_of(memh.addr())) {
             return Some(line);
         }
         match self.overflow.is_empty() {
@@ -142,11 +196,22 @@ impl<S: Source> Registrations<S> {
     /// Removes a memory handle. Returns its kind of export.
     #[inline]
     pub(crate) fn forget(&self, memh: MemHandle) -> Option<Exported> {
-        let line = self.line(memh);
-        if line.memh.load(Ordering::Acquire) == memh.addr()
-            && let Some((_, exported)) = line.take()
-        {
-            line.free();
+        let thread = self.source.thread();
+        let line = self.line(thread, memh);
+        match line.forget(memh.addr()) {
+            Some(exported) => Some(exported),
+            None => self.forget_elsewhere(thread, memh),
+        }
+    }
+
+    /// Removes a memory handle that another thread has recorded, or whose line was occupied.
+    #[inline(never)]
+    fn forget_elsewhere(&self, thread: usize, memh: MemHandle) -> Option<Exported> {
+        if !self.has_others(thread) {
+            return None;
+        }
+        let mut lines = self.tables().map(|table| self.line(table, memh));
+        if let Some(exported) = lines.find_map(|line| line.forget(memh.addr())) {
             return Some(exported);
         }
         match self.overflow.is_empty() {
@@ -155,10 +220,33 @@ impl<S: Source> Registrations<S> {
         }
     }
 
+    /// Remembers that a place has registrations.
+    fn use_place(&self, place: u32) {
+        let places = self.source.places();
+        // Every call reads the line, and only a new place writes it.
+        if places.load(Ordering::Relaxed) & place == 0 {
+            places.fetch_or(place, Ordering::Relaxed);
+        }
+    }
+
+    /// True if there may be registrations outside of the thread's table. Exact for a handle whose
+    /// registration was recorded before the call.
+    #[inline(always)]
+    fn has_others(&self, thread: usize) -> bool {
+        self.source.places().load(Ordering::Relaxed) & !(1 << (thread % TABLES)) != 0
+    }
+
+    /// The tables in use.
+    fn tables(&self) -> impl Iterator<Item = usize> + use<S> {
+        let places = self.source.places().load(Ordering::Relaxed);
+        (0..TABLES).filter(move |table| places & 1 << table != 0)
+    }
+
     /// Removes all memory of a domain, and passes each exported key of it to `each`, which runs
     /// without a lock.
     pub(crate) fn forget_all(&self, md: usize, mut each: impl FnMut(BoundKey)) {
-        for line in self.source.lines() {
+        let lines = self.tables().flat_map(|table| &self.source.lines()[table]);
+        for line in lines {
             if line.md.load(Ordering::Acquire) == md
                 && let Some(exported) = line.take_of(md)
             {
@@ -171,12 +259,13 @@ impl<S: Source> Registrations<S> {
         self.overflow.forget_all(md, each);
     }
 
-    /// The line of a memory handle.
-    #[inline]
-    fn line(&self, memh: MemHandle) -> &Registration {
+    /// The line of a memory handle in the table of a thread.
+    #[inline(always)]
+    fn line(&self, thread: usize, memh: MemHandle) -> &Registration {
         // The bits above the lowest 32 are the best mixed ones.
         let [.., b4, b5, b6, b7] = mix(memh.addr()).to_le_bytes();
-        &self.source.lines()[u32::from_le_bytes([b4, b5, b6, b7]) as usize % LINES]
+        let table = &self.source.lines()[thread % TABLES];
+        &table[u32::from_le_bytes([b4, b5, b6, b7]) as usize % LINES]
     }
 }
 
@@ -185,16 +274,21 @@ mod tests {
     use super::*;
     use std::ptr::{self, without_provenance_mut};
 
-    struct Own(Box<Lines>);
+    struct Own(Box<[Table]>, AtomicU32);
 
     impl Source for Own {
         fn lines(&self) -> &Lines {
-            &self.0
+            (&*self.0).try_into().expect("its length")
+        }
+
+        fn places(&self) -> &AtomicU32 {
+            &self.1
         }
     }
 
     fn table() -> Registrations<Own> {
-        Registrations::new(Own(Box::new([const { Registration::NONE }; LINES])))
+        let tables = (0..TABLES).map(|_| [const { Registration::NONE }; LINES]);
+        Registrations::new(Own(tables.collect(), AtomicU32::new(0)))
     }
 
     const KEY: BoundKey = BoundKey::from_bits(0x1234_56fb_0000_0007);
@@ -252,7 +346,7 @@ mod tests {
         }
         // The handle is in the overflow, and its line is free by the time of the second record.
         let occupied =
-            |at: &usize| *at != 0 && ptr::eq(table.line(handle(*at)), table.line(handle(0)));
+            |at: &usize| *at != 0 && ptr::eq(table.line(0, handle(*at)), table.line(0, handle(0)));
         let second = (1..).find(occupied).expect("a handle of the same line");
         table.note(old, handle(0), 0, 1);
         table.note(old, handle(second), second, 1);
@@ -294,7 +388,7 @@ mod tests {
     #[test]
     fn threads_with_handles_of_one_line_do_not_meet() {
         let table = table();
-        let line = |at: usize| std::ptr::from_ref(table.line(handle(at)));
+        let line = |at: usize| std::ptr::from_ref(table.line(0, handle(at)));
         let of_one_line: Vec<usize> = (0..).filter(|at| line(*at) == line(0)).take(4).collect();
         std::thread::scope(|scope| {
             for at in &of_one_line {
@@ -311,6 +405,40 @@ mod tests {
                 });
             }
         });
+        assert!(table.overflow.is_empty());
+    }
+
+    #[test]
+    fn a_registration_of_another_thread_is_found() {
+        let table = table();
+        let md = || without_provenance_mut(0x1000);
+        let in_thread = |work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| scope.spawn(work).join().expect("no panic"));
+        };
+        // More threads than tables, so that some meet lines of another one.
+        for at in 0..3 * TABLES {
+            in_thread(&|| {
+                assert_eq!(table.note(md(), handle(at), at, 1), None);
+                assert_eq!(table.note(md(), handle(at + 1000), at, 1), None);
+            });
+        }
+        for at in 0..3 * TABLES {
+            let found = table.find(handle(at)).expect("noted");
+            assert_eq!(found.address(), at);
+            found.decide(Exported::FromPool(KEY)).expect("the first");
+            // An older handle at the same address is found wherever it is.
+            in_thread(&|| assert_eq!(table.note(md(), handle(at), at, 2), Some(KEY)));
+            let found = table.find(handle(at)).expect("noted again");
+            assert_eq!((found.length(), found.exported()), (2, Exported::No));
+            assert_eq!(table.forget(handle(at)), Some(Exported::No));
+            assert!(table.find(handle(at)).is_none());
+            in_thread(&|| assert_eq!(table.forget(handle(at + 1000)), Some(Exported::No)));
+        }
+        let all = table.source.lines().iter().flatten();
+        assert!(
+            all.into_iter()
+                .all(|line| !line.is_of(line.memh.load(Ordering::Relaxed)))
+        );
         assert!(table.overflow.is_empty());
     }
 

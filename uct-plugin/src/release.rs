@@ -8,7 +8,7 @@ use crate::abi::{
 use crate::counter_file::Event;
 use crate::memh::IMPORTS;
 use crate::registrations::{Exported, REGISTRATIONS};
-use crate::{domains, log, memh, panic};
+use crate::{domains, hot, log, memh, panic};
 
 /// Records memory that a domain has just registered.
 #[inline]
@@ -97,7 +97,7 @@ fn give_back(md: MdHandle, key: BoundKey) {
     let Some(host) = served.host() else {
         return;
     };
-    let released = host.unbind(key);
+    let released = host.unbind_in(hot::thread(), key);
     if let Err(error) = &released {
         failed(error);
     }

@@ -9,6 +9,7 @@ use crate::error::{ChainError, DeviceError, PoolError, ReleaseError, Rest};
 use crate::event::PoolEvent;
 use crate::key::Mkey;
 use crate::latency::Times;
+use crate::local_cache::Claimed;
 use crate::policy::Invalidate;
 use crate::region::Region;
 use crate::slots::{SlotId, State};
@@ -59,7 +60,78 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Leases a key and binds it. After a failure the key is already handled.
     pub(crate) fn draw(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
+        self.draw_in(self.thread(), span)
+    }
+
+    /// As [`Core::draw`], in the thread with this number.
+    #[inline]
+    pub(crate) fn draw_in(
+        &self,
+        thread: usize,
+        span: Span<'_>,
+    ) -> Result<(SlotId, Mkey), PoolError> {
         self.check_length(&span)?;
+        if let Some(cache) = self.claim(thread)
+            && let Some(id) = self.take_claimed(&cache)
+        {
+            return self.bind_claimed(&cache, id, span);
+        }
+        self.draw_slowly(span)
+    }
+
+    /// Binds a leased slot for the holder of a cache. After a failure the key is already handled.
+    #[inline(always)]
+    fn bind_claimed(
+        &self,
+        cache: &Claimed<'_>,
+        id: SlotId,
+        span: Span<'_>,
+    ) -> Result<(SlotId, Mkey), PoolError> {
+        let mkey = self.slots.mkey(id);
+        let bind = UmrOp::Bind { mkey, span };
+        let number = cache.binds();
+        match self.post_claimed(cache, &bind, (number, &self.latencies.bind)) {
+            Ok(()) => {
+                self.slots.advance(id, State::Leased, State::Bound);
+                cache.count_bind();
+                Ok((id, mkey))
+            }
+            Err(failed) => self.not_bound((id, mkey), &bind, failed),
+        }
+    }
+
+    /// Handles the key of a bind that failed.
+    #[cold]
+    fn not_bound(
+        &self,
+        (id, mkey): (SlotId, Mkey),
+        bind: &UmrOp<'_>,
+        failed: ChainError,
+    ) -> Result<(SlotId, Mkey), PoolError> {
+        self.counters.chains.one();
+        match self.settle(&[id], std::slice::from_ref(bind), Some(failed)) {
+            Ok(()) => Ok((id, mkey)),
+            Err(Stopped { source, .. }) => Err(PoolError::Bind { mkey, source }),
+        }
+    }
+
+    /// Posts one request for the holder of a cache. `number` is the number of such requests before.
+    #[inline(always)]
+    fn post_claimed(
+        &self,
+        _cache: &Claimed<'_>,
+        op: &UmrOp<'_>,
+        (number, times): (u64, &Times),
+    ) -> Result<(), ChainError> {
+        if number.is_multiple_of(CHAINS_PER_SAMPLE) {
+            return self.post_timed(std::slice::from_ref(op), times);
+        }
+        self.device.run(std::slice::from_ref(op))
+    }
+
+    /// As [`Core::draw`], if the thread's cache is held or empty, or the policy does not bind directly.
+    #[inline(never)]
+    fn draw_slowly(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
         let inside = self.enter()?;
         self.flush_if_late();
         let taken = match self.is_queue() {
@@ -117,7 +189,11 @@ impl<D: MkeyDevice> Core<D> {
     fn bound(&self, id: SlotId) {
         self.slots.advance(id, State::Leased, State::Bound);
         self.counters.binds.one();
-        self.counters.in_use.up();
+        let others = match self.hot.is_direct {
+            true => self.free_list.requests().bound(),
+            false => 0,
+        };
+        self.counters.in_use.up(others);
     }
 
     /// Runs a bind behind the invalidations of keys that were released meanwhile.
@@ -193,6 +269,37 @@ impl<D: MkeyDevice> Core<D> {
     /// Invalidates a bound key, now or later according to the policy.
     #[inline]
     pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
+        self.release_in(self.thread(), id, mkey)
+    }
+
+    /// As [`Core::release`], in the thread with this number.
+    #[inline]
+    pub(crate) fn release_in(
+        &self,
+        thread: usize,
+        id: SlotId,
+        mkey: Mkey,
+    ) -> Result<(), ReleaseError> {
+        let Some(cache) = self.claim(thread) else {
+            return self.release_slowly(id, mkey);
+        };
+        let number = cache.count_release();
+        self.slots.advance(id, State::Bound, State::Unsure);
+        let invalidate = UmrOp::Invalidate { mkey };
+        match self.post_claimed(&cache, &invalidate, (number, &self.latencies.invalidate)) {
+            Ok(()) => {
+                cache.count_invalidate();
+                self.slots.advance(id, State::Unsure, State::Free);
+                self.free_list.put_claimed(&cache, id);
+                Ok(())
+            }
+            Err(failed) => self.clean_again(id, mkey, failed),
+        }
+    }
+
+    /// As [`Core::release`], if the thread's cache is held, or the policy does not invalidate directly.
+    #[inline(never)]
+    fn release_slowly(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
         // Closing a pool has already destroyed the key. A key in a forked child belongs to the
         // parent.
         let Ok(_inside) = self.enter() else {

@@ -15,10 +15,11 @@ use crate::idle_watch::IdleWatch;
 use crate::keeper::Keeper;
 use crate::key::{Gvmi, VirtAddr};
 use crate::latency::Latencies;
+use crate::local_cache::Claimed;
 use crate::policy::{Invalidate, OnFull, PoolPolicy};
 use crate::slots::{SlotId, Slots, State};
 use crate::stats::PoolCounters;
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering, Queue, lock, thread_number};
+use crate::sync::{AtomicU32, AtomicU64, LINE_BYTES, Mutex, Ordering, Queue, lock, thread_number};
 use crate::tags::Tags;
 use crate::waiters::{Waiters, Wake};
 
@@ -70,10 +71,12 @@ pub(crate) struct Hot {
     pub(crate) invalidate: Invalidate,
     /// No keeper creates keys and no lease waits for one.
     is_plain: bool,
+    /// A bind and an invalidation run while the thread holds a cache, see [`Core::claim`].
+    pub(crate) is_direct: bool,
 }
 
 // With it, the fields that an export reads end within a cache line.
-const _: () = assert!(size_of::<Hot>() == 8);
+const _: () = assert!(size_of::<Hot>() == 12);
 
 /// Slots without a key.
 #[derive(Debug)]
@@ -114,7 +117,7 @@ impl VacantSlots {
 }
 
 /// Bytes per key of a pool's maximum: a slot, its number, and entries in two queues.
-const BYTES_PER_KEY: usize = 176;
+const BYTES_PER_KEY: usize = LINE_BYTES + 112;
 /// Bytes of a pool without keys.
 const BYTES_BESIDE: usize = 64 << 10;
 
@@ -151,6 +154,7 @@ impl<D: MkeyDevice> Core<D> {
             caches => caches as usize,
         };
         let slots = Slots::new(policy.mkeys_max).ok_or_else(|| no_memory(policy.mkeys_max))?;
+        let is_plain = !policy.keeper && !matches!(policy.on_full, OnFull::Wait(_));
         Ok(Self {
             spec: MkeySpec {
                 klm_entries: policy.klm_entries,
@@ -162,7 +166,8 @@ impl<D: MkeyDevice> Core<D> {
                 klm_entries: policy.klm_entries,
                 gvmi: device.gvmi(),
                 invalidate: policy.invalidate,
-                is_plain: !policy.keeper && !matches!(policy.on_full, OnFull::Wait(_)),
+                is_plain,
+                is_direct: is_plain && policy.invalidate == Invalidate::Strict,
             },
             free_list: FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order),
             pending: Queue::new(match policy.invalidate {
@@ -217,8 +222,8 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Number of the calling thread.
-    #[inline]
-    fn thread(&self) -> usize {
+    #[inline(always)]
+    pub(crate) fn thread(&self) -> usize {
         thread_number(D::thread_mark())
     }
 
@@ -249,6 +254,25 @@ impl<D: MkeyDevice> Core<D> {
             Some(inside) => Ok(inside),
             None => Err(PoolError::Closed),
         }
+    }
+
+    /// Claims the cache of the calling thread, which has this number, for a bind or an invalidation. Until the claim is dropped,
+    /// the pool does not close. `None` if the thread must take the other path, by [`Core::enter`].
+    #[inline(always)]
+    pub(crate) fn claim(&self, thread: usize) -> Option<Claimed<'_>> {
+        if !self.hot.is_direct || !self.device.is_ours() {
+            return None;
+        }
+        // A closed pool has all claims.
+        self.free_list.claim_own(thread)
+    }
+
+    /// Takes a key for the holder of a cache.
+    #[inline(always)]
+    pub(crate) fn take_claimed(&self, cache: &Claimed<'_>) -> Option<SlotId> {
+        let id = self.free_list.take_claimed(cache)?;
+        self.slots.advance(id, State::Free, State::Leased);
+        Some(id)
     }
 
     #[inline(always)]
@@ -508,7 +532,7 @@ impl<D: MkeyDevice> Core<D> {
         }
         self.keeper.stop();
         self.match_waiters();
-        if !self.gate.wait_empty(CLOSE_WAIT) {
+        if !self.gate.wait_empty(CLOSE_WAIT) || !self.free_list.seal(CLOSE_WAIT) {
             // A device call is stuck. It would be worse to destroy its objects under it.
             return false;
         }

@@ -12,12 +12,13 @@
 
 use std::collections::VecDeque;
 use std::hint;
+use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 
 use crate::affinity::IdleKeys;
 use crate::key::VirtAddr;
-use crate::local_cache::{Chunk, LocalCache};
+use crate::local_cache::{Chunk, Claimed, LocalCache, Requests};
 use crate::policy::{CACHE_KEYS_MAX, ReuseOrder};
 use crate::slots::SlotId;
 use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, yield_now};
@@ -150,21 +151,79 @@ impl FreeList {
         self.flush_and_put(own, id);
     }
 
+    /// Claims the cache of the calling thread, if there are caches and it is free.
+    #[inline(always)]
+    pub(crate) fn claim_own(&self, thread: usize) -> Option<Claimed<'_>> {
+        if self.cache_keys == 0 {
+            return None;
+        }
+        self.caches[self.own_cache(thread)].claim()
+    }
+
+    /// Takes a key for the holder of a cache, as [`FreeList::take`] does. `None` also if only another
+    /// cache has keys.
+    #[inline(always)]
+    pub(crate) fn take_claimed(&self, cache: &Claimed<'_>) -> Option<SlotId> {
+        match cache.take(self.order) {
+            Some(found) => Some(found),
+            None => self.refill(cache),
+        }
+    }
+
+    /// Returns a key for the holder of a cache, as [`FreeList::put`] does.
+    #[inline(always)]
+    pub(crate) fn put_claimed(&self, cache: &Claimed<'_>, id: SlotId) {
+        if !cache.put(id, self.cache_keys) {
+            self.flush(cache, id);
+        }
+    }
+
+    /// Claims every cache for ever, so that no thread holds one any more. False if that takes longer
+    /// than `limit`.
+    pub(crate) fn seal(&self, limit: Duration) -> bool {
+        let start = Instant::now();
+        for cache in &self.caches {
+            loop {
+                if let Some(claimed) = cache.claim() {
+                    claimed.seal();
+                    break;
+                }
+                if start.elapsed() > limit {
+                    return false;
+                }
+                yield_now();
+            }
+        }
+        true
+    }
+
+    /// Requests that were made by holders of the caches.
+    pub(crate) fn requests(&self) -> Requests {
+        let requests = self.caches.iter().map(|cache| cache.requests());
+        requests.fold(Requests::default(), |sum, of| Requests {
+            binds: sum.binds + of.binds,
+            releases: sum.releases + of.releases,
+            invalidates: sum.invalidates + of.invalidates,
+        })
+    }
+
     /// Refills an empty cache with a chunk of the queue and takes a key.
+    #[cold]
+    fn refill(&self, cache: &Claimed<'_>) -> Option<SlotId> {
+        let chunk = self.next()?;
+        cache.refill(&chunk);
+        self.note_idle();
+        cache.take(self.order)
+    }
+
+    /// Takes a key if the thread's own cache is empty or held.
     #[cold]
     fn refill_and_take(&self, own: usize) -> Option<SlotId> {
         let Some(cache) = self.claim_any(own) else {
             return self.take_without_cache();
         };
-        if let Some(found) = cache.take(self.order) {
+        if let Some(found) = self.take_claimed(&cache) {
             return Some(found);
-        }
-        if let Some(chunk) = self.next() {
-            cache.refill(&chunk);
-            self.marks
-                .idle_min
-                .fetch_min(self.queued(), Ordering::Relaxed);
-            return cache.take(self.order);
         }
         if let Some(found) = cache.take_returned() {
             return Some(found);
@@ -190,9 +249,7 @@ impl FreeList {
         };
         let found = lock(idle_keys).take(place)?;
         self.marks.queued.fetch_sub(1, Ordering::Relaxed);
-        self.marks
-            .idle_min
-            .fetch_min(self.queued(), Ordering::Relaxed);
+        self.note_idle();
         self.marks.taken.fetch_add(1, Ordering::Relaxed);
         Some(found)
     }
@@ -210,9 +267,7 @@ impl FreeList {
     #[cold]
     fn take_without_cache(&self) -> Option<SlotId> {
         let mut chunk = self.next()?;
-        self.marks
-            .idle_min
-            .fetch_min(self.queued(), Ordering::Relaxed);
+        self.note_idle();
         let found = chunk.take_first();
         if !chunk.is_empty() {
             self.count_in(&chunk);
@@ -222,15 +277,18 @@ impl FreeList {
         found
     }
 
-    /// Moves the chunk of a full cache to the queue and returns the key.
+    /// Returns a key if the thread's own cache is full or held.
     #[cold]
     fn flush_and_put(&self, own: usize, id: SlotId) {
-        let Some(cache) = self.claim_any(own) else {
-            return self.put_without_cache(id);
-        };
-        if cache.put(id, self.cache_keys) {
-            return;
+        match self.claim_any(own) {
+            Some(cache) => self.put_claimed(&cache, id),
+            None => self.put_without_cache(id),
         }
+    }
+
+    /// Moves the chunk of a full cache to the queue and returns the key.
+    #[cold]
+    fn flush(&self, cache: &Claimed<'_>, id: SlotId) {
         let full = cache.clear_returned();
         match self.order {
             ReuseOrder::Fifo | ReuseOrder::Affinity => self.push(full),
@@ -253,7 +311,7 @@ impl FreeList {
     }
 
     /// Claims the cache if it becomes free within a short time.
-    fn claim(&self, number: usize) -> Option<crate::local_cache::Claimed<'_>> {
+    fn claim(&self, number: usize) -> Option<Claimed<'_>> {
         for _ in 0..ROUNDS_MAX {
             if let Some(cache) = self.caches[number].claim() {
                 return Some(cache);
@@ -265,7 +323,7 @@ impl FreeList {
     }
 
     /// Claims the thread's own cache, or else any free cache.
-    fn claim_any(&self, own: usize) -> Option<crate::local_cache::Claimed<'_>> {
+    fn claim_any(&self, own: usize) -> Option<Claimed<'_>> {
         for _ in 0..ROUNDS_MAX {
             for step in 0..self.caches.len() {
                 let number = (own + step) & (self.caches.len() - 1);
@@ -283,6 +341,15 @@ impl FreeList {
         let chunk = self.queue.next()?;
         self.count_out(&chunk);
         Some(chunk)
+    }
+
+    /// Lowers the minimum of the queue's fill level.
+    fn note_idle(&self) {
+        let queued = self.queued();
+        // The minimum is usually lower already, and then a load is enough.
+        if self.marks.idle_min.load(Ordering::Relaxed) > queued {
+            self.marks.idle_min.fetch_min(queued, Ordering::Relaxed);
+        }
     }
 
     fn count_out(&self, chunk: &Chunk) {

@@ -1,6 +1,10 @@
-//! A cache: a chunk free keys that one thread at a time may claim. A claim costs one atomic exchange
+//! A cache: a chunk of free keys that one thread at a time may claim. A claim costs one atomic exchange
 //! and its end one store. That is half the cost of a lock, because no thread sleeps until the cache
 //! is free.
+//!
+//! A thread that binds or invalidates a key holds the claim during the request. It counts its requests
+//! here, and the pool does not close before it has claimed every cache. Such a request therefore
+//! writes no memory that a thread with another cache writes, except for the device's queue.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -14,16 +18,42 @@ const KEYS_MAX: usize = CACHE_KEYS_MAX as usize;
 /// stores need no ordering. They are atomics because safe code cannot share other memory between
 /// threads.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct LocalCache {
     claimed: AtomicBool,
     /// The next key on the `out` side, and the number of keys there at the refill.
     next: AtomicU32,
     out_len: AtomicU32,
     back_len: AtomicU32,
-    out: [AtomicU32; KEYS_MAX],
-    back: [AtomicU32; KEYS_MAX],
     taken: AtomicU64,
     returned: AtomicU64,
+    /// Binds that took effect, releases that began, and invalidations that took effect.
+    binds: AtomicU64,
+    releases: AtomicU64,
+    invalidates: AtomicU64,
+    _pad: u64,
+    out: [AtomicU32; KEYS_MAX],
+    back: [AtomicU32; KEYS_MAX],
+}
+
+// The fields of each use are one cache line, and so is each side. loom's atomics are larger.
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::offset_of!(LocalCache, out) == 64);
+
+/// Requests that threads made while they held a cache.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) binds: u64,
+    pub(crate) releases: u64,
+    pub(crate) invalidates: u64,
+}
+
+impl Requests {
+    /// Bound keys: binds less releases. Below zero if keys were bound elsewhere.
+    pub(crate) fn bound(self) -> i64 {
+        // 64 bits of requests never wrap.
+        self.binds.wrapping_sub(self.releases).cast_signed()
+    }
 }
 
 /// A cache claimed by the calling thread, until the drop.
@@ -41,9 +71,23 @@ impl LocalCache {
     /// Claims the cache, if it is free.
     #[inline]
     pub(crate) fn claim(&self) -> Option<Claimed<'_>> {
-        let was_claimed = self.claimed.swap(true, Ordering::Acquire);
+        // Not a swap, which writes also if it fails: the models of loom let that write follow the end of
+        // the claim.
+        let order = (Ordering::Acquire, Ordering::Relaxed);
+        let claimed = self.claimed.compare_exchange(false, true, order.0, order.1);
         // Created only with the claim: its drop frees the cache.
-        (!was_claimed).then(|| Claimed(self))
+        claimed.is_ok().then(|| Claimed(self))
+    }
+
+    /// Requests so far. Two numbers may differ by a moment while a thread holds the cache.
+    pub(crate) fn requests(&self) -> Requests {
+        // Before the binds: a release has a bind before it.
+        let releases = self.releases.load(Ordering::Relaxed);
+        Requests {
+            binds: self.binds.load(Ordering::Relaxed),
+            releases,
+            invalidates: self.invalidates.load(Ordering::Relaxed),
+        }
     }
 
     /// Keys taken and returned so far. Consistent only for the thread that holds the cache.
@@ -121,9 +165,37 @@ impl Claimed<'_> {
         }
         set(&self.0.back[len as usize], id.0);
         set(&self.0.back_len, len + 1);
-        let returned = &self.0.returned;
-        returned.store(returned.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let _before = next(&self.0.returned);
         true
+    }
+
+    /// Counts a bind. Returns the number of binds before it.
+    #[inline]
+    pub(crate) fn count_bind(&self) -> u64 {
+        next(&self.0.binds)
+    }
+
+    /// Counts a release. Returns the number of releases before it.
+    #[inline]
+    pub(crate) fn count_release(&self) -> u64 {
+        next(&self.0.releases)
+    }
+
+    /// Counts an invalidation.
+    #[inline]
+    pub(crate) fn count_invalidate(&self) {
+        let _before = next(&self.0.invalidates);
+    }
+
+    /// Number of binds so far.
+    #[inline]
+    pub(crate) fn binds(&self) -> u64 {
+        self.0.binds.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the claim for ever: no thread uses the cache any more.
+    pub(crate) fn seal(self) {
+        std::mem::forget(self);
     }
 
     /// Fills the `out` side, which must be empty.
@@ -156,8 +228,7 @@ impl Claimed<'_> {
 
     #[inline]
     fn count_taken(&self) {
-        let taken = &self.0.taken;
-        taken.store(taken.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let _before = next(&self.0.taken);
     }
 }
 
@@ -212,6 +283,14 @@ impl Chunk {
 #[inline]
 fn at(places: &[AtomicU32; KEYS_MAX], number: u32) -> SlotId {
     SlotId(get(&places[number as usize % KEYS_MAX]))
+}
+
+/// Adds one to a counter that only the holder of the claim writes. Returns the count before.
+#[inline]
+fn next(counter: &AtomicU64) -> u64 {
+    let count = counter.load(Ordering::Relaxed);
+    counter.store(count + 1, Ordering::Relaxed);
+    count
 }
 
 #[inline]

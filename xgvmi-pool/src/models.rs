@@ -200,6 +200,73 @@ fn closing_and_releasing_do_not_meet() {
     });
 }
 
+/// A pool with one cache of one key on each side: a thread that finds the cache free binds and
+/// invalidates under its claim, and the other thread takes the path through the gate.
+fn with_one_cache(fabric: &SimFabric) -> MkeyPool<SimDevice> {
+    let policy = PoolPolicy {
+        mkeys_max: 8,
+        prefill: 2,
+        caches: 1,
+        cache_keys: 1,
+        ..PoolPolicy::default()
+    };
+    pool(fabric, policy)
+}
+
+#[test]
+fn two_threads_bind_with_one_cache() {
+    model(|| {
+        let fabric = SimFabric::new();
+        let pool = with_one_cache(&fabric);
+        let other = {
+            let (pool, fabric) = (pool.clone(), fabric.clone());
+            thread::spawn(move || use_once(&pool, &fabric, 1).expect("a key"))
+        };
+        use_once(&pool, &fabric, 0).expect("a key");
+        other.join().expect("no panic");
+        let stats = pool.stats();
+        assert_eq!((stats.binds, stats.invalidates, stats.in_use), (2, 2, 0));
+        assert_eq!(
+            (fabric.bound(HOST), u64::from(pool.levels().free)),
+            (0, stats.keys)
+        );
+    });
+}
+
+#[test]
+fn closing_waits_for_a_bind_in_a_cache() {
+    model(|| {
+        let fabric = SimFabric::new();
+        let pool = with_one_cache(&fabric);
+        let other = {
+            let pool = pool.clone();
+            thread::spawn(move || pool.export(region(1)).map(drop))
+        };
+        assert!(pool.close());
+        let result = other.join().expect("no panic");
+        assert!(
+            matches!(result, Ok(()) | Err(PoolError::Closed)),
+            "{result:?}"
+        );
+        assert_eq!(fabric.objects(HOST), 0);
+    });
+}
+
+#[test]
+fn closing_waits_for_an_invalidation_in_a_cache() {
+    model(|| {
+        let fabric = SimFabric::new();
+        let pool = with_one_cache(&fabric);
+        let export = pool.export(region(0)).expect("a key");
+        let keys = pool.stats().keys;
+        let other = thread::spawn(move || export.release().expect("free or gone"));
+        assert!(pool.close());
+        other.join().expect("no panic");
+        assert_eq!(fabric.objects(HOST), 0);
+        assert_eq!(fabric.counts().destroy_mkey, keys);
+    });
+}
+
 /// An alias map for bound keys of the host.
 fn aliases(
     fabric: &SimFabric,

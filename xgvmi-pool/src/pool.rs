@@ -110,6 +110,33 @@ impl<D: MkeyDevice> MkeyPool<D> {
         Ok(BoundKey::new(id, mkey))
     }
 
+    /// Like [`MkeyPool::bind`], for a caller that knows the number of its thread. The number only
+    /// chooses one of the pool's caches.
+    ///
+    /// # Errors
+    /// The errors of [`MkeyPool::export`].
+    #[inline]
+    pub fn bind_in<'a>(
+        &self,
+        thread: usize,
+        memory: impl Into<Span<'a>>,
+    ) -> Result<BoundKey, PoolError> {
+        let (id, mkey) = self.core.draw_in(thread, memory.into())?;
+        Ok(BoundKey::new(id, mkey))
+    }
+
+    /// Like [`MkeyPool::unbind`], for a caller that knows the number of its thread.
+    ///
+    /// # Errors
+    /// Those of [`MkeyPool::unbind`].
+    ///
+    /// # Panics
+    /// As [`MkeyPool::unbind`].
+    #[inline]
+    pub fn unbind_in(&self, thread: usize, key: BoundKey) -> Result<(), ReleaseError> {
+        self.core.release_in(thread, key.slot(), key.mkey())
+    }
+
     /// Returns a key to the pool, as [`Export::release`] does.
     ///
     /// # Errors
@@ -193,16 +220,22 @@ impl<D: MkeyDevice> MkeyPool<D> {
     pub fn stats(&self) -> PoolStats {
         let core = &*self.core;
         let traffic = core.free_list.traffic();
+        let direct = core.free_list.requests();
+        let shared = core.counters.snapshot();
+        let in_use = &core.counters.in_use;
         PoolStats {
             hits: traffic.taken,
             returns: traffic.returned,
-            in_use: core.counters.in_use.now(),
-            in_use_max: core.counters.in_use.high(),
+            in_use: in_use.observe(in_use.now() + direct.bound()),
+            in_use_max: in_use.high(),
+            binds: shared.binds + direct.binds,
+            invalidates: shared.invalidates + direct.invalidates,
+            chains: shared.chains + direct.binds + direct.invalidates,
             pending: core.pending.len() as u64,
             keys: u64::from(core.live_keys()),
             cap: u64::from(core.cap()),
             recoveries: core.device.recoveries(),
-            ..core.counters.snapshot()
+            ..shared
         }
     }
 

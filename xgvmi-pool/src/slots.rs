@@ -5,7 +5,7 @@
 //! device exposes another buffer's memory.
 
 use crate::key::Mkey;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, LINE_BYTES, Ordering};
 
 /// Number of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl State {
 /// One cache line, so threads with neighbouring keys do not share a line. Plain words whose zero
 /// value is valid: the system then allocates the memory of a slot at its first use, and most slots
 /// are never used.
-type Slot = [AtomicU32; 16];
+type Slot = [AtomicU32; LINE_BYTES / size_of::<u32>()];
 /// Word of the key.
 const MKEY: usize = 0;
 /// Word of the state.
@@ -59,7 +59,7 @@ const STATE: usize = 1;
 const _: () = assert!(State::Vacant as u32 == 0);
 // loom's atomics are larger.
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<Slot>() == 64);
+const _: () = assert!(size_of::<Slot>() == LINE_BYTES);
 
 #[cold]
 fn two_owners(id: SlotId, found: State, left: State) -> ! {

@@ -1,6 +1,6 @@
 //! Counters and their snapshots. No decision depends on them, so the loom tests leave them out.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::error::AliasError;
 
@@ -71,21 +71,20 @@ impl Counter {
     }
 }
 
-/// A gauge with its highest value.
+/// A part of a gauge, and the highest value of the whole gauge. The part is below zero if a unit was
+/// added to another part.
 #[derive(Debug, Default)]
 pub(crate) struct Level {
-    now: AtomicU64,
+    now: AtomicI64,
     high: AtomicU64,
 }
 
 impl Level {
+    /// Adds one, to a gauge whose other parts are `others`.
     #[inline]
-    pub(crate) fn up(&self) {
+    pub(crate) fn up(&self, others: i64) {
         let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
-        // The mark is usually higher already, and then a load is enough.
-        if self.high.load(Ordering::Relaxed) < now {
-            self.high.fetch_max(now, Ordering::Relaxed);
-        }
+        self.observe(now + others);
     }
 
     #[inline]
@@ -93,8 +92,18 @@ impl Level {
         self.now.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> i64 {
         self.now.load(Ordering::Relaxed)
+    }
+
+    /// Raises the highest value. Returns the value, which is not below zero.
+    pub(crate) fn observe(&self, whole: i64) -> u64 {
+        let whole = u64::try_from(whole).unwrap_or_default();
+        // The mark is usually higher already, and then a load is enough.
+        if self.high.load(Ordering::Relaxed) < whole {
+            self.high.fetch_max(whole, Ordering::Relaxed);
+        }
+        whole
     }
 
     pub(crate) fn high(&self) -> u64 {
@@ -144,7 +153,8 @@ counters! {
         returns,
         /// Keys that are bound to a region.
         in_use,
-        /// Highest number of keys bound at one time.
+        /// Highest number of keys bound at one time. With strict invalidation it is observed when a
+        /// thread finds no free key at hand, and by each snapshot.
         in_use_max,
         /// Released keys that wait for their invalidation.
         pending,

@@ -23,6 +23,15 @@ pub(crate) use std::thread::yield_now;
 #[cfg(loom)]
 pub(crate) use loom::thread::yield_now;
 
+/// Distance in bytes between the data of different threads: a cache line. On aarch64 two lines,
+/// because some of its systems transfer 128 bytes at once (`crossbeam_utils::CachePadded` does
+/// likewise).
+#[cfg(target_arch = "aarch64")]
+pub(crate) const LINE_BYTES: usize = 128;
+/// See above.
+#[cfg(not(target_arch = "aarch64"))]
+pub(crate) const LINE_BYTES: usize = 64;
+
 /// Takes a lock and ignores poison. The critical sections are short and call no foreign code, so
 /// the data stays intact if another thread panics. The plugin runs in a foreign process and must
 /// not fail because of its own locks.

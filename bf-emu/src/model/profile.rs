@@ -12,6 +12,9 @@
 //! [link]
 //! latency_ns = 900                    # per message, 0..=60 s
 //! bandwidth_mbit_per_s = 400000       # per port and direction, up to 10 Tbit/s; 0: unlimited
+//!
+//! [firmware]
+//! relaxed_ordering_only = true        # keys must permit relaxed ordering of PCI; default: false
 //! ```
 //!
 //! The functions of an adapter and all their queues share its port. Messages pass the port one
@@ -19,6 +22,9 @@
 //! A message between two functions of one adapter takes the same time and does not occupy the port.
 //!
 //! An operation that the profile does not name costs nothing.
+//!
+//! Firmware with relaxed ordering only reports `mkc_order_write_after_write_ro_only` and refuses
+//! each registration and each new key without relaxed ordering.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,9 +44,13 @@ pub const NAME_MAX: usize = 48;
 /// Longest profile file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-const BUILT_IN: [(&str, &str); 2] = [
+const BUILT_IN: [(&str, &str); 3] = [
     ("none", include_str!("../../profiles/none.toml")),
     ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
+    (
+        "relaxed-only",
+        include_str!("../../profiles/relaxed-only.toml"),
+    ),
 ];
 
 /// An operation that takes time on hardware. "Direct", "Ksm" and "Umr" name the kind of mkey:
@@ -164,6 +174,8 @@ pub struct ProfileTable {
     bandwidth_mbit_per_s: u64,
     /// 0 if all costs above are zero. Each doorbell checks it.
     costs: u64,
+    /// Not 0 if each key must permit relaxed ordering.
+    relaxed_ordering_only: u64,
 }
 
 impl ProfileTable {
@@ -175,6 +187,7 @@ impl ProfileTable {
         latency_ns: 0,
         bandwidth_mbit_per_s: 0,
         costs: 0,
+        relaxed_ordering_only: 0,
     };
 
     /// The time in nanoseconds of `kind` for `bytes`. It is exact at the profile's sizes and linear
@@ -204,6 +217,12 @@ impl ProfileTable {
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.costs == 0
+    }
+
+    /// True if the firmware refuses keys without relaxed ordering of PCI.
+    #[must_use]
+    pub fn is_relaxed_ordering_only(&self) -> bool {
+        self.relaxed_ordering_only != 0
     }
 
     fn interpolate(&self, costs_ns: &[u64; POINTS_MAX], bytes: u64) -> u64 {
@@ -323,6 +342,15 @@ struct RawProfile {
     cost_ns: BTreeMap<String, RawCost>,
     #[serde(default)]
     link: RawLink,
+    #[serde(default)]
+    firmware: RawFirmware,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawFirmware {
+    #[serde(default)]
+    relaxed_ordering_only: bool,
 }
 
 #[derive(Deserialize)]
@@ -499,6 +527,7 @@ fn compile(name: &str, raw: &RawProfile) -> Result<ProfileTable, ProfileError> {
         && table.bandwidth_mbit_per_s == 0
         && table.rows_ns.iter().flatten().all(|cost| *cost == 0);
     table.costs = u64::from(!free);
+    table.relaxed_ordering_only = u64::from(raw.firmware.relaxed_ordering_only);
     Ok(table)
 }
 
@@ -528,6 +557,15 @@ mod tests {
         for kind in CostKind::ALL {
             assert_eq!(none.table().cost_ns(kind, 1 << 40), 0, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn relaxed_only_differs_from_none_in_the_firmware_alone() {
+        let [none, relaxed] = ["none", "relaxed-only"].map(|name| Profile::load(name).unwrap());
+        assert!(!none.table().is_relaxed_ordering_only());
+        assert!(relaxed.table().is_relaxed_ordering_only());
+        assert!(relaxed.table().is_free());
+        assert_ne!(none.table(), relaxed.table());
     }
 
     #[test]
@@ -700,6 +738,7 @@ mod tests {
                 latency_ns: link.0,
                 bandwidth_mbit_per_s: link.1,
                 costs: points,
+                relaxed_ordering_only: points,
             };
             for kind in CostKind::ALL {
                 let _ = table.cost_ns(kind, bytes);

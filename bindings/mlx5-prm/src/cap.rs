@@ -87,6 +87,7 @@ pub mod general {
         LOG_MAX_XRCD = 0x33b, 5;
         BASIC_CYCLIC_RCV_WQE = 0x380, 1;
         LOG_MAX_RMP = 0x383, 5;
+        MKC_ORDER_WRITE_AFTER_WRITE_RO_ONLY = 0x3a9, 1;
         LOG_MAX_WQ_SZ = 0x3db, 5;
         LOG_UAR_PAGE_SZ = 0x490, 16;
         DEVICE_FREQUENCY_KHZ = 0x4e0, 32;

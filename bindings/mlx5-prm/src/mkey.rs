@@ -16,6 +16,8 @@ fields! {
     FREE = 0x001, 1;
     /// Upper bits of the access mode.
     ACCESS_MODE_4_2 = 0x003, 3;
+    /// PCI may reorder writes through the key.
+    RELAXED_ORDERING_WRITE = 0x00d, 1;
     /// A UMR may change the key.
     UMR_EN = 0x010, 1;
     /// Remote atomics.

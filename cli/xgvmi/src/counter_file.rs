@@ -1,6 +1,7 @@
 //! Reads the counters that the library publishes for each process, from a self-describing file in
 //! shared memory. See `uct-plugin/src/counter_file.rs`.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
@@ -8,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
-const FORMAT: u64 = 1;
-/// Maximum size of a file. The library writes about 16 KiB.
+const FORMAT: u64 = 2;
+/// Maximum size of a file. The library writes about 64 KiB.
 const BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a word.
 const WORD: usize = 8;
@@ -119,9 +120,20 @@ fn parse(bytes: &[u8]) -> Option<Process> {
         if word(slot, 0)? == 0 {
             continue;
         }
-        let numbered = (1..).zip(&names);
-        let numbers = numbered.map_while(|(at, name)| Some(((*name).to_owned(), word(slot, at)?)));
-        domains.push(numbers.collect());
+        // A number may have several words.
+        let mut numbers: Vec<(String, u64)> = Vec::new();
+        let mut places: HashMap<&str, usize> = HashMap::new();
+        for (at, name) in (1..).zip(&names).filter(|(_, name)| !name.is_empty()) {
+            let Some(word) = word(slot, at) else {
+                break;
+            };
+            let place = *places.entry(*name).or_insert(numbers.len());
+            match numbers.get_mut(place) {
+                Some((_, sum)) => *sum = sum.wrapping_add(word),
+                None => numbers.push(((*name).to_owned(), word)),
+            }
+        }
+        domains.push(numbers);
     }
     Some(Process {
         pid: head(2)?,
@@ -142,17 +154,17 @@ pub(crate) mod tests {
 
     /// A file that uses two of three slots.
     pub(crate) fn file(pid: u64) -> Vec<u8> {
-        let (version, names) = ("0.1.0", "gvmi\nexports\npool_hits");
+        let (version, names) = ("0.1.0", "gvmi\nexports\n\nexports\npool_hits");
         let slots_at = 128 + (version.len() + names.len()).next_multiple_of(WORD);
         let lengths = [version.len(), names.len()].map(|length| length as u64);
         let names_at = 128 + lengths[0];
         let mut words = vec![MAGIC, FORMAT, pid, 128, lengths[0], names_at, lengths[1]];
-        words.extend([slots_at as u64, 4, 3, 2]);
+        words.extend([slots_at as u64, 6, 3, 2]);
         words.resize(16, 0);
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.extend(version.bytes().chain(names.bytes()));
         bytes.resize(slots_at, 0);
-        let slots = [[1, 7, 40, 39], [0, 0, 0, 0], [1, 8, 2, 1_u64]];
+        let slots = [[1, 7, 30, 5, 10, 39], [0; 6], [1, 8, 2, 0, 0, 1_u64]];
         bytes.extend(slots.iter().flatten().flat_map(|word| word.to_ne_bytes()));
         bytes
     }

@@ -360,9 +360,10 @@ impl<'a> Counter<'a> {
             *self.addresses.entry(at).or_default() += u64::from(!is_again);
         }
         let allocates = self.allocators.contains(&at);
-        let is_system_call = step.is_system_call;
+        let (is_system_call, is_locked) = (step.is_system_call, step.is_locked);
         if let Some(counts) = self.sums.counts(self.owner) {
             counts.instructions += u64::from(!is_again);
+            counts.locked += u64::from(is_locked);
             counts.allocations += u64::from(allocates);
             counts.system_calls += u64::from(is_system_call);
         }

@@ -1,8 +1,9 @@
-//! Decodes one instruction: its memory accesses, whether it is a system call, whether it repeats.
+//! Decodes one instruction: its memory accesses, whether it is a system call, whether it repeats, and
+//! whether it is locked.
 
 use iced_x86::{
-    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, OpAccess, Register,
-    UsedMemory,
+    Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register, UsedMemory,
 };
 use libc::user_regs_struct;
 
@@ -15,6 +16,8 @@ pub(crate) struct Step {
     pub(crate) is_system_call: bool,
     /// The instruction has a repeat prefix and traps after each repetition.
     pub(crate) repeats: bool,
+    /// The processor locks the cache line: a lock prefix, or an exchange with memory.
+    pub(crate) is_locked: bool,
     memory: Vec<UsedMemory>,
 }
 
@@ -24,11 +27,14 @@ impl Step {
         let mut instruction = Instruction::default();
         decoder.decode_out(&mut instruction);
         let memory = factory.info(&instruction).used_memory();
+        let is_exchange = instruction.mnemonic() == Mnemonic::Xchg
+            && (0..instruction.op_count()).any(|op| instruction.op_kind(op) == OpKind::Memory);
         let touches =
             |used: &&UsedMemory| !matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess);
         Self {
             is_system_call: instruction.code() == Code::Syscall,
             repeats: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
+            is_locked: is_exchange || instruction.has_lock_prefix(),
             memory: memory.iter().filter(touches).copied().collect(),
         }
     }
@@ -109,6 +115,18 @@ mod tests {
         check(&[0x8b, 0x05, 0x3a, 0, 0, 0], &[0x101]);
         // ret reads the stack, at 0.
         check(&[0xc3], &[0]);
+    }
+
+    #[test]
+    fn a_locked_instruction_has_the_prefix_or_exchanges_with_memory() {
+        let step = |bytes: &[u8]| Step::decode(bytes, 0, &mut InstructionInfoFactory::new());
+        // lock add [rax], ebx; xchg [rax], ebx
+        assert!(step(&[0xf0, 0x01, 0x18]).is_locked);
+        assert!(step(&[0x87, 0x18]).is_locked);
+        // add [rax], ebx; xchg eax, ebx; nop
+        assert!(!step(&[0x01, 0x18]).is_locked);
+        assert!(!step(&[0x87, 0xd8]).is_locked);
+        assert!(!step(&[0x90]).is_locked);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Counts the events of a program between marks: instructions, cache lines, allocations, system calls and faults, by
-//! the loaded object that is responsible for them.
+//! Counts the events of a program between marks: instructions, locked instructions, cache lines, allocations, system calls
+//! and faults, by the loaded object that is responsible for them.
 //!
 //! ```text
 //! step-count --output FILE [--owner NAME=PATTERN]... [--through PATTERN]... [--addresses NAME | --blocks]
@@ -24,7 +24,7 @@
 //! continues at full speed. Its other threads run uncounted.
 //!
 //! `--blocks` counts whole blocks of instructions between jumps. It is several times faster, gives the same counts of
-//! instructions, allocations and system calls, and no cache lines. The program may not start a process while it is counted,
+//! instructions, allocations and system calls, and neither locked instructions nor cache lines. The program may not start a process while it is counted,
 //! nor may the counted thread start a thread between marks.
 //!
 //! `--addresses NAME` adds the execution count of each instruction of one owner, and the access count of each of its

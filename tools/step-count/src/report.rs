@@ -47,6 +47,8 @@ pub(crate) struct Section {
 pub(crate) struct Counts {
     /// Instructions; a repeated instruction counts once.
     pub(crate) instructions: u64,
+    /// Instructions that lock a cache line. Zero if blocks were counted.
+    pub(crate) locked: u64,
     /// Calls of `malloc`, `calloc`, `realloc` and similar functions.
     pub(crate) allocations: u64,
     pub(crate) system_calls: u64,

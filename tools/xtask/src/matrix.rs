@@ -475,6 +475,16 @@ fn cells(
     command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
     command.arg(format!("counters={}", line(device.stats_words())));
+    let relaxed = device.named("relaxed").with(["--profile", "relaxed-only"]);
+    for (name, words) in [
+        ("host", run(&relaxed, "host")),
+        ("dpu", run(&relaxed, "dpu")),
+        ("counters", line(relaxed.stats_words())),
+    ] {
+        command
+            .arg("--failing")
+            .arg(format!("relaxed-{name}={words}"));
+    }
     for only in only {
         command.arg("--only").arg(only);
     }

@@ -20,6 +20,9 @@ pub(crate) struct Registration {
     length: AtomicUsize,
     /// [`UNDECIDED`], [`NATIVELY`], or the bits of a bound key.
     exported: AtomicU64,
+    /// Number of the thread that alone claims the line, plus one; [`NO_HOME`] if none does. Unused in
+    /// the overflow.
+    home: AtomicUsize,
 }
 
 const _: () = assert!(size_of::<Registration>() == 64);
@@ -28,6 +31,9 @@ const _: () = assert!(size_of::<Registration>() == 64);
 pub(super) const NO_MEMH: usize = 0;
 /// No memory domain has this address.
 pub(super) const NO_MD: usize = 0;
+
+/// No thread claims the line.
+const NO_HOME: usize = 0;
 
 /// No key has these bits: they are above 2^32.
 const UNDECIDED: u64 = 0;
@@ -75,7 +81,35 @@ impl Registration {
         address: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
         exported: AtomicU64::new(UNDECIDED),
+        home: AtomicUsize::new(NO_HOME),
     };
+
+    /// True if the thread with this number alone claims the line.
+    #[inline(always)]
+    pub(super) fn is_home_of(&self, thread: usize) -> bool {
+        self.home.load(Ordering::Relaxed) == thread + 1
+    }
+
+    /// Gives the line to the thread with this number, unless another thread has it.
+    #[cold]
+    pub(super) fn take_home(&self, thread: usize) -> bool {
+        let order = Ordering::Relaxed;
+        let taken = self
+            .home
+            .compare_exchange(NO_HOME, thread + 1, order, order);
+        taken.is_ok()
+    }
+
+    /// Claims a line of the calling thread for a memory handle, if no handle has it. A load and a store
+    /// are enough, because no other thread claims the line.
+    #[inline(always)]
+    pub(super) fn claim(&self, memh: usize) -> bool {
+        let is_free = self.memh.load(Ordering::Acquire) == NO_MEMH;
+        if is_free {
+            self.memh.store(memh, Ordering::Relaxed);
+        }
+        is_free
+    }
 
     /// Records a registration. The domain comes last: from then on its closing releases the line.
     #[inline]
@@ -97,11 +131,44 @@ impl Registration {
         }
     }
 
+    /// Takes the line away from its live memory handle, which its domain deregisters. Returns its kind of
+    /// export. `None` if the line is not filled. Not a locked instruction: UCX neither closes a domain
+    /// during a deregistration in it nor deregisters a handle twice, so no other thread takes the line of
+    /// a live handle.
+    #[inline]
+    pub(super) fn take_live(&self) -> Option<Exported> {
+        match self.md.load(Ordering::Acquire) {
+            NO_MD => None,
+            _ => {
+                self.md.store(NO_MD, Ordering::Release);
+                Some(self.exported())
+            }
+        }
+    }
+
     /// Like [`Registration::take`], if the line still belongs to a handle of this domain.
     pub(super) fn take_of(&self, md: usize) -> Option<Exported> {
         let order = (Ordering::AcqRel, Ordering::Relaxed);
         let taken = self.md.compare_exchange(md, NO_MD, order.0, order.1);
         taken.is_ok().then(|| self.exported())
+    }
+
+    /// True if the line is that of a live memory handle. Without a domain, the closing of an older
+    /// handle's domain is still releasing the line, and the handle is elsewhere.
+    #[inline(always)]
+    pub(super) fn is_of(&self, memh: usize) -> bool {
+        self.memh.load(Ordering::Acquire) == memh && self.md.load(Ordering::Acquire) != NO_MD
+    }
+
+    /// Takes the line away from a live memory handle and frees it, if it is the handle's.
+    #[inline(always)]
+    pub(super) fn forget(&self, memh: usize) -> Option<Exported> {
+        if self.memh.load(Ordering::Acquire) != memh {
+            return None;
+        }
+        let exported = self.take_live()?;
+        self.free();
+        Some(exported)
     }
 
     /// Frees a taken line for another memory handle.

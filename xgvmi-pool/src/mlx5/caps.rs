@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use mlx5_prm::cap::{self, general, general_2, umr_fence};
 use mlx5_prm::wqe::flag;
 use mlx5_prm::{Field, cmd};
-use mlx5dv_sys::{Mlx5Lib, ibv_context};
+use mlx5dv_sys::{IBV_ACCESS_RELAXED_ORDERING, Mlx5Lib, ibv_access_flags, ibv_context};
 
 use super::{command, wqe};
 use crate::error::DeviceError;
@@ -20,6 +20,18 @@ pub(super) struct Caps {
     pub(super) klm_entries_max: u32,
     /// Fence of a request behind a UMR, of [`flag::FENCE_MASK`].
     pub(super) umr_fence: u8,
+    /// The firmware refuses keys and registrations without relaxed ordering of PCI.
+    pub(super) is_relaxed_only: bool,
+}
+
+impl Caps {
+    /// Access flags that the firmware needs in each registration.
+    pub(super) const fn access(&self) -> ibv_access_flags {
+        match self.is_relaxed_only {
+            true => IBV_ACCESS_RELAXED_ORDERING,
+            false => 0,
+        }
+    }
 }
 
 /// Bytes of an answer: header and one page.
@@ -77,6 +89,7 @@ fn parse(page: &[u8]) -> Caps {
         ports: ports.max(1),
         klm_entries_max: list.min(request_entries(number(general::MAX_WQE_SZ_SQ, page))),
         umr_fence: fence(number(general::UMR_FENCE, page)),
+        is_relaxed_only: general::MKC_ORDER_WRITE_AFTER_WRITE_RO_ONLY.is_set(page),
     }
 }
 
@@ -166,8 +179,21 @@ mod tests {
                 ports: 2,
                 klm_entries_max: expect,
                 umr_fence: flag::FENCE_STRONG_ORDERING,
+                is_relaxed_only: false,
             }
         );
+    }
+
+    #[test]
+    fn firmware_with_relaxed_ordering_only_is_recognised() {
+        for expect in [false, true] {
+            let set = [(
+                general::MKC_ORDER_WRITE_AFTER_WRITE_RO_ONLY,
+                u64::from(expect),
+            )];
+            let (page, _) = pages(&set, &[]);
+            assert_eq!(parse(&page).is_relaxed_only, expect);
+        }
     }
 
     #[test]

@@ -136,6 +136,7 @@ impl Mlx5Device {
             context,
             pd,
             ports: caps.ports,
+            access: caps.access(),
             port: options.port,
             gid_index: options.gid_index,
             shape: Shape {
@@ -324,7 +325,10 @@ impl MkeyDevice for Mlx5Device {
     fn create_mkey(&self, spec: &MkeySpec) -> Result<MkeyIndex, DeviceError> {
         let _inside = self.enter()?;
         // SAFETY: context and domain are live because the device is open.
-        let (index, made) = unsafe { mkey::create(&self.lib, self.context, self.pdn, spec) }?;
+        let (index, made) = unsafe {
+            let spec = (spec, self.caps.is_relaxed_only);
+            mkey::create(&self.lib, self.context, self.pdn, spec)
+        }?;
         self.keep(index, made);
         Ok(index)
     }
@@ -338,16 +342,15 @@ impl MkeyDevice for Mlx5Device {
         if let Some(parent) = self.fork.parent() {
             return Err(not_posted(DeviceError::Forked { parent }));
         }
-        let inside = self.gate.enter();
-        if inside.is_none() {
-            return Err(not_posted(DeviceError::Closed));
-        }
+        // Outside of the gate: the first queue lives as long as the device. The lock under which this
+        // posts and polls is also held to tear the queue down, and then the queue refuses requests.
         if let [op] = chain
             && self.proofs.has(op)
             && let Some(queue) = self.queues.first()
         {
             return queue.run_single(op, chain);
         }
+        let _inside = self.enter().map_err(not_posted)?;
         self.run_chain(chain)
     }
 

@@ -17,8 +17,9 @@ const LIST_ALIGN: u32 = 4;
 const CONTEXT_AT: u32 = 0x10;
 const _: () = assert!(CONTEXT_AT as usize == mkey::CREATE_CONTEXT_AT);
 
-/// Creates a key that equals an indirect key of `mlx5dv_create_mkey`. This crate sends the command
-/// itself because `mlx5dv_create_mkey` does not return the adapter's status.
+/// Creates a key that equals an indirect key of `mlx5dv_create_mkey`, except for its ordering. This
+/// crate sends the command itself because `mlx5dv_create_mkey` does not return the adapter's status,
+/// and makes no keys with relaxed ordering.
 ///
 /// # Errors
 /// If the kernel or the adapter refuses.
@@ -29,10 +30,10 @@ pub(super) unsafe fn create(
     lib: &Mlx5Lib,
     context: NonNull<ibv_context>,
     pdn: u32,
-    spec: &MkeySpec,
+    (spec, is_relaxed): (&MkeySpec, bool),
 ) -> Result<(MkeyIndex, NonNull<mlx5dv_devx_obj>), DeviceError> {
     const CALL: &str = "CREATE_MKEY";
-    let input = create_mailbox(pdn, spec);
+    let input = create_mailbox(pdn, (spec, is_relaxed));
     let object = || format!("a key of {} KLM entries", spec.klm_entries);
     // SAFETY: the caller's promise.
     let (made, answer): (_, [u8; cmd::HEADER_BYTES]) =
@@ -53,12 +54,18 @@ pub(super) unsafe fn create(
     }
 }
 
-pub(super) fn create_mailbox(pdn: u32, spec: &MkeySpec) -> Mailbox<{ mkey::CREATE_LIST_AT }> {
+/// The command. With relaxed ordering, PCI may reorder writes through the key. The masks of binds and
+/// invalidations leave the ordering as it is.
+pub(super) fn create_mailbox(
+    pdn: u32,
+    (spec, is_relaxed): (&MkeySpec, bool),
+) -> Mailbox<{ mkey::CREATE_LIST_AT }> {
     let mut input = Mailbox::new(cmd::opcode::CREATE_MKEY);
     input.set(mkey::ACCESS_MODE_1_0.within(CONTEXT_AT), access_mode::KLMS);
     input.set(mkey::FREE.within(CONTEXT_AT), true);
     input.set(mkey::UMR_EN.within(CONTEXT_AT), true);
     input.set(mkey::LOCAL_READ.within(CONTEXT_AT), true);
+    input.set(mkey::RELAXED_ORDERING_WRITE.within(CONTEXT_AT), is_relaxed);
     input.set(mkey::QPN.within(CONTEXT_AT), mkey::QPN_ANY);
     input.set(mkey::PD.within(CONTEXT_AT), pdn);
     let entries = spec.klm_entries.next_multiple_of(LIST_ALIGN);
@@ -109,6 +116,10 @@ mod tests {
         expect[0x10..0x18].copy_from_slice(&[0x40, 0, 0x80 | 0x04 | 0x02, 0, 0xff, 0xff, 0xff, 0]);
         expect[0x1d..0x20].copy_from_slice(&[0x00, 0x12, 0x34]);
         expect[0x44..0x48].copy_from_slice(&[0, 0, 0, 4]);
-        assert_eq!(create_mailbox(0x1234, &spec).as_bytes(), &expect);
+        let command = |is_relaxed| create_mailbox(0x1234, (&spec, is_relaxed));
+        assert_eq!(command(false).as_bytes(), &expect);
+        // relaxed_ordering_write, as UCX sets it in its KSM keys (`uct_ib_mlx5_devx_reg_ksm`).
+        expect[0x11] |= 0x04;
+        assert_eq!(command(true).as_bytes(), &expect);
     }
 }

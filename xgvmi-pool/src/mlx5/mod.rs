@@ -44,6 +44,7 @@ pub use proof::ProofStep;
 pub use proofs::{FormFailure, OnFailure, Outcome, Proof, Prove};
 pub use read::ReadError;
 pub use send::Post;
+pub use thread::{number as thread_number, pointer as thread_mark};
 // Types of the arguments of `Mlx5Device::open`.
 pub use mlx5dv_sys::{LoadError, Mlx5Lib, ibv_context, ibv_pd};
 // For callers that read the registration of a region from another library's structures.

@@ -332,6 +332,7 @@ impl Memory {
         let page = unsafe { alloc::alloc_zeroed(LAYOUT) };
         let page = NonNull::new(page).ok_or_else(|| refused("allocation of a page"))?;
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+        let access = access | bench.recipe.access;
         let (lib, pd) = (&bench.recipe.lib, bench.recipe.pd);
         let (start, iova) = (page.as_ptr().cast(), page.addr().get() as u64);
         // SAFETY: the domain is live, and the page outlives the registration.

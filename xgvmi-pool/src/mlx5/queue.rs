@@ -1,7 +1,9 @@
 //! A queue pair for UMR work requests with its completion queue, from creation to destruction.
 //!
-//! Posting threads take a short lock to write their chain, and ring once. Waiting threads read a
-//! counter. One of them at a time polls the completion queue for all. The first error ends the
+//! Posting threads take a short lock to write their chain, and ring once. The holder of the lock also
+//! polls the completion queue, for all threads. A thread that posts a single request keeps the lock
+//! until its completion, unless another thread waits for the lock. Other waiting threads read a
+//! counter. The first error ends the
 //! queue. The device replaces a failed queue and never repairs it, so a late completion can count
 //! only for requests of its own queue.
 
@@ -28,7 +30,7 @@ use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
 use super::send_ring::{SendRing, low16};
 use super::send_verbs::PostSend;
-use super::short_lock::ShortLock;
+use super::short_lock::{Held, ShortLock};
 use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
 use crate::device::UmrOp;
@@ -37,6 +39,9 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Reads of the counter between two reads of the clock: about a microsecond, the time of a request.
 const SPINS: u32 = 64;
+
+/// Polls of a thread that keeps the lock after its post: some microseconds.
+const POLLS_MAX: u32 = 256;
 
 /// Building blocks that libmlx5 reserves per work request of a reliable connection: control, UMR
 /// control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
@@ -60,12 +65,9 @@ pub(super) struct Shape {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct UmrQueue {
-    /// `None` after the queue pair was destroyed.
-    producer: ShortLock<Option<Producer>>,
-    templates: Templates,
-    /// `None` after the completion queue was destroyed.
-    completions: ShortLock<Option<Receiver>>,
+    work: ShortLock<Work>,
     progress: Progress,
+    templates: Templates,
     cq: Handle<ibv_cq>,
     lib: Arc<Mlx5Lib>,
     qpn: u32,
@@ -80,8 +82,17 @@ pub(super) struct UmrQueue {
     forgotten: AtomicBool,
 }
 
-const _: () = assert!(size_of::<ShortLock<Option<Producer>>>() == 64);
-const _: () = assert!(size_of::<ShortLock<Option<Receiver>>>() + size_of::<Progress>() == 64);
+const _: () = assert!(std::mem::offset_of!(UmrQueue, templates) <= 128);
+
+/// Both ends of the queue.
+#[derive(Debug)]
+#[repr(C)]
+struct Work {
+    /// `None` after the queue pair was destroyed.
+    producer: Option<Producer>,
+    /// `None` after the completion queue was destroyed.
+    receiver: Option<Receiver>,
+}
 
 #[derive(Debug)]
 struct Producer {
@@ -195,9 +206,11 @@ impl UmrQueue {
             fence_behind: shape.fence,
         };
         Ok(Self {
-            producer: ShortLock::new(Some(producer)),
+            work: ShortLock::new(Work {
+                producer: Some(producer),
+                receiver: Some(receiver),
+            }),
             templates: templates.unwrap_or(Templates::NONE),
-            completions: ShortLock::new(Some(receiver)),
             progress: Progress::default(),
             cq: Handle(cq),
             lib: Arc::clone(lib),
@@ -219,12 +232,12 @@ impl UmrQueue {
     /// The register, for another queue pair that rings it only within [`UmrQueue::alone`]. The
     /// creation of a register page costs more than everything else that such a queue pair needs.
     pub(super) fn register(&self) -> Option<Arc<Register>> {
-        self.producer.lock().as_ref()?.cold.register.clone()
+        self.work.lock().producer.as_ref()?.cold.register.clone()
     }
 
     /// Runs a function while no thread posts to the queue.
     pub(super) fn alone<T>(&self, act: impl FnOnce() -> T) -> T {
-        let _held = self.producer.lock();
+        let _held = self.work.lock();
         act()
     }
 
@@ -246,10 +259,16 @@ impl UmrQueue {
         op: &UmrOp<'a>,
         chain: &[UmrOp<'a>],
     ) -> Result<(), ChainError> {
-        match self.post_single(op) {
-            Some(ticket) if self.reap_until(ticket) => Ok(()),
-            Some(ticket) => self.wait(ticket, chain),
-            None => self.run(chain),
+        let mut work = self.work.lock();
+        let Some(ticket) = self.post_single(&mut work, op) else {
+            drop(work);
+            return self.run(chain);
+        };
+        let is_complete = self.poll_until(&mut work, ticket);
+        drop(work);
+        match is_complete {
+            true => Ok(()),
+            false => self.wait(ticket, chain),
         }
     }
 
@@ -270,32 +289,34 @@ impl UmrQueue {
         self.wait(ticket, chain)
     }
 
-    /// Polls completions up to that of the chain. False if it has not arrived, or if another thread
-    /// polls.
-    #[inline]
-    fn reap_until(&self, ticket: Ticket) -> bool {
-        let Some(mut completions) = self.completions.try_lock() else {
-            return false;
-        };
-        let Some(Receiver::Ring(ring)) = completions.as_mut() else {
-            return false;
-        };
-        while let Some(counter) = ring.pop_success() {
-            if self.progress.succeed(counter) > ticket.last {
-                return true;
+    /// Polls completions up to that of the chain, for the holder of the lock: a poll is one load. False
+    /// if it does not arrive within [`POLLS_MAX`] polls, or another thread waits for the lock.
+    #[inline(always)]
+    fn poll_until(&self, work: &mut Held<'_, Work>, ticket: Ticket) -> bool {
+        for _ in 0..POLLS_MAX {
+            let Some(Receiver::Ring(ring)) = work.receiver.as_mut() else {
+                return false;
+            };
+            while let Some(counter) = ring.pop_success() {
+                if self.progress.succeed(counter) > ticket.last {
+                    return true;
+                }
             }
+            if work.is_wanted() {
+                return false;
+            }
+            hint::spin_loop();
         }
         false
     }
 
     /// Posts one of the two most frequent requests on the fast path, if there is space.
-    #[inline]
-    fn post_single(&self, op: &UmrOp<'_>) -> Option<Ticket> {
-        let mut producer = self.producer.lock();
+    #[inline(always)]
+    fn post_single(&self, work: &mut Work, op: &UmrOp<'_>) -> Option<Ticket> {
         if self.has_failed() {
             return None;
         }
-        let producer = producer.as_mut()?;
+        let producer = work.producer.as_mut()?;
         let Sender::Ring(ring) = &mut producer.sender else {
             return None;
         };
@@ -332,8 +353,8 @@ impl UmrQueue {
                 return Ok(ticket);
             }
             // Other chains fill the ring: poll for their completions.
-            self.reap();
-            if clock.ran_out() {
+            let polls = self.reap(None);
+            if clock.ran_out(polls) {
                 let request = format!("room for {wqebbs} building blocks");
                 return Err(DeviceError::TimedOut {
                     request,
@@ -373,12 +394,12 @@ impl UmrQueue {
         chain: &[R],
         wqebbs: u32,
     ) -> Result<Option<Ticket>, DeviceError> {
-        let mut producer = self.producer.lock();
+        let mut work = self.work.lock();
         if let Some(error) = self.progress.failure() {
             let reason = error.to_string();
             return Err(DeviceError::QueueDown { reason });
         }
-        let Some(producer) = producer.as_mut() else {
+        let Some(producer) = work.producer.as_mut() else {
             return Err(DeviceError::Closed);
         };
         let first = producer.next;
@@ -429,8 +450,8 @@ impl UmrQueue {
             if let Some(outcome) = self.progress.outcome(ticket, chain) {
                 return outcome;
             }
-            self.reap();
-            if clock.ran_out() {
+            let polls = self.reap(Some(ticket));
+            if clock.ran_out(polls) {
                 let request = format!("{} requests on queue pair {:#x}", chain.len(), self.qpn);
                 let limit = self.poll_timeout;
                 self.progress
@@ -439,20 +460,28 @@ impl UmrQueue {
         }
     }
 
-    /// Polls the available completions, unless another thread polls.
-    #[inline]
-    fn reap(&self) {
-        let Some(mut completions) = self.completions.try_lock() else {
+    /// Polls completions, unless another thread holds the lock: up to that of the ticket, for some
+    /// polls, and while no other thread waits for the lock. Returns the number of polls.
+    fn reap(&self, ticket: Option<Ticket>) -> u32 {
+        // A plain load, so that several waiting threads do not write the line of the holder.
+        let Some(mut work) = self.work.is_free().then(|| self.work.try_lock()).flatten() else {
+            return 1;
+        };
+        for poll in 1..=SPINS {
+            let Some(receiver) = work.receiver.as_mut() else {
+                return poll;
+            };
+            // SAFETY: live while the lock is held and there is a receiver, and polled only under it.
+            while let Some(cqe) = unsafe { receiver.pop(self.cq.0) } {
+                self.progress.count(&cqe, self.qpn);
+            }
+            let is_known = |ticket: Ticket| self.progress.done() > ticket.last;
+            if ticket.is_none_or(is_known) || self.has_failed() || work.is_wanted() {
+                return poll;
+            }
             hint::spin_loop();
-            return;
-        };
-        let Some(receiver) = completions.as_mut() else {
-            return;
-        };
-        // SAFETY: live while the lock is held and there is a receiver, and polled only under it.
-        while let Some(cqe) = unsafe { receiver.pop(self.cq.0) } {
-            self.progress.count(&cqe, self.qpn);
         }
+        SPINS
     }
 
     /// Ends the queue. After a return without error the adapter executes none of its requests any
@@ -462,9 +491,9 @@ impl UmrQueue {
     /// If the queue pair is not destroyed. The caller may try again.
     pub(super) fn tear_down(&self) -> Result<(), DeviceError> {
         self.progress.give_up(DeviceError::Closed);
-        // Under the locks that protect the memory of the queue.
-        let mut producer = self.producer.lock();
-        if let Some(Producer { cold, .. }) = producer.as_ref() {
+        // Under the lock that protects the memory of the queue.
+        let mut work = self.work.lock();
+        if let Some(Producer { cold, .. }) = work.producer.as_ref() {
             // SAFETY: live until here, and no thread writes to its ring any more.
             let errno = unsafe { self.lib.ibv_destroy_qp(cold.qp.0.as_ptr()) };
             if errno != 0 {
@@ -472,11 +501,9 @@ impl UmrQueue {
                 return Err(DeviceError::QueueDown { reason });
             }
             // This also frees the doorbell register, whose queue pair is gone.
-            *producer = None;
+            work.producer = None;
         }
-        drop(producer);
-        let mut completions = self.completions.lock();
-        if completions.take().is_some() {
+        if work.receiver.take().is_some() {
             // SAFETY: live until here, its queue pair is gone, and no thread reads it any more.
             let errno = unsafe { self.lib.ibv_destroy_cq(self.cq.0.as_ptr()) };
             if errno != 0 {
@@ -507,7 +534,7 @@ impl Drop for UmrQueue {
             let _left = self.tear_down();
             return;
         }
-        let producer = self.producer.get_mut().as_mut();
+        let producer = self.work.get_mut().producer.as_mut();
         if let Some(register) = producer.and_then(|producer| producer.cold.register.take()) {
             std::mem::forget(register);
         }
@@ -717,10 +744,10 @@ impl Clock {
         }
     }
 
-    /// Called once per iteration of the wait.
-    fn ran_out(&mut self) -> bool {
+    /// Called once per iteration of the wait, with the number of its polls.
+    fn ran_out(&mut self, polls: u32) -> bool {
         hint::spin_loop();
-        self.spins += 1;
+        self.spins += polls;
         if self.spins < SPINS {
             return false;
         }

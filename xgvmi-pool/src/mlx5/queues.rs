@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mlx5dv_sys::{Mlx5Lib, ibv_context, ibv_pd};
+use mlx5dv_sys::{Mlx5Lib, ibv_access_flags, ibv_context, ibv_pd};
 
 use super::connect::Loopback;
 use super::queue::{Shape, UmrQueue};
@@ -24,6 +24,8 @@ pub(super) struct Recipe {
     pub(super) context: NonNull<ibv_context>,
     pub(super) pd: NonNull<ibv_pd>,
     pub(super) ports: u8,
+    /// Access flags that the firmware needs in each registration.
+    pub(super) access: ibv_access_flags,
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u8>,
     pub(super) shape: Shape,

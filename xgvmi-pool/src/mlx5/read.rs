@@ -44,7 +44,7 @@ pub(super) fn read(
     let mr = unsafe {
         let start = into.as_mut_ptr();
         let iova = start as u64;
-        let (pd, access) = (recipe.pd.as_ptr(), IBV_ACCESS_LOCAL_WRITE);
+        let (pd, access) = (recipe.pd.as_ptr(), IBV_ACCESS_LOCAL_WRITE | recipe.access);
         recipe
             .lib
             .ibv_reg_mr_iova2(pd, start.cast(), into.len(), iova, access)

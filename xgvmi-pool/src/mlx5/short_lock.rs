@@ -1,8 +1,9 @@
 //! A lock for the few instructions of a post or of a poll. It has no poison, and its end is one plain
 //! store, so an export and its release save four locked instructions against the standard library's.
 //!
-//! A thread that finds it held spins, then yields, then sleeps: its holder is a post of some hundred
-//! nanoseconds, unless the system has preempted the holder or a queue is created or destroyed.
+//! A thread that finds it held marks it as wanted, spins, then yields, then sleeps: its holder posts
+//! for some hundred nanoseconds, unless the system has preempted the holder or a queue is created or
+//! destroyed. A holder that waits for something else looks at the mark and gives way.
 
 use std::cell::UnsafeCell;
 use std::hint;
@@ -10,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::thread;
 use std::time::Duration;
 
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 /// Looks at the lock between two yields: about two microseconds.
 const SPINS: u32 = 64;
@@ -19,14 +20,23 @@ const YIELDS: u32 = 64;
 /// This sleep.
 const NAP: Duration = Duration::from_micros(50);
 
+/// No thread holds the lock.
+const FREE: u32 = 0;
+/// A thread holds it.
+const HELD: u32 = 1;
+/// A thread holds it, and another thread waits for it. A thread that tries the lock may remove this
+/// mark; those that wait set it again.
+const WANTED: u32 = 2;
+
 /// The lock and its value.
 #[derive(Debug)]
 pub(super) struct ShortLock<T> {
-    held: AtomicBool,
+    /// [`FREE`], [`HELD`] or [`WANTED`].
+    state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `Held` is the only access through a shared reference, and `held` admits one at a time.
+// SAFETY: `Held` is the only access through a shared reference, and `state` admits one at a time.
 unsafe impl<T: Send> Sync for ShortLock<T> {}
 
 /// The held lock, until the drop.
@@ -36,7 +46,7 @@ pub(super) struct Held<'a, T>(&'a ShortLock<T>);
 impl<T> ShortLock<T> {
     pub(super) const fn new(value: T) -> Self {
         Self {
-            held: AtomicBool::new(false),
+            state: AtomicU32::new(FREE),
             value: UnsafeCell::new(value),
         }
     }
@@ -44,9 +54,14 @@ impl<T> ShortLock<T> {
     /// Takes the lock, if it is free.
     #[inline(always)]
     pub(super) fn try_lock(&self) -> Option<Held<'_, T>> {
-        let was_held = self.held.swap(true, Ordering::Acquire);
+        let before = self.state.swap(HELD, Ordering::Acquire);
         // Created only with the lock: its drop releases it.
-        (!was_held).then(|| Held(self))
+        (before == FREE).then(|| Held(self))
+    }
+
+    /// True if no thread holds the lock. It may change at any time.
+    pub(super) fn is_free(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == FREE
     }
 
     /// Takes the lock, and waits for it if necessary.
@@ -64,10 +79,19 @@ impl<T> ShortLock<T> {
         loop {
             for _ in 0..SPINS {
                 hint::spin_loop();
-                if !self.held.load(Ordering::Relaxed)
-                    && let Some(held) = self.try_lock()
-                {
-                    return held;
+                match self.state.load(Ordering::Relaxed) {
+                    FREE => {
+                        if let Some(held) = self.try_lock() {
+                            return held;
+                        }
+                    }
+                    HELD => {
+                        // The mark orders nothing. If the holder has just changed, the next one
+                        // sees it.
+                        let order = Ordering::Relaxed;
+                        let _held = self.state.compare_exchange(HELD, WANTED, order, order);
+                    }
+                    _ => {}
                 }
             }
             if yields < YIELDS {
@@ -81,6 +105,14 @@ impl<T> ShortLock<T> {
 
     pub(super) fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
+    }
+}
+
+impl<T> Held<'_, T> {
+    /// True if another thread waits for the lock.
+    #[inline(always)]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.0.state.load(Ordering::Relaxed) == WANTED
     }
 }
 
@@ -105,7 +137,7 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.0.held.store(false, Ordering::Release);
+        self.0.state.store(FREE, Ordering::Release);
     }
 }
 
@@ -134,6 +166,22 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 4 * ROUNDS);
+    }
+
+    #[test]
+    fn a_holder_sees_that_another_thread_waits() {
+        let lock = ShortLock::new(());
+        let held = lock.lock();
+        assert!(!held.is_wanted());
+        thread::scope(|scope| {
+            let other = scope.spawn(|| drop(lock.lock()));
+            while !held.is_wanted() {
+                thread::yield_now();
+            }
+            drop(held);
+            other.join().expect("no panic");
+        });
+        assert!(!lock.lock().is_wanted(), "the mark ends with the hold");
     }
 
     #[test]

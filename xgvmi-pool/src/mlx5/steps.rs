@@ -256,7 +256,10 @@ impl<'f> Steps<'f> {
             klm_entries,
             access_key: AccessKey::UCX_COMPATIBLE,
         };
-        self.create(&pooled::create_mailbox(self.pdn, &spec), "a UMR key")
+        self.create(
+            &pooled::create_mailbox(self.pdn, (&spec, false)),
+            "a UMR key",
+        )
     }
 
     /// Opens a key to functions that present the access key (ALLOW_OTHER_VHCA_ACCESS).

@@ -23,6 +23,7 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
         }
     };
     let is_ethernet = identity.link(1).is_ethernet();
+    let is_relaxed_only = call.fabric().profile().is_relaxed_ordering_only();
     // The lowest bit selects maximum or current values. They are equal here.
     match get16(input, cmd::OP_MOD) >> 1 {
         page::GENERAL => {
@@ -33,6 +34,10 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
                 (general::PORT_TYPE, u64::from(is_ethernet)),
                 (general::ROCE, u64::from(is_ethernet)),
                 (general::RTS2RTS_QP_UDP_SPORT, u64::from(is_ethernet)),
+                (
+                    general::MKC_ORDER_WRITE_AFTER_WRITE_RO_ONLY,
+                    u64::from(is_relaxed_only),
+                ),
             ]);
         }
         page::GENERAL_2 => put(&[

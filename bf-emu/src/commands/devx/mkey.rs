@@ -37,6 +37,11 @@ fn rights(input: &[u8]) -> u8 {
 
 pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(u32, Vec<u8>)> {
     call.count(Command::CreateMkey);
+    if call.fabric().profile().is_relaxed_ordering_only()
+        && !context(mkey::RELAXED_ORDERING_WRITE).is_set(input)
+    {
+        return Err(BAD_PARAM);
+    }
     let mode = get8(input, context(mkey::ACCESS_MODE_4_2)) << 2
         | get8(input, context(mkey::ACCESS_MODE_1_0));
     let length64 = context(mkey::LENGTH64).is_set(input);

@@ -29,6 +29,8 @@ pub(super) mod flag {
     pub(in crate::commands::uverbs) const HUGETLB: u32 = 1 << 7;
     /// Hints that a device may ignore.
     pub(in crate::commands::uverbs) const OPTIONAL: u32 = 0x3ff0_0000;
+    /// The hint of relaxed ordering.
+    pub(in crate::commands::uverbs) const RELAXED_ORDERING: u32 = 1 << 20;
 }
 
 /// The mkey rights for verbs' access flags.
@@ -60,6 +62,15 @@ pub(super) fn check_flags(flags: u32) -> Result<(), Errno> {
         return Err(Errno(libc::EINVAL));
     }
     Ok(())
+}
+
+/// Checks that the firmware makes a key with these flags: the kernel passes them on.
+fn check_ordering(call: &Call<'_>, flags: u32) -> Result<(), Errno> {
+    match call.fabric().profile().is_relaxed_ordering_only() && flags & flag::RELAXED_ORDERING == 0
+    {
+        true => Err(Errno(libc::EINVAL)),
+        false => Ok(()),
+    }
 }
 
 fn check_range(start: u64, length: u64) -> Result<(), Errno> {
@@ -144,6 +155,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     let flags = input.u32(36);
     let on_demand = flags & flag::ON_DEMAND != 0;
     check_flags(flags)?;
+    check_ordering(call, flags)?;
     if on_demand && odp::is_everything(start, length) && iova == 0 {
         length = odp::ALL_BYTES;
     } else {
@@ -217,6 +229,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     }
     if what & ACCESS != 0 {
         check_flags(flags)?;
+        check_ordering(call, flags)?;
         // A pinned region cannot become an on-demand region (`mlx5_ib_rereg_user_mr`).
         if flags & flag::ON_DEMAND != 0 {
             return Err(Errno(libc::EOPNOTSUPP));

@@ -1,8 +1,11 @@
 //! Exports and releases buffers through UCX between marks, for a tool that counts instructions.
 //!
 //! ```text
-//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS
+//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time]
 //! ```
+//!
+//! With `time` it has no marks. It prints the nanoseconds that an export and its release add to registration and
+//! deregistration: the difference of the medians of all rounds with and without an export, which alternate.
 //!
 //! A mark is a system call that no kernel has, see the crate `step-count`. Sections of a round: 1 `ucp_mem_map`, 2 the
 //! first `ucp_memh_pack` with EXPORT, 3 the second, which finds the key, 7 `ucp_memh_buffer_release` of both, 4
@@ -10,7 +13,9 @@
 //! round registers and exports anew, as a temporary buffer does.
 
 use anyhow::{Result, bail};
+use std::io::Write as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, MappedBuffer};
@@ -22,8 +27,8 @@ const WARM: usize = 160;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [library, device, bytes, rounds] = words.as_slice() else {
-        bail!("usage: hot_path LIBUCP HOST_DEVICE BYTES ROUNDS");
+    let [library, device, bytes, rounds, timed @ ..] = words.as_slice() else {
+        bail!("usage: hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time]");
     };
     let (bytes, rounds): (usize, usize) = (bytes.parse()?, rounds.parse()?);
     let ucp = Ucp::load(Some(Path::new(library)))?;
@@ -40,6 +45,10 @@ fn main() -> Result<()> {
     for _ in 0..WARM {
         buffer = exported(&context, buffer, |_| ())?;
     }
+    if timed == ["time"] {
+        writeln!(std::io::stdout(), "{}", time(&context, buffer, rounds)?)?;
+        return Ok(());
+    }
     for round in 0..rounds {
         buffer = exported(&context, buffer, mark)?;
         if round % 8 == 0 {
@@ -47,6 +56,30 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Nanoseconds that the exports add.
+fn time(context: &Context, mut buffer: Buffer, rounds: usize) -> Result<i128> {
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let mapped = MappedBuffer::new(context, buffer)?;
+        let packed = mapped.export()?;
+        drop(packed);
+        buffer = mapped.unmap()?;
+        with.push(start.elapsed());
+        let start = Instant::now();
+        buffer = MappedBuffer::new(context, buffer)?.unmap()?;
+        without.push(start.elapsed());
+    }
+    let median = |mut times: Vec<Duration>| {
+        times.sort_unstable();
+        times
+            .get(times.len() / 2)
+            .map_or(0, Duration::as_nanos)
+            .cast_signed()
+    };
+    Ok(median(with) - median(without))
 }
 
 /// One round with an export.

@@ -247,7 +247,7 @@ impl Pair {
         Ok(())
     }
 
-    fn end(self) -> Outcome {
+    pub(crate) fn end(self) -> Outcome {
         self.dpu.end()?;
         self.host.end()
     }

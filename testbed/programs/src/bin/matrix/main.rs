@@ -12,6 +12,7 @@ mod library;
 mod memory;
 mod older;
 mod peer;
+mod relaxed;
 mod steps;
 mod stress;
 
@@ -46,7 +47,9 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
                      third binding of a key fails), allow (host: the second key may not be
                      opened to others), never (host: the second binding never completes),
                      invalidate (host: the first invalidation fails), alias (DPU: the second
-                     alias is refused); and counters: nothing fails, the command shows the adapter's
+                     alias is refused); and relaxed-host and relaxed-dpu (both: an adapter whose
+                     firmware makes relaxed-ordering keys only), with relaxed-counters: as counters,
+                     of that adapter; and counters: nothing fails, the command shows the adapter's
                      counters as JSON; and panic: no command but the library as a debug build,
                      which can be made to panic
   --only WORDS       run the cells whose name contains the words; more than one: any of them
@@ -121,6 +124,7 @@ fn run(arguments: &Arguments) -> Vec<Row> {
         for case in CASES
             .iter()
             .chain(atomics::CASES)
+            .chain(relaxed::CASES)
             .chain(defects::CASES)
             .chain(older::CASES)
         {
