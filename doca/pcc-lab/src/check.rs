@@ -3,7 +3,7 @@
 use crate::native;
 use crate::refusal::{Refusal, limits, refuse};
 use crate::routes::Routes;
-use crate::scenario::{Change, Network, Scenario, Topology, Traffic};
+use crate::scenario::{Change, Network, Probe, Scenario, Topology, Traffic};
 
 fn at_least(what: &'static str, value: u64, least: u64) -> Result<(), Refusal> {
     if value < least {
@@ -47,6 +47,11 @@ pub fn check(scenario: &Scenario) -> Result<(), Refusal> {
                 "algorithm '{name}' is unknown; the lab has {known}"
             ));
         }
+    }
+    let is_hpcc = scenario.algorithm.name == "hpcc" || scenario.guesses.internal == "hpcc";
+    if is_hpcc && scenario.host.probe == Probe::Ccmad {
+        let line = "algorithm 'hpcc' needs what switches write into probes; set host.probe to 'ifa1' or 'ifa2'";
+        return refuse(line.to_owned());
     }
     let network = Network::new(&scenario.topology)?;
     check_network(
@@ -465,6 +470,10 @@ mod tests {
             (
                 "[guesses]\nrate_floor = 0",
                 "rate_floor: 0 is below the least value, 1",
+            ),
+            (
+                "[algorithm]\nname = 'hpcc'",
+                "algorithm 'hpcc' needs what switches write into probes; set host.probe to 'ifa1' or 'ifa2'",
             ),
             (
                 "[algorithm]\nprocesses = 9",

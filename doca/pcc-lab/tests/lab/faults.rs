@@ -142,3 +142,17 @@ fn lost_events_are_counted_and_the_flows_go_on() {
         );
     }
 }
+
+#[test]
+fn a_packet_on_a_link_that_was_down_meanwhile_is_lost() {
+    // The packet is on the first link from 0.2 us to 5.2 us.
+    let scenario = scenario(
+        "duration_us = 1000\nhost.timeout_us = 100
+topology = { shape = 'star', hosts = 2, gbps = 200, delay_ns = 5000 }
+traffic = [{ kind = 'pairs', pairs = [[1, 0]], bytes = 4096 }]
+[[fault]]\nat_us = 2\nlink = 1\nchange = 'down'\n[[fault]]\nat_us = 3\nlink = 1\nchange = 'up'",
+    );
+    let report = run(&mut lab(&scenario));
+    assert_eq!((report.drops.link_down, report.counters.timeouts), (1, 1));
+    assert!(report.per_flow[0].is_done);
+}

@@ -7,6 +7,7 @@ mod exact;
 mod faults;
 mod mutations;
 mod program;
+mod template;
 
 use pcc_lab::{Lab, RecordKind, Report, Scenario};
 
