@@ -109,14 +109,24 @@ fn parse(text: &str) -> Result<Vec<Accepted>> {
                 Ok(text.to_owned())
             };
             field("reason")?;
-            accepted.push(Accepted {
-                phase: field("phase")?,
-                name: field("name")?,
-                unless: match entry.get("unless") {
-                    Some(_) => Some(field("unless")?),
-                    None => None,
-                },
-            });
+            let phase = field("phase")?;
+            let unless = match entry.get("unless") {
+                Some(_) => Some(field("unless")?),
+                None => None,
+            };
+            let names = match entry.get("names").and_then(toml::Value::as_array) {
+                Some(names) => names
+                    .iter()
+                    .map(|name| name.as_str().map(str::to_owned))
+                    .collect::<Option<Vec<String>>>()
+                    .with_context(|| format!("names are texts: {entry}"))?,
+                None => vec![field("name")?],
+            };
+            accepted.extend(names.into_iter().map(|name| Accepted {
+                phase: phase.clone(),
+                name,
+                unless: unless.clone(),
+            }));
         }
     }
     Ok(accepted)
@@ -152,6 +162,10 @@ mod tests {
         );
         assert!(is_set("PATH") && !is_set("XGVMI_NO_SUCH_VARIABLE"));
         assert!(parse("# none\n").unwrap().is_empty());
+        let both = good.replace("name = \"a\"", "names = [\"a\", \"b\"]");
+        let both = parse(&both).unwrap();
+        assert!(both[0] == expect && both[1].name == "b" && both.len() == 2);
+        assert!(parse(&good.replace("name = \"a\"", "names = [1]")).is_err());
         for missing in ["phase", "name", "reason"] {
             let bad: String = good
                 .lines()
