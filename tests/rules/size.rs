@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// The goal for tools, testbed and demos together is 29,000 lines. The row has the present number, rounded up, until that
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 32_300),
+    (&["tools/", "testbed/"], 32_200),
     (&["bf-emu/"], 33_000),
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),

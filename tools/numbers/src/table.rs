@@ -1,7 +1,7 @@
 //! Markdown tables from JSON rows. A missing required cell is an error; null is shown as a dash.
 
 use anyhow::{Context, Result, ensure};
-use bench_report::scheme_title;
+use bench_report::{format_size, scheme_title};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -110,8 +110,12 @@ pub(crate) fn pivot(
     }
     let (_, first) = lines.first_key_value().context("there is no such row")?;
     let columns: Vec<u64> = first.keys().copied().collect();
-    let titles = columns.iter().map(|size| (size_of(*size), false));
-    let mut text = head(std::iter::once((down.to_owned(), false)).chain(titles));
+    let titles: Vec<String> = columns
+        .iter()
+        .map(|size| size_of(*size))
+        .collect::<Result<_>>()?;
+    let titles = std::iter::once(down.to_owned()).chain(titles);
+    let mut text = head(titles.map(|title| (title, false)));
     for (name, line) in &lines {
         write!(text, "| {name} |")?;
         for column in &columns {
@@ -163,21 +167,15 @@ pub(crate) fn shown(cell: &Value, form: Form) -> Result<String> {
         }
         Form::Fixed(digits) => format!("{:.digits$}", number()?),
         Form::Micro => format!("{:.2}", number()? / 1e3),
-        Form::Size => size_of(
-            cell.as_u64()
-                .with_context(|| format!("{cell} is no size"))?,
-        ),
+        Form::Size => {
+            let size = cell.as_u64();
+            size_of(size.with_context(|| format!("{cell} is no size"))?)?
+        }
     })
 }
 
-/// Formats a size as `16 KiB` if that is exact, otherwise in bytes.
-fn size_of(size: u64) -> String {
-    for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
-        if size != 0 && size.trailing_zeros() >= shift {
-            return format!("{} {unit}", size >> shift);
-        }
-    }
-    format!("{size} B")
+fn size_of(size: u64) -> Result<String> {
+    Ok(format_size(usize::try_from(size)?))
 }
 
 #[cfg(test)]

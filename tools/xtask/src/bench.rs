@@ -17,7 +17,7 @@ pub(crate) use pool::instructions;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use testbed::cluster::Cluster;
@@ -56,26 +56,26 @@ const MODEL_LIMIT: Duration = Duration::from_secs(1200);
 /// A job takes half a second, and more on a busy machine.
 const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs a job with the options after `--`.
-type Job = fn(&[String]) -> Result<ExitCode>;
+/// Runs a job with the options after `--`, and writes the report.
+type Job = fn(&[String], &Path) -> Result<ExitCode>;
 
 const JOBS: [(&str, Job); 16] = [
-    ("alltoallv", alltoallv),
+    ("alltoallv", alltoallv::run),
     ("check", check),
-    ("cost", cost),
-    ("device", device),
-    ("hotpath", hotpath),
-    ("judge", judge),
-    ("library", library),
-    ("links", links),
+    ("cost", cost::run),
+    ("device", device::run),
+    ("hotpath", hotpath::run),
+    ("judge", judge::run),
+    ("library", library::run),
+    ("links", crate::demo::links::run),
     ("model", model),
-    ("offload", offload),
-    ("overlap", overlap),
-    ("pool", pool),
+    ("offload", offload::run),
+    ("overlap", overlap::run),
+    ("pool", pool::run),
     ("rv64", rv64),
-    ("service", service),
+    ("service", service::run),
     ("soak", soak),
-    ("storage", storage),
+    ("storage", storage::run),
 ];
 
 /// Runs one job with the arguments after `cargo xtask bench`.
@@ -85,12 +85,12 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
             println!("{HELP}");
             Ok(ExitCode::SUCCESS)
         }
-        Some((job, options)) => job(options),
+        Some((name, job, options)) => job(options, &output(&format!("{name}.json"))),
     }
 }
 
-/// The requested job and its options; `None` for a help request.
-fn parse(arguments: &[String]) -> Result<Option<(Job, &[String])>> {
+/// The requested job with its name and options; `None` for a help request.
+fn parse(arguments: &[String]) -> Result<Option<(&str, Job, &[String])>> {
     let Some((name, rest)) = arguments.split_first() else {
         return Ok(None);
     };
@@ -109,7 +109,7 @@ fn parse(arguments: &[String]) -> Result<Option<(Job, &[String])>> {
         }
         None => &[],
     };
-    Ok(Some((*job, options)))
+    Ok(Some((name, *job, options)))
 }
 
 /// Path of a job's report.
@@ -117,10 +117,9 @@ fn output(name: &str) -> PathBuf {
     workspace::target_dir().join("bench").join(name)
 }
 
-fn model(options: &[String]) -> Result<ExitCode> {
+fn model(options: &[String], file: &Path) -> Result<ExitCode> {
     workspace::build(&["-p scale-model"])?;
     let program = workspace::built("xgvmi-model");
-    let file = output("model.json");
     let mut command = Command::new(program);
     command.args(["--sweep", "--limits"]);
     // Measured on this machine, or else the committed report.
@@ -130,7 +129,7 @@ fn model(options: &[String]) -> Result<ExitCode> {
     if let Some(factor) = offload::earlier(&output("offload.json")) {
         command.args(["--software-earlier", &format!("{factor:.3}")]);
     }
-    for output in [&file, &file.with_extension("svg")] {
+    for output in [file, &file.with_extension("svg")] {
         command.arg("--output").arg(output);
     }
     command.args(options);
@@ -141,20 +140,8 @@ fn model(options: &[String]) -> Result<ExitCode> {
     Ok(code)
 }
 
-fn offload(options: &[String]) -> Result<ExitCode> {
-    offload::run(options, &output("offload.json"))
-}
-
-fn overlap(options: &[String]) -> Result<ExitCode> {
-    overlap::run(options, &output("overlap.json"))
-}
-
-fn cost(options: &[String]) -> Result<ExitCode> {
-    cost::run(options, &output("cost.json"))
-}
-
 /// Compares the model with the report of `bench alltoallv`, on the machine of that measurement.
-fn check(options: &[String]) -> Result<ExitCode> {
+fn check(options: &[String], file: &Path) -> Result<ExitCode> {
     // Measured on this machine, or else the committed report.
     let committed = workspace::root().join("docs/results/alltoallv.json");
     let measured = Some(output("alltoallv.json")).filter(|file| file.exists());
@@ -163,83 +150,44 @@ fn check(options: &[String]) -> Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(alltoallv::MACHINE);
     command.arg("--check").arg(measured.unwrap_or(committed));
-    command.arg("--output").arg(output("check.json"));
+    command.arg("--output").arg(file);
     command.args(options);
     process::to_end(&mut command, MODEL_LIMIT)
 }
 
-fn alltoallv(options: &[String]) -> Result<ExitCode> {
-    alltoallv::run(options, &output("alltoallv.json"))
-}
-
-fn device(options: &[String]) -> Result<ExitCode> {
-    device::run(options, &output("device.json"))
-}
-
-fn hotpath(options: &[String]) -> Result<ExitCode> {
-    hotpath::run(options, &output("hotpath.json"))
-}
-
-fn judge(options: &[String]) -> Result<ExitCode> {
-    judge::run(options, &output("judge.json"))
-}
-
-fn rv64(options: &[String]) -> Result<ExitCode> {
+fn rv64(options: &[String], file: &Path) -> Result<ExitCode> {
     if let Some(option) = options.first() {
         bail!("bench rv64 takes no options, not '{option}'");
     }
-    let file = output("rv64.json");
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     let mut command = crate::suites::rv64::judge()?;
     command
         .arg("speed")
         .arg(workspace::target_dir().join("rv64"));
-    let code = process::to_end(command.arg(&file), MODEL_LIMIT)?;
+    let code = process::to_end(command.arg(file), MODEL_LIMIT)?;
     println!("\nwritten: {}", file.display());
     Ok(code)
 }
 
-fn service(options: &[String]) -> Result<ExitCode> {
-    service::run(options, &output("service.json"))
-}
-
 /// The long form of the system test.
-fn soak(options: &[String]) -> Result<ExitCode> {
+fn soak(options: &[String], file: &Path) -> Result<ExitCode> {
     if let Some(option) = options.first() {
         bail!("bench soak takes no options, not '{option}'");
     }
-    let file = output("soak.json");
     let place = file.parent().context("the report has a directory")?;
     fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(&file);
+    let _ = fs::remove_file(file);
     workspace::build(&["-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-offload"])?;
     let mut command = Command::new(std::env::current_exe().context("this program's path")?);
     command.args(["test", "soak", "--", "offload_soak"]);
-    command.env("XGVMI_SOAK_REPORT", &file);
+    command.env("XGVMI_SOAK_REPORT", file);
     let code = process::to_end(&mut command, SOAK_LIMIT)?;
     if file.exists() {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
-}
-
-fn storage(options: &[String]) -> Result<ExitCode> {
-    storage::run(options, &output("storage.json"))
-}
-
-/// The demo's transfer over InfiniBand and Ethernet ports.
-fn links(options: &[String]) -> Result<ExitCode> {
-    crate::demo::links::run(options, &output("links.json"))
-}
-
-fn library(options: &[String]) -> Result<ExitCode> {
-    library::run(options, &output("library.json"))
-}
-
-fn pool(options: &[String]) -> Result<ExitCode> {
-    pool::run(options, &output("pool.json"))
 }
 
 /// A new emulated device. Dropping it removes its files.
@@ -261,7 +209,7 @@ mod tests {
             let arguments = words(text);
             let found = parse(&arguments)
                 .unwrap()
-                .map(|(_, options)| options.join(" "));
+                .map(|(.., options)| options.join(" "));
             assert_eq!(found.as_deref(), expect, "{text}");
         };
         check("", None);
