@@ -30,6 +30,8 @@ pub(crate) enum Kind {
     Uint { min: u32, max: u32 },
     /// A number with a unit; seconds in a `double`.
     Time,
+    /// Bytes with a unit; a `size_t`.
+    Bytes,
     /// Any text; a `char *` that UCX has allocated.
     String,
     /// One word of a list that ends with a null pointer; its index, in an `unsigned`.
@@ -229,6 +231,12 @@ fn parser(symbol: &Symbols<'_>, kind: Kind) -> std::option::Option<Parser> {
             c"ucs_config_sprintf_time",
             c"ucs_config_clone_double",
             c"time value: <number>[m|s|ms|us|ns]".as_ptr().cast(),
+        ),
+        Kind::Bytes => (
+            c"ucs_config_sscanf_memunits",
+            c"ucs_config_sprintf_memunits",
+            c"ucs_config_clone_ulong",
+            c"memory units: <number>[b|kb|mb|gb]".as_ptr().cast(),
         ),
         Kind::String => (
             c"ucs_config_sscanf_string",
