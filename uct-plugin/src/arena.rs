@@ -169,7 +169,6 @@ fn make(object: &'static Object, bytes: usize) -> Result<(), Off> {
     FROM.store(base, Ordering::Relaxed);
     TO.store(base + bytes, Ordering::Release);
     IS_OPEN.store(true, Ordering::Release);
-    safety::keep_mmap_threshold();
     Ok(())
 }
 

@@ -390,6 +390,8 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
                 "xgvmi-blk",
                 "-p",
                 "naaice",
+                "-p",
+                "osu-bench",
                 "--examples",
             ]),
         )?

@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn handler(kind: c_int, event: *mut c_void, _argume
 /// True if a mapping may be a range of the arena.
 fn is_served(event: &Mmap) -> bool {
     event.address.is_null()
-        && event.flags == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
+        && event.flags & !libc::MAP_NORESERVE == libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
         && event.prot == libc::PROT_READ | libc::PROT_WRITE
         && (SERVED_BYTES.0..=SERVED_BYTES.1).contains(&event.size)
         && IS_OPEN.load(Ordering::Acquire)

@@ -1,9 +1,9 @@
-//! Conditions without which the arena stays off, and glibc's threshold for mappings.
+//! Conditions without which the arena stays off.
 
 use std::ffi::{CStr, c_int, c_void};
 
+use super::Off;
 use super::slabs::PAGE;
-use super::{Off, SERVED_BYTES};
 use crate::module::{self, file_of};
 use crate::original::Object;
 use crate::{config, forked};
@@ -83,20 +83,6 @@ fn is_allocator_known() -> bool {
         (Some((malloc, _)), Some((libc, _))) => malloc == libc,
         _ => false,
     }
-}
-
-/// Makes glibc map every buffer that the arena serves. glibc would otherwise raise its threshold with
-/// the first freed buffer, and take later ones from its heap. The user's own setting stays.
-pub(super) fn keep_mmap_threshold() {
-    let tunables = std::env::var("GLIBC_TUNABLES").unwrap_or_default();
-    let is_set = std::env::var_os("MALLOC_MMAP_THRESHOLD_").is_some()
-        || tunables.contains("glibc.malloc.mmap_threshold");
-    if is_set {
-        return;
-    }
-    let threshold = c_int::try_from(SERVED_BYTES.0).unwrap_or(c_int::MAX);
-    // SAFETY: it has no preconditions.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, threshold) };
 }
 
 #[cfg(test)]

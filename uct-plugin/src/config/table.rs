@@ -324,13 +324,12 @@ pub(super) static OPTIONS: [Spec; 25] = [
     Spec {
         name: c"ARENA",
         default: c"0",
-        doc: c"Size of the arena, in slabs of 32 MiB: registered memory for temporary buffers. Buffers of\n\
-               16 KiB to 16 MiB that the program maps, or gets from malloc, then need no registration of\n\
-               their own. UCX's memory events feed the arena. It stays off, with a warning, without these\n\
-               events (UCX_MEM_EVENTS), with an allocator other than that of the C library, with\n\
+        doc: c"Size of the arena, in slabs of 32 MiB: registered memory for temporary buffers. Private\n\
+               mappings of 16 KiB to 16 MiB, also those of malloc, then need no registration of their own.\n\
+               UCX's memory events feed the arena. It stays off, with a warning, without these events\n\
+               (UCX_MEM_EVENTS), with an allocator other than that of the C library, with\n\
                UCX_XGVMI_INVALIDATE other than strict, and where a forked child would lose memory\n\
-               (UCX_IB_FORK_INIT on kernels that do not copy pinned pages). Slabs count against ulimit -l.\n\
-               While the arena is on, malloc maps each buffer of 16 KiB and more by itself.",
+               (UCX_IB_FORK_INIT on kernels that do not copy pinned pages). Slabs count against ulimit -l.",
         offset: offset_of!(Raw, arena),
         kind: Kind::Bytes,
     },
