@@ -3,6 +3,7 @@
 mod alltoallv;
 mod cost;
 mod device;
+mod fresh;
 pub(crate) mod hotpath;
 mod judge;
 mod library;
@@ -31,6 +32,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
              fails if a step is more than 10 % off
   device     own time of the emulated device, with stock perftest and UCX: target/bench/device.json
+  fresh      buffers made new for each transfer, from malloc and mmap, in five schemes: target/bench/fresh.json (no options)
   hotpath    instructions, traps and cache lines of an export and its release, by owner: target/bench/hotpath.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json
@@ -59,11 +61,12 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`.
 type Job = fn(&[String]) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 15] = [
+const JOBS: [(&str, Job); 16] = [
     ("alltoallv", alltoallv),
     ("check", check),
     ("cost", cost),
     ("device", device),
+    ("fresh", fresh),
     ("hotpath", hotpath),
     ("judge", judge),
     ("library", library),
@@ -171,6 +174,10 @@ fn alltoallv(options: &[String]) -> Result<ExitCode> {
 
 fn device(options: &[String]) -> Result<ExitCode> {
     device::run(options, &output("device.json"))
+}
+
+fn fresh(options: &[String]) -> Result<ExitCode> {
+    fresh::run(options, &output("fresh.json"))
 }
 
 fn hotpath(options: &[String]) -> Result<ExitCode> {

@@ -68,13 +68,27 @@ impl Pages {
 
     /// The first place for `count` pages that are not in the set.
     pub(super) fn place(&self, count: usize) -> Option<Span> {
-        let mut from = 0;
-        while from + count <= SLAB_PAGES {
-            let free = self.run(Span::new(from, SLAB_PAGES), false)?;
-            if free.count() >= count {
-                return Some(Span::new(free.first, free.first + count));
+        let (mut first, mut length) = (0, 0);
+        for (at, &word) in self.0.iter().enumerate() {
+            let mut bit = 0;
+            while bit < BITS {
+                let rest = word >> bit;
+                let in_set = rest.trailing_ones() as usize;
+                if in_set > 0 {
+                    length = 0;
+                    bit += in_set;
+                    continue;
+                }
+                let free = (rest.trailing_zeros() as usize).min(BITS - bit);
+                if length == 0 {
+                    first = at * BITS + bit;
+                }
+                length += free;
+                if length >= count {
+                    return Some(Span::new(first, first + count));
+                }
+                bit += free;
             }
-            from = free.end();
         }
         None
     }

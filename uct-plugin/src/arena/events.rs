@@ -35,8 +35,8 @@ pub(super) unsafe extern "C" fn handler(kind: c_int, event: *mut c_void, _argume
         return;
     };
     let handle = || {
-        // SAFETY: by the contract of this function; each event belongs to this call alone.
         match kind {
+            // SAFETY: by the contract of this function; each event belongs to this call alone.
             ucm::MMAP => arena.on_mmap(unsafe { &mut *event.cast::<Mmap>() }),
             // SAFETY: as above.
             ucm::MUNMAP => arena.on_munmap(unsafe { &mut *event.cast::<Munmap>() }),

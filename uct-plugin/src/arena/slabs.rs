@@ -162,7 +162,7 @@ impl Slab {
         let span = self.used.place(count)?;
         let mut parts = [None; PARTS];
         let mut from = span.first;
-        for part in 0..PARTS {
+        for (number, part) in (1..).zip(&mut parts) {
             if from == span.end() {
                 break;
             }
@@ -170,13 +170,12 @@ impl Slab {
                 break;
             };
             // The last part covers the rest.
-            let end = if part + 1 == PARTS {
+            from = if number == PARTS {
                 span.end()
             } else {
                 run.end()
             };
-            parts[part] = Some(Span::new(run.first, end));
-            from = end;
+            *part = Some(Span::new(run.first, from));
         }
         self.used.add(span);
         self.live.add(span);

@@ -131,8 +131,8 @@ pub(crate) fn wrong_bytes(salt: u64, bytes: &[u8]) -> usize {
 
 /// Sets a parameter of glibc's allocator.
 pub(crate) fn set_malloc(parameter: c_int, value: c_int) -> Result<()> {
-    // SAFETY: it has no preconditions.
     ensure!(
+        // SAFETY: it has no preconditions.
         unsafe { libc::mallopt(parameter, value) } == 1,
         "mallopt refuses {parameter}"
     );

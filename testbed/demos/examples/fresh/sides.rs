@@ -70,8 +70,8 @@ fn settings(device: &str) -> [(&str, &str); 2] {
 
 fn pipe() -> Result<(File, File)> {
     let mut ends = [-1; 2];
-    // SAFETY: the array has space for both descriptors.
     ensure!(
+        // SAFETY: the array has space for both descriptors.
         unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0,
         "no pipe"
     );

@@ -76,8 +76,8 @@ pub(super) fn advice(devices: &Devices) -> Result<()> {
     ensure!(after.arena_left > before.arena_left, "{after:?}");
     // A buffer whose pages the program cannot write to loses them as well.
     let closed = filled(BYTES, 2)?;
-    // SAFETY: the buffer is this function's own.
     ensure!(
+        // SAFETY: the buffer is this function's own.
         unsafe { libc::mprotect(closed.pointer().cast(), BYTES, libc::PROT_READ) } == 0,
         "mprotect"
     );
@@ -213,8 +213,8 @@ pub(super) fn parts(devices: &Devices) -> Result<()> {
     let buffer = filled(4 * BYTES, 6)?;
     same(&mut sides, &buffer)?;
     let middle = buffer.address() + BYTES;
-    // SAFETY: the range is this function's own.
     ensure!(
+        // SAFETY: the range is this function's own.
         unsafe { libc::munmap(pointer(middle), BYTES) } == 0,
         "munmap of a part"
     );
@@ -228,13 +228,13 @@ pub(super) fn parts(devices: &Devices) -> Result<()> {
     }
     // The rest in one call, with the part of another owner in between left out.
     let end = middle + BYTES;
-    // SAFETY: as above.
     ensure!(
+        // SAFETY: as above.
         unsafe { libc::munmap(pointer(end), 2 * BYTES) } == 0,
         "munmap of the end"
     );
-    // SAFETY: as above.
     ensure!(
+        // SAFETY: as above.
         unsafe { libc::munmap(buffer.pointer().cast(), BYTES) } == 0,
         "munmap of the start"
     );
@@ -242,8 +242,8 @@ pub(super) fn parts(devices: &Devices) -> Result<()> {
     same(&mut sides, &other)?;
     drop(other);
     // Nothing of the program is in this range any more; the kernel accepts that.
-    // SAFETY: as above.
     ensure!(
+        // SAFETY: as above.
         unsafe { libc::munmap(pointer(middle), BYTES) } == 0,
         "munmap without a mapping"
     );

@@ -137,7 +137,7 @@ fn one_thread(devices: &Devices, number: u64, rounds: u64) -> Result<()> {
     let mut held: Vec<(u64, Fresh)> = Vec::new();
     for round in 0..rounds {
         let salt = number << 32 | round;
-        let size = 16 * KIB << (round % 5);
+        let size = (16 * KIB) << (round % 5);
         let allocator = [Allocator::Malloc, Allocator::Mmap][usize::from(round % 3 == 0)];
         let buffer = Fresh::new(allocator, size)?;
         let is_zero =
