@@ -84,9 +84,19 @@ fn running() -> Option<&'static Arena> {
 }
 
 /// True if the bytes have a byte of the arena.
-fn overlaps(address: usize, length: usize) -> bool {
+#[inline]
+pub(crate) fn overlaps(address: usize, length: usize) -> bool {
     address < TO.load(Ordering::Relaxed)
         && address.saturating_add(length) > FROM.load(Ordering::Relaxed)
+}
+
+/// Set if this library's functions were written into UCX's operations table.
+static IS_PATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers that this library's functions were written into UCX's operations table. Another table
+/// of the same module, that of its GGA transport, then holds UCX's own functions.
+pub(crate) fn table_is_patched() {
+    IS_PATCHED.store(true, Ordering::Relaxed);
 }
 
 /// A reason for no arena.

@@ -147,6 +147,7 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     // SAFETY: the arguments are those of the operation.
     let reg = || unsafe { arena::mem_reg(object, md, (address.addr(), length), params, memh_p) };
     if object.serves()
+        && arena::overlaps(address.addr(), length)
         && let Some(Some(status)) = guard("mem_reg", reg)
     {
         return status;

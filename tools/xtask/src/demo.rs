@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
+//! `cargo xtask demo`: the slides' workflow on two emulated nodes, in four schemes, with verified bytes.
 //!
 //! This file sets up, builds, and defines the schemes; `xgvmi-demo orchestrate` runs them.
 
@@ -36,9 +36,10 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
          stock  stock UCX with its own key pool
          xgvmi  stock UCX with this project's library preloaded; it creates its first keys when UCX opens the
                 device (UCX_XGVMI_POOL_INIT=2)
+         arena  as xgvmi, and the hosts' buffers need no registration of their own (UCX_XGVMI_ARENA)
 
   --quick            fewer iterations: less than 30 s after the build
-  --schemes LIST     run only these schemes, for example ksm,xgvmi [default: ksm,stock,xgvmi]
+  --schemes LIST     run only these schemes, for example ksm,xgvmi [default: ksm,stock,xgvmi,arena]
   --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
   --iterations N     counted iterations per scheme and size [default: by size]
   --link LINK        link type of the ports: infiniband, infiniband-grh (each message needs a global route) or
@@ -134,16 +135,18 @@ enum Scheme {
     Ksm,
     Stock,
     Xgvmi,
+    Arena,
 }
 
 impl Scheme {
-    const ALL: [Self; 3] = [Self::Ksm, Self::Stock, Self::Xgvmi];
+    const ALL: [Self; 4] = [Self::Ksm, Self::Stock, Self::Xgvmi, Self::Arena];
 
     fn name(self) -> &'static str {
         match self {
             Self::Ksm => "ksm",
             Self::Stock => "stock",
             Self::Xgvmi => "xgvmi",
+            Self::Arena => "arena",
         }
     }
 
@@ -155,6 +158,13 @@ impl Scheme {
             Self::Xgvmi => vec![
                 ("LD_PRELOAD", plugin.into()),
                 ("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN.into()),
+            ],
+            Self::Arena => vec![
+                ("LD_PRELOAD", plugin.into()),
+                ("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN.into()),
+                ("UCX_XGVMI_ARENA", "256mb".into()),
+                // libibverbs cannot see that this machine's kernel copies pinned pages for a forked child.
+                ("UCX_IB_FORK_INIT", "n".into()),
             ],
         }
     }
@@ -212,7 +222,9 @@ fn schemes(list: &str) -> Result<Vec<Scheme>> {
             Scheme::ALL
                 .into_iter()
                 .find(|scheme| scheme.name() == name)
-                .with_context(|| format!("no scheme '{name}'; there are ksm, stock and xgvmi"))
+                .with_context(|| {
+                    format!("no scheme '{name}'; there are ksm, stock, xgvmi and arena")
+                })
         })
         .collect()
 }

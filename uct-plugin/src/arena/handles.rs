@@ -10,7 +10,7 @@ use super::slabs::Span;
 use crate::abi::{INVALID_MKEY, MemHandle, MemhHead, memh_flags};
 
 /// Largest number of handles.
-pub(super) const HANDLES: usize = 4096;
+pub(super) const HANDLES: usize = 1 << 14;
 /// Bytes that UCX may read: more than its own structure has in any version. Those after the head are
 /// zero.
 const UCX_BYTES: usize = 256;

@@ -15,7 +15,7 @@ use xgvmi_pool::{BoundKey, HostHooks, Region, VirtAddr};
 use super::handles::{Exported, Handle, Memory, Wanted};
 use super::slab_keys::{Found, Registered};
 use super::slabs::{SLAB_BYTES, Span};
-use super::{ARENA, Arena, counts, now_ms, overlaps, running};
+use super::{ARENA, Arena, counts, now_ms, running};
 use crate::abi::{
     MdHandle, MemDeregParams, MemHandle, MemRegParams, MemhHead, MkeyPackParams, UcsStatus,
 };
@@ -41,7 +41,7 @@ pub(crate) fn is_ours(memh: MemHandle) -> bool {
     arena.is_some_and(|arena| (arena.handles.0..arena.handles.1).contains(&memh.addr()))
 }
 
-/// Registers memory of the arena. `None` if UCX's own operation must do it.
+/// Registers memory that overlaps the arena. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// The arguments must be those of `mem_reg` on an open memory domain of the object.
@@ -52,9 +52,6 @@ pub(crate) unsafe fn mem_reg(
     params: *const c_void,
     memh_p: *mut MemHandle,
 ) -> Option<UcsStatus> {
-    if !overlaps(address, length) {
-        return None;
-    }
     let arena = running()?;
     // SAFETY: by the contract of this function.
     let wanted = unsafe { MemRegParams::plain(params.cast()) };

@@ -1,9 +1,10 @@
 //! Conditions without which the arena stays off.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::sync::atomic::Ordering;
 
-use super::Off;
 use super::slabs::PAGE;
+use super::{IS_PATCHED, Off};
 use crate::module::{self, file_of};
 use crate::original::Object;
 use crate::{config, forked};
@@ -26,6 +27,9 @@ pub(super) fn check(object: &Object) -> Result<(), Off> {
     }
     if !config::get().is_strict() {
         return Err("it needs UCX_XGVMI_INVALIDATE=strict");
+    }
+    if IS_PATCHED.load(Ordering::Relaxed) && object.symbol(c"uct_gga_mlx5_cleanup").is_some() {
+        return Err("UCX's GGA transport registers memory unseen, unless the library is preloaded");
     }
     let status = object
         .symbol(c"ibv_is_fork_initialized")

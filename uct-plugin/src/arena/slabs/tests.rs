@@ -67,14 +67,14 @@ impl Model {
             assert!(part.first >= range.span.first && part.end() <= range.span.end());
             zeroed[part.first..part.end()].fill(true);
         }
-        for page in range.span.first..range.span.end() {
-            let is_zeroed = zeroed[page];
-            let page = &mut self.pages[range.slab][page];
+        let pages = range.span.first..range.span.end();
+        let zeroed = &zeroed[pages.clone()];
+        for (page, is_zeroed) in self.pages[range.slab][pages].iter_mut().zip(zeroed) {
             assert_eq!(
                 (page.owner, page.handles, page.is_retired),
                 (None, 0, false)
             );
-            assert!(page.content == 0 || is_zeroed, "bytes of {}", page.content);
+            assert!(page.content == 0 || *is_zeroed, "bytes of {}", page.content);
             (page.owner, page.content) = (Some(number), number);
         }
         self.ranges.push((number, range.slab, range.span));
