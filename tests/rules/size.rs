@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// The goal for tools, testbed and demos together is 29,000 lines. The row has the present number, rounded up, until that
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/", DEMO], 38_000),
+    (&["tools/", "testbed/", DEMO], 40_000),
     (&["bf-emu/"], 33_000),
     (&["bindings/"], 2_500),
     (&["clients/"], 14_000),
@@ -26,7 +26,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["services/"], 32_000),
     (&["shared/"], 8_000),
     (&["ucx-sys/"], 500),
-    (&["uct-plugin/"], 9_000),
+    (&["uct-plugin/"], 11_500),
     (&["xgvmi-pool/"], 13_000),
 ];
 

@@ -1,6 +1,6 @@
 //! A set of a slab's pages, one bit per page.
 
-use super::slabs::{SLAB_PAGES, Span};
+use super::pages::{SLAB_PAGES, Span};
 
 /// Bits of a word.
 const BITS: usize = 64;

@@ -12,10 +12,12 @@ use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
+use super::counts;
 use super::memory::zero;
-use super::slabs::{PAGE, Span, Taken};
+use super::pages::{PAGE, Span};
+use super::slabs::Taken;
+use super::state::{Arena, IS_OPEN, SERVED_BYTES, now_ms, overlaps, running};
 use super::ucm::{self, Madvise, Mmap, Mremap, Munmap};
-use super::{Arena, IS_OPEN, SERVED_BYTES, counts, now_ms, overlaps, running};
 
 /// `MADV_DONTNEED_LOCKED` (asm-generic/mman-common.h).
 const MADV_DONTNEED_LOCKED: c_int = 24;

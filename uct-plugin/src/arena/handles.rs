@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use xgvmi_pool::{BoundKey, Lkey};
 
-use super::slabs::Span;
+use super::pages::Span;
 use crate::abi::{INVALID_MKEY, MemHandle, MemhHead, memh_flags};
 
 /// Largest number of handles.

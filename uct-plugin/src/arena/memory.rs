@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use super::counts;
-use super::slabs::{PAGE, SLAB_BYTES};
+use super::pages::{PAGE, SLAB_BYTES};
 use super::ucm::Ucm;
 
 /// Alignment of the first slab: a huge page.

@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{BoundKey, HostHooks, Region, VirtAddr};
 
+use super::counts;
 use super::handles::{Exported, Handle, Memory, Wanted};
+use super::pages::{SLAB_BYTES, Span};
 use super::slab_keys::{Found, Registered};
-use super::slabs::{SLAB_BYTES, Span};
-use super::{ARENA, Arena, counts, now_ms, running};
+use super::state::{ARENA, Arena, Table, now_ms, running};
 use crate::abi::{
     MdHandle, MemDeregParams, MemHandle, MemRegParams, MemhHead, MkeyPackParams, UcsStatus,
 };
@@ -512,8 +513,7 @@ impl Arena {
     /// Takes the memory of idle slabs without registrations away.
     fn return_memory(&self) {
         for slab in 0..self.bytes / SLAB_BYTES {
-            let is_over =
-                |table: &super::Table| table.slabs.is_going(slab) && table.keys[slab].is_empty();
+            let is_over = |table: &Table| table.slabs.is_going(slab) && table.keys[slab].is_empty();
             if self.table.take().is_some_and(|table| is_over(&table)) {
                 self.place.unmake(&self.ucm, self.address(slab, Span::ALL));
                 if let Some(mut table) = self.table.take() {

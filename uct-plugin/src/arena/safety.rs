@@ -1,13 +1,24 @@
 //! Conditions without which the arena stays off.
 
 use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::slabs::PAGE;
-use super::{IS_PATCHED, Off};
+use super::pages::PAGE;
 use crate::module::{self, file_of};
 use crate::original::Object;
 use crate::{config, forked};
+
+/// Set if this library's functions were written into UCX's operations table.
+static IS_PATCHED: AtomicBool = AtomicBool::new(false);
+
+/// Remembers that this library's functions were written into UCX's operations table. Another table
+/// of the same module, that of its GGA transport, then holds UCX's own functions.
+pub(crate) fn table_is_patched() {
+    IS_PATCHED.store(true, Ordering::Relaxed);
+}
+
+/// A reason for no arena.
+pub(super) type Off = &'static str;
 
 /// `ibv_is_fork_initialized`, an `enum ibv_fork_status` (infiniband/verbs.h).
 type ForkStatusFn = unsafe extern "C" fn() -> c_int;

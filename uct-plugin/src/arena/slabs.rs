@@ -11,48 +11,11 @@
 //! A *pin* is one memory handle over a page.
 
 use super::bits::Pages;
+use super::pages::{SLAB_PAGES, Span};
 
-/// Bytes of a page. The arena is off where the system has another size.
-pub(super) const PAGE: usize = 4096;
-/// Bytes of a slab: one registration.
-pub(super) const SLAB_BYTES: usize = 32 << 20;
-/// Pages of a slab.
-pub(super) const SLAB_PAGES: usize = SLAB_BYTES / PAGE;
 /// Parts of a range that are zeroed separately. Further parts are zeroed together with the pages
 /// between them.
 const PARTS: usize = 4;
-
-/// A not empty row of pages of one slab.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    /// The first page.
-    pub(super) first: usize,
-    end: usize,
-}
-
-impl Span {
-    /// The pages from `first` to before `end`.
-    pub(super) fn new(first: usize, end: usize) -> Self {
-        debug_assert!(first < end && end <= SLAB_PAGES);
-        Self { first, end }
-    }
-
-    /// All pages of a slab.
-    pub(super) const ALL: Self = Self {
-        first: 0,
-        end: SLAB_PAGES,
-    };
-
-    /// The page after the last one.
-    pub(super) fn end(self) -> usize {
-        self.end
-    }
-
-    /// Number of pages.
-    pub(super) fn count(self) -> usize {
-        self.end - self.first
-    }
-}
 
 /// State of a slab.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
