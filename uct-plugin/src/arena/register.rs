@@ -373,6 +373,12 @@ impl Arena {
                     unsafe { handle.as_mut() }.fill(key.lkey(), key.flags, memory);
                     return Some(handle);
                 }
+                // A slab with retired pages is not one mapping any more.
+                Found::New(at) if table.slabs.has_retired(memory.slab) => {
+                    table.keys[memory.slab].done(at, None);
+                    table.slabs.end(memory.slab);
+                    return None;
+                }
                 Found::New(at) => {
                     drop(table);
                     // SAFETY: by the contract of this function.

@@ -321,6 +321,16 @@ impl<S: AsRef<[Slab]> + AsMut<[Slab]>> Slabs<S> {
     /// The slab cannot be registered: no new range is taken from it, and there is no further slab.
     pub(super) fn refuse(&mut self, slab: usize) {
         self.is_capped = true;
+        self.end(slab);
+    }
+
+    /// True if the kernel may have other memory, or none, at pages of the slab.
+    pub(super) fn has_retired(&self, slab: usize) -> bool {
+        !self.slab(slab).retired.has_none(Span::ALL)
+    }
+
+    /// No new range is taken from the slab.
+    pub(super) fn end(&mut self, slab: usize) {
         let slab = self.slab_mut(slab);
         if slab.state == State::Ready {
             slab.state = State::Going;

@@ -32,6 +32,7 @@ pub(crate) fn run(devices: &Devices, case: &str) -> Result<()> {
         "stale" => stale(devices),
         "resting" => resting(devices),
         "neighbour" => neighbour(devices),
+        "edge" => edge(devices),
         "remote_key" => several::remote_key(devices),
         "advice" => kernel::advice(devices),
         "remap" => kernel::remap(devices),
@@ -210,6 +211,55 @@ fn neighbour(devices: &Devices) -> Result<()> {
         stats.arena_registrations > 0 && stats.arena_left == 0,
         "{stats:?}"
     );
+    Ok(())
+}
+
+/// One registration over two slabs, which UCX makes itself.
+fn edge(devices: &Devices) -> Result<()> {
+    const HALF: usize = 16 * MIB;
+    let mut sides = devices.open(HALF)?;
+    // Two fill a slab, so three neighbours are in two slabs.
+    let mut buffers = (0..8)
+        .map(|salt| filled(HALF, salt))
+        .collect::<Result<Vec<_>>>()?;
+    buffers.sort_unstable_by_key(Fresh::address);
+    let three = buffers.windows(3).find(|three| {
+        let apart = |pair: &[Fresh]| pair[1].address() - pair[0].address();
+        three.windows(2).all(|pair| apart(pair) == HALF)
+    });
+    let [first, second, _] = three.context("no neighbours")? else {
+        bail!("a window of three");
+    };
+    let before = Stats::now();
+    let (mapped, exported) = export_part(&sides.host, first.pointer(), 3 * HALF)?;
+    let peer = sides.dpu.import(&exported)?;
+    for at in [HALF / 2, HALF + HALF / 2] {
+        let read = sides.dpu.read(&peer, first.address() + at, HALF)?;
+        // SAFETY: the three buffers are neighbours, and nothing writes to them.
+        let bytes = unsafe { std::slice::from_raw_parts(first.pointer().add(at), HALF) };
+        ensure!(read == bytes, "the device reads other bytes over the edge");
+    }
+    let after = Stats::now();
+    ensure!(after.arena_left == before.arena_left + 1, "{after:?}");
+    ensure!(
+        after.arena_retired - before.arena_retired == 3 * HALF as u64,
+        "{after:?}"
+    );
+    peer.release()?;
+    drop(exported);
+    mapped.unmap()?;
+    let again = second.address();
+    drop(buffers);
+    // The registered pages were unmapped really and do not come back.
+    for salt in 0..8 {
+        let buffer = filled(HALF, salt)?;
+        let is_apart = buffer.address().abs_diff(again) >= HALF;
+        ensure!(
+            is_apart || Stats::now().arena_ranges == after.arena_ranges,
+            "a retired range"
+        );
+        same(&mut sides, &buffer)?;
+    }
     Ok(())
 }
 

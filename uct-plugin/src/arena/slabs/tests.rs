@@ -337,6 +337,26 @@ fn a_handle_does_not_reach_beyond_a_slab_or_its_live_pages() {
 }
 
 #[test]
+fn a_slab_that_ends_keeps_its_ranges_and_gives_no_new_ones() {
+    let mut table = made(&[0]);
+    let Taken::Range(range) = table.take(64, 0) else {
+        panic!("no range");
+    };
+    table.retire(0, Span::new(0, 1));
+    assert!(table.has_retired(0));
+    table.end(0);
+    assert!(table.is_live(0, Span::new(1, 64)) && !table.is_going(0));
+    assert!(matches!(table.take(4, 0), Taken::Make(1)));
+    table.made(1, true, 0);
+    table.refuse(1);
+    assert!(
+        matches!(table.take(4, 0), Taken::Full),
+        "there is no further slab"
+    );
+    assert_eq!(table.give(0, range.span, 0).pages, 63);
+}
+
+#[test]
 fn an_empty_slab_goes_after_its_time_and_comes_back_zeroed() {
     let mut table = made(&[0]);
     assert_eq!(table.let_go(999, 1000), 0);
