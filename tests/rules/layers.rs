@@ -249,10 +249,14 @@ const CRATES: &[Crate] = &[
                     "counter_file",
                     "opened",
                     "owner",
+                    "arena::counts",
                 ],
             ),
             ("memory domains", &["md", "domains", "vfs", "serve"]),
-            ("operations", &["export", "import", "release", "announce"]),
+            (
+                "operations",
+                &["export", "import", "release", "announce", "arena"],
+            ),
             (
                 "entry points",
                 &[

@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// The goal for tools, testbed and demos together is 29,000 lines. The row has the present number, rounded up, until that
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 32_200),
+    (&["tools/", "testbed/"], 34_000),
     (&["bf-emu/"], 33_000),
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),
@@ -26,8 +26,8 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),
-    (&["ucx-sys/"], 530),
-    (&["uct-plugin/"], 8_800),
+    (&["ucx-sys/"], 560),
+    (&["uct-plugin/"], 11_600),
     (&["xgvmi-pool/"], 13_000),
 ];
 

@@ -250,7 +250,7 @@ fn value<T: std::str::FromStr>(answer: &str, key: &str) -> Result<T> {
 }
 
 /// No process, and no object of any function.
-fn nothing_is_left(testbed: &Testbed<'_>) -> Result<()> {
+pub(crate) fn nothing_is_left(testbed: &Testbed<'_>) -> Result<()> {
     let text = process::stdout(testbed.emulator("stats").arg("--json"), LIMIT)?;
     let stats: serde_json::Value = serde_json::from_str(&text)?;
     let functions = stats["functions"]

@@ -10,6 +10,7 @@
 
 mod addresses;
 mod agent;
+mod arena;
 mod beside;
 mod connections;
 mod contexts;
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
     cases.extend(posted::cases());
     cases.extend(forms::cases());
     cases.extend(imports::cases());
+    cases.extend(arena::cases());
     cases.extend(offload::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());

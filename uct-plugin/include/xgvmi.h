@@ -47,6 +47,12 @@ struct xgvmi_stats {
     uint64_t imports_left;    /* imports that UCX handled */
     uint64_t imports_released; /* served imports that UCX has released */
     uint64_t exporters;       /* exporters with an import cache in UCP now */
+    uint64_t arena_ranges;    /* mappings of the program that were ranges of the arena */
+    uint64_t arena_zeroed;    /* bytes zeroed before the reuse of a range */
+    uint64_t arena_bytes;     /* bytes of slabs with memory now */
+    uint64_t arena_retired;   /* bytes of the arena that are not given out again */
+    uint64_t arena_registrations; /* registrations answered with a slab's key */
+    uint64_t arena_left;      /* registrations of memory of the arena that UCX made */
 };
 
 /* Host: writes one message with all keys of all pools of this process. The DPU accepts it before the

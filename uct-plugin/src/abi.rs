@@ -191,6 +191,74 @@ pub(crate) mod memh_flags {
 /// `UCT_IB_INVALID_MKEY`: no key (`src/uct/ib/base/ib_device.h:50`).
 pub(crate) const INVALID_MKEY: u32 = u32::MAX;
 
+/// `uct_md_mem_reg_params_t` (`src/uct/api/v2/uct_v2.h:454`), as long as in the newest version, whose
+/// last field is a memory type; zero is the host's.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct MemRegParams {
+    pub(crate) field_mask: u64,
+    pub(crate) flags: u64,
+    pub(crate) dmabuf_fd: i32,
+    pub(crate) dmabuf_offset: usize,
+    pub(crate) mem_type: u64,
+}
+
+impl MemRegParams {
+    /// `UCT_MD_MEM_REG_FIELD_FLAGS`.
+    const FIELD_FLAGS: u64 = 1 << 0;
+    /// `UCT_MD_MEM_REG_FIELD_DMABUF_FD`.
+    const FIELD_DMABUF_FD: u64 = 1 << 1;
+    /// `UCT_MD_MEM_REG_FIELD_DMABUF_OFFSET`.
+    const FIELD_DMABUF_OFFSET: u64 = 1 << 2;
+    /// `UCT_MD_MEM_REG_FIELD_MEM_TYPE` (after 1.22).
+    const FIELD_MEM_TYPE: u64 = 1 << 3;
+    /// `UCT_DMABUF_FD_INVALID`.
+    const NO_FD: i32 = -1;
+    /// `UCT_MD_MEM_FLAG_LOCK`.
+    const LOCK: u64 = 1 << 2;
+    /// `UCT_MD_MEM_FLAG_HIDE_ERRORS`.
+    pub(crate) const HIDE_ERRORS: u64 = 1 << 3;
+    /// `UCT_MD_MEM_ACCESS_*`.
+    pub(crate) const ACCESS: u64 = 0x1f << 5;
+
+    /// Parameters with these fields of [`MemRegParams::plain`].
+    pub(crate) const fn of(field_mask: u64, flags: u64) -> Self {
+        Self {
+            field_mask: field_mask & (Self::FIELD_FLAGS | Self::FIELD_MEM_TYPE),
+            flags,
+            dmabuf_fd: Self::NO_FD,
+            dmabuf_offset: 0,
+            mem_type: 0,
+        }
+    }
+
+    /// Mask and flags of a registration of plain memory: at once, at any address, without a dma-buf,
+    /// with ordinary keys. `None` for any other registration, and for unknown fields and flags.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    pub(crate) unsafe fn plain(params: *const Self) -> Option<(u64, u64)> {
+        const KNOWN: u64 = MemRegParams::FIELD_FLAGS
+            | MemRegParams::FIELD_DMABUF_FD
+            | MemRegParams::FIELD_DMABUF_OFFSET
+            | MemRegParams::FIELD_MEM_TYPE;
+        // SAFETY: by the contract of this function. Only fields in the mask exist.
+        let (field_mask, flags) = unsafe { ((*params).field_mask, (*params).flags) };
+        if field_mask & !KNOWN != 0 || field_mask & Self::FIELD_FLAGS == 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        let has_file = field_mask & Self::FIELD_DMABUF_FD != 0
+            && unsafe { (*params).dmabuf_fd } != Self::NO_FD;
+        // The type is an enumeration of four bytes.
+        // SAFETY: as above.
+        let has_type = field_mask & Self::FIELD_MEM_TYPE != 0
+            && unsafe { (&raw const (*params).mem_type).cast::<u32>().read() } != 0;
+        let is_plain = flags & !(Self::LOCK | Self::HIDE_ERRORS | Self::ACCESS) == 0;
+        (is_plain && !has_file && !has_type).then_some((field_mask, flags))
+    }
+}
+
 /// `uct_md_mkey_pack_params_t` (`src/uct/api/v2/uct_v2.h:527`).
 #[derive(Debug)]
 #[repr(C)]
@@ -311,6 +379,8 @@ const _: () = {
     assert!(std::mem::offset_of!(MdHead, context) == 24);
     assert!(std::mem::offset_of!(MdOpsEntry, ops) == 24);
     assert!(std::mem::offset_of!(MemhHead, flags) == 8);
+    assert!(std::mem::offset_of!(MemRegParams, dmabuf_offset) == 24);
+    assert!(std::mem::offset_of!(MemRegParams, mem_type) == 32);
     assert!(std::mem::offset_of!(MkeyPackParams, flags) == 8);
     assert!(std::mem::offset_of!(MemAttachParams, mkey_size) == 16);
     assert!(std::mem::offset_of!(MemDeregParams, memh) == 16);

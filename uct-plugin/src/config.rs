@@ -57,6 +57,8 @@ pub(crate) struct Options {
     import_max: u32,
     /// Whether the library redirects calls of libucp.
     pub(crate) ucp_hooks: UcpHooks,
+    arena: usize,
+    arena_age: Duration,
     access_key: AccessKey,
     seal: Seal,
 }
@@ -122,6 +124,21 @@ impl Options {
             on_failure: Some(tell_failure),
             ..Mlx5Options::default()
         }
+    }
+
+    /// Bytes of the arena for temporary buffers. Zero for none.
+    pub(crate) fn arena(&self) -> usize {
+        self.arena
+    }
+
+    /// Time after which the arena returns an empty slab.
+    pub(crate) fn arena_age(&self) -> Duration {
+        self.arena_age
+    }
+
+    /// True if a key is invalid as soon as its memory is released.
+    pub(crate) fn is_strict(&self) -> bool {
+        self.invalidate == Invalidate::Strict
     }
 
     /// Minimum number of keys of a pool before the first export.

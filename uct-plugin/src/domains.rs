@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::abi::MdHandle;
+use crate::arena::counts;
 use crate::hot::HOT;
 use crate::md::Md;
 use crate::numbers::Numbers;
@@ -99,9 +100,11 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
     ENTRIES.iter().take_while(used).find_map(|entry| {
         let md = entry.md.try_read().ok()?;
         let md = md.as_ref()?;
-        (Md::identity(md) == identity).then(|| Numbers {
-            exporters: ucp::exporters(),
-            ..md.numbers()
+        (Md::identity(md) == identity).then(|| {
+            counts::add_to(Numbers {
+                exporters: ucp::exporters(),
+                ..md.numbers()
+            })
         })
     })
 }
@@ -111,7 +114,7 @@ pub(crate) fn numbers() -> Numbers {
     let mut numbers = forked::lock(&CLOSED).map_or(Numbers::NONE, |closed| *closed);
     each(|md| numbers = numbers.plus(md.numbers()));
     numbers.exporters = ucp::exporters();
-    numbers
+    counts::add_to(numbers)
 }
 
 /// State of a memory domain. Takes no lock.

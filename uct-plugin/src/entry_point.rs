@@ -16,7 +16,7 @@ use crate::check::{self, Refusal, Table};
 use crate::key_provider::{self, Registration};
 use crate::module::{self, Module};
 use crate::original::{self, Originals};
-use crate::{config, log, panic};
+use crate::{arena, config, log, panic};
 
 /// Prefix of the file name of UCX's mlx5 module in all known packagings.
 const MODULE_FILE: &[u8] = b"libuct_ib_mlx5.so";
@@ -78,6 +78,7 @@ fn redirect(module: &Module, originals: &Originals, path: &CStr, ours: &Function
             }
             Registration::Unknown => match patch(ops, originals, ours) {
                 Ok(()) => {
+                    arena::table_is_patched();
                     log::debug!("{path} calls this library through its patched operations table");
                     true
                 }

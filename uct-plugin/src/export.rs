@@ -174,6 +174,16 @@ unsafe fn export(
         // SAFETY: by the contract of this function.
         Exported::No => unsafe { first(md, served, memh, registration) }?,
     };
+    // SAFETY: by the contract of this function.
+    unsafe { write(served, bound, buffer) }
+}
+
+/// Packs a bound key.
+///
+/// # Safety
+/// `buffer` must be for an exported key of this memory domain.
+#[inline(always)]
+pub(crate) unsafe fn write(served: &Md, bound: BoundKey, buffer: *mut c_void) -> Option<UcsStatus> {
     let key = PackedKey {
         mkey: bound.mkey(),
         gvmi: served.host()?.gvmi(),
@@ -271,7 +281,7 @@ unsafe fn draw_parts(
 
 /// Logs why the pool bound no key.
 #[cold]
-fn left(error: &PoolError) -> Option<BoundKey> {
+pub(crate) fn left(error: &PoolError) -> Option<BoundKey> {
     match error.is_full() {
         true => log::debug!("export left to UCX: {error}"),
         false => log::diag!("export left to UCX: {error}"),
@@ -300,6 +310,11 @@ unsafe fn chunks(served: &Md, memh: MemHandle, registration: &Registration) -> O
             None
         }
     }
+}
+
+/// True for memory of this process with one local key that covers it exactly.
+pub(crate) const fn is_plain(flags: u32) -> bool {
+    is_servable(flags) && flags & memh_flags::MULTITHREADED == 0
 }
 
 /// True for memory of this process whose local keys cover it exactly.

@@ -13,7 +13,7 @@
 //! | operation | action |
 //! |---|---|
 //! | `md_query` | inspect a memory domain, serve it from then on |
-//! | `mem_reg` | UCX registers; record address and length |
+//! | `mem_reg` | memory of the arena: a handle with the slab's key; otherwise UCX registers; record address and length |
 //! | `mkey_pack` | export: a key of the pool; import: the alias's rkey; exported memory: its rkey without a key for atomics; otherwise UCX's function |
 //! | `mem_attach` | pooled key: an alias from the map; otherwise UCX's function |
 //! | `mem_dereg` | invalidate the pool's key or unpin the alias; then UCX's function |
@@ -39,6 +39,7 @@ mod abi;
 mod allocator;
 mod announce;
 mod api;
+mod arena;
 mod calls;
 mod check;
 mod chunks;

@@ -297,7 +297,7 @@ impl Md {
             imports: count(Event::Import),
             imports_left: count(Event::ImportLeft),
             imports_released: count(Event::ImportReleased),
-            exporters: 0,
+            ..Numbers::NONE
         }
     }
 

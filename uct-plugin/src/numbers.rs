@@ -62,6 +62,19 @@ numbers! {
         imports_released,
         /// Exporters with an import cache in UCP now, for all memory domains together.
         exporters,
+        /// Mappings of the program that were given ranges of the arena, for all memory domains
+        /// together, as all counters of the arena.
+        arena_ranges,
+        /// Bytes zeroed before the reuse of a range.
+        arena_zeroed,
+        /// Bytes of slabs with memory now.
+        arena_bytes,
+        /// Bytes of the arena that are not given out again.
+        arena_retired,
+        /// Registrations answered with a slab's key.
+        arena_registrations,
+        /// Registrations of memory of the arena that UCX made.
+        arena_left,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::abi::{
 use crate::module::Module;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
-use crate::{allocator, entry_point, export, import, log, memh, release, rkey, serve};
+use crate::{allocator, arena, entry_point, export, import, log, memh, release, rkey, serve};
 
 /// The copy of UCX that the memory domain belongs to.
 ///
@@ -86,6 +86,11 @@ unsafe extern "C" fn pack(
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mkey_pack");
     };
+    if arena::is_ours(memh) {
+        // SAFETY: the arguments are those of the operation.
+        let pack = || unsafe { arena::mkey_pack(object, md, memh, params, mkey_buffer) };
+        return guard("mkey_pack", pack).unwrap_or(UcsStatus::ERR_UNSUPPORTED);
+    }
     // SAFETY: the arguments are those of the operation.
     let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
     if object.serves()
@@ -139,6 +144,14 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mem_reg");
     };
+    // SAFETY: the arguments are those of the operation.
+    let reg = || unsafe { arena::mem_reg(object, md, (address.addr(), length), params, memh_p) };
+    if object.serves()
+        && arena::overlaps(address.addr(), length)
+        && let Some(Some(status)) = guard("mem_reg", reg)
+    {
+        return status;
+    }
     // SAFETY: the arguments are UCX's.
     let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
     // SAFETY: the memory domain is of this object.
@@ -178,6 +191,10 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
         // SAFETY: the handle is live, and every memory handle starts with these fields.
         if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
             let _released = guard("mem_dereg", || release::dereg(md, memh));
+        } else if arena::is_ours(memh) {
+            // SAFETY: the parameters are those of the operation, and the handle is live.
+            let dereg = || unsafe { arena::mem_dereg(object, md, &*params, memh) };
+            return guard("mem_dereg", dereg).unwrap_or(UcsStatus::OK);
         // SAFETY: the parameters are those of the operation, and the handle is live.
         } else if let Some(status) = unsafe { dereg_import(md, params, memh) } {
             return status;
@@ -222,8 +239,11 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_md_query(
     // SAFETY: the arguments are UCX's.
     let status = unsafe { (object.originals().md_query)(md, md_attr) };
     if status.is_ok() && object.serves() {
-        // SAFETY: the memory domain is of this object, and its attributes have just been filled.
-        let _served = guard("md_query", || unsafe { serve::opened(object, md, md_attr) });
+        let _served = guard("md_query", || {
+            // SAFETY: the attributes have just been filled, and the domain is of this object.
+            unsafe { serve::opened(object, md, md_attr) };
+            arena::opened(object, md);
+        });
     }
     status
 }
@@ -239,7 +259,11 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
         lost("md_close");
         return;
     };
-    let _closed = guard("md_close", || serve::closing(md));
+    let _closed = guard("md_close", || {
+        // SAFETY: UCX closes the memory domain, so no other thread uses it.
+        unsafe { arena::closing(object, md) };
+        serve::closing(md);
+    });
     // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().md_close)(md) };
 }

@@ -113,7 +113,7 @@ fn failed(error: &ReleaseError) {
 ///
 /// # Safety
 /// `params` must be those of `mem_dereg`.
-unsafe fn complete(params: &MemDeregParams) {
+pub(crate) unsafe fn complete(params: &MemDeregParams) {
     let wanted = MemDeregParams::FIELD_FLAGS | MemDeregParams::FIELD_COMPLETION;
     if params.field_mask & wanted != wanted
         || params.flags & MemDeregParams::FLAG_INVALIDATE == 0

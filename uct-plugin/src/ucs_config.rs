@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Uint { min: u32, max: u32 },
     /// A number with a unit; seconds in a `double`.
     Time,
+    /// Bytes with a unit; a `size_t`.
+    Bytes,
     /// Any text; a `char *` that UCX has allocated.
     String,
     /// One word of a list that ends with a null pointer; its index, in an `unsigned`.
@@ -45,6 +47,7 @@ impl Kind {
             Self::Bool => Value::Bool,
             Self::Uint { .. } => Value::Uint,
             Self::Time => Value::Time,
+            Self::Bytes => Value::Bytes,
             Self::String => Value::Text,
             Self::Word(words) => Value::Word(words.as_ptr()),
         }

@@ -34,6 +34,8 @@ pub enum Value {
     Uint,
     /// A number with a unit; seconds in a `double`.
     Time,
+    /// Bytes with a unit; a `size_t`.
+    Bytes,
     /// Any text; a `char *` that UCS has allocated.
     Text,
     /// One word of a list that ends with a null pointer; its index, in an `unsigned`.
@@ -61,6 +63,12 @@ impl Parser {
                 c"ucs_config_sprintf_time",
                 c"ucs_config_clone_double",
                 c"time value: <number>[m|s|ms|us|ns]".as_ptr().cast(),
+            ),
+            Value::Bytes => (
+                c"ucs_config_sscanf_memunits",
+                c"ucs_config_sprintf_memunits",
+                c"ucs_config_clone_ulong",
+                c"memory units: <number>[b|kb|mb|gb]".as_ptr().cast(),
             ),
             Value::Text => (
                 c"ucs_config_sscanf_string",

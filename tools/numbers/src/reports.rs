@@ -64,7 +64,7 @@ const fn report(
 }
 
 /// All reports, in the order of `cargo xtask results`: reports shown in README come first.
-pub const REPORTS: [Report; 23] = [
+pub const REPORTS: [Report; 24] = [
     Report {
         plot: Some("demo/report.svg"),
         ..report("demo", &["demo"], "demo/report.json", 400)
@@ -102,6 +102,7 @@ pub const REPORTS: [Report; 23] = [
     },
     report("check", &["bench", "check"], "bench/check.json", 60),
     report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
+    report("fresh", &["bench", "fresh"], "bench/fresh.json", 900),
     report("offload", &["bench", "offload"], "bench/offload.json", 900),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
     report("service", &["bench", "service"], "bench/service.json", 1200),

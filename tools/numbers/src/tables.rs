@@ -26,6 +26,7 @@ const TABLES: &[Table] = &[
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
     of("device", "device", measured),
+    of("fresh", "fresh", fresh),
     of("hotpath", "hotpath", hotpath),
     of(JUDGE, JUDGE, judge::all),
     of("judge-not-reached", JUDGE, judge::not_reached),
@@ -406,6 +407,25 @@ fn changes(report: &Value, query: &Query) -> Result<String> {
         writeln!(text, "| {what} | {} |", cells.join(" | "))?;
     }
     Ok(text.trim_end().to_owned())
+}
+
+/// Cost of buffers that are made new for each transfer.
+fn fresh(report: &Value, query: &Query) -> Result<String> {
+    let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
+    let count = |title, path| Column::new(title, path, Form::Count);
+    table::of_rows(
+        &query.rows(report, "rows")?,
+        &[
+            Column::new("from", "/allocator", Form::Text),
+            count("bytes", "/size"),
+            Column::new("scheme", "/scheme", Form::Text),
+            fixed("whole (us)", "/us/p50"),
+            fixed("host (us)", "/host_us/p50"),
+            fixed("keys (us)", "/keys_us/p50"),
+            count("registrations", "/registrations"),
+            count("page faults", "/page_faults"),
+        ],
+    )
 }
 
 /// Counts per export and release, by owner.

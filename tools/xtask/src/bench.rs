@@ -3,6 +3,7 @@
 mod alltoallv;
 mod cost;
 mod device;
+mod fresh;
 pub(crate) mod hotpath;
 mod judge;
 mod library;
@@ -30,6 +31,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
              fails if a step is more than 10 % off
   device     own time of the emulated device, with stock perftest and UCX: target/bench/device.json
+  fresh      buffers made new for each transfer, from malloc and mmap, in five schemes: target/bench/fresh.json (no options)
   hotpath    instructions, traps and cache lines of an export and its release, by owner: target/bench/hotpath.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json
@@ -59,11 +61,12 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`, and writes the report.
 type Job = fn(&[String], &Path) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 16] = [
+const JOBS: [(&str, Job); 17] = [
     ("alltoallv", alltoallv::run),
     ("check", check),
     ("cost", cost::run),
     ("device", device::run),
+    ("fresh", fresh::run),
     ("hotpath", hotpath::run),
     ("judge", judge::run),
     ("library", library::run),

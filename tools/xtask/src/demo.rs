@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the slides' workflow on two emulated nodes, in three schemes, with verified bytes.
+//! `cargo xtask demo`: the slides' workflow on two emulated nodes, in four schemes, with verified bytes.
 //!
 //! This file sets up and builds; `xgvmi-demo orchestrate` runs the schemes.
 
@@ -34,9 +34,10 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
          stock  stock UCX with its own key pool
          xgvmi  stock UCX with this project's library preloaded; it creates its first keys when UCX opens the
                 device (UCX_XGVMI_POOL_INIT=2)
+         arena  as xgvmi, and the hosts' buffers need no registration of their own (UCX_XGVMI_ARENA)
 
   --quick            fewer iterations: less than 30 s after the build
-  --schemes LIST     run only these schemes, for example ksm,xgvmi [default: ksm,stock,xgvmi]
+  --schemes LIST     run only these schemes, for example ksm,xgvmi [default: ksm,stock,xgvmi,arena]
   --sizes LIST       bytes per transfer, at least 16K [default: 16K,256K,1M,16M]
   --iterations N     counted iterations per scheme and size [default: by size]
   --link LINK        link type of the ports: infiniband, infiniband-grh (each message needs a global route) or
@@ -50,7 +51,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
 
-const SCHEMES: &str = "ksm,stock,xgvmi";
+const SCHEMES: &str = "ksm,stock,xgvmi,arena";
 
 /// Time limit of the whole run: the demo takes less than a minute. The orchestrator has a shorter limit, because it can
 /// report the step that hangs.

@@ -2,7 +2,7 @@
 //! file; this file only dispatches.
 //!
 //! ```text
-//! $ cargo xtask demo          # one transfer in three schemes
+//! $ cargo xtask demo          # one transfer in four schemes
 //! $ cargo xtask test          # all checks
 //! ```
 #![expect(

@@ -41,6 +41,8 @@ pub(super) struct Raw {
     pub(super) ucp_hooks: c_uint,
     pub(super) key_file: *const c_char,
     pub(super) stats: c_int,
+    pub(super) arena: usize,
+    pub(super) arena_age: f64,
 }
 
 /// UCX's names of its log levels. The first entry, "auto", is ours and means UCX_LOG_LEVEL.
@@ -84,7 +86,7 @@ static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), 
 static POST: Words<4> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), c"send".as_ptr(), null()]);
 
 /// All options.
-pub(super) static OPTIONS: [Spec; 23] = [
+pub(super) static OPTIONS: [Spec; 25] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -319,6 +321,26 @@ pub(super) static OPTIONS: [Spec; 23] = [
         offset: offset_of!(Raw, stats),
         kind: Kind::Bool,
     },
+    Spec {
+        name: c"ARENA",
+        default: c"0",
+        doc: c"Size of the arena, in slabs of 32 MiB: registered memory for temporary buffers. Private\n\
+               mappings of 16 KiB to 16 MiB, also those of malloc, then need no registration of their own.\n\
+               UCX's memory events feed the arena. It stays off, with a warning, without these events\n\
+               (UCX_MEM_EVENTS), with an allocator other than that of the C library, with\n\
+               UCX_XGVMI_INVALIDATE other than strict, and where a forked child would lose memory\n\
+               (UCX_IB_FORK_INIT on kernels that do not copy pinned pages). Slabs count against ulimit -l.",
+        offset: offset_of!(Raw, arena),
+        kind: Kind::Bytes,
+    },
+    Spec {
+        name: c"ARENA_AGE",
+        default: c"10s",
+        doc: c"Time after which the arena returns a slab without buffers to the system. This happens at\n\
+               the release of a buffer.",
+        offset: offset_of!(Raw, arena_age),
+        kind: Kind::Time,
+    },
 ];
 
 /// The values that apply when UCX's parser is absent. A test compares them with [`OPTIONS`].
@@ -347,6 +369,8 @@ impl Raw {
         ucp_hooks: 0,
         key_file: null(),
         stats: 1,
+        arena: 0,
+        arena_age: 10.0,
     };
 }
 
@@ -410,6 +434,8 @@ mod tests {
         check(c"BATCH", raw.batch);
         check(c"ALIAS_MAX", raw.alias_max);
         check(c"IMPORT_MAX", raw.import_max);
+        check(c"ARENA", raw.arena);
+        check_time(c"ARENA_AGE", raw.arena_age);
         check_time(c"BATCH_TIME", raw.batch_time);
         check_time(c"ALIAS_TTL", raw.alias_ttl);
         check_time(c"POOL_AGE", raw.pool_age);
@@ -430,7 +456,7 @@ mod tests {
     fn each_option_has_its_own_place() {
         let bytes = |option: &Spec| match option.kind {
             Kind::Bool | Kind::Uint { .. } | Kind::Word(_) => 4,
-            Kind::Time | Kind::String => 8,
+            Kind::Time | Kind::Bytes | Kind::String => 8,
         };
         let mut places: Vec<_> = OPTIONS
             .iter()
@@ -463,6 +489,8 @@ mod tests {
                 "POLL_TIMEOUT",
                 "PROVE",
                 "POST",
+                "ARENA",
+                "ARENA_AGE",
             ],
         ),
         (
@@ -517,6 +545,7 @@ mod tests {
             Kind::Bool => "`y` or `n`".to_owned(),
             Kind::Uint { min, max } => format!("number, {min} to {max}"),
             Kind::Time => "time, such as `5s`, `100ms`, `20us`".to_owned(),
+            Kind::Bytes => "size, such as `256mb`, `1gb`".to_owned(),
             Kind::String => "text".to_owned(),
             Kind::Word(words) => {
                 let words = words.iter().take_while(|word| !word.is_null());

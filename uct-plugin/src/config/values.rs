@@ -12,6 +12,9 @@ use super::{Options, PREFIX, UcpHooks};
 use crate::ucs_config::Kind;
 use crate::{key_file, log};
 
+/// Largest arena, also for `inf`.
+const ARENA_MAX: usize = 1 << 38;
+
 impl Raw {
     /// Converted values. A value that UCX's parser accepts and the library does not is reported and
     /// replaced.
@@ -83,6 +86,8 @@ impl Raw {
                 _ => UcpHooks::None,
             },
             alias_ttl: (!ttl.is_zero()).then_some(ttl),
+            arena: self.arena.min(ARENA_MAX),
+            arena_age: time("ARENA_AGE", self.arena_age, Self::DEFAULT.arena_age),
             access_key,
             seal,
         }

@@ -285,6 +285,11 @@ int ucs_config_sscanf_time(const char *text, void *to, const void *arg)
     return 1;
 }
 
+int ucs_config_sscanf_memunits(const char *text, void *to, const void *arg)
+{
+    return sscanf(text, "%zu", (size_t*)to);
+}
+
 int ucs_config_sscanf_string(const char *text, void *to, const void *arg)
 {
     *(char**)to = strdup(text);
@@ -308,10 +313,12 @@ int ucs_config_sscanf_enum(const char *text, void *to, const void *arg)
 void ucs_config_sprintf_bool(void) {}
 void ucs_config_sprintf_uint(void) {}
 void ucs_config_sprintf_time(void) {}
+void ucs_config_sprintf_memunits(void) {}
 void ucs_config_sprintf_string(void) {}
 void ucs_config_sprintf_enum(void) {}
 void ucs_config_clone_int(void) {}
 void ucs_config_clone_uint(void) {}
+void ucs_config_clone_ulong(void) {}
 void ucs_config_clone_double(void) {}
 void ucs_config_clone_string(void) {}
 void ucs_config_help_generic(void) {}

@@ -53,6 +53,8 @@ enum Keys {
     Stock,
     /// Stock UCX with this project's library.
     Xgvmi,
+    /// The same, with buffers from memory that is registered once.
+    Arena,
 }
 
 impl Keys {
@@ -61,6 +63,7 @@ impl Keys {
             Self::Ksm => "ksm",
             Self::Stock => "stock",
             Self::Xgvmi => "xgvmi",
+            Self::Arena => "arena",
         }
     }
 
@@ -73,6 +76,13 @@ impl Keys {
                 set("LD_PRELOAD", &plugin.to_string_lossy()),
                 set("UCX_XGVMI_POOL_INIT", KEYS_AT_OPEN),
             ],
+            Self::Arena => {
+                let mut all = Self::Xgvmi.environment(plugin);
+                all.push(set("UCX_XGVMI_ARENA", "256mb"));
+                // libibverbs cannot see that this machine's kernel copies pinned pages for a forked child.
+                all.push(set("UCX_IB_FORK_INIT", "n"));
+                all
+            }
         }
     }
 }
@@ -84,7 +94,7 @@ struct OrchestrateArgs {
         long,
         value_name = "NAMES",
         value_delimiter = ',',
-        default_value = "ksm,stock,xgvmi"
+        default_value = "ksm,stock,xgvmi,arena"
     )]
     schemes: Vec<Keys>,
     /// Link types of the ports: with several, each scheme runs on each of them.
@@ -98,7 +108,7 @@ struct OrchestrateArgs {
     /// The emulator, `bf-emu`.
     #[arg(long, value_name = "FILE")]
     emulator: PathBuf,
-    /// This project's library, for the scheme xgvmi.
+    /// This project's library, for the schemes xgvmi and arena.
     #[arg(long, value_name = "FILE")]
     plugin: PathBuf,
     /// Cost profile of the devices.

@@ -27,7 +27,8 @@ fn write_all(to: &mut String, report: &Report) -> std::fmt::Result {
     write!(
         to,
         "- schemes: `per-buffer` = UCX creates a key per buffer (`UCX_IB_XGVMI_UMR_ENABLE=n`); `ucx-pool` = UCX's own pool; \
-         `xgvmi-pool` = this project's library in the same UCX; report.json calls them `ksm`, `stock` and `xgvmi`\n\n\
+         `xgvmi-pool` = this project's library in the same UCX, `arena` = the same with `UCX_XGVMI_ARENA`; report.json calls \
+         the first three `ksm`, `stock` and `xgvmi`\n\n\
          Both hosts use a fresh buffer for each iteration. An iteration's time is host A's: from just before it \
          tells host B to start, until its own buffer is unmapped from UCX and from the address space and host B has \
          unmapped from UCX. Registration, export, import, keys, data and completions of all four processes are in \

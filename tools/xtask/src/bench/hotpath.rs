@@ -757,11 +757,16 @@ fn request_bytes(trace: &str) -> Result<f64> {
 
 fn counted(mut command: Command, device: &Cluster) -> Result<Counted> {
     process::stdout(&mut command, LIMIT)?;
+    Counted::parse(&steps(device)?)
+}
+
+/// The report of a stepped program. It is removed, so that it counts once.
+pub(super) fn steps(device: &Cluster) -> Result<String> {
     let report = report(device);
     let text = fs::read_to_string(&report)
         .with_context(|| format!("step-count wrote no {}", report.display()))?;
     fs::remove_file(&report).with_context(|| format!("removing {}", report.display()))?;
-    Counted::parse(&text)
+    Ok(text)
 }
 
 fn report(device: &Cluster) -> PathBuf {
@@ -769,7 +774,7 @@ fn report(device: &Cluster) -> PathBuf {
 }
 
 /// A program under `step-count` on a host and its DPU.
-fn stepped(device: &Cluster, example: &str) -> Command {
+pub(super) fn stepped(device: &Cluster, example: &str) -> Command {
     let mut command = device.command("node0.host,node0.dpu", workspace::built("step-count"));
     command.arg("--output").arg(report(device));
     for owner in OWNERS {

@@ -1,0 +1,162 @@
+//! Several memory domains, several threads, and remote keys without an export.
+
+use anyhow::{Result, bail, ensure};
+use std::os::fd::AsFd as _;
+use std::thread;
+use std::time::Duration;
+use xgvmi_ucp::buffer::Buffer;
+use xgvmi_ucp::{Get, ImportedMemory, RemoteKey, Waiter};
+
+use super::super::memory::{Allocator, Fresh, wrong_bytes};
+use super::super::sides::{Devices, export};
+use super::super::stats::Stats;
+use super::{BYTES, KIB, MIB, filled, same};
+
+/// A remote key reads the buffer, and nothing else of the slab.
+pub(super) fn remote_key(devices: &Devices) -> Result<()> {
+    let context = devices.host()?;
+    let worker = context.worker(1)?;
+    // SAFETY: the address is the worker's own.
+    let endpoint = unsafe { worker.connect_for_gets(&worker.address()?, "this worker") }?;
+    let mut buffer = Buffer::new(BYTES)?;
+    buffer.as_mut_slice().fill(0x5a);
+    // The buffer behind it is in the same slab.
+    let behind = filled(BYTES, 1)?;
+    let memory = ImportedMemory::own(&context, buffer)?;
+    let packed = memory.pack_rkey()?;
+    // SAFETY: the bytes are those of the key.
+    let key = unsafe { RemoteKey::unpack(&endpoint, &packed) }?;
+    let mut target = ImportedMemory::own(&context, Buffer::new(BYTES)?)?;
+    let stats = Stats::now();
+    ensure!(
+        stats.arena_registrations >= 2 && stats.arena_left == 0,
+        "{stats:?}"
+    );
+    let file = std::fs::File::open("/dev/null")?;
+    let waiter = Waiter::new(Duration::from_secs(1), file.as_fd());
+    let limit = Duration::from_secs(60);
+    Get::start(&key, memory.address(), &target, target.address(), BYTES)?.wait(&waiter, limit)?;
+    let read = target
+        .own_bytes()
+        .is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0x5a));
+    ensure!(read, "the key does not read its buffer");
+    let get = Get::start(
+        &key,
+        behind.address() as u64,
+        &target,
+        target.address(),
+        BYTES,
+    )?;
+    if get.wait(&waiter, limit).is_ok() {
+        bail!("a remote key reads another buffer of the slab");
+    }
+    Ok(())
+}
+
+pub(super) fn domains(devices: &Devices) -> Result<()> {
+    let mut sides = devices.open(BYTES)?;
+    let second = devices.host()?;
+    let mut other = devices.dpu(BYTES)?;
+    for round in 0..8 {
+        let buffer = filled(BYTES, round)?;
+        // One buffer with two handles.
+        let (one, one_key) = export(&sides.host, &buffer)?;
+        let (two, two_key) = export(&second, &buffer)?;
+        let by_one = sides.dpu.import(&one_key)?;
+        let by_two = other.import(&two_key)?;
+        let read = wrong_bytes(round, sides.dpu.read(&by_one, buffer.address(), BYTES)?);
+        ensure!(read == 0, "the first domain's key");
+        ensure!(
+            wrong_bytes(round, other.read(&by_two, buffer.address(), BYTES)?) == 0,
+            "the second domain's key"
+        );
+        by_one.release()?;
+        by_two.release()?;
+        drop((one_key, two_key));
+        one.unmap()?;
+        let again = wrong_bytes(round, &{
+            let (mapped, exported) = export(&second, &buffer)?;
+            let peer = other.import(&exported)?;
+            let bytes = other.read(&peer, buffer.address(), BYTES)?.to_vec();
+            peer.release()?;
+            drop(exported);
+            mapped.unmap()?;
+            bytes
+        });
+        ensure!(
+            again == 0,
+            "the second domain's key after the first one's release"
+        );
+        two.unmap()?;
+    }
+    let before = Stats::now();
+    ensure!(
+        before.arena_registrations >= 16 && before.arena_left == 0,
+        "{before:?}"
+    );
+    drop(second);
+    other.progress();
+    let buffer = filled(BYTES, 9)?;
+    same(&mut sides, &buffer)?;
+    ensure!(Stats::now().arena_left == 0, "{:?}", Stats::now());
+    Ok(())
+}
+
+/// Eight threads make buffers; four of them register and export theirs.
+pub(super) fn threads(devices: &Devices) -> Result<()> {
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 150;
+    let mut sides = devices.open(MIB)?;
+    let worked = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|number| scope.spawn(move || one_thread(devices, number, ROUNDS)))
+            .collect();
+        for round in 0..ROUNDS {
+            let buffer = filled(MIB, round)?;
+            same(&mut sides, &buffer)?;
+        }
+        for thread in threads {
+            match thread.join() {
+                Ok(done) => done?,
+                Err(_) => bail!("a thread panicked"),
+            }
+        }
+        Ok(())
+    });
+    worked?;
+    let stats = Stats::now();
+    ensure!(stats.arena_registrations >= ROUNDS, "{stats:?}");
+    Ok(())
+}
+
+fn one_thread(devices: &Devices, number: u64, rounds: u64) -> Result<()> {
+    let host = number
+        .is_multiple_of(2)
+        .then(|| devices.host())
+        .transpose()?;
+    let mut held: Vec<(u64, Fresh)> = Vec::new();
+    for round in 0..rounds {
+        let salt = number << 32 | round;
+        let size = (16 * KIB) << (round % 5);
+        let allocator = [Allocator::Malloc, Allocator::Mmap][usize::from(round % 3 == 0)];
+        let buffer = Fresh::new(allocator, size)?;
+        let is_zero =
+            allocator == Allocator::Malloc || buffer.bytes().iter().all(|byte| *byte == 0);
+        ensure!(is_zero, "memory of thread {number} is not zero");
+        buffer.fill(salt);
+        if let Some(host) = &host {
+            let (mapped, exported) = export(host, &buffer)?;
+            drop(exported);
+            mapped.unmap()?;
+        }
+        held.push((salt, buffer));
+        if held.len() > 6 {
+            let (salt, buffer) = held.swap_remove(usize::try_from(round % 6)?);
+            ensure!(
+                wrong_bytes(salt, buffer.bytes()) == 0,
+                "another thread wrote to a buffer"
+            );
+        }
+    }
+    Ok(())
+}
