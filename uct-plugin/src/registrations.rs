@@ -53,7 +53,7 @@ pub(crate) struct Global;
 impl Source for Global {
     #[inline(always)]
     fn lines(&self) -> &Lines {
-        HOT.lines
+        &ALL_LINES
     }
 
     #[inline(always)]
@@ -68,7 +68,7 @@ impl Source for Global {
 }
 
 /// Apart from the rest, so that it is all zero.
-pub(crate) static ALL_LINES: Lines = [const { [const { Registration::NONE }; LINES] }; TABLES];
+static ALL_LINES: Lines = [const { [const { Registration::NONE }; LINES] }; TABLES];
 
 /// Registered memory of all served domains.
 pub(crate) static REGISTRATIONS: Registrations = Registrations::new(Global);
