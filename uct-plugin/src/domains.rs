@@ -140,7 +140,7 @@ pub(crate) fn state(md: MdHandle) -> State {
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
     let served = match HOT.md.load(Ordering::Acquire) == md.addr() {
-        true => HOT.served.load(Ordering::Relaxed),
+        true => HOT.served.load(Ordering::Relaxed).cast(),
         false => served(md.addr()),
     };
     // SAFETY: `add` published it, and its entry keeps it until UCX closes the memory domain.
@@ -186,7 +186,7 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
     *place = new;
     entry.address.store(md.addr(), Ordering::Release);
     if HOT.md.load(Ordering::Relaxed) == NEVER_USED && !served.is_null() {
-        HOT.served.store(served, Ordering::Relaxed);
+        HOT.served.store(served.cast(), Ordering::Relaxed);
         HOT.md.store(md.addr(), Ordering::Release);
     }
     Added::Done

@@ -8,9 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use xgvmi_pool::mlx5;
 
-use crate::md::Md;
-use crate::registrations::{ALL_LINES, Lines};
-
 /// The line.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -21,10 +18,8 @@ pub(crate) struct Hot {
     pub(crate) object: AtomicPtr<c_void>,
     /// Address of a memory domain of [`crate::domains`]; zero if there is none. Written after `served`.
     pub(crate) md: AtomicUsize,
-    /// What serves this domain; null if nothing does.
-    pub(crate) served: AtomicPtr<Md>,
-    /// The lines of [`crate::registrations`].
-    pub(crate) lines: &'static Lines,
+    /// What serves this domain, a [`crate::md::Md`]; null if nothing does.
+    pub(crate) served: AtomicPtr<c_void>,
     /// The first thread, as [`mlx5::thread_mark`] marks it, zero before; written after its number.
     thread_mark: AtomicUsize,
     thread_number: AtomicU32,
@@ -45,7 +40,6 @@ pub(crate) static HOT: Hot = Hot {
     object: AtomicPtr::new(null_mut()),
     md: AtomicUsize::new(0),
     served: AtomicPtr::new(null_mut()),
-    lines: &ALL_LINES,
     thread_mark: AtomicUsize::new(0),
     thread_number: AtomicU32::new(0),
     places: AtomicU32::new(0),

@@ -53,7 +53,7 @@ pub(crate) struct Global;
 impl Source for Global {
     #[inline(always)]
     fn lines(&self) -> &Lines {
-        HOT.lines
+        &ALL_LINES
     }
 
     #[inline(always)]
@@ -68,7 +68,7 @@ impl Source for Global {
 }
 
 /// Apart from the rest, so that it is all zero.
-pub(crate) static ALL_LINES: Lines = [const { [const { Registration::NONE }; LINES] }; TABLES];
+static ALL_LINES: Lines = [const { [const { Registration::NONE }; LINES] }; TABLES];
 
 /// Registered memory of all served domains.
 pub(crate) static REGISTRATIONS: Registrations = Registrations::new(Global);
@@ -104,15 +104,18 @@ impl<S: Source> Registrations<S> {
         let thread = self.source.thread();
         let line = self.line(thread, memh);
         let is_ours = line.is_home_of(thread) || self.take_home(line, thread);
-        if is_ours && !self.has_others(thread) && line.claim(memh.addr()) {
+        let places = self.source.places().load(Ordering::Relaxed);
+        // One place only: that of this line.
+        let is_alone = places & places.wrapping_sub(1) == 0;
+        if is_ours && is_alone && line.claim(memh.addr()) {
             line.fill(md, address, length);
             return None;
         }
-        self.note_slowly(md, memh, (address, length), is_ours)
+        self.note_slowly(md, memh, (address, length), (thread, line, is_ours))
     }
 
     /// Gives an unused line to the thread.
-    #[cold]
+    #[inline(always)]
     fn take_home(&self, line: &Registration, thread: usize) -> bool {
         self.use_place(1 << (thread % TABLES));
         line.take_home(thread)
@@ -126,10 +129,9 @@ impl<S: Source> Registrations<S> {
         md: MdHandle,
         memh: MemHandle,
         (address, length): (usize, usize),
-        is_ours: bool,
+        (thread, line, is_ours): (usize, &Registration, bool),
     ) -> Option<BoundKey> {
-        let before = self.forget_older(md, memh);
-        let line = self.line(self.source.thread(), memh);
+        let before = self.forget_older(md, memh, (thread, line));
         let later = match is_ours && line.claim(memh.addr()) {
             true => {
                 line.fill(md, address, length);
@@ -144,17 +146,17 @@ impl<S: Source> Registrations<S> {
     }
 
     /// Removes an older handle at the same address. Returns its key, if it is of the same domain.
-    fn forget_older(&self, md: MdHandle, memh: MemHandle) -> Option<BoundKey> {
-        let mut before = None;
-        for table in self.tables() {
-            let line = self.line(table, memh);
-            if line.memh.load(Ordering::Acquire) == memh.addr()
-                // Otherwise the closing of the older handle's domain is releasing the line.
-                && let Some((of, exported)) = line.take()
-            {
-                line.free();
-                before = (of == md.addr()).then_some(exported);
-            }
+    #[inline(always)]
+    fn forget_older(
+        &self,
+        md: MdHandle,
+        memh: MemHandle,
+        (thread, line): (usize, &Registration),
+    ) -> Option<BoundKey> {
+        let places = self.source.places().load(Ordering::Relaxed);
+        let mut before = Self::forget_in(line, md, memh);
+        if before.is_none() && places & (OVERFLOW - 1) & !(1 << (thread % TABLES)) != 0 {
+            before = self.forget_in_tables(md, memh);
         }
         if before.is_none() && !self.overflow.is_empty() {
             before = self.overflow.forget_of(memh, Some(md.addr()));
@@ -163,6 +165,25 @@ impl<S: Source> Registrations<S> {
             Some(Exported::FromPool(key)) => Some(key),
             Some(Exported::No | Exported::Natively) | None => None,
         }
+    }
+
+    /// Removes an older handle from the tables of all threads.
+    #[inline(never)]
+    fn forget_in_tables(&self, md: MdHandle, memh: MemHandle) -> Option<Exported> {
+        let mut lines = self.tables().map(|table| self.line(table, memh));
+        lines.find_map(|line| Self::forget_in(line, md, memh))
+    }
+
+    /// Removes an older handle from its line. `None` also if it is of another domain.
+    #[inline(always)]
+    fn forget_in(line: &Registration, md: MdHandle, memh: MemHandle) -> Option<Exported> {
+        if line.memh.load(Ordering::Acquire) != memh.addr() {
+            return None;
+        }
+        // Otherwise the closing of the older handle's domain is releasing the line.
+        let (of, exported) = line.take()?;
+        line.free();
+        (of == md.addr()).then_some(exported)
     }
 
     /// The registration of a live memory handle.
@@ -221,12 +242,17 @@ impl<S: Source> Registrations<S> {
     }
 
     /// Remembers that a place has registrations.
+    #[inline(always)]
     fn use_place(&self, place: u32) {
-        let places = self.source.places();
         // Every call reads the line, and only a new place writes it.
-        if places.load(Ordering::Relaxed) & place == 0 {
-            places.fetch_or(place, Ordering::Relaxed);
+        if self.source.places().load(Ordering::Relaxed) & place == 0 {
+            self.add_place(place);
         }
+    }
+
+    #[cold]
+    fn add_place(&self, place: u32) {
+        self.source.places().fetch_or(place, Ordering::Relaxed);
     }
 
     /// True if there may be registrations outside of the thread's table. Exact for a handle whose

@@ -1,6 +1,10 @@
 //! Locks and atomics: those of std, or of loom if the crate is built with `--cfg loom`. Loom tests
 //! all interleavings of the crate's own protocols. Use [`CountedArc`] where code depends on the
 //! reference count, and `Arc` for plain sharing.
+//!
+//! On aarch64 the compiler's target calls helpers for locked instructions. They use those of Armv8.1
+//! (LSE) where the processor has them, as BlueField-3, and exclusive loads and stores elsewhere, as on
+//! BlueField-2.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};

@@ -91,7 +91,7 @@ impl Registration {
     }
 
     /// Gives the line to the thread with this number, unless another thread has it.
-    #[cold]
+    #[inline(always)]
     pub(super) fn take_home(&self, thread: usize) -> bool {
         let order = Ordering::Relaxed;
         let taken = self
