@@ -104,7 +104,16 @@ fn blocks_and_steps_count_the_known_instructions() {
         assert_eq!(known["system_calls"], ROUNDS);
         assert_eq!(section(report, 1)["owners"]["known"]["faults"], 7);
     }
-    assert_eq!(section(&steps, 1), section(&blocks, 1));
+    // Blocks do not tell locked instructions.
+    let without_locked = |report: &Value| {
+        let mut section = section(report, 1);
+        let owners = section["owners"].as_object_mut().into_iter().flatten();
+        for (_owner, counts) in owners {
+            counts["locked"] = Value::Null;
+        }
+        section
+    };
+    assert_eq!(without_locked(&steps), without_locked(&blocks));
     assert!(blocks["rounds"][0]["lines"]["known"].is_null());
 }
 
