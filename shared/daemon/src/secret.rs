@@ -334,7 +334,13 @@ mod tests {
     /// 2 of its specification and shares no code with the crate.
     #[test]
     fn known_answers() {
-        let count = |from: u8| Nonce(std::array::from_fn(|at| from + at as u8));
+        let count = |from: u8| {
+            let mut bytes = [from; 32];
+            for (byte, at) in bytes.iter_mut().zip(0_u8..) {
+                *byte += at;
+            }
+            Nonce(bytes)
+        };
         let (caller, service) = (count(0), count(32));
         let one = one();
         assert_eq!(
