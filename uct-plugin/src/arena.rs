@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering;
 
 use crate::abi::MdHandle;
 use crate::domains::{self, State};
+use crate::hot::HOT;
 use crate::original::Object;
 use crate::{config, log};
 use handles::{HANDLES, Handle, Handles};
@@ -41,7 +42,7 @@ use pages::SLAB_BYTES;
 use safety::Off;
 use slab_keys::SlabKeys;
 use slabs::{Slab, Slabs};
-use state::{ARENA, Arena, FROM, IS_OPEN, TO, Table};
+use state::{ARENA, Arena, FROM, IS_OPEN, Table};
 use ucm::Ucm;
 
 pub(crate) use register::{closing, is_ours, mem_dereg, mem_reg, mkey_pack};
@@ -123,7 +124,7 @@ fn make(object: &'static Object, bytes: usize) -> Result<(), Off> {
         return Err("UCX's memory events do not arrive");
     }
     FROM.store(base, Ordering::Relaxed);
-    TO.store(base + bytes, Ordering::Release);
+    HOT.arena_end.store(base + bytes, Ordering::Release);
     IS_OPEN.store(true, Ordering::Release);
     Ok(())
 }

@@ -25,6 +25,8 @@ pub(crate) struct Hot {
     thread_number: AtomicU32,
     /// Places of registrations, see [`crate::registrations`].
     pub(crate) places: AtomicU32,
+    /// Address after the arena, see [`crate::arena`]; zero without one.
+    pub(crate) arena_end: AtomicUsize,
     /// Set by the first export with a key of a pool, see [`crate::rkey`].
     pub(crate) has_exported: AtomicBool,
     /// Set by the first panic, see [`crate::panic`].
@@ -43,6 +45,7 @@ pub(crate) static HOT: Hot = Hot {
     thread_mark: AtomicUsize::new(0),
     thread_number: AtomicU32::new(0),
     places: AtomicU32::new(0),
+    arena_end: AtomicUsize::new(0),
     has_exported: AtomicBool::new(false),
     is_broken: AtomicBool::new(false),
     is_short: AtomicBool::new(false),

@@ -86,10 +86,12 @@ unsafe extern "C" fn pack(
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mkey_pack");
     };
-    if arena::is_ours(memh) {
+    // SAFETY: UCX passes a live memory handle, which starts with these fields.
+    let flags = unsafe { (*memh.cast::<MemhHead>()).flags };
+    // The arena's handles have the flag too.
+    if flags & memh_flags::IMPORTED != 0 && arena::is_ours(memh) {
         // SAFETY: the arguments are those of the operation.
-        let pack = || unsafe { arena::mkey_pack(object, md, memh, params, mkey_buffer) };
-        return guard("mkey_pack", pack).unwrap_or(UcsStatus::ERR_UNSUPPORTED);
+        return unsafe { pack_of_arena(object, md, memh, params, mkey_buffer) };
     }
     // SAFETY: the arguments are those of the operation.
     let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
@@ -100,6 +102,23 @@ unsafe extern "C" fn pack(
     }
     // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer) }
+}
+
+/// `mkey_pack` of a handle of the arena.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mkey_pack`; the handle is the arena's.
+#[inline(never)]
+unsafe fn pack_of_arena(
+    object: &'static Object,
+    md: MdHandle,
+    memh: MemHandle,
+    params: *const MkeyPackParams,
+    mkey_buffer: *mut c_void,
+) -> UcsStatus {
+    // SAFETY: by the contract of this function.
+    let pack = || unsafe { arena::mkey_pack(object, md, memh, params, mkey_buffer) };
+    guard("mkey_pack", pack).unwrap_or(UcsStatus::ERR_UNSUPPORTED)
 }
 
 /// `uct_md_ops_t::mem_attach` of UCX's mlx5.
@@ -144,11 +163,9 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mem_reg");
     };
-    // SAFETY: the arguments are those of the operation.
-    let reg = || unsafe { arena::mem_reg(object, md, (address.addr(), length), params, memh_p) };
-    if object.serves()
-        && arena::overlaps(address.addr(), length)
-        && let Some(Some(status)) = guard("mem_reg", reg)
+    if arena::overlaps(address.addr(), length)
+        // SAFETY: the arguments are those of the operation.
+        && let Some(status) = unsafe { reg_in_arena(object, md, address, length, params, memh_p) }
     {
         return status;
     }
@@ -168,6 +185,24 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
         });
     }
     status
+}
+
+/// `mem_reg` of memory of the arena. `None` if UCX must register it.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mem_reg`.
+#[inline(never)]
+unsafe fn reg_in_arena(
+    object: &'static Object,
+    md: MdHandle,
+    address: *mut c_void,
+    length: usize,
+    params: *const c_void,
+    memh_p: *mut MemHandle,
+) -> Option<UcsStatus> {
+    // SAFETY: by the contract of this function.
+    let reg = || unsafe { arena::mem_reg(object, md, (address.addr(), length), params, memh_p) };
+    object.serves().then(|| guard("mem_reg", reg))??
 }
 
 /// `uct_md_ops_t::mem_dereg` of UCX's mlx5.
@@ -191,12 +226,8 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
         // SAFETY: the handle is live, and every memory handle starts with these fields.
         if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
             let _released = guard("mem_dereg", || release::dereg(md, memh));
-        } else if arena::is_ours(memh) {
-            // SAFETY: the parameters are those of the operation, and the handle is live.
-            let dereg = || unsafe { arena::mem_dereg(object, md, &*params, memh) };
-            return guard("mem_dereg", dereg).unwrap_or(UcsStatus::OK);
         // SAFETY: the parameters are those of the operation, and the handle is live.
-        } else if let Some(status) = unsafe { dereg_import(md, params, memh) } {
+        } else if let Some(status) = unsafe { dereg_other(object, md, params, memh) } {
             return status;
         }
     }
@@ -204,16 +235,22 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     unsafe { (object.originals().mem_dereg)(md, params) }
 }
 
-/// The part of `mem_dereg` for an imported handle. `None` if UCX's own operation must deregister it.
+/// The part of `mem_dereg` for a handle that is imported or the arena's. `None` if UCX's own operation must deregister it.
 ///
 /// # Safety
 /// The parameters are those of `mem_dereg`, and the handle is live.
 #[inline(never)]
-unsafe fn dereg_import(
+unsafe fn dereg_other(
+    object: &'static Object,
     md: MdHandle,
     params: *const MemDeregParams,
     memh: MemHandle,
 ) -> Option<UcsStatus> {
+    if arena::is_ours(memh) {
+        // SAFETY: by the contract of this function; the handle is the arena's.
+        let dereg = || unsafe { arena::mem_dereg(object, md, &*params, memh) };
+        return Some(guard("mem_dereg", dereg).unwrap_or(UcsStatus::OK));
+    }
     // SAFETY: the handle is live.
     let is_ours = unsafe { memh::is_ours(memh) };
     // SAFETY: the parameters are those of the operation, and the handle is live.

@@ -11,6 +11,7 @@ use super::slab_keys::SlabKeys;
 use super::slabs::{Slab, Slabs};
 use super::ucm::Ucm;
 use crate::forked;
+use crate::hot::HOT;
 
 /// The smallest and the largest mapping that becomes a range. glibc maps a page more than a buffer
 /// of the largest size.
@@ -41,9 +42,9 @@ pub(super) struct Table {
 }
 
 pub(super) static ARENA: AtomicPtr<Arena> = AtomicPtr::new(std::ptr::null_mut());
-/// First and last address of the arena; both zero without one. Read before anything else.
+/// First address of the arena; zero without one. The address after it is [`HOT`]'s, which is read
+/// before anything else.
 pub(super) static FROM: AtomicUsize = AtomicUsize::new(0);
-pub(super) static TO: AtomicUsize = AtomicUsize::new(0);
 /// False once no further range is given out.
 pub(super) static IS_OPEN: AtomicBool = AtomicBool::new(false);
 
@@ -57,7 +58,7 @@ pub(super) fn running() -> Option<&'static Arena> {
 /// True if the bytes have a byte of the arena.
 #[inline]
 pub(crate) fn overlaps(address: usize, length: usize) -> bool {
-    address < TO.load(Ordering::Relaxed)
+    address < HOT.arena_end.load(Ordering::Relaxed)
         && address.saturating_add(length) > FROM.load(Ordering::Relaxed)
 }
 
