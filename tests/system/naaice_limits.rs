@@ -176,6 +176,8 @@ fn idle_and_strangers(world: &World) -> Result<()> {
     place.passes("node0.host", &address, &["bytes"])?;
     // The first of them has lost its connection, and connects again.
     for process in [0, 16] {
+        // The service notices the end of a session after its host has ended.
+        freed(&place)?;
         quiet[process].signal(libc::SIGCONT)?;
         let (code, said) = quiet[process].end(LIMIT, &["ok quiet"])?;
         ensure!(code == Some(0), "{said}");
@@ -184,6 +186,7 @@ fn idle_and_strangers(world: &World) -> Result<()> {
     let strangers: Vec<TcpStream> = (0..300)
         .map(|_| TcpStream::connect(target))
         .collect::<std::io::Result<_>>()?;
+    freed(&place)?;
     place.passes("node0.host", &address, &["bytes"])?;
     drop(strangers);
     Ok(())

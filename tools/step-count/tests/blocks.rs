@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A process that ends with the test.
@@ -16,18 +16,8 @@ impl Drop for Ended {
     }
 }
 
-/// The example of this package, which `cargo test` builds.
-fn known() -> PathBuf {
-    let test = std::env::current_exe().expect("this test's file");
-    let place = test.ancestors().nth(2).expect("the build directory");
-    let program = place.join("examples/known");
-    assert!(
-        program.exists(),
-        "no {}; first: cargo build -p step-count --example known",
-        program.display()
-    );
-    program
-}
+/// The program whose counts are known.
+const KNOWN: &str = env!("CARGO_BIN_EXE_known");
 
 fn count(report: &Path, by: &[&str]) -> Command {
     let _ = std::fs::remove_file(report);
@@ -49,7 +39,7 @@ fn marked(by: &[&str], rounds: u64) -> Value {
     let mut command = count(&report, by);
     command
         .arg("--")
-        .arg(known())
+        .arg(KNOWN)
         .args(["marks".to_owned(), rounds.to_string()]);
     let status = command.status().expect("step-count");
     assert!(status.success(), "{status}");
@@ -60,7 +50,7 @@ fn marked(by: &[&str], rounds: u64) -> Value {
 fn attached(by: &[&str], rounds: u64) -> u64 {
     let name = format!("attached-{}-{rounds}.json", by.concat());
     let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let mut program = Command::new(known());
+    let mut program = Command::new(KNOWN);
     program.args(["attached".to_owned(), rounds.to_string()]);
     program.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut program = Ended(program.spawn().expect("the program"));
