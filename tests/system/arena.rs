@@ -103,7 +103,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// The program with the library and an arena.
 fn program(world: &World, testbed: &Testbed<'_>, case: &str, settings: Settings) -> Command {
     let functions = "node0.host,node0.dpu";
-    let mut command = testbed.ucx_command_with(&[], functions, world.program("fresh"));
+    let mut command = testbed.ucx_command_with(&[], functions, world.built("fresh"));
     process::without_ucx_settings(&mut command);
     command.arg(world.ucx_lib.join("libucp.so.0"));
     command.args(["mlx5_0", "mlx5_1", "check", case]);

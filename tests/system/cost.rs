@@ -25,7 +25,7 @@ fn every_row(world: &World) -> Result<()> {
     let csv = testbed.path().join("cost.csv");
     succeed(
         testbed
-            .command("node0.host,node0.dpu", world.program("cost_table"))
+            .command("node0.host,node0.dpu", world.built("cost_table"))
             .args(["--host", "mlx5_0", "--dpu", "mlx5_1", "--repeats", "3"])
             .args(["--sizes", "16K,4M", "--output"])
             .arg(&csv),
@@ -56,7 +56,7 @@ fn elsewhere(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let address = format!("127.0.0.1:{}", free_port()?);
     let port = address.rsplit(':').next().unwrap_or_default().parse()?;
-    let program = world.program("cost_table");
+    let program = world.built("cost_table");
     let (served, table) = succeed_pair(
         testbed
             .command("node0.dpu", &program)
@@ -79,7 +79,7 @@ fn pool_hit(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     succeed(
         testbed
-            .command("node0.host", world.program("cost_table"))
+            .command("node0.host", world.built("cost_table"))
             .args(["--approaches", "umr_pool_hit", "--sizes", "16K"])
             .args(["--repeats", &REPEATS.to_string()]),
     )?;
@@ -106,7 +106,7 @@ fn own_time(world: &World) -> Result<()> {
     let (own, report) = (free.path().join("own.json"), slow.path().join("cost.json"));
     let measure = |testbed: &Testbed<'_>, profile: &str, extra: &[&Path]| {
         let options = ["--profile", profile];
-        let mut command = testbed.command_with(&options, "node0.host", world.program("cost_table"));
+        let mut command = testbed.command_with(&options, "node0.host", world.built("cost_table"));
         command.args(["--approaches", "umr_pool_hit", "--sizes", "16K"]);
         succeed(command.args(["--repeats", "5"]).args(extra))
     };

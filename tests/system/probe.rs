@@ -109,7 +109,7 @@ fn with_dpu(
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let file = testbed.path().join("probe.json");
-    let program = world.program("xgvmi");
+    let program = world.built("xgvmi");
     let start = |function: &str, rules: &str| {
         let mut command = testbed.command_with(&options(link), function, &program);
         command.arg("probe").env("BFEMU_FAULTS", rules);
@@ -206,7 +206,7 @@ fn has_fields(report: &Value) -> Result<()> {
 fn under(world: &World, rules: &str) -> Result<(Value, bool)> {
     let testbed = Testbed::new(world)?;
     let file = testbed.path().join("probe.json");
-    let mut command = testbed.command("node0.host", world.program("xgvmi"));
+    let mut command = testbed.command("node0.host", world.built("xgvmi"));
     command
         .args([
             "probe",
@@ -320,7 +320,7 @@ fn gid_of_ucx(world: &World) -> Result<()> {
         ("200", false, "GID 200 of port 1 is empty"),
         ("first", false, "a number from 0 to 255, or auto"),
     ] {
-        let program = world.program("xgvmi");
+        let program = world.built("xgvmi");
         let mut command = testbed.command_with(&options("ethernet"), "node0.host", &program);
         command.args(["probe", "--limit", "0", "--sizes", "16K", "--repeats", "1"]);
         command
@@ -341,7 +341,7 @@ fn gid_of_ucx(world: &World) -> Result<()> {
 fn bad_peers(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
     let probe = |address: &str| -> Result<(bool, String)> {
-        let mut command: Command = testbed.command("node0.host", world.program("xgvmi"));
+        let mut command: Command = testbed.command("node0.host", world.built("xgvmi"));
         command.args(["probe", "--limit", "0", "--sizes", "16K", "--peer", address]);
         let done = process::run(&mut command, LIMIT)?;
         Ok((done.ok(), done.output))

@@ -84,11 +84,6 @@ impl World {
         Ok(command)
     }
 
-    /// A program of the workspace.
-    pub(crate) fn program(&self, name: &str) -> PathBuf {
-        self.bin.join(name)
-    }
-
     /// An example program of one of the crates.
     pub(crate) fn example(&self, name: &str) -> PathBuf {
         self.bin.join("examples").join(name)
