@@ -8,35 +8,13 @@ use xgvmi_pool::{BoundKey, Lkey};
 
 use super::pages::Span;
 use crate::abi::{INVALID_MKEY, MemHandle, MemhHead, memh_flags};
+use crate::registrations::Exported;
 
 /// Largest number of handles.
 pub(super) const HANDLES: usize = 1 << 14;
 /// Bytes that UCX may read: more than its own structure has in any version. Those after the head are
 /// zero.
 const UCX_BYTES: usize = 256;
-
-/// Not exported yet. No key has these bits.
-const UNDECIDED: u64 = 0;
-/// Exported by UCX.
-const NATIVELY: u64 = 1;
-
-/// How a handle is exported. The first export decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exported {
-    No,
-    Natively,
-    FromPool(BoundKey),
-}
-
-impl Exported {
-    const fn of(bits: u64) -> Self {
-        match bits {
-            UNDECIDED => Self::No,
-            NATIVELY => Self::Natively,
-            bits => Self::FromPool(BoundKey::from_bits(bits)),
-        }
-    }
-}
 
 /// The parameters of a registration that a later one of the same memory repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +66,7 @@ impl Handle {
         };
         self.lkey = lkey.raw();
         self.memory = Some(memory);
-        *self.exported.get_mut() = UNDECIDED;
+        *self.exported.get_mut() = Exported::No.bits();
         *self.delegate.get_mut() = null_mut();
         self.md.store(memory.md, Ordering::Release);
     }
@@ -119,10 +97,10 @@ impl Handle {
     /// # Errors
     /// The earlier decision.
     pub(super) fn decide(&self, key: Option<BoundKey>) -> Result<(), Exported> {
-        let bits = key.map_or(NATIVELY, BoundKey::to_bits);
+        let bits = key.map_or(Exported::Natively, Exported::FromPool).bits();
         let order = (Ordering::AcqRel, Ordering::Acquire);
         self.exported
-            .compare_exchange(UNDECIDED, bits, order.0, order.1)
+            .compare_exchange(Exported::No.bits(), bits, order.0, order.1)
             .map(drop)
             .map_err(Exported::of)
     }
@@ -194,7 +172,7 @@ impl Handles {
             memory: None,
             md: AtomicUsize::new(0),
             lkey: INVALID_MKEY,
-            exported: AtomicU64::new(UNDECIDED),
+            exported: AtomicU64::new(Exported::No.bits()),
             delegate: AtomicPtr::new(null_mut()),
             next: 0,
         };

@@ -13,7 +13,7 @@ use xgvmi_pool::mlx5::Mlx5Device;
 use xgvmi_pool::{BoundKey, HostHooks, Region, VirtAddr};
 
 use super::counts;
-use super::handles::{Exported, Handle, Memory, Wanted};
+use super::handles::{Handle, Memory, Wanted};
 use super::pages::{SLAB_BYTES, Span};
 use super::slab_keys::{Found, Registered};
 use super::state::{ARENA, Arena, Table, now_ms, running};
@@ -23,6 +23,7 @@ use crate::abi::{
 use crate::counter_file::Event;
 use crate::md::Md;
 use crate::original::{Object, Originals};
+use crate::registrations::Exported;
 use crate::{allocator, check, domains, export, log, panic, release, serve};
 
 /// Time that a registration waits for another thread's registration of the slab.

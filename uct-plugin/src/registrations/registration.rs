@@ -52,7 +52,7 @@ pub(crate) enum Exported {
 }
 
 impl Exported {
-    const fn of(bits: u64) -> Self {
+    pub(crate) const fn of(bits: u64) -> Self {
         match bits {
             UNDECIDED => Self::No,
             NATIVELY => Self::Natively,
@@ -60,7 +60,7 @@ impl Exported {
         }
     }
 
-    const fn bits(self) -> u64 {
+    pub(crate) const fn bits(self) -> u64 {
         match self {
             Self::No => UNDECIDED,
             Self::Natively => NATIVELY,
