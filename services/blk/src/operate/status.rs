@@ -154,7 +154,7 @@ fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
     m.family("xgvmi_blk_size_bytes", "Size of the volume.", "gauge");
     m.sample("xgvmi_blk_size_bytes", &[], volume.size);
     type Value = fn(&TargetStatus) -> u64;
-    let families: [(&str, &str, Value); 3] = [
+    let families: [(&str, &str, Value); 4] = [
         (
             "xgvmi_blk_target_present",
             "1 if the target is in use.",
@@ -169,6 +169,11 @@ fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
             "xgvmi_blk_target_missing_blocks",
             "Blocks whose current generation the target lacks.",
             |target| target.missing_blocks,
+        ),
+        (
+            "xgvmi_blk_target_complete",
+            "1 if the target was completed since it is in use.",
+            |target| target.complete.into(),
         ),
     ];
     for (name, help, value) in families {
@@ -236,6 +241,7 @@ mod tests {
             absent: absent.to_owned(),
             used: 7,
             missing_blocks: u64::from(!absent.is_empty()) * 9,
+            complete: absent.is_empty(),
         };
         Status::Export(ExportStatus {
             version: "v".to_owned(),
@@ -355,6 +361,8 @@ mod tests {
         for (status, series, labels, value) in [
             (export(), "clients", &[][..], 3),
             (export(), "target_present", &[("role", "data_2")], 0),
+            (export(), "target_complete", &[("role", "data_1")], 1),
+            (export(), "target_complete", &[("role", "data_2")], 0),
             (service(), "requests_total", &[], 31),
             (service(), "failed_requests_total", &[], 32),
             (service(), "initiators", &[], 4),

@@ -142,6 +142,8 @@ pub struct TargetStatus {
     pub used: u64,
     /// Blocks whose current generation it does not hold.
     pub missing_blocks: u64,
+    /// It was completed since it is in use. A target that does not answer is given up only if both others are complete.
+    pub complete: bool,
 }
 
 xgvmi_daemon::status! {
@@ -216,15 +218,18 @@ impl Volume {
         let lost_blocks = unreadable.saturating_sub(self.pending.kept_here());
         let seats = self.seats.look(|seats| {
             seats.each_ref().map(|seat| match seat {
-                Seat::Present(occupant) => Ok(Arc::clone(&occupant.target)),
+                Seat::Present(occupant) => Ok((Arc::clone(&occupant.target), occupant.whole)),
                 Seat::Absent(reason) => Err(reason.clone()),
             })
         });
         // Without the lock of the places: a target may be busy with its disk.
-        let target = |(role, seat): (Role, Result<Arc<dyn Target>, String>)| {
-            let (name, absent, used) = match seat {
-                Ok(target) => (target.name().to_owned(), String::new(), target.usage().used),
-                Err(reason) => (String::new(), reason, 0),
+        let targets = Role::ALL.into_iter().zip(seats).map(|(role, seat)| {
+            let (name, absent, used, complete) = match seat {
+                Ok((target, whole)) => {
+                    let used = target.usage().used;
+                    (target.name().to_owned(), String::new(), used, whole)
+                }
+                Err(reason) => (String::new(), reason, 0, false),
             };
             TargetStatus {
                 role: role.to_string(),
@@ -232,9 +237,10 @@ impl Volume {
                 absent,
                 used,
                 missing_blocks: missing[role.index()],
+                complete,
             }
-        };
-        let targets = Role::ALL.into_iter().zip(seats).map(target).collect();
+        });
+        let targets = targets.collect();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         VolumeStatus {
