@@ -15,6 +15,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("ucx-sys", &["testbed"]),
     ("rdmacm-sys", &["mlx5dv-sys", "testbed"]),
     ("xgvmi-pool", &["mlx5-prm", "mlx5dv-sys"]),
+    ("pool-bench", &["xgvmi-pool"]),
     ("xgvmi-verbs", &["mlx5dv-sys", "xgvmi-pool"]),
     ("uct-plugin", &["xgvmi-pool", "ucx-sys"]),
     (

@@ -225,7 +225,7 @@ fn module(file: &str, name: &str) -> String {
 fn is_for_tests(path: &str) -> bool {
     let has = |folders: &[&str]| path.split('/').any(|part| folders.contains(&part));
     let is_demo = path.split('/').any(|part| part.ends_with("_demo"));
-    has(&["tests", "benches", "examples"]) || (has(&["programs"]) && !is_demo)
+    has(&["tests", "bench", "benches", "examples"]) || (has(&["programs"]) && !is_demo)
 }
 
 /// Crates of the workspace that depend on themselves through others. Dependencies of tests count.

@@ -117,7 +117,7 @@ fn dma_buf(world: &World) -> Result<Outcome> {
 /// If an exporter dies, its importer soon gets an error and does not hang.
 fn exporter_vanishes(world: &World) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let program = world.example("export_verbs");
+    let program = world.built("export_verbs");
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let ended = succeed_pair(
@@ -174,7 +174,7 @@ fn export_verbs(world: &World) -> Result<()> {
     const ROUNDS: u64 = 10;
     const BYTES: u64 = 65536;
     let testbed = Testbed::new(world)?;
-    let program = world.example("export_verbs");
+    let program = world.built("export_verbs");
     let port = free_port()?;
     let address = format!("127.0.0.1:{port}");
     let (host, dpu) = succeed_pair(

@@ -84,11 +84,6 @@ impl World {
         Ok(command)
     }
 
-    /// An example program of one of the crates.
-    pub(crate) fn example(&self, name: &str) -> PathBuf {
-        self.bin.join("examples").join(name)
-    }
-
     /// A tool of Debian's ibverbs-utils or perftest.
     pub(crate) fn verbs_tool(&self, name: &str) -> PathBuf {
         match &self.verbs_root {

@@ -37,8 +37,8 @@ Runs all phases, or the named ones, in this order:
   counts   instructions of hot paths of pool and service, if valgrind is installed
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
-  patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   dist     the packages, checked and unpacked (see cargo xtask dist)
+  patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
            cargo xtask check-aarch64)
   demo     the demo and that of storage, in quick form
@@ -50,7 +50,7 @@ Only if named:
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
-unit and build run at the same time, and later the phases from suites to docs: those that compile use the time in which those
+unit and build run at the same time, and later the phases from suites to dist: those that compile use the time in which those
 that run programs wait.
 
   --quick  without docs, build, system, suites, matrix, counts, patches, dist, aarch64 and demo
@@ -119,8 +119,8 @@ const PHASES: &[Phase] = &[
         ..beside(2, "clippy", 900, clippy)
     },
     beside(2, "docs", 900, documents),
+    beside(2, "dist", 600, packages),
     phase("patches", 600, false, patches),
-    phase("dist", 300, false, packages),
     phase("aarch64", 900, false, other_processor),
     phase("demo", 180, false, demo),
 ];
@@ -403,26 +403,16 @@ fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let ran = single(phase, world, cargo().args(["build", "--release"]))?;
-    // Built separately, because features that only examples use would change the libraries.
-    let examples = Case {
-        name: "examples".to_owned(),
+    // Built separately, because its simulated device is a feature that would change the libraries.
+    let counted = Case {
+        name: "programs of counts".to_owned(),
         ..single(
             phase,
             world,
-            cargo().args([
-                "build",
-                "--release",
-                "-p",
-                "xgvmi-pool",
-                "-p",
-                "xgvmi-blk",
-                "-p",
-                "naaice",
-                "--examples",
-            ]),
+            cargo().args(["build", "--release", "-p", "pool-bench"]),
         )?
     };
-    Ok(vec![ran, examples])
+    Ok(vec![ran, counted])
 }
 
 fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {

@@ -309,7 +309,7 @@ fn numbers(output: &str) -> Result<Numbers> {
 fn build() -> Result<()> {
     workspace::build(&[
         "-p bf-emu -p bf-emu-preload -p uct-plugin",
-        "-p xgvmi-pool --example instructions",
+        "-p pool-bench --bin pool-instructions",
         "-p testbed-programs --bin device_bench --bin stock_pool",
     ])
 }
@@ -320,7 +320,7 @@ fn measure_criterion(env: &Env, samples: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(samples);
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
-    command.args(["bench", "-p", "xgvmi-pool", "--bench", "pool", "--"]);
+    command.args(["bench", "-p", "pool-bench", "--bench", "pool", "--"]);
     command.args(["--noplot", "--warm-up-time", "1"]);
     command.env("CRITERION_HOME", samples);
     command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);

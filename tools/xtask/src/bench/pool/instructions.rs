@@ -63,7 +63,7 @@ pub(crate) fn per_round(env: &Env, subject: &str, whose: &str) -> Result<f64> {
 
 /// Instructions of one run.
 fn count(env: &Env, subject: &str, whose: &str, rounds: u64) -> Result<u64> {
-    let program = workspace::target_dir().join("release/examples/instructions");
+    let program = workspace::built("pool-instructions");
     let mut command = Command::new(program);
     command.args([subject, whose]).arg(rounds.to_string());
     command.env("XGVMI_UCX_INCLUDE", &env.ucx_include);

@@ -2,7 +2,7 @@
 //! pthread mutex, and stock UCX's alias table.
 //!
 //! ```text
-//! cargo bench -p xgvmi-pool
+//! cargo bench -p pool-bench
 //! ```
 //!
 //! Each name is a group with two members, `ours` and `peer`, measured one after the other in the
@@ -11,15 +11,12 @@
 //! If something is missing, the bench prints a line and skips the peer.
 #![expect(clippy::print_stdout, reason = "a bench says what it leaves out")]
 
-mod peer;
-mod subject;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use peer::{Peer, Processor};
-use subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
+use pool_bench::peer::{Peer, Processor};
+use pool_bench::subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
 
 /// Processor time of the calling thread, without the time of other programs on the machine.
 fn thread_time() -> Duration {
@@ -192,7 +189,7 @@ fn alias_hit_together(criterion: &mut Criterion) {
 
 /// Misses in a full map of the default size with all aliases in use.
 fn alias_full(criterion: &mut Criterion) {
-    let full = Full::new();
+    let full = Full::filled();
     let mut group = criterion.benchmark_group("alias_full_64k");
     group.bench_function("ours", |bench| {
         bench.iter_custom(|rounds| timed(|| full.miss(rounds)));

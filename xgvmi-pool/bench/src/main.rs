@@ -2,21 +2,17 @@
 //! two numbers of rounds, and divide the difference.
 //!
 //! ```text
-//! instructions lease_release|alias_hit|alias_full ours|peer ROUNDS
+//! pool-instructions lease_release|alias_hit|alias_full ours|peer ROUNDS
 //! ```
 //!
-//! The subjects and their peers are those of `benches/pool`.
-#![expect(clippy::print_stdout, reason = "the peers say why they are missing")]
-
-mod peer;
-mod subject;
+//! The subjects and their peers are those of the benchmarks.
 
 use std::error::Error;
 
-use peer::{Peer, Processor};
-use subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
+use pool_bench::peer::{Peer, Processor};
+use pool_bench::subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
 
-const USAGE: &str = "usage: instructions lease_release|alias_hit|alias_full ours|peer ROUNDS";
+const USAGE: &str = "usage: pool-instructions lease_release|alias_hit|alias_full ours|peer ROUNDS";
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -39,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let peer = Peer::table(Processor::Any).ok_or("no peer")?;
             peer.fill(&numbers).run(rounds);
         }
-        ("alias_full", "ours") => Full::new().miss(rounds),
+        ("alias_full", "ours") => Full::filled().miss(rounds),
         _ => return Err(USAGE.into()),
     }
     Ok(())

@@ -11,7 +11,7 @@ use xgvmi_pool::{
 };
 
 /// Keys of the lease benches: more than the caches hold, and no more than a rank uses.
-pub(crate) const POOL_KEYS: u32 = 256;
+pub const POOL_KEYS: u32 = 256;
 /// Keys of the alias bench: about the number of a DPU in the slides' job of 32 nodes with 32 ranks.
 const ALIAS_KEYS: u32 = 20_000;
 /// Number of exporting functions.
@@ -20,7 +20,7 @@ const FUNCTIONS: u16 = 4;
 const OWNER: OwnerUuid = OwnerUuid::new(1);
 
 /// A pool with all its keys.
-pub(crate) fn pool() -> MkeyPool<SimDevice> {
+pub fn pool() -> MkeyPool<SimDevice> {
     let policy = PoolPolicy {
         prefill: POOL_KEYS,
         ..PoolPolicy::default()
@@ -29,7 +29,7 @@ pub(crate) fn pool() -> MkeyPool<SimDevice> {
 }
 
 /// Leases and returns a key, `rounds` times.
-pub(crate) fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
+pub fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
     for _ in 0..rounds {
         drop(black_box(pool.lease().expect("a free key")));
     }
@@ -37,7 +37,7 @@ pub(crate) fn lease(pool: &MkeyPool<SimDevice>, rounds: u64) {
 
 /// Keys like those of exporters: consecutive indices, one tag, a few functions. Their order does
 /// not follow their order in memory.
-pub(crate) fn keys() -> Vec<RemoteKey> {
+pub fn keys() -> Vec<RemoteKey> {
     let per_function = ALIAS_KEYS / u32::from(FUNCTIONS);
     let mut keys: Vec<_> = (1..=FUNCTIONS)
         .flat_map(|gvmi| (0..per_function).map(move |number| (gvmi, 0x1000 + number)))
@@ -56,7 +56,7 @@ pub(crate) fn keys() -> Vec<RemoteKey> {
 
 /// A device that can alias every key.
 #[derive(Debug, Default)]
-pub(crate) struct Anything(AtomicU32);
+pub struct Anything(AtomicU32);
 
 impl AliasDevice for Anything {
     fn create_alias(&self, _key: &RemoteKey, _access: &AccessKey) -> Result<Alias, DeviceError> {
@@ -72,7 +72,7 @@ impl AliasDevice for Anything {
 }
 
 /// A map with the aliases of all keys.
-pub(crate) fn map(keys: &[RemoteKey]) -> AliasMap<Anything> {
+pub fn map(keys: &[RemoteKey]) -> AliasMap<Anything> {
     let map = AliasMap::open(Arc::new(Anything::default()), AliasPolicy::default())
         .expect("a good policy");
     for key in keys {
@@ -82,7 +82,7 @@ pub(crate) fn map(keys: &[RemoteKey]) -> AliasMap<Anything> {
 }
 
 /// Attaches and detaches an alias, `rounds` times, with one key after the other.
-pub(crate) fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) {
+pub fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) {
     let rounds = usize::try_from(rounds).unwrap_or(0);
     for key in keys.iter().cycle().take(rounds) {
         drop(black_box(map.attach(*key).expect("an alias")));
@@ -90,14 +90,16 @@ pub(crate) fn attach(map: &AliasMap<Anything>, keys: &[RemoteKey], rounds: u64) 
 }
 
 /// A map of the default size with every alias in use.
-pub(crate) struct Full {
+#[derive(Debug)]
+pub struct Full {
     map: AliasMap<Anything>,
     _pins: Vec<AliasRef<Anything>>,
     missing: RemoteKey,
 }
 
 impl Full {
-    pub(crate) fn new() -> Self {
+    /// Fills the map.
+    pub fn filled() -> Self {
         let policy = AliasPolicy::default();
         let key = |number| RemoteKey {
             gvmi: Gvmi::new(1),
@@ -115,7 +117,7 @@ impl Full {
     }
 
     /// Misses `rounds` times.
-    pub(crate) fn miss(&self, rounds: u64) {
+    pub fn miss(&self, rounds: u64) {
         for _ in 0..rounds {
             let refused = black_box(self.map.attach(self.missing));
             assert!(refused.is_err(), "everything is in use");

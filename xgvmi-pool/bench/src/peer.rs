@@ -8,7 +8,8 @@ use std::ptr::NonNull;
 use libloading::Library;
 
 /// The three functions of a peer; both sources define them.
-pub(crate) struct Peer {
+#[derive(Debug)]
+pub struct Peer {
     make: unsafe extern "C" fn(*const u64, u64) -> *mut c_void,
     run: unsafe extern "C" fn(*mut c_void, u64) -> u64,
     free: unsafe extern "C" fn(*mut c_void),
@@ -17,18 +18,17 @@ pub(crate) struct Peer {
 }
 
 /// Target processor of a peer's compilation.
-#[derive(Clone, Copy)]
-pub(crate) enum Processor {
+#[derive(Debug, Clone, Copy)]
+pub enum Processor {
     /// The processor of this machine.
-    #[allow(dead_code, reason = "the bench's")]
     This,
     /// The baseline of its architecture, which instruction counters also support.
-    #[allow(dead_code, reason = "the counter's")]
     Any,
 }
 
 /// A list or table of a peer.
-pub(crate) struct Made<'a> {
+#[derive(Debug)]
+pub struct Made<'a> {
     peer: &'a Peer,
     made: NonNull<c_void>,
 }
@@ -38,12 +38,12 @@ unsafe impl Sync for Made<'_> {}
 
 impl Peer {
     /// The free list under a mutex.
-    pub(crate) fn list(processor: Processor) -> Option<Self> {
+    pub fn list(processor: Processor) -> Option<Self> {
         Self::compile("list", include_str!("list.c"), processor, None)
     }
 
     /// The table of the UCX with the installed headers.
-    pub(crate) fn table(processor: Processor) -> Option<Self> {
+    pub fn table(processor: Processor) -> Option<Self> {
         match env::var("XGVMI_UCX_INCLUDE") {
             Ok(include) => {
                 Self::compile("table", include_str!("table.c"), processor, Some(&include))
@@ -102,12 +102,12 @@ impl Peer {
     }
 
     /// A list of `count` keys.
-    pub(crate) fn make(&self, count: u32) -> Made<'_> {
+    pub fn make(&self, count: u32) -> Made<'_> {
         self.fill(&vec![0; count as usize])
     }
 
     /// A table of the numbers.
-    pub(crate) fn fill(&self, numbers: &[u64]) -> Made<'_> {
+    pub fn fill(&self, numbers: &[u64]) -> Made<'_> {
         // SAFETY: reads only the given number of values.
         let made = unsafe { (self.make)(numbers.as_ptr(), numbers.len() as u64) };
         Made {
@@ -119,7 +119,7 @@ impl Peer {
 
 impl Made<'_> {
     /// Runs `rounds` rounds, which must all succeed.
-    pub(crate) fn run(&self, rounds: u64) {
+    pub fn run(&self, rounds: u64) {
         // SAFETY: created by the same peer.
         let done = unsafe { (self.peer.run)(self.made.as_ptr(), rounds) };
         assert_eq!(done, rounds, "the peer did not do all of it");
