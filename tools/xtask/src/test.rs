@@ -3,6 +3,7 @@
 mod counts;
 mod libtest;
 mod report;
+mod schedule;
 mod skips;
 mod tally;
 
@@ -10,34 +11,35 @@ use crate::link::Link;
 use crate::setup::{self, Env};
 use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use schedule::Start;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tally::{Case, Tally};
 
 const HELP: &str = "\
 Usage: cargo xtask test [--quick] [--ci] [PHASE...] [-- FILTER...]
 
-Runs all phases, or the named ones, in this order:
+Runs all phases, or the named ones. Each starts when those that it needs have ended, several at the same time:
   setup    packages and stock UCX (see cargo xtask setup)
   fmt      rustfmt changes nothing
+  build    release build for the following phases
   tidy     project rules that no other tool checks
   unit     unit, integration and documentation tests
-  build    release build for the following phases
-  layout   the FFI crates against the installed headers
   suites   a sample of cargo xtask suites
-  system   stock programs and the device's rules on the emulated device
   matrix   the library in two stock UCX versions and the distribution's, at each entry point
+  system   stock programs and the device's rules on the emulated device
   counts   instructions of hot paths of pool and service, if valgrind is installed
+  dist     the packages, checked and unpacked (see cargo xtask dist)
+  layout   the FFI crates against the installed headers
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
-  dist     the packages, checked and unpacked (see cargo xtask dist)
+
+Then, one after the other:
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
   aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
            cargo xtask check-aarch64)
@@ -50,9 +52,6 @@ Only if named:
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
 
-unit and build run at the same time, and later the phases from suites to dist: those that compile use the time in which those
-that run programs wait.
-
   --quick  without docs, build, system, suites, matrix, counts, patches, dist, aarch64 and demo
   FILTER   run only tests whose name contains one of these words
   --ci     no colours or progress (also if CI is set or the output is not a terminal)
@@ -64,78 +63,76 @@ struct Phase {
     name: &'static str,
     limit: Duration,
     in_quick: bool,
-    /// Neighbours in the order with the same number run at the same time; without a number a phase runs alone. A phase with
-    /// one asserts nothing about wall time.
-    group: Option<u8>,
+    start: Start,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 }
 
-const fn phase(
+const fn alone(
     name: &'static str,
     limit_s: u64,
-    in_quick: bool,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 ) -> Phase {
     Phase {
         name,
         limit: Duration::from_secs(limit_s),
-        in_quick,
-        group: None,
+        in_quick: false,
+        start: Start::Alone,
         run,
     }
 }
 
-/// A phase of the full run that may run at the same time as the others of its group.
-const fn beside(
-    group: u8,
+const fn after(
+    phases: &'static [&'static str],
     name: &'static str,
     limit_s: u64,
     run: fn(&Phase, &World) -> Result<Vec<Case>>,
 ) -> Phase {
     Phase {
-        group: Some(group),
-        ..phase(name, limit_s, false, run)
+        start: Start::After(phases),
+        ..alone(name, limit_s, run)
     }
 }
 
+/// A phase of the quick run, too.
+const fn quick(phase: Phase) -> Phase {
+    Phase {
+        in_quick: true,
+        ..phase
+    }
+}
+
+/// Of the phases that may start, the first in this order does. Those that build with the profile of tests start one after
+/// the other, because cargo's lock would hold up the next one until its limit.
 const PHASES: &[Phase] = &[
-    phase("setup", 900, true, set_up),
-    phase("fmt", 60, true, format),
-    phase("tidy", 300, true, tidiness),
-    // One compiles for tests while the other compiles the programs.
-    Phase {
-        in_quick: true,
-        ..beside(1, "unit", 900, unit)
-    },
-    beside(1, "build", 900, build),
-    phase("layout", 200, true, layout),
-    // The longest first.
-    beside(2, "suites", 900, judges),
-    beside(2, "system", 900, system),
-    beside(2, "matrix", 900, matrix_cells),
-    beside(2, "counts", 600, counts),
-    Phase {
-        in_quick: true,
-        ..beside(2, "clippy", 900, clippy)
-    },
-    beside(2, "docs", 900, documents),
-    beside(2, "dist", 600, packages),
-    phase("patches", 600, false, patches),
-    phase("aarch64", 900, false, other_processor),
-    phase("demo", 180, false, demo),
+    quick(after(&[], "setup", 900, set_up)),
+    quick(after(&[], "fmt", 60, format)),
+    after(&[], "build", 900, build),
+    quick(after(&[], "tidy", 300, tidiness)),
+    quick(after(&["setup", "tidy"], "unit", 900, unit)),
+    after(&["setup", "build"], "suites", 900, judges),
+    after(&["setup", "build"], "matrix", 900, matrix_cells),
+    after(&["setup", "build", "tidy"], "system", 900, system),
+    after(&["setup", "build"], "counts", 600, counts),
+    after(&["setup", "build"], "dist", 600, packages),
+    quick(after(&["setup", "unit"], "layout", 200, layout)),
+    quick(after(&["layout"], "clippy", 900, clippy)),
+    after(&["layout", "clippy"], "docs", 900, documents),
+    alone("patches", 600, patches),
+    alone("aarch64", 900, other_processor),
+    alone("demo", 180, demo),
 ];
 
 /// Run only on request: each compiles much for itself, or takes hours. A kill of the soak takes about 40 ms on two idle cores.
 const ON_REQUEST: &[Phase] = &[
-    phase("fuzz", 900, false, fuzz_targets),
-    phase("loom", 900, false, loom),
-    phase("soak", 4 * 3600, false, soak),
+    alone("fuzz", 900, fuzz_targets),
+    alone("loom", 900, loom),
+    alone("soak", 4 * 3600, soak),
 ];
 
 /// State that the phases share.
 struct World {
-    /// Absent if the set-up has failed or has not been requested yet.
-    env: Option<Env>,
+    /// Absent if the set-up has failed or has not ended yet.
+    env: OnceLock<Env>,
     logs: PathBuf,
     filters: Vec<String>,
 }
@@ -155,21 +152,13 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     // Logs of phases that do not run now would look current.
     let _ = fs::remove_dir_all(&logs);
     fs::create_dir_all(&logs).with_context(|| format!("cannot create {}", logs.display()))?;
-    let mut world = World {
-        env: None,
+    let world = World {
+        env: OnceLock::new(),
         logs,
         filters,
     };
     let tally = Mutex::new(Tally::default());
-    for group in chosen.chunk_by(|one, next| one.group.is_some() && one.group == next.group) {
-        let names: Vec<&str> = group.iter().map(|phase| phase.name).collect();
-        show_progress(&names.join(", "));
-        run_group(group, &world, &tally);
-        if names.contains(&"setup") {
-            // This call is fast: the phase has completed the set-up or reported the error.
-            world.env = setup::ensure_offline().ok();
-        }
-    }
+    schedule::run(&chosen, &world, &tally);
     let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
     accepted.retain(|skip| skip.is_due(skips::is_set));
@@ -187,29 +176,6 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Runs the phases of a group, each in a thread, and adds the result of each as it ends. One more than there are cores
-/// runs at the same time, because each phase leaves about a third of a core idle.
-fn run_group(group: &[&Phase], world: &World, tally: &Mutex<Tally>) {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(phase) = group.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let started = Instant::now();
-            let cases = (phase.run)(phase, world)
-                .unwrap_or_else(|error| vec![Case::fail(phase.name, format!("{error:#}"))]);
-            let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
-            show_progress("");
-            tally.add(phase.name, started.elapsed(), cases);
-        }
-    };
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 1..group.len().min(cores + 1) {
-            scope.spawn(work);
-        }
-        work();
-    });
 }
 
 /// Shows the current phases, on a terminal only. The line stays.
@@ -259,11 +225,17 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
 
 fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     // A separate process, so that the limit covers every wait of the set-up.
-    Ok(vec![single(
+    let case = single(
         phase,
         world,
         Command::new(std::env::current_exe()?).arg("setup"),
-    )?])
+    )?;
+    // This call is fast: the process has completed the set-up or reported the error.
+    if let Ok(env) = setup::ensure_offline() {
+        // Only this phase sets it.
+        let _ = world.env.set(env);
+    }
+    Ok(vec![case])
 }
 
 fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -660,7 +632,7 @@ fn storage_report(path: &Path) -> Result<()> {
 impl World {
     fn env(&self) -> Result<&Env> {
         self.env
-            .as_ref()
+            .get()
             .context("not run, because the set-up is not complete")
     }
 
