@@ -119,9 +119,16 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
     ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["testbed"]),
+    ("stock-suites", &["testbed", "dev-setup", "storage-suite"]),
     (
         "xtask",
-        &["testbed", "dev-setup", "doc-numbers", "storage-suite"],
+        &[
+            "testbed",
+            "dev-setup",
+            "doc-numbers",
+            "stock-suites",
+            "storage-suite",
+        ],
     ),
 ];
 
