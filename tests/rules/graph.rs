@@ -123,6 +123,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     (
         "xtask",
         &[
+            "bench-report",
             "testbed",
             "dev-setup",
             "doc-numbers",
