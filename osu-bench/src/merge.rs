@@ -5,8 +5,9 @@
 
 use crate::results::{Record, Row, plotted};
 use anyhow::{Context as _, Result, bail};
+use bench_report::columns::DEMO;
 use bench_report::counters::CommandsPerIteration;
-use bench_report::scheme_title;
+use bench_report::{scheme_title, table};
 use osu_bench::report::{self, Percentiles};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -181,14 +182,14 @@ fn mean_commands(
 
 impl Merged {
     /// The table as text: each row, and the speedup of the last scheme over the others.
-    #[must_use]
-    pub fn table(&self) -> String {
+    ///
+    /// # Errors
+    /// A row cannot be shown.
+    pub fn table(&self) -> Result<String> {
+        let rows = plotted(&self.rows).into_iter().map(serde_json::to_value);
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        let mut text = table::text(DEMO, &rows)?;
         // Writing to a String cannot fail, here and below.
-        let mut text = report::header() + "\n";
-        for row in plotted(&self.rows) {
-            text += &report::row(&row);
-            text.push('\n');
-        }
         let _ = write!(
             text,
             "\n{} ranks, temporary buffers: {}, {}\n",
@@ -209,7 +210,7 @@ impl Merged {
                 );
             }
         }
-        text
+        Ok(text)
     }
 
     fn compare(&self, text: &mut String, other: &str) {
@@ -336,7 +337,7 @@ mod tests {
         let commands = merged.rows[1].commands_per_iteration.unwrap();
         assert_eq!(commands.create_alias, 1.0);
         assert_eq!(merged.runs, 3);
-        let table = merged.table();
+        let table = merged.table().expect("a table");
         assert!(
             table.contains(
                 "xgvmi-pool against per-buffer, 1 KiB: 2.00 times faster, the first iteration 2.00 times, with the connection 2.00 times\n"

@@ -1,7 +1,7 @@
 //! An emulated cluster with programs on it, for tests, demos and benchmarks.
 //!
 //! Devices ([`cluster`]) and their counters ([`stats`]), children with time limits ([`process`]), clients of batches
-//! ([`client`]), servers with clients ([`pair`]), and free ports ([`port`]). For development commands also the progress line, the
+//! ([`client`]), servers with clients ([`pair`]), free ports ([`port`]), link layers ([`link`]), and namespaces with another root ([`place`]). For development commands also the progress line, the
 //! paths of the workspace, and values of C headers.
 //!
 //! ```
@@ -17,7 +17,9 @@
 pub mod client;
 pub mod cluster;
 pub mod headers;
+pub mod link;
 pub mod pair;
+pub mod place;
 pub mod port;
 pub mod process;
 pub mod progress;

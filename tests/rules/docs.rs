@@ -247,7 +247,7 @@ mod tests {
                     "\"demo\" => demo::run(rest),\n\"suites\" => suites::run(rest),\n\"matrix\" => matrix::run(rest),\n",
                 ),
                 (
-                    "tools/xtask/src/suites.rs",
+                    "tests/suites/src/lib.rs",
                     "\"ucc\", \"a job that is killed\"",
                 ),
             ]);

@@ -120,9 +120,17 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
     ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["testbed"]),
+    ("stock-suites", &["testbed", "dev-setup", "storage-suite"]),
     (
         "xtask",
-        &["testbed", "dev-setup", "doc-numbers", "storage-suite"],
+        &[
+            "bench-report",
+            "testbed",
+            "dev-setup",
+            "doc-numbers",
+            "stock-suites",
+            "storage-suite",
+        ],
     ),
 ];
 

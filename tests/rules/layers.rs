@@ -168,7 +168,6 @@ const CRATES: &[Crate] = &[
                 &[
                     "check",
                     "fuzzing",
-                    "service::standin",
                     "bin::xgvmi-offload-check",
                     "bin::xgvmi-sp",
                 ],

@@ -58,6 +58,7 @@ pub(super) fn commands(tree: &Tree) -> Vec<String> {
                 format!("tools/xtask/src/{name}.rs"),
                 format!("tools/xtask/src/{name}/"),
                 format!("tools/{name}/src/"),
+                format!("tests/{name}/src/"),
             ];
             let folders: Vec<&str> = folders.iter().map(String::as_str).collect();
             // Only these commands take a name.

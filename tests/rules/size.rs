@@ -14,10 +14,9 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// folders; a file belongs to the first row that matches. A change that needs more lines raises the budget of its row
 /// in the same commit, or removes lines elsewhere.
 ///
-/// The goal for tools, testbed and demos together is 29,000 lines. The row has the present number, rounded up, until that
-/// is reached. All other rows are the present numbers, rounded up.
+/// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 34_000),
+    (&["tools/", "testbed/"], 28_500),
     (&["bf-emu/"], 33_000),
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),

@@ -2,6 +2,8 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
 use anyhow::{Context as _, Result};
+use bench_report::columns::ALLTOALLV;
+use bench_report::files;
 use clap::Parser;
 use osu_mpi::merge::merge;
 use osu_mpi::results::{Record, replace};
@@ -50,10 +52,10 @@ fn run(cli: &Cli) -> Result<String> {
         .collect::<Result<Vec<Record>>>()?;
     let merged = merge(&records)?;
     if let Some(path) = json {
-        replace(path, &(serde_json::to_string_pretty(&merged)? + "\n"))?;
+        replace(path, &files::json(&merged, ALLTOALLV)?)?;
     }
     if let Some(path) = plot {
         replace(path, &merged.plot()?)?;
     }
-    Ok(merged.table())
+    merged.table()
 }

@@ -3,6 +3,9 @@
 //!
 //! Each option with a value may be in the file, under the name of its flag. An option of the command line replaces that of
 //! the file, and options of the file that it excludes.
+//!
+//! All services have their files in `/etc/xgvmi`. A file that is only in its former place is read there, with a line that
+//! names both.
 
 use crate::error::{DaemonError, Result};
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
@@ -130,6 +133,12 @@ fn matches(
     let Ok(Some(path)) = matches.try_get_one::<PathBuf>("config") else {
         return Ok(given);
     };
+    let former = former_place(path);
+    if let Some(former) = &former {
+        let (path, former) = (path.display(), former.display());
+        eprintln!("there is no {path}; reading {former}, move it to {path}");
+    }
+    let path = former.as_deref().unwrap_or(path);
     let read = read_file(inner, path, matches).and_then(|options| {
         let all = options.iter().flat_map(|(words, _)| words);
         let alone = command
@@ -142,6 +151,20 @@ fn matches(
     let used = options.into_iter().filter(|(_, is_used)| *is_used);
     words.splice(start.len()..start.len(), used.flat_map(|(words, _)| words));
     command.try_get_matches_from(words)
+}
+
+/// Where an absent file of the directory `xgvmi` is, if it is in its place of earlier versions: `xgvmi-sp.toml` and
+/// `xgvmi-blk/export-a.toml` beside the directory, for `sp.toml` and `blk-export-a.toml` in it.
+fn former_place(path: &Path) -> Option<PathBuf> {
+    let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
+    if directory.file_name()? != "xgvmi" || path.exists() {
+        return None;
+    }
+    let former = match name.strip_prefix("blk-") {
+        Some(name) => format!("xgvmi-blk/{name}"),
+        None => format!("xgvmi-{name}"),
+    };
+    Some(directory.with_file_name(former)).filter(|former| former.is_file())
 }
 
 /// The options of a file as words, and whether the command line leaves them in force.
@@ -326,6 +349,29 @@ mod tests {
         assert!(error.to_string().contains("/nowhere"), "{error}");
         let error = parse_words::<Trial>(&["--limit-s", "20"]).unwrap_err();
         assert!(error.to_string().contains("20 has no unit"), "{error}");
+    }
+
+    #[test]
+    fn a_file_in_its_former_place_is_read() {
+        let etc = tempfile::tempdir().expect("a directory");
+        let write = |name: &str, text: &str| {
+            let file = etc.path().join(name);
+            std::fs::create_dir_all(file.parent().expect("a directory")).expect("made");
+            std::fs::write(file, text).expect("written");
+        };
+        let workers = |name: &str| {
+            let path = etc.path().join("xgvmi").join(name);
+            let words = ["--config", path.to_str().expect("UTF-8")];
+            parse_words::<Trial>(&words).map(|found| found.workers)
+        };
+        write("xgvmi-sp.toml", "workers = 8");
+        write("xgvmi-blk/export-a.toml", "workers = 9");
+        assert_eq!(workers("sp.toml").expect("read"), 8);
+        assert_eq!(workers("blk-export-a.toml").expect("read"), 9);
+        write("xgvmi/sp.toml", "workers = 7");
+        assert_eq!(workers("sp.toml").expect("read"), 7);
+        let error = workers("naa.toml").expect_err("absent").to_string();
+        assert!(error.contains("xgvmi/naa.toml"), "{error}");
     }
 
     #[test]

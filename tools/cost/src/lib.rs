@@ -32,7 +32,7 @@ pub use report::{Document, Row};
 pub use step::{Approach, Step};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use bench_report::parse_size;
+use bench_report::{columns, files, parse_size};
 use clap::Args;
 use measure::Bench;
 use std::fs;
@@ -137,14 +137,14 @@ pub fn run(args: &CostArgs) -> Result<String> {
     }
     for (file, format) in args.output.iter().zip(formats) {
         let text = match format {
-            Format::Json => serde_json::to_string_pretty(&document)? + "\n",
+            Format::Json => files::json(&document, columns::COST)?,
             Format::Csv => document.csv(),
-            Format::Text => document.text(),
+            Format::Text => document.text()?,
             Format::Svg => plot::render(&document)?,
         };
         fs::write(file, text).with_context(|| format!("writing {}", file.display()))?;
     }
-    Ok(document.text())
+    document.text()
 }
 
 /// Measures the steps of `approaches` at `sizes` in bytes, `repeats` times each, on `host` and, where there is one, `dpu`.

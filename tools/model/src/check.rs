@@ -10,9 +10,8 @@ use super::predict::Extent;
 use super::scheme::Scheme;
 use super::sweep;
 use anyhow::{Context as _, Result, ensure};
-use bench_report::format_size;
+use bench_report::{columns, table};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 
 /// Measured and predicted savings may differ by this factor. All processes share two cores in the measured run, which the model
 /// does not know.
@@ -132,22 +131,16 @@ impl Check {
         Ok(())
     }
 
-    pub(super) fn text(&self) -> String {
-        let mut text = format!(
-            "saved against a key per buffer, us per call ({} nodes, {} ranks and {} SPs each)\n{:<13} {:>9} {:>10} \
-             {:>10} {:>6}\n",
-            self.nodes, self.ppn, self.sps, "scheme", "size", "measured", "predicted", "ratio"
-        );
-        for row in &self.rows {
-            let size = usize::try_from(row.size).map_or_else(|_| row.size.to_string(), format_size);
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{:<13} {size:>9} {:>10.0} {:>10.0} {:>6.2}",
-                row.scheme, row.measured_saved_us, row.predicted_saved_us, row.ratio
-            );
-        }
-        text
+    pub(super) fn text(&self) -> Result<String> {
+        let rows = self.rows.iter().map(serde_json::to_value);
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        Ok(format!(
+            "saved against a key per buffer, per call ({} nodes, {} ranks and {} SPs each)\n{}",
+            self.nodes,
+            self.ppn,
+            self.sps,
+            table::text(columns::CHECK, &rows)?
+        ))
     }
 }
 
@@ -189,7 +182,8 @@ mod tests {
             "{row:?}"
         );
         assert!((row.ratio - 3000.0 / row.predicted_saved_us).abs() < 1e-9);
-        assert!(check.text().contains("16 KiB"), "{}", check.text());
+        let text = check.text().unwrap();
+        assert!(text.contains("16 KiB"), "{text}");
         let mut check = check;
         check.rows[0].ratio = 1.9;
         check.rows[1].ratio = 0.51;

@@ -10,7 +10,7 @@ use super::scheme::Scheme;
 use super::software::{MeasuredCost, SoftwareCost};
 use super::sweep;
 use anyhow::{Context as _, Result, bail, ensure};
-use bench_report::parse_size;
+use bench_report::{columns, files, parse_size};
 use clap::{Args, ValueEnum};
 use std::fs;
 use std::io::{IsTerminal as _, Read as _};
@@ -136,12 +136,11 @@ pub fn run(args: &ModelArgs) -> Result<String> {
             if format != Format::Json {
                 bail!("{}: a comparison is written as json", output.display());
             }
-            save(output, &(serde_json::to_string_pretty(&check)? + "\n"))?;
+            save(output, &files::json(&check, columns::CHECK)?)?;
         }
-        check
-            .judge()
-            .with_context(|| format!("{}\n", check.text()))?;
-        return Ok(check.text());
+        let text = check.text()?;
+        check.judge().with_context(|| format!("{text}\n"))?;
+        return Ok(text);
     }
     let (machines, extent) = if args.sweep {
         (sweep::grid(), Extent::SWEEP)
@@ -193,16 +192,7 @@ pub fn run(args: &ModelArgs) -> Result<String> {
     for (file, format) in args.output.iter().zip(formats) {
         write(file, format, &document)?;
     }
-    let mut text = document.table();
-    if !variations.is_empty() {
-        text.push('\n');
-        text.push_str(&document.sensitivity_table());
-    }
-    if args.limits {
-        text.push('\n');
-        text.push_str(&document.limits_table());
-    }
-    Ok(text)
+    document.text()
 }
 
 fn base(args: &ModelArgs) -> Result<Config> {
@@ -277,7 +267,7 @@ fn read(file: &Path, bytes_max: usize) -> Result<String> {
 
 fn write(file: &Path, format: Format, document: &Document) -> Result<()> {
     let text = match format {
-        Format::Json => serde_json::to_string_pretty(document)? + "\n",
+        Format::Json => files::json(document, columns::MODEL)?,
         Format::Csv => document.csv(),
         Format::Svg => super::plot::render(document)?,
     };

@@ -3,8 +3,10 @@
 use super::limits::Limit;
 use super::predict::{Gain, Prediction};
 use super::sweep::{Point, REPORTED, Variation};
-use bench_report::format_size;
+use anyhow::Result;
+use bench_report::{columns, table};
 use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write as _;
 
 /// `model.json`.
@@ -111,25 +113,39 @@ impl Document {
         }
     }
 
-    /// The limits as text.
-    #[must_use]
-    pub fn limits_table(&self) -> String {
-        let mut text =
-            "the service process is the limit up to\nnodes  SPs  software        slower  block\n"
-                .to_owned();
-        for limit in &self.limits {
-            let size = match limit.size {
-                0 => "-".to_owned(),
-                size => usize::try_from(size).map_or("-".to_owned(), format_size),
-            };
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "{:>5}  {:>3}  {:<14}  {:>6}  {size:>5}",
-                limit.nodes, limit.sps, limit.software, limit.slower
-            );
+    /// The tables: the calls, and the changed inputs and the limits if there are some.
+    ///
+    /// # Errors
+    /// A row cannot be shown.
+    pub fn text(&self) -> Result<String> {
+        let parts = self.rows.iter().zip(&self.first_rows).zip(&self.shares);
+        let calls = parts.map(|((row, first), shares)| {
+            let mut row = serde_json::to_value(row)?;
+            row["first_us"] = first.us.into();
+            row["bottleneck"] = shares.bottleneck.into();
+            Ok(row)
+        });
+        let calls = calls.collect::<Result<Vec<Value>>>()?;
+        let mut text = table::text(columns::MODEL, &calls)?;
+        let changes = self.sensitivity.iter().flat_map(|change| {
+            change.sizes.iter().map(|at| {
+                let mut row = serde_json::to_value(at)?;
+                row["what"] = change.what.as_str().into();
+                Ok(row)
+            })
+        });
+        let changes = changes.collect::<Result<Vec<Value>>>()?;
+        if !changes.is_empty() {
+            text += "\nUCX's pool against a key per buffer\n";
+            text += &table::text(columns::MODEL_CHANGES, &changes)?;
         }
-        text
+        if !self.limits.is_empty() {
+            let limits = self.limits.iter().map(serde_json::to_value);
+            let limits = limits.collect::<Result<Vec<Value>, _>>()?;
+            text += "\nthe service process is the limit up to\n";
+            text += &table::text(columns::MODEL_LIMITS, &limits)?;
+        }
+        Ok(text)
     }
 
     /// As CSV: the rows of calls after the first, with the shares.
@@ -160,74 +176,6 @@ impl Document {
                 shares.sp_keys,
                 shares.host_keys,
             );
-        }
-        text
-    }
-
-    /// As a table.
-    #[must_use]
-    pub fn table(&self) -> String {
-        let mut text = format!(
-            "{:>6} {:>4} {:>4} {:>6} {:>8}  {:<27} {:>12} {:>8} {:>9} {:>12}  {}\n",
-            "nodes",
-            "ppn",
-            "SPs",
-            "Gb/s",
-            "size",
-            "scheme",
-            "us",
-            "saved %",
-            "speedup %",
-            "first (us)",
-            "bottleneck"
-        );
-        for ((row, first), shares) in self.rows.iter().zip(&self.first_rows).zip(&self.shares) {
-            let _ = writeln!(
-                text,
-                "{:>6} {:>4} {:>4} {:>6} {:>8}  {:<27} {:>12.1} {:>8.1} {:>9.1} {:>12.1}  {}",
-                row.nodes,
-                row.ppn,
-                row.sps,
-                row.link_gbps,
-                size(row.size),
-                row.scheme,
-                row.us,
-                row.time_saved_percent,
-                row.speedup_percent,
-                first.us,
-                shares.bottleneck
-            );
-        }
-        text
-    }
-
-    /// The sensitivity study as a table: for each of the slides' sizes both definitions, and times.
-    #[must_use]
-    pub fn sensitivity_table(&self) -> String {
-        let mut text = format!("{:<38}", "UCX's pool against indirection");
-        for (bytes, percent) in REPORTED {
-            let title = format!("{}, slides {percent} %", size(bytes));
-            let _ = write!(text, "  {title:>38}");
-        }
-        let _ = write!(text, "\n{:<38}", "");
-        for _ in REPORTED {
-            let _ = write!(
-                text,
-                "  {:>9} {:>9} {:>8} {:>9}",
-                "ksm us", "pool us", "saved %", "speedup %"
-            );
-        }
-        text.push('\n');
-        for row in &self.sensitivity {
-            let _ = write!(text, "{:<38}", row.what);
-            for at in &row.sizes {
-                let _ = write!(
-                    text,
-                    "  {:>9.0} {:>9.0} {:>8.1} {:>9.1}",
-                    at.ksm_us, at.stock_us, at.time_saved_percent, at.speedup_percent
-                );
-            }
-            text.push('\n');
         }
         text
     }
@@ -282,8 +230,4 @@ impl Sensitivity {
                 .collect(),
         }
     }
-}
-
-fn size(bytes: u64) -> String {
-    usize::try_from(bytes).map_or_else(|_| bytes.to_string(), format_size)
 }

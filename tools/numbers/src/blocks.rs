@@ -143,11 +143,11 @@ fn table(marker: &str, reports: &Reports) -> Result<String> {
     if table.report == JUDGE {
         // The promises have no committed file; they are computed from the committed reports.
         let judged = json!({ "rows": crate::judge::rows(reports)? });
-        return (table.body)(&judged, &query);
+        return table.body(&judged, &query);
     }
     match reports.get(table.report)? {
         Some(report) => {
-            let text = (table.body)(report, &query)?;
+            let text = table.body(report, &query)?;
             ensure!(!text.is_empty(), "the table is empty");
             Ok(text)
         }

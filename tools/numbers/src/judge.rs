@@ -5,8 +5,8 @@ use crate::promises::{FILE, Measured};
 use crate::query::Query;
 use crate::reports::Reports;
 use anyhow::{Context, Result};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
-use std::fmt::Write as _;
 
 /// One row for each measured promise: `promise`, `wanted`, `found`, `kept` (null without a report), the `command` that
 /// writes the report, and `why` a promise is not kept.
@@ -63,27 +63,26 @@ fn digits(number: f64) -> String {
     }
 }
 
+/// A promise's row with its verdict in words.
+pub fn with_verdict(row: &Value, [kept, broken, unknown]: [&str; 3]) -> Value {
+    let mut row = row.clone();
+    let verdict = match row["kept"].as_bool() {
+        Some(true) => kept,
+        Some(false) => broken,
+        None => unknown,
+    };
+    row["verdict"] = verdict.into();
+    row
+}
+
 /// Table of all measured promises.
 pub(crate) fn all(report: &Value, query: &Query) -> Result<String> {
-    let mut text =
-        "| Promise | Wanted | Found | Kept | Measured by |\n|---|---|---|---|---|\n".to_owned();
-    for row in query.rows(report, "rows")? {
-        let cell = |key: &str| row[key].as_str().unwrap_or("-");
-        let verdict = match row["kept"].as_bool() {
-            Some(true) => "yes",
-            Some(false) => "**no**",
-            None => "not measured",
-        };
-        writeln!(
-            text,
-            "| {} | {} | {} | {verdict} | `{}` |",
-            cell("promise"),
-            cell("wanted"),
-            cell("found"),
-            cell("command")
-        )?;
-    }
-    Ok(text.trim_end().to_owned())
+    let rows = query.rows(report, "rows")?.into_iter().map(|row| {
+        let mut row = with_verdict(row, ["yes", "**no**", "not measured"]);
+        row["command"] = format!("`{}`", row["command"].as_str().unwrap_or_default()).into();
+        row
+    });
+    table::markdown(columns::JUDGE, &rows.collect::<Vec<_>>())
 }
 
 /// List of the measured promises that the reports do not reach, by reason.

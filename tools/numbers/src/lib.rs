@@ -15,9 +15,9 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
-mod accelerators;
 pub mod blocks;
 pub mod judge;
+mod keys;
 mod links;
 pub mod page;
 pub mod promises;
@@ -25,7 +25,6 @@ mod query;
 pub mod reports;
 pub mod service;
 mod storage;
-mod table;
 mod tables;
 pub mod timeline;
 pub mod tree;

@@ -3,8 +3,8 @@
 //! `pool name=export_4gib ratio .0` is the field `ratio` of the single row of the report `pool` with the `name`
 //! `export_4gib`, without a fraction. A value with spaces needs double quotes. Sizes may have the form `16K`.
 
-use crate::table::{Form, shown};
 use anyhow::{Context, Result, bail, ensure};
+use bench_report::table::{Form, field as at, shown};
 use serde_json::Value;
 
 /// The words of a marker.
@@ -207,11 +207,6 @@ fn split(text: &str) -> Result<Vec<String>> {
         words.push(word);
     }
     Ok(words)
-}
-
-/// The field of a row. Points separate the parts of a nested name.
-fn at<'a>(row: &'a Value, field: &str) -> Option<&'a Value> {
-    row.pointer(&format!("/{}", field.replace('.', "/")))
 }
 
 /// Whether a cell equals a filter's value.

@@ -421,13 +421,6 @@ const OVERLAP_ENOUGH: f64 = 90.0;
 /// divided by those of stock UCC on the hosts, for the same program and size. `overlap_kept` is 1 or more if the overlap is
 /// at least twice that of stock UCC, or at least 90 %. `key_commands` is the sum of commands for keys and aliases.
 fn compare_backends(report: &mut Value) {
-    const KEYS: [&str; 5] = [
-        "create_mkey",
-        "destroy_mkey",
-        "allow_other_vhca_access",
-        "create_alias",
-        "destroy_alias",
-    ];
     let Some(rows) = report["rows"].as_array().cloned() else {
         return;
     };
@@ -436,10 +429,8 @@ fn compare_backends(report: &mut Value) {
             continue;
         }
         let target = &mut report["rows"][at];
-        let counts = KEYS.map(|key| row["commands_per_call"][key].as_f64());
-        let counts: Option<Vec<f64>> = counts.into_iter().collect();
-        if let Some(counts) = counts {
-            target["key_commands"] = counts.iter().sum::<f64>().into();
+        if let Some(commands) = crate::keys::key_commands(row, "commands_per_call") {
+            target["key_commands"] = commands.into();
         }
         let peer = rows.iter().find(|peer| {
             peer["backend"] == "ucc" && ["program", "size"].iter().all(|key| peer[key] == row[key])

@@ -1,13 +1,13 @@
-//! The tables of the documents, by the name in the marker.
+//! The tables of the documents, by the name in the marker. The columns are those of the report.
 
-use crate::accelerators;
 use crate::judge;
+use crate::keys::key_commands;
 use crate::query::Query;
 use crate::reports::{JUDGE, MACHINE};
-use crate::storage;
-use crate::table::{self, Column, Form, shown};
-use anyhow::{Context, Result, bail, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail};
+use bench_report::columns;
+use bench_report::table::{self, Column, Form, field, shown};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -16,43 +16,111 @@ pub(crate) struct Table {
     name: &'static str,
     /// The source report.
     pub(crate) report: &'static str,
-    /// Creates the text, without a trailing line break.
-    pub(crate) body: fn(&Value, &Query) -> Result<String>,
+    body: Body,
+}
+
+enum Body {
+    /// Rows of the report with some of its columns; all columns if no name is given.
+    Rows(&'static [Column], &'static [&'static str]),
+    /// Text without a trailing line break.
+    Of(fn(&Value, &Query) -> Result<String>),
+}
+
+impl Table {
+    /// The text, without a trailing line break.
+    ///
+    /// # Errors
+    /// The report has no such rows, or a row lacks a cell.
+    pub(crate) fn body(&self, report: &Value, query: &Query) -> Result<String> {
+        match self.body {
+            Body::Rows(columns, []) => table::markdown(columns, query.rows(report, "rows")?),
+            Body::Rows(columns, names) => {
+                let columns = table::part(columns, names)?;
+                table::markdown(&columns, query.rows(report, "rows")?)
+            }
+            Body::Of(body) => body(report, query),
+        }
+    }
 }
 
 const TABLES: &[Table] = &[
-    of("alltoallv", "alltoallv", alltoallv),
-    of("cost", "cost", cost),
+    rows("alltoallv", columns::ALLTOALLV, &[]),
+    rows(
+        "cost",
+        columns::COST,
+        &[
+            "approach",
+            "step",
+            "size",
+            "measured_ns",
+            "slide_ns",
+            "ratio",
+            "resolvable",
+        ],
+    ),
     of("demo", "demo", iterations),
     of("demo-output", "demo", output),
-    of("device", "device", measured),
-    of("fresh", "fresh", fresh),
-    of("hotpath", "hotpath", hotpath),
+    rows("device", columns::DEVICE, &[]),
+    rows(
+        "fresh",
+        columns::FRESH,
+        &[
+            "allocator",
+            "size",
+            "scheme",
+            "us.p50",
+            "host_us.p50",
+            "keys_us.p50",
+            "registrations",
+            "page_faults",
+        ],
+    ),
+    rows("hotpath", columns::HOTPATH, &[]),
     of(JUDGE, JUDGE, judge::all),
     of("judge-not-reached", JUDGE, judge::not_reached),
-    of("library", "library", measured),
+    rows("library", columns::LIBRARY, &[]),
     of(MACHINE, MACHINE, machine),
     of("matrix", "matrix", matrix),
     of("matrix-copied", "matrix", copied),
     of("model", "model", model),
     of("model-changes", "model", changes),
     of("model-limits", "model", limits),
-    of("naaice", "naaice", accelerators::calls),
-    of("pool", "pool", pool),
+    of("naaice", "naaice", calls),
+    rows(
+        "pool",
+        columns::POOL,
+        &["name", "ours", "peer", "unit", "ratio"],
+    ),
     of("pool-instructions", "pool", instructions),
     of("service", "service", service),
-    of("storage", "storage", storage::servers),
+    rows("storage", columns::STORAGE, &[]),
     of("suites", "suites", suites),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
-    of("volume-ways", "volume", storage::ways),
+    of("volume-ways", "volume", ways),
 ];
+
+const fn rows(
+    report: &'static str,
+    columns: &'static [Column],
+    names: &'static [&'static str],
+) -> Table {
+    Table {
+        name: report,
+        report,
+        body: Body::Rows(columns, names),
+    }
+}
 
 const fn of(
     name: &'static str,
     report: &'static str,
     body: fn(&Value, &Query) -> Result<String>,
 ) -> Table {
-    Table { name, report, body }
+    Table {
+        name,
+        report,
+        body: Body::Of(body),
+    }
 }
 
 /// Finds a table by name.
@@ -67,107 +135,34 @@ pub(crate) fn named(name: &str) -> Result<&'static Table> {
     })
 }
 
-/// Device commands per iteration, and their titles.
-const COMMANDS: [(&str, &str); 8] = [
-    ("create", "/commands_per_iteration/create_mkey"),
-    ("destroy", "/commands_per_iteration/destroy_mkey"),
-    ("allow", "/commands_per_iteration/allow_other_vhca_access"),
-    ("alias+", "/commands_per_iteration/create_alias"),
-    ("alias-", "/commands_per_iteration/destroy_alias"),
-    ("bind", "/commands_per_iteration/umr_bind"),
-    ("inval", "/commands_per_iteration/umr_invalidate"),
-    ("doorbells", "/commands_per_iteration/doorbells"),
-];
-
-/// Device commands that create, export and destroy keys and aliases.
-const KEY_COMMANDS: [&str; 5] = [
-    "create_mkey",
-    "destroy_mkey",
-    "allow_other_vhca_access",
-    "create_alias",
-    "destroy_alias",
-];
-
 /// Rows of the demo.
 fn iterations(report: &Value, query: &Query) -> Result<String> {
     let mut rows: Vec<Value> = query.rows(report, "rows")?.into_iter().cloned().collect();
     for row in &mut rows {
-        let counts = KEY_COMMANDS.map(|key| row["commands_per_iteration"][key].as_f64());
-        let sum: Option<f64> = counts.into_iter().sum();
+        let sum = key_commands(row, "commands_per_iteration");
         row["key_commands"] = sum.context("a row without device commands")?.into();
     }
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &rows.iter().collect::<Vec<_>>(),
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Scheme),
-            time("first", "/first_us"),
-            time("p50", "/steady_us/p50"),
-            count("key and alias commands", "/key_commands"),
-            count("binds", "/commands_per_iteration/umr_bind"),
-            count("doorbells", "/commands_per_iteration/doorbells"),
-        ],
-    )
-}
-
-/// Rows of the alltoallv: cost of the connection, of the first call, and of steady calls.
-fn alltoallv(report: &Value, query: &Query) -> Result<String> {
-    let rows = query.rows(report, "rows")?;
-    let mut rows: Vec<Value> = rows.into_iter().cloned().collect();
-    for row in &mut rows {
-        for key in ["connect_us", "host_cpu_us", "service_cpu_us"] {
-            if row.get(key).is_none() {
-                row[key] = Value::Null;
-            }
-        }
-    }
-    let time = |title, path| Column::new(title, path, Form::Fixed(0));
-    table::of_rows(
-        &rows.iter().collect::<Vec<_>>(),
-        &[
-            Column::new("size", "/size", Form::Size),
-            Column::new("scheme", "/scheme", Form::Scheme),
-            time("connect", "/connect_us"),
-            time("first", "/first_us"),
-            time("steady p50", "/steady_us/p50"),
-            time("rank CPU", "/host_cpu_us"),
-            time("service CPU", "/service_cpu_us"),
-        ],
-    )
-}
-
-/// The demo's output as a fenced block, with the columns of `xgvmi-demo`.
-fn output(report: &Value, query: &Query) -> Result<String> {
-    const WIDTHS: [usize; 14] = [15, 9, 11, 11, 11, 6, 7, 7, 6, 6, 7, 5, 6, 9];
-    let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
-    let mut columns = vec![
-        Column::new("scheme", "/scheme", Form::Scheme),
-        Column::new("size", "/size", Form::Size),
-        fixed("first (us)", "/first_us"),
-        fixed("p50 (us)", "/steady_us/p50"),
-        fixed("p99 (us)", "/steady_us/p99"),
-        Column::new("iters", "/iterations", Form::Count),
+    let time = |name, text| Column::new(name, "us", text, Form::Fixed(0));
+    let mut shown = vec![
+        Column::size(),
+        Column::scheme(0),
+        time("first_us", "first"),
+        time("steady_us.p50", "p50"),
+        Column::count("key_commands", "key and alias commands"),
     ];
-    let commands = COMMANDS.iter();
-    columns.extend(commands.map(|(title, path)| Column::new(title, path, Form::Count)));
-    let line = |cells: Vec<String>| {
-        let mut text = String::new();
-        for (at, (cell, width)) in cells.iter().zip(WIDTHS).enumerate() {
-            let _ = match at {
-                0 => write!(text, "{cell:<width$}"),
-                _ => write!(text, " {cell:>width$}"),
-            };
-        }
-        text
-    };
-    let mut text = "```text\n".to_owned();
-    let titles = columns.iter().map(|column| column.title.to_owned());
-    writeln!(text, "{}", line(titles.collect()))?;
+    let names = ["umr_bind", "doorbells"].map(|name| format!("commands_per_iteration.{name}"));
+    shown.extend(table::part(
+        columns::DEMO,
+        &names.each_ref().map(String::as_str),
+    )?);
+    table::markdown(&shown, &rows)
+}
+
+/// The demo's output as a fenced block.
+fn output(report: &Value, query: &Query) -> Result<String> {
+    let mut text = format!("```text\n{}\n", table::head(columns::DEMO));
     for row in query.rows(report, "rows")? {
-        let cells = columns.iter().map(|column| column.cell(row));
-        writeln!(text, "{}", line(cells.collect::<Result<_>>()?))?;
+        writeln!(text, "{}", table::line(columns::DEMO, row)?)?;
     }
     let wrong = match report["mismatches"].as_u64() {
         Some(0) => "none wrong".to_owned(),
@@ -177,167 +172,86 @@ fn output(report: &Value, query: &Query) -> Result<String> {
     let link = report["link"]
         .as_str()
         .map_or_else(String::new, |link| format!(", link {link}"));
-    let text_of = |key: &str| {
-        let text = report[key].as_str();
-        text.with_context(|| format!("the report has no {key}"))
+    let cell = |key: &str, form| {
+        let cell = field(report, key);
+        shown(
+            cell.with_context(|| format!("the report has no {key}"))?,
+            form,
+        )
     };
     write!(
         text,
         "\n{} bytes verified at host B, {wrong}; UCX {}, profile {}{link}\n```",
-        report["verified_bytes"]
-            .as_u64()
-            .context("the report has no verified_bytes")?,
-        text_of("ucx_version")?,
-        text_of("profile")?
+        cell("verified_bytes", Form::Count)?,
+        cell("ucx_version", Form::Text)?,
+        cell("profile", Form::Text)?
     )?;
     Ok(text)
 }
 
-fn cost(report: &Value, query: &Query) -> Result<String> {
-    let time = |title, path| Column::new(title, path, Form::Micro);
-    let rows = query.rows(report, "rows")?.into_iter();
-    let mut rows: Vec<Value> = rows.cloned().collect();
-    for row in &mut rows {
-        let hidden = row["resolvable"] == false;
-        row["mark"] = if hidden { "not resolvable" } else { "" }.into();
-    }
-    table::of_rows(
-        &rows.iter().collect::<Vec<_>>(),
-        &[
-            Column::new("approach", "/approach", Form::Text),
-            Column::new("step", "/step", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            time("measured", "/measured_ns"),
-            time("slide", "/slide_ns"),
-            Column::new("ratio", "/ratio", Form::Fixed(2)),
-            Column::new("", "/mark", Form::Text),
-        ],
-    )
-}
-
-fn pool(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("row", "/name", Form::Text),
-            Column::new("ours", "/ours", Form::Fixed(1)),
-            Column::new("peer", "/peer", Form::Fixed(1)),
-            Column::new("unit", "/unit", Form::Text),
-            Column::new("times better", "/ratio", Form::Fixed(2)),
-        ],
-    )
-}
-
 /// Rows of the pool with instruction counts.
 fn instructions(report: &Value, query: &Query) -> Result<String> {
-    let rows = query.rows(report, "rows")?;
-    let counted: Vec<&Value> = rows
-        .into_iter()
-        .filter(|row| row["instructions"].is_object())
-        .collect();
+    let mut counted = query.rows(report, "rows")?;
+    counted.retain(|row| row["instructions"].is_object());
     if counted.is_empty() {
         return Ok("The committed report has no counts: valgrind was not there.".to_owned());
     }
-    table::of_rows(
-        &counted,
-        &[
-            Column::new("row", "/name", Form::Text),
-            Column::new("ours", "/instructions/ours", Form::Fixed(1)),
-            Column::new("peer", "/instructions/peer", Form::Fixed(1)),
-        ],
-    )
-}
-
-/// Rows with a wanted value as text.
-fn measured(report: &Value, query: &Query) -> Result<String> {
-    table::of_any(&query.rows(report, "rows")?)
+    let names = ["name", "instructions.ours", "instructions.peer"];
+    table::markdown(&table::part(columns::POOL, &names)?, counted)
 }
 
 /// The machine of the last collection, as a list.
 fn machine(report: &Value, _: &Query) -> Result<String> {
     let object = report.as_object().context("the report is no object")?;
-    let mut text = String::new();
-    for (name, value) in object {
-        let value = value
-            .as_str()
-            .with_context(|| format!("{name} is no text"))?;
-        writeln!(text, "- {name}: {value}")?;
-    }
-    Ok(text.trim_end().to_owned())
+    let line = |(name, value): (&String, &Value)| {
+        let value = shown(value, Form::Text).with_context(|| name.clone())?;
+        Ok(format!("- {name}: {value}"))
+    };
+    let lines = object.iter().map(line).collect::<Result<Vec<_>>>()?;
+    Ok(lines.join("\n"))
 }
 
 /// Cells of the compatibility matrix: a line for each UCX, a column for each link.
 fn matrix(report: &Value, query: &Query) -> Result<String> {
-    const LINKS: [&str; 3] = ["infiniband", "infiniband-grh", "ethernet"];
-    let mut lines: BTreeMap<&str, [u64; LINKS.len() + 1]> = BTreeMap::new();
+    const COLUMNS: [&str; 4] = ["infiniband", "infiniband-grh", "ethernet", "failed"];
+    let mut lines: BTreeMap<String, [u64; COLUMNS.len()]> = BTreeMap::new();
     for row in query.rows(report, "rows")? {
-        let text = |key: &str| {
-            let text = row[key].as_str();
-            text.with_context(|| format!("a row of the matrix has no {key}"))
-        };
+        let text = |key: &str| shown(&row[key], Form::Text);
         let link = text("link")?;
-        let column = LINKS.iter().position(|known| *known == link);
+        let column = COLUMNS.iter().position(|known| *known == link);
         let column = column.with_context(|| format!("no column for the link {link}"))?;
-        let cells = row["cells"]
-            .as_u64()
-            .context("a row of the matrix has no cells")?;
+        let cells = row["cells"].as_u64();
+        let cells = cells.context("a row of the matrix has no cells")?;
         let line = lines.entry(text("ucx")?).or_default();
         line[column] += cells;
         if row["result"] != "ok" {
-            line[LINKS.len()] += cells;
+            line[COLUMNS.len() - 1] += cells;
         }
     }
-    let mut text = format!("| UCX | {} | failed |\n|---|", LINKS.join(" | "));
-    text.push_str(&"---:|".repeat(LINKS.len() + 1));
-    for (ucx, counts) in lines {
-        let counts = counts.map(|count| count.to_string());
-        write!(text, "\n| {ucx} | {} |", counts.join(" | "))?;
-    }
-    Ok(text)
+    let cells = lines.into_iter().flat_map(|(ucx, counts)| {
+        let cells = COLUMNS.iter().zip(counts);
+        cells.map(move |(column, count)| (ucx.clone(), (*column).to_owned(), count.to_string()))
+    });
+    table::crossed("UCX", &cells.collect::<Vec<_>>())
 }
 
 /// The longest transfers of imported memory that stock UCX copies by the CPU. A dash: it copies all.
 fn copied(report: &Value, query: &Query) -> Result<String> {
-    let mut rows: Vec<Value> = Vec::new();
-    for row in query.rows(report, "figures")? {
-        if row["put_copied_max_bytes"].is_number() {
-            let mut row = row.clone();
-            // Without a limit the cell reports no figure.
-            if row["get_copied_max_bytes"].is_null() {
-                row["get_copied_max_bytes"] = Value::Null;
-            }
-            rows.push(row);
-        }
-    }
-    ensure!(!rows.is_empty(), "no cell has measured copied transfers");
-    table::of_rows(
-        &rows.iter().collect::<Vec<&Value>>(),
-        &[
-            Column::new("UCX", "/ucx", Form::Text),
-            Column::new(
-                "longest copied put (bytes)",
-                "/put_copied_max_bytes",
-                Form::Count,
-            ),
-            Column::new(
-                "longest copied get (bytes)",
-                "/get_copied_max_bytes",
-                Form::Count,
-            ),
-        ],
+    let rows = query.rows(report, "figures")?.into_iter();
+    table::markdown(
+        columns::MATRIX_COPIED,
+        rows.filter(|row| row["put_copied_max_bytes"].is_number()),
     )
 }
 
 /// The grid of the scale model: a line for each number of nodes, with a letter for the bottleneck.
 fn model(report: &Value, query: &Query) -> Result<String> {
-    let cell = |row: &Value| {
+    let mut rows = query.rows(report, "rows")?;
+    rows.sort_by_key(|row| ["nodes", "size"].map(|key| row[key].as_u64()));
+    let cell = |row: &&Value| {
         let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
         // The variation of a credit-dependent schedule exceeds this difference.
-        let saved = if saved == "-0.0" {
-            "0.0".to_owned()
-        } else {
-            saved
-        };
+        let saved = if saved == "-0.0" { "0.0" } else { &saved };
         let letter = match row["bottleneck"].as_str() {
             Some("link") => "L",
             Some("messages") => "M",
@@ -345,120 +259,119 @@ fn model(report: &Value, query: &Query) -> Result<String> {
             Some("credits") => "C",
             other => bail!("no letter for the bottleneck {other:?}"),
         };
-        Ok(format!("{saved} {letter}"))
+        let (nodes, size) = (
+            shown(&row["nodes"], Form::Count)?,
+            shown(&row["size"], Form::Size)?,
+        );
+        Ok((nodes, size, format!("{saved} {letter}")))
     };
-    table::pivot(&query.rows(report, "rows")?, "nodes", "size", cell)
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("nodes", &cells)
 }
 
 /// Largest block for which the service process is the limit: a line for each process, a column for each number of nodes.
 fn limits(report: &Value, query: &Query) -> Result<String> {
-    let mut lines: Vec<(String, Vec<String>)> = Vec::new();
-    let mut nodes: Vec<String> = Vec::new();
-    for row in query.rows(report, "limits")? {
-        let software = row["software"].as_str().context("a row has no software")?;
-        let (sps, slower) = (&row["sps"], &row["slower"]);
+    let cell = |row: &&Value| {
+        let count = |key: &str| shown(&row[key], Form::Count);
+        let software = shown(&row["software"], Form::Text)?;
         let line = format!(
             "{software}, {} SP, cores {} times slower",
-            shown(sps, Form::Count)?,
-            shown(slower, Form::Count)?
+            count("sps")?,
+            count("slower")?
         );
         let line = line.replace(", cores 1 times slower", "");
-        let title = format!("{} nodes", shown(&row["nodes"], Form::Count)?);
-        if !nodes.contains(&title) {
-            nodes.push(title);
-        }
-        let size = match row["size"].as_u64() {
-            Some(0) => "-".to_owned(),
-            _ => shown(&row["size"], Form::Size)?,
-        };
-        match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, sizes)) => sizes.push(size),
-            None => lines.push((line, vec![size])),
-        }
-    }
-    let rule = "---:|".repeat(nodes.len());
-    let mut text = format!("| service process | {} |\n|---|{rule}", nodes.join(" | "));
-    for (line, sizes) in lines {
-        text.push_str(&format!("\n| {line} | {} |", sizes.join(" | ")));
-    }
-    Ok(text)
+        Ok((
+            line,
+            format!("{} nodes", count("nodes")?),
+            shown(&row["size"], Form::Size)?,
+        ))
+    };
+    let rows = query.rows(report, "limits")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("service process", &cells)
 }
 
 /// Saved time at each of the slides' sizes, with a line for each changed input.
 fn changes(report: &Value, query: &Query) -> Result<String> {
-    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
-    let mut sizes: Vec<String> = Vec::new();
-    for row in query.rows(report, "sensitivity")? {
-        let what = row["what"].as_str().context("a row has no what")?;
-        let size = shown(&row["size"], Form::Size)?;
-        if !sizes.contains(&size) {
-            sizes.push(size);
-        }
+    let cell = |row: &&Value| {
         let saved = shown(&row["time_saved_percent"], Form::Fixed(1))?;
-        match lines.last_mut() {
-            Some((last, cells)) if *last == what => cells.push(saved),
-            _ => lines.push((what, vec![saved])),
-        }
-    }
-    let mut text = format!("| change | {} |\n", sizes.join(" | "));
-    writeln!(text, "|---|{}", "---:|".repeat(sizes.len()))?;
-    for (what, cells) in lines {
-        ensure!(cells.len() == sizes.len(), "'{what}' lacks a size");
-        writeln!(text, "| {what} | {} |", cells.join(" | "))?;
-    }
-    Ok(text.trim_end().to_owned())
+        Ok((
+            shown(&row["what"], Form::Text)?,
+            shown(&row["size"], Form::Size)?,
+            saved,
+        ))
+    };
+    let rows = query.rows(report, "sensitivity")?;
+    let cells = rows.iter().map(cell).collect::<Result<Vec<_>>>()?;
+    table::crossed("change", &cells)
 }
 
-/// Cost of buffers that are made new for each transfer.
-fn fresh(report: &Value, query: &Query) -> Result<String> {
-    let fixed = |title, path| Column::new(title, path, Form::Fixed(1));
-    let count = |title, path| Column::new(title, path, Form::Count);
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("from", "/allocator", Form::Text),
-            count("bytes", "/size"),
-            Column::new("scheme", "/scheme", Form::Text),
-            fixed("whole (us)", "/us/p50"),
-            fixed("host (us)", "/host_us/p50"),
-            fixed("keys (us)", "/keys_us/p50"),
-            count("registrations", "/registrations"),
-            count("page faults", "/page_faults"),
-        ],
-    )
+/// Rows joined by their size: the row of each name in `key` is a field of its size's row.
+fn by_size(rows: Vec<&Value>, key: &str) -> Result<Vec<Value>> {
+    let mut lines: BTreeMap<u64, Value> = BTreeMap::new();
+    for row in rows {
+        let size = row["size"].as_u64().context("a row without size")?;
+        let name = row[key].as_str();
+        let name = name.with_context(|| format!("a row without {key}"))?;
+        let line = lines.entry(size).or_insert_with(|| json!({ "size": size }));
+        line[name] = row.clone();
+    }
+    Ok(lines.into_values().collect())
 }
 
-/// Counts per export and release, by owner.
-fn hotpath(report: &Value, query: &Query) -> Result<String> {
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("count per export and release", "/what", Form::Text),
-            Column::new("mode", "/mode", Form::Text),
-            Column::new("owner", "/owner", Form::Text),
-            Column::new("ours", "/ours", Form::Count),
-            Column::new("stock", "/stock", Form::Count),
-        ],
-    )
+/// Calls to accelerators: a line for each size, with the times of each way.
+fn calls(report: &Value, query: &Query) -> Result<String> {
+    const fn time(name: &'static str, text: &'static str) -> Column {
+        Column::new(name, "", text, Form::Fixed(0))
+    }
+    const COLUMNS: &[Column] = &[
+        Column::size(),
+        time("loop.call_us", "call: loop"),
+        time("verbs.call_us", "verbs"),
+        time("pool.call_us", "pool"),
+        time("verbs.one_shot_us", "one shot: verbs"),
+        time("ksm.one_shot_us", "per-buffer"),
+        time("pool.one_shot_us", "pool"),
+        Column::new(
+            "pool.times_faster_than_ksm",
+            "",
+            "per-buffer over pool",
+            Form::Fixed(1),
+        ),
+    ];
+    table::markdown(COLUMNS, &by_size(query.rows(report, "rows")?, "way")?)
+}
+
+/// Transfers on fresh memory: a line for each size, with the median of each scheme.
+fn ways(report: &Value, query: &Query) -> Result<String> {
+    const fn time(name: &'static str, text: &'static str) -> Column {
+        Column::new(name, "us", text, Form::Fixed(0))
+    }
+    const COLUMNS: &[Column] = &[
+        Column::size(),
+        time("copy.us.p50", "copy"),
+        time("ksm.us.p50", "per-buffer"),
+        time("stock.us.p50", "ucx-pool"),
+        time("xgvmi.us.p50", "xgvmi-pool"),
+        time("announced.us.p50", "announced"),
+    ];
+    table::markdown(COLUMNS, &by_size(query.rows(report, "rows")?, "scheme")?)
 }
 
 /// The cost of a block in the service process, per code owner.
 fn service(report: &Value, query: &Query) -> Result<String> {
-    let whole = |title, path| Column::new(title, path, Form::Fixed(0));
-    let count = |title, path| Column::new(title, path, Form::Count);
+    const NAMES: [&str; 7] = [
+        "ranks",
+        "services_per_node",
+        "transport",
+        "instructions_per_block",
+        "instructions_of.ucx",
+        "bytes_per_rank",
+        "connect_ms",
+    ];
     let rows = query.rows(report, "rows")?;
-    let mut text = table::of_rows(
-        &rows,
-        &[
-            count("ranks", "/ranks"),
-            count("services per node", "/services_per_node"),
-            Column::new("transport", "/transport", Form::Text),
-            whole("instructions per block", "/instructions_per_block"),
-            whole("of UCX", "/instructions_of/ucx"),
-            whole("bytes per rank", "/bytes_per_rank"),
-            whole("connect (ms)", "/connect_ms"),
-        ],
-    )?;
+    let columns = table::part(columns::SERVICE, &NAMES)?;
+    let mut text = table::markdown(&columns, rows.iter().copied())?;
     // Rows without numbers have a reason.
     for row in rows {
         if let Some(reason) = row["not_measured"].as_str() {
@@ -476,56 +389,51 @@ fn service(report: &Value, query: &Query) -> Result<String> {
 
 /// Tests of each suite over InfiniBand and over Ethernet.
 fn suites(report: &Value, query: &Query) -> Result<String> {
-    let mut lines: BTreeMap<&str, [String; 3]> = BTreeMap::new();
+    let mut lines: BTreeMap<&str, ([Option<String>; 2], u64)> = BTreeMap::new();
     for row in query.rows(report, "rows")? {
         let name = row["suite"].as_str().context("a row has no suite")?;
         let (name, link) = match name.strip_prefix("roce-") {
             Some(name) => (name, 1),
             None => (name, 0),
         };
-        let [passed, failed, skipped] = ["passed", "failed", "skipped"].map(|key| &row[key]);
-        let cells = lines
-            .entry(name)
-            .or_insert_with(|| ["-".into(), "-".into(), "0".into()]);
-        let skipped = skipped.as_u64().context("a row has no number of skips")?;
-        cells[link] = shown(passed, Form::Count)?;
-        if skipped > 0 {
-            write!(cells[link], " ({skipped} skipped)")?;
-        }
-        let failed = failed.as_u64().context("a row has no number of failures")?;
-        let before: u64 = cells[2].parse().context("the sum of failures")?;
-        cells[2] = (before + failed).to_string();
+        let count = |key: &str| {
+            let count = row[key].as_u64();
+            count.with_context(|| format!("a row has no number '{key}'"))
+        };
+        let (cells, failed) = lines.entry(name).or_default();
+        cells[link] = Some(match (count("passed")?, count("skipped")?) {
+            (passed, 0) => passed.to_string(),
+            (passed, skipped) => format!("{passed} ({skipped} skipped)"),
+        });
+        *failed += count("failed")?;
     }
-    let mut text = "| suite | InfiniBand | Ethernet | failed |\n|---|---:|---:|---:|".to_owned();
-    for (name, cells) in lines {
-        write!(text, "\n| {name} | {} |", cells.join(" | "))?;
-    }
-    Ok(text)
+    let cells = lines.into_iter().flat_map(|(name, (links, failed))| {
+        let [infiniband, ethernet] = links.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+        let cells = [
+            ("InfiniBand", infiniband),
+            ("Ethernet", ethernet),
+            ("failed", failed.to_string()),
+        ];
+        cells.map(|(column, cell)| (name.to_owned(), column.to_owned(), cell))
+    });
+    table::crossed("suite", &cells.collect::<Vec<_>>())
 }
 
 /// Offloaded collectives over stock UCC on the hosts.
 fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
-    let ratio = |title, path| Column::new(title, path, Form::Fixed(2));
-    table::of_rows(
-        &query.rows(report, "rows")?,
-        &[
-            Column::new("program", "/program", Form::Text),
-            Column::new("size", "/size", Form::Size),
-            ratio("time", "/of_ucc"),
-            ratio("host CPU", "/cpu_of_ucc"),
-            Column::new("overlap (%)", "/overlap_percent", Form::Fixed(1)),
-        ],
-    )
+    let mut shown = table::part(columns::UCC, &["program", "size"])?;
+    shown.extend(columns::UCC_RATIOS);
+    shown.extend(table::part(columns::UCC, &["overlap_percent"])?);
+    table::markdown(&shown, query.rows(report, "rows")?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn check(name: &str, report: &Value, expect: &str) {
         let query = Query::parse(name).unwrap();
-        let text = (named(name).unwrap().body)(report, &query).unwrap();
+        let text = named(name).unwrap().body(report, &query).unwrap();
         assert!(text.contains(expect), "{text}");
     }
 
@@ -542,9 +450,8 @@ mod tests {
         let report = json!({
             "rows": [row], "mismatches": 0, "verified_bytes": 7, "ucx_version": "1.20.1", "profile": "p", "link": "l",
         });
-        let head = "scheme               size  first (us)    p50 (us)    p99 (us)  iters  create destroy  allow alias+";
-        check("demo-output", &report, head);
-        let line = "xgvmi-pool         16 KiB       900.2       290.0       362.5     60       0       0      0      0";
+        check("demo-output", &report, &table::head(columns::DEMO));
+        let line = "xgvmi-pool        16 KiB       900.2     290.0     362.5      60       0        0       0       0       0";
         check("demo-output", &report, line);
         check(
             "demo-output",
@@ -636,5 +543,48 @@ mod tests {
                 .to_string()
                 .contains("alltoallv, ")
         );
+    }
+
+    #[test]
+    fn each_size_has_the_times_of_each_way() {
+        let row = |way: &str, call: f64, one_shot: f64| json!({"size": 1 << 20, "way": way, "call_us": call, "one_shot_us": one_shot});
+        let mut rows = vec![
+            json!({"size": 1 << 20, "way": "loop", "call_us": 1.0}),
+            row("verbs", 2.0, 3.0),
+            row("ksm", 4.0, 8.0),
+            row("pool", 6.0, 4.0),
+        ];
+        rows[3]["times_faster_than_ksm"] = json!(2.0);
+        let shown = |rows: &[Value]| calls(&json!({"rows": rows}), &Query::parse("naaice")?);
+        let table = shown(&rows).expect("a table");
+        assert_eq!(
+            table.lines().nth(2),
+            Some("| 1 MiB | 1 | 2 | 6 | 3 | 8 | 4 | 2.0 |")
+        );
+        let error = shown(&rows[..3]).expect_err("pool is absent");
+        assert!(error.to_string().contains("pool.call_us"), "{error:#}");
+    }
+
+    #[test]
+    fn each_size_has_the_median_of_each_scheme() {
+        let mut rows = Vec::new();
+        for (size, pooled) in [(65536, 9.0), (4096, 11.0)] {
+            for scheme in ["copy", "ksm", "stock", "xgvmi", "announced"] {
+                let us = if scheme == "copy" { 10.0 } else { pooled };
+                rows.push(json!({"scheme": scheme, "size": size, "us": {"p50": us}}));
+            }
+        }
+        let shown = |rows: &[Value]| ways(&json!({"rows": rows}), &Query::parse("volume-ways")?);
+        let table = shown(&rows).unwrap();
+        let lines: Vec<&str> = table.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "| 4 KiB | 10 | 11 | 11 | 11 | 11 |",
+                "| 64 KiB | 10 | 9 | 9 | 9 | 9 |"
+            ]
+        );
+        let error = shown(&rows[1..]).unwrap_err();
+        assert!(error.to_string().contains("copy.us.p50"), "{error:#}");
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes ([`format_size`]), samples ([`Samples`]), device counters ([`counters`]), plots ([`svg`]) and files ([`files`]) of all reports.
+//! Columns, tables, sizes, samples, device counters, plots and files of all reports.
 //!
 //! ```
 //! use bench_report::{Samples, format_size, parse_size};
@@ -9,12 +9,15 @@
 //! assert_eq!(parse_size("16K").map(format_size).as_deref(), Ok("16 KiB"));
 //! ```
 
+pub mod columns;
 pub mod counters;
 pub mod files;
 mod samples;
 mod scheme;
 mod size;
+#[cfg(feature = "svg")]
 pub mod svg;
+pub mod table;
 
 pub use samples::Samples;
 pub use scheme::scheme_title;

@@ -19,6 +19,7 @@ pub mod mpi;
 pub mod pins;
 pub mod symbolic;
 pub mod tree;
+pub mod versions;
 mod wheels;
 
 use anyhow::{Context, Result, bail};

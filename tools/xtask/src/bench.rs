@@ -17,7 +17,9 @@ pub(crate) use pool::instructions;
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
-use std::fs;
+use bench_report::files;
+use bench_report::table::Column;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -159,11 +161,7 @@ fn check(options: &[String], file: &Path) -> Result<ExitCode> {
 }
 
 fn rv64(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench rv64 takes no options, not '{option}'");
-    }
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    begin("rv64", options, file)?;
     let mut command = crate::suites::rv64::judge()?;
     command
         .arg("speed")
@@ -175,13 +173,7 @@ fn rv64(options: &[String], file: &Path) -> Result<ExitCode> {
 
 /// The long form of the system test.
 fn soak(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench soak takes no options, not '{option}'");
-    }
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(file);
+    begin("soak", options, file)?;
     workspace::build(&["-p bf-emu -p bf-emu-preload -p uct-plugin -p xgvmi-offload"])?;
     let mut command = Command::new(std::env::current_exe().context("this program's path")?);
     command.args(["test", "soak", "--", "offload_soak"]);
@@ -191,6 +183,21 @@ fn soak(options: &[String], file: &Path) -> Result<ExitCode> {
         println!("\nwritten: {}", file.display());
     }
     Ok(code)
+}
+
+/// Refuses options of a job that has none, and removes the report of an earlier run.
+fn begin(job: &str, options: &[String], file: &Path) -> Result<()> {
+    if let Some(option) = options.first() {
+        bail!("bench {job} takes no options, not '{option}'");
+    }
+    files::prepare(file)
+}
+
+/// Writes the report with its columns.
+fn finish(file: &Path, report: &Value, columns: &[Column]) -> Result<ExitCode> {
+    files::save(file, report, columns)?;
+    println!("\nwritten: {}", file.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A new emulated device. Dropping it removes its files.

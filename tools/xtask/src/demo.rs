@@ -9,10 +9,10 @@ mod storage;
 mod ucc;
 
 use crate::link::Link;
-use crate::matrix::versions::{self, VERSIONS, Version};
 use crate::progress::{self, Line};
 use crate::setup::Env;
 use crate::setup::cache::Cache;
+use crate::setup::versions::{self, VERSIONS, Version};
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};

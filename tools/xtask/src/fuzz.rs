@@ -2,6 +2,7 @@
 
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
+use bench_report::{columns, files, table};
 use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -79,9 +80,10 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let output = workspace::target_dir().join("fuzz");
     succeed(&mut build(&request.sanitizer, &output))?;
     let mut failed = Vec::new();
+    println!("{}", table::head(columns::FUZZ));
     for target in &request.targets {
         let row = fuzz(target, &request, &output)?;
-        println!("{}", shown(&row));
+        println!("{}", table::line(columns::FUZZ, &row)?);
         if row["crashes"] != 0 {
             failed.push(target.name.as_str());
         }
@@ -302,19 +304,6 @@ impl Stats {
     }
 }
 
-fn shown(row: &Value) -> String {
-    let text = |key: &str| row[key].as_str().unwrap_or_default();
-    format!(
-        "{:<16} {:<18} {:>10} inputs  {:>5} s  {:>6} edges  {} crashes",
-        text("target"),
-        text("crate"),
-        row["runs"],
-        row["seconds"],
-        row["coverage"],
-        row["crashes"]
-    )
-}
-
 /// Replaces the row of a target in the report.
 fn keep(row: Value, file: &Path) -> Result<()> {
     let before = fs::read_to_string(file).ok();
@@ -326,8 +315,7 @@ fn keep(row: Value, file: &Path) -> Result<()> {
         .cloned()
         .collect();
     rows.push(row);
-    let text = format!("{:#}\n", json!({ "schema": 1, "rows": rows }));
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    files::save(file, &json!({ "schema": 1, "rows": rows }), columns::FUZZ)
 }
 
 /// The programs are in a directory named after the target triple.

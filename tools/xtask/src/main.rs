@@ -18,20 +18,17 @@ mod dist;
 mod doctor;
 mod fuzz;
 mod install;
-mod link;
-mod matrix;
 mod patch;
-mod place;
 mod results;
 mod stage;
-mod suites;
 mod test;
 mod tidy;
 
 use anyhow::{Result, bail};
 use dev_setup as setup;
 use std::process::ExitCode;
-use testbed::{process, progress, workspace};
+use stock_suites::{self as suites, matrix};
+use testbed::{link, place, process, progress, workspace};
 
 const USAGE: &str = "\
 Usage: cargo xtask COMMAND [OPTIONS]

@@ -442,12 +442,12 @@ mod tests {
             debian.modules(),
             Path::new("/tmp-root/usr/lib/x86_64-linux-gnu/ucx")
         );
-        let unit = "ExecStart=/usr/bin/xgvmi-sp --config /etc/xgvmi-sp.toml";
+        let unit = "ExecStart=/usr/bin/xgvmi-sp --config /etc/xgvmi/sp.toml";
         assert_eq!(unit_of(unit, &debian), unit);
         let below = Layout::prefix(Path::new("/opt/x"));
         assert_eq!(
             unit_of(unit, &below),
-            "ExecStart=/opt/x/bin/xgvmi-sp --config /etc/xgvmi-sp.toml"
+            "ExecStart=/opt/x/bin/xgvmi-sp --config /etc/xgvmi/sp.toml"
         );
         assert!(pc(&below).contains("prefix=/opt/x\n"));
         assert_eq!(below.modules(), Path::new("/opt/x/lib/ucx"));

@@ -27,6 +27,7 @@ mod sharing;
 mod slots;
 #[cfg(any(test, feature = "stand-in"))]
 #[doc(hidden)]
+#[path = "../../tests/standin/mod.rs"]
 pub mod standin;
 mod state;
 mod status;

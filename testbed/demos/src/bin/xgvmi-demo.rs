@@ -2,11 +2,11 @@
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
 use anyhow::{Result, bail};
-use bench_report::parse_size;
+use bench_report::columns::DEMO;
+use bench_report::{parse_size, table};
 use clap::{Args, Parser, Subcommand};
 use osu_bench::demo::orchestrate::{self, Case, Effort, Plan, Scheme};
 use osu_bench::demo::{Place, ProcessOptions, Role, Side, serve};
-use osu_bench::report;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -169,8 +169,11 @@ fn main() -> ExitCode {
 
 fn run(args: OrchestrateArgs) -> Result<()> {
     let plan = plan(args)?;
-    println!("{}", report::header());
-    let report = orchestrate::run(&plan, |row| println!("{}", report::row(row)))?;
+    println!("{}", table::head(DEMO));
+    let report = orchestrate::run(&plan, |row| {
+        println!("{}", table::line(DEMO, &serde_json::to_value(row)?)?);
+        Ok(())
+    })?;
     println!(
         "\n{} bytes verified at host B, none wrong; UCX {}, profile {}, link {}\nreports: {}/report.{{json,md,svg}}",
         report.verified_bytes,

@@ -2,16 +2,15 @@
 
 mod markdown;
 mod plot;
-mod table;
 
 use anyhow::Result;
+use bench_report::columns::DEMO;
 use bench_report::counters::CommandsPerIteration;
 use bench_report::files;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 pub use plot::plot;
-pub use table::{header, row};
 
 /// The complete `report.json` of a demo run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,8 +65,8 @@ impl Report {
     pub fn write(&self, directory: &Path) -> Result<()> {
         files::write(
             directory,
-            self,
-            &markdown::render(self),
+            (self, DEMO),
+            &markdown::render(self)?,
             &plot::render(self)?,
         )
     }

@@ -273,7 +273,7 @@ impl Demo {
         }
         drop(original);
         report.write(&self.common.output)?;
-        println!("{}", report.markdown());
+        println!("{}", report.markdown()?);
         if report.mismatches > 0 {
             bail!("{} bytes are wrong", report.mismatches);
         }

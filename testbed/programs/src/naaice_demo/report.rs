@@ -3,12 +3,11 @@
 use super::client::Done;
 use anyhow::{Context as _, Result};
 use bench_report::counters::CommandsPerIteration;
-use bench_report::files;
-use bench_report::format_size;
 use bench_report::svg::{self, COLOURS, bounds, format_time, power_of};
+use bench_report::{columns, files, table};
 use plotters::prelude::*;
 use serde::Serialize;
-use std::fmt::Write as _;
+use serde_json::Value;
 use std::path::Path;
 use xgvmi_naa::Status;
 
@@ -249,111 +248,54 @@ impl Report {
                 "original: XGVMI_NAAICE_BUILT does not name the built programs of the NAAICE communication library",
             );
         }
-        files::write(directory, self, &self.markdown(), &self.plot()?)
+        files::write(
+            directory,
+            (self, columns::NAAICE),
+            &self.markdown()?,
+            &self.plot()?,
+        )
     }
 
-    pub(crate) fn markdown(&self) -> String {
-        let mut text = format!(
-            "Profile {}. Two inputs and an output of this size each. Medians in microseconds; commands per one shot.\n\n",
-            self.profile
-        );
-        text.push_str(
-            "| size | way | create | invoke + wait | one shot | create | destroy | allow | alias+ | alias- | bind | inval | doorbells |\n\
-             |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-        );
+    pub(crate) fn markdown(&self) -> Result<String> {
         let mut rows: Vec<&Row> = self.rows.iter().collect();
         rows.sort_by_key(|row| row.size);
-        for row in rows {
-            let time = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), |us| format!("{us:.1}"));
-            let _ = write!(
-                text,
-                "| {} | {} | {} | {:.1} | {} |",
-                format_size(row.size),
-                row.way.name(),
-                time(row.create_us),
-                row.call_us,
-                time(row.one_shot_us),
-            );
-            for count in counts(row.commands_per_one_shot) {
-                let _ = write!(text, " {} |", time(count));
-            }
-            text.push('\n');
-        }
-        let _ = writeln!(
-            text,
-            "\n{} bytes verified by the caller, {} wrong.",
-            self.verified_bytes, self.mismatches
+        let mut text = format!(
+            "Profile {}. Two inputs and an output of this size each. Medians; commands per one shot.\n\n{}\n\n\
+             {} bytes verified by the caller, {} wrong.\n",
+            self.profile,
+            table::markdown(columns::NAAICE, &values(rows)?)?,
+            self.verified_bytes,
+            self.mismatches
         );
-        text.push_str(&self.parts_table());
-        if let Some([host, accelerator]) = &self.cores {
-            let _ = writeln!(
-                text,
-                "\nThe host's processes run on core {host}, the accelerators' on core {accelerator}."
-            );
-        }
-        text.push_str(&self.overlap_table());
-        if let Some(reason) = self.not_measured {
-            let _ = writeln!(text, "\nNot measured: {reason}.");
-        }
-        text
-    }
-
-    fn parts_table(&self) -> String {
-        let mut text = "\nParts of a one shot, and the service's steps in it (us). At most: the factor over ksm if all \
-                        but these steps took no time.\n\n\
-                        | size | way | create | first call | finalize | zero | read | kernel | write | at most |\n\
-                        |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
-            .to_owned();
-        for row in &self.rows {
-            let Some((parts, service)) = row
-                .parts
+        let served = |row: &&Row| {
+            row.parts
                 .as_ref()
-                .and_then(|parts| Some((parts, parts.service.as_ref()?)))
-            else {
-                continue;
-            };
-            let at_most = row.at_most_times_faster;
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {} |",
-                format_size(row.size),
-                row.way.name(),
-                row.create_us.unwrap_or_default(),
-                parts.first_call_us,
-                parts.finalize_us,
-                service.zero_us,
-                service.read_us,
-                service.kernel_us,
-                service.write_us,
-                at_most.map_or_else(|| "-".to_owned(), |times| format!("{times:.2}")),
+                .is_some_and(|parts| parts.service.is_some())
+        };
+        let parts = values(self.rows.iter().filter(served))?;
+        if !parts.is_empty() {
+            text += &format!(
+                "\nParts of a one shot, and the service's steps in it. At most: the factor over ksm if all but these steps \
+                 took no time.\n\n{}\n",
+                table::markdown(columns::NAAICE_PARTS, &parts)?
             );
         }
-        text
-    }
-
-    fn overlap_table(&self) -> String {
-        if self.overlap.is_empty() {
-            return String::new();
-        }
-        let mut text = "\nA computation of the host during a call. Hidden: the share of the call that takes no time in \
-                        addition to the computation.\n\n\
-                        | size | way | call | computation | both | hidden (%) |\n|---|---|--:|--:|--:|--:|\n"
-            .to_owned();
-        for row in &self.overlap {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} |",
-                format_size(row.size),
-                row.way.name(),
-                row.call_us,
-                row.compute_us,
-                row.both_us,
-                row.hidden_percent,
+        if let Some([host, accelerator]) = &self.cores {
+            text += &format!(
+                "\nThe host's processes run on core {host}, the accelerators' on core {accelerator}.\n"
             );
         }
-        text
+        if !self.overlap.is_empty() {
+            text += &format!(
+                "\nA computation of the host during a call. Hidden: the share of the call that takes no time in addition \
+                 to the computation.\n\n{}\n",
+                table::markdown(columns::NAAICE_OVERLAP, &values(&self.overlap)?)?
+            );
+        }
+        if let Some(reason) = self.not_measured {
+            text += &format!("\nNot measured: {reason}.\n");
+        }
+        Ok(text)
     }
 
     fn plot(&self) -> Result<String> {
@@ -396,20 +338,8 @@ impl Report {
     }
 }
 
-/// The commands in the order of the table's columns.
-fn counts(commands: Option<CommandsPerIteration>) -> [Option<f64>; 8] {
-    let Some(c) = commands else {
-        return [None; 8];
-    };
-    [
-        c.create_mkey,
-        c.destroy_mkey,
-        c.allow_other_vhca_access,
-        c.create_alias,
-        c.destroy_alias,
-        c.umr_bind,
-        c.umr_invalidate,
-        c.doorbells,
-    ]
-    .map(Some)
+/// Rows as the table's writer reads them.
+fn values<'a, T: Serialize + 'a>(rows: impl IntoIterator<Item = &'a T>) -> Result<Vec<Value>> {
+    let rows = rows.into_iter().map(serde_json::to_value);
+    Ok(rows.collect::<Result<_, _>>()?)
 }

@@ -81,7 +81,7 @@ impl Demo {
         data(&options, &mut report)?;
         schemes(&options, &mut report)?;
         report.write(output)?;
-        println!("{}", report.markdown());
+        println!("{}", report.markdown()?);
         if report.mismatches > 0 {
             bail!("{} bytes are wrong", report.mismatches);
         }

@@ -3,9 +3,9 @@
 use super::done::Done;
 use super::plot::{self, Curve};
 use anyhow::{Context as _, Result};
+use bench_report::columns::VOLUME;
 use bench_report::counters::CommandsPerIteration;
-use bench_report::files;
-use bench_report::{Samples, format_size, scheme_title};
+use bench_report::{Samples, files, format_size, scheme_title, table};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -64,6 +64,8 @@ pub(crate) struct Row {
     read_us: f64,
     /// Median over the rounds of its turn's median over that of `stock`: load of the machine concerns whole rounds.
     of_stock: f64,
+    /// Sum of the commands for keys and aliases.
+    key_commands: f64,
     commands_per_io: CommandsPerIteration,
 }
 
@@ -84,6 +86,7 @@ impl Row {
             write_us: percentile(&times.write, 50)?,
             read_us: percentile(&times.read, 50)?,
             of_stock: ratio(&times.rounds, stock)?,
+            key_commands: commands_per_io.key_commands(),
             commands_per_io,
         })
     }
@@ -157,10 +160,10 @@ impl Report {
             xgvmi: self.crossover("xgvmi"),
             announced: self.crossover("announced"),
         };
-        files::write(directory, self, &self.markdown(), &self.plot()?)
+        files::write(directory, (self, VOLUME), &self.markdown()?, &self.plot()?)
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    pub(crate) fn markdown(&self) -> Result<String> {
         let Self {
             bytes,
             host_cpu_s_per_gib: processor,
@@ -189,27 +192,10 @@ impl Report {
             processor.offloaded,
             processor.host
         );
-        text.push_str(
-            "| size | scheme | p50 | p99 | write | read | of ucx-pool | key and alias commands | bind | inval |\n\
-             |---|---|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-        );
-        for row in &self.rows {
-            let commands = &row.commands_per_io;
-            let _ = writeln!(
-                text,
-                "| {} | {} | {:.1} | {:.1} | {:.1} | {:.1} | {:.2} | {:.1} | {:.1} | {:.1} |",
-                format_size(row.size),
-                scheme_title(row.scheme),
-                row.us.p50,
-                row.us.p99,
-                row.write_us,
-                row.read_us,
-                row.of_stock,
-                commands.key_commands(),
-                commands.umr_bind,
-                commands.umr_invalidate
-            );
-        }
+        let rows = self.rows.iter().map(serde_json::to_value);
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        text += &table::markdown(VOLUME, &rows)?;
+        text.push('\n');
         for (scheme, from) in [
             ("ksm", self.faster_than_copy_from.ksm),
             ("stock", self.faster_than_copy_from.stock),
@@ -230,7 +216,7 @@ impl Report {
                 ),
             };
         }
-        text
+        Ok(text)
     }
 
     fn plot(&self) -> Result<String> {

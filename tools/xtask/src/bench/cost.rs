@@ -95,8 +95,7 @@ const STEPS: [(&str, &[Step]); 4] = [
 /// Measures, writes `file` and its csv, txt and svg next to it, and prints the table.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+    bench_report::files::prepare(file)?;
     workspace::build(&["-p bf-emu -p bf-emu-preload -p cost-table"])?;
     let program = workspace::built("cost_table");
     let own = file.with_extension("own.json");

@@ -5,10 +5,11 @@
 //! machine and its load: the report contains the load averages, each row is the best of [`ROUNDS`] runs, and nothing is
 //! asserted. tests/promises.toml contains the wanted values.
 
-use super::cluster;
+use super::{begin, cluster, finish};
 use crate::process::{Done, Running, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -213,40 +214,35 @@ const ROWS: &[Row] = &[
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench device takes no options, not '{option}'");
-    }
+    begin("device", options, file)?;
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    let _ = fs::remove_file(file);
     workspace::build(&["-p bf-emu -p bf-emu-preload"])?;
     let before = load();
     println!("load averages {before}");
     let mut rows = Vec::new();
+    println!("{}", table::head(columns::DEVICE));
     let mut add = |name: &str, measured: f64, unit: &str, wanted: &str| {
-        println!("{name:<42} {measured:>10.2} {unit:<5} {wanted}");
-        rows.push(json!({ "name": name, "measured": measured, "unit": unit, "wanted": wanted }));
+        let row = json!({ "name": name, "measured": measured, "unit": unit, "wanted": wanted });
+        println!("{}", table::line(columns::DEVICE, &row)?);
+        rows.push(row);
+        anyhow::Ok(())
     };
     for row in ROWS {
-        add(row.name, best(&env, row)?, row.unit, row.wanted);
+        add(row.name, best(&env, row)?, row.unit, row.wanted)?;
     }
     add(
         "4 busy pairs on all cores, longest round trip",
         longest_gap(&env)? / 1000.0,
         "ms",
         "<= 100",
-    );
+    )?;
     let report = json!({
         "schema": 2,
         "load_before": before,
         "load_after": load(),
         "rows": Value::from(rows),
     });
-    fs::write(file, format!("{report:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    finish(file, &report, columns::DEVICE)
 }
 
 /// The machine's load averages over 1, 5 and 15 minutes.
@@ -378,7 +374,6 @@ fn end(env: &setup::Env, device: &Cluster, run: &Run, function: &str, port: u16)
     command
 }
 
-/// A port on the loopback interface that was free at the time of the check.
 /// A column of a program's result line.
 fn number(output: &str, form: Form, column: usize) -> Option<f64> {
     let numbers = |text: &str| -> Vec<f64> {

@@ -6,12 +6,12 @@
 //! pool), `xgvmi` (the library), `arena` (the library with an arena), and `mallopt` (stock UCX, and a malloc that keeps
 //! freed memory mapped, so that UCX's cache finds its registration). The runs of all schemes alternate.
 
-use super::cluster;
+use super::{begin, cluster, finish};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
-use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -80,35 +80,17 @@ const SCHEMES: [Scheme; 5] = [
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench fresh takes no options, not '{option}'");
-    }
+    begin("fresh", options, file)?;
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // An old report must not count for this run.
-    let _ = fs::remove_file(file);
     build()?;
     let (mut rows, mut mismatches, mut verified) = (Vec::new(), 0, 0);
-    println!(
-        "{:<8} {:<7} {:>9} {:>10} {:>10} {:>10} {:>8} {:>9} {:>9} {:>12}",
-        "scheme",
-        "from",
-        "bytes",
-        "whole us",
-        "host us",
-        "keys us",
-        "regs",
-        "commands",
-        "faults",
-        "instructions"
-    );
+    println!("{}", table::head(columns::FRESH));
     for size in SIZES {
         for allocator in ["malloc", "mmap"] {
             for found in measured(&env, size, allocator)? {
                 mismatches += count(&found, "mismatches")?;
                 verified += count(&found, "verified_bytes")?;
-                print(&found)?;
+                println!("{}", table::line(columns::FRESH, &found)?);
                 rows.push(found);
             }
         }
@@ -123,10 +105,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         "mismatches": mismatches,
         "verified_bytes": verified,
     });
-    fs::write(file, format!("{report:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    finish(file, &report, columns::FRESH)
 }
 
 fn build() -> Result<()> {
@@ -241,29 +220,6 @@ fn count(row: &Value, name: &str) -> Result<u64> {
     row[name]
         .as_u64()
         .with_context(|| format!("no {name} in {row}"))
-}
-
-fn print(row: &Value) -> Result<()> {
-    let text = |name: &str| row[name].as_str().unwrap_or_default();
-    let number = |value: &Value| {
-        value
-            .as_f64()
-            .map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
-    };
-    println!(
-        "{:<8} {:<7} {:>9} {:>10} {:>10} {:>10} {:>8} {:>9} {:>9} {:>12}",
-        text("scheme"),
-        text("allocator"),
-        count(row, "size")?,
-        number(&row["us"]["p50"]),
-        number(&row["host_us"]["p50"]),
-        number(&row["keys_us"]["p50"]),
-        number(&row["registrations"]),
-        number(&row["commands"]),
-        number(&row["page_faults"]),
-        number(&row["instructions"]),
-    );
-    Ok(())
 }
 
 #[cfg(test)]

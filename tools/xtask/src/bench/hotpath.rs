@@ -11,11 +11,12 @@
 
 mod time;
 
-use super::cluster;
 use super::pool::pair;
+use super::{begin, cluster, finish};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -232,53 +233,26 @@ pub(crate) struct Runs {
 
 /// Counts, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench hotpath takes no options, not '{option}'");
-    }
     if !cfg!(target_arch = "x86_64") {
         bail!("bench hotpath decodes the instructions of x86_64 only");
     }
+    begin("hotpath", options, file)?;
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // An old report must not count for this run.
-    let _ = fs::remove_file(file);
     let mut rows = Runs::count(&env, &MODES)?.rows();
     let time = time::compare(&env)?;
     rows.push(time.json("strict"));
-    println!(
-        "{:<44} {:<8} {:<10} {:>10} {:>10}",
-        "per export and release", "mode", "owner", "ours", "stock"
-    );
-    for row in &rows {
-        let text = |name: &str| row[name].as_str().unwrap_or_default();
-        let number = |name: &str| {
-            row[name]
-                .as_f64()
-                .map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
-        };
-        println!(
-            "{:<44} {:<8} {:<10} {:>10} {:>10}",
-            text("what"),
-            text("mode"),
-            text("owner"),
-            number("ours"),
-            number("stock"),
-        );
-    }
+    print!("{}", table::text(columns::HOTPATH, &rows)?);
     if let Some(stock) = time.stock {
         println!(
             "\nstock UCX's pool over the library in time: {:.2}",
             stock / time.ours
         );
     }
-    fs::write(
+    finish(
         file,
-        format!("{:#}\n", json!({ "schema": 1, "rows": rows })),
+        &json!({ "schema": 1, "rows": rows }),
+        columns::HOTPATH,
     )
-    .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
 }
 
 impl Runs {

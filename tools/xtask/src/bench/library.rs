@@ -4,10 +4,11 @@
 //! A program runs alternately with and without the library preloaded. The difference of the medians is the library's
 //! cost.
 
-use super::{cluster, pool::pair};
+use super::{begin, cluster, finish, pool::pair};
 use crate::process::{self, shown};
 use crate::{setup, workspace};
 use anyhow::{Context, Result, bail};
+use bench_report::{columns, table};
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -23,14 +24,8 @@ const PROOF_LIMIT: Duration = Duration::from_secs(30);
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench library takes no options, not '{option}'");
-    }
+    begin("library", options, file)?;
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(file);
     workspace::build(&["-p uct-plugin"])?;
     let library = workspace::target_dir().join("release/libuct_ib_mlx5_xgvmi.so");
     let bytes = fs::metadata(&library)
@@ -58,16 +53,15 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         ("proof of the stock form", proof.0 / 1e3, "us", "<= 60"),
         ("proof of the list form", proof.1 / 1e3, "us", "<= 60"),
     ];
-    for (name, value, unit, wanted) in &rows {
-        println!("{name:<32} {value:>9.2} {unit:<4} {wanted}");
-    }
     let rows = rows.map(
         |(name, value, unit, wanted)| json!({ "name": name, "value": value, "unit": unit, "wanted": wanted }),
     );
-    let text = format!("{:#}\n", json!({ "schema": 1, "rows": rows }));
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    print!("{}", table::text(columns::LIBRARY, &rows)?);
+    finish(
+        file,
+        &json!({ "schema": 1, "rows": rows }),
+        columns::LIBRARY,
+    )
 }
 
 /// Time of the proofs of both forms of bind over the emulated device without a profile. Each process proves once; the

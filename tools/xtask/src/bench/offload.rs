@@ -10,11 +10,12 @@
 //! order in which messages arrive does: it changes the number of empty polls of UCX and of the service's sockets, which are
 //! a few percent of all instructions.
 
-use super::cluster;
+use super::{cluster, finish};
 use crate::process::{self, Running};
 use crate::setup::{self, Env};
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
+use bench_report::{columns, files, table};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -136,27 +137,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         .as_ref()
         .and_then(|_| former["rows"].as_array())
         .cloned();
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(file);
+    files::prepare(file)?;
     build()?;
     let env = setup::ensure()?;
     let rows = match kept {
         Some(rows) => rows,
         None => by_scheme(&env)?,
     };
-    for row in &rows {
-        let text = |name: &str| row[name].as_str().unwrap_or_default();
-        println!(
-            "{:>8} {:<8} {:<15} {:<22} {:>10}",
-            row["size"],
-            text("process"),
-            text("scheme"),
-            text("owner"),
-            row["instructions"]
-        );
-    }
+    print!("{}", table::text(columns::OFFLOAD, &rows)?);
     let now = compared(&env, None)?;
     let before = match before {
         Some((programs, commit)) => {
@@ -164,18 +152,21 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         }
         None => former["before"].clone(),
     };
-    for (name, rows) in [("now", &now), ("before", &before["rows"])] {
-        println!("2 x 4 ranks, {name}: {rows}");
-    }
+    let compared = with_ratios(now, &before);
+    println!("\n2 x 4 ranks:");
+    print!(
+        "{}",
+        table::text(
+            columns::OFFLOAD,
+            compared.as_array().map_or(&[], Vec::as_slice)
+        )?
+    );
     let report = json!({
         "calls": CALLS, "ranks": RANKS, "nodes": NODES, "rows": rows,
-        "compared_ranks": COMPARED.0, "compared_services_per_node": COMPARED.1, "compared": with_ratios(now, &before),
+        "compared_ranks": COMPARED.0, "compared_services_per_node": COMPARED.1, "compared": compared,
         "before": before,
     });
-    fs::write(file, format!("{report:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    finish(file, &report, columns::OFFLOAD)
 }
 
 /// Rows of all schemes, sizes and processes.

@@ -6,6 +6,7 @@
 //! process has a core of its own.
 
 use super::offload::{self, Job, Process, Sums};
+use super::{begin, finish};
 use crate::place::Place;
 use crate::process;
 use crate::setup::tree::{self, UccTree};
@@ -13,7 +14,8 @@ use crate::suites::World;
 use crate::suites::ucc::job::Site;
 use crate::suites::ucc::programs;
 use crate::{setup, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -44,13 +46,7 @@ const SECTIONS: [(u64, &str); 2] = [(1, "start of a call"), (2, "completion of a
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench overlap takes no options, not '{option}'");
-    }
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(file);
+    begin("overlap", options, file)?;
     offload::build()?;
     let rows = count()?;
     let own: f64 = rows
@@ -65,12 +61,16 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     };
     let report = json!({
         "block_bytes": BLOCK, "calls": ROUNDS, "rows": rows, "own_instructions": own, "bounds": bounds,
-        "component_load_ms": load_ms, "component_skipped": skipped,
+        "component_load_ms": load_ms, "component_skipped": &skipped,
     });
-    fs::write(file, format!("{report:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("{report:#}\n\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    print!("{}", table::text(columns::OVERLAP, &rows)?);
+    println!();
+    print!("{}", table::text(columns::OVERLAP_BOUNDS, &bounds)?);
+    match load_ms {
+        Some(load_ms) => println!("\nloading the component takes {load_ms:.2} ms"),
+        None => println!("\nloading the component: {}", skipped.unwrap_or_default()),
+    }
+    finish(file, &report, columns::OVERLAP)
 }
 
 /// Instructions per call by section and owner, at rank 0 of a job of two ranks on two nodes, in scheme xgvmi.

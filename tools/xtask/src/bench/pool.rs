@@ -5,10 +5,11 @@
 
 pub(crate) mod instructions;
 
-use super::cluster;
+use super::{begin, cluster, finish};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -141,16 +142,10 @@ const ROWS: [Row; 16] = [
 
 /// Measures everything, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    if let Some(option) = options.first() {
-        bail!("bench pool takes no options, not '{option}'");
-    }
+    begin("pool", options, file)?;
     let env = setup::ensure()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // An old report must not count for this run.
-    let _ = fs::remove_file(file);
     build()?;
-    let samples = place.join("criterion");
+    let samples = file.with_file_name("criterion");
     measure_criterion(&env, &samples)?;
     let device = cluster(1)?.with(["--profile", PROFILE]);
     let measured = Measured {
@@ -175,28 +170,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
             Ok(told)
         })
         .collect::<Result<Vec<Value>>>()?;
-    for row in &rows {
-        println!(
-            "{:<28} {:>12.1} {:>12.1} {:<10}{:>8.1}x",
-            row["name"].as_str().unwrap_or_default(),
-            row["ours"].as_f64().unwrap_or_default(),
-            row["peer"].as_f64().unwrap_or_default(),
-            row["unit"].as_str().unwrap_or_default(),
-            row["ratio"].as_f64().unwrap_or_default(),
-        );
-    }
-    for row in &rows {
-        if let Some(counted) = row.get("instructions") {
-            let count = |whose: &str| counted[whose].as_f64().unwrap_or_default();
-            let name = row["name"].as_str().unwrap_or_default();
-            let (ours, peer) = (count("ours"), count("peer"));
-            println!("{name:<28} {ours:>8.1} {peer:>12.1} instructions");
-        }
-    }
-    fs::write(file, format!("{:#}\n", json!({ "rows": rows })))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("\nwritten: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    print!("{}", table::text(columns::POOL, &rows)?);
+    finish(file, &json!({ "rows": rows }), columns::POOL)
 }
 
 fn compare(row: &Row, ours: f64, peer: f64) -> Result<Value> {

@@ -6,9 +6,11 @@
 
 mod ucx;
 
+use super::finish;
 use super::pool::instructions;
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use bench_report::{columns, files, table};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -127,8 +129,6 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
     let mut rows = Vec::new();
     let (stand_ins, of_ucx) = (options.of("stand-in"), options.of("ucx"));
     if !stand_ins.is_empty() {
@@ -139,12 +139,10 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     }
     let rows = with_former(rows, || former(file))?;
     // A report of an earlier run must not count for a run that fails.
-    let _ = fs::remove_file(file);
+    files::prepare(file)?;
     let cost = doc_numbers::service::cost(&rows)?;
-    let text = format!("{:#}\n", json!({ "schema": 2, "rows": rows, "cost": cost }));
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
-    println!("report: {}", file.display());
-    Ok(ExitCode::SUCCESS)
+    let report = json!({ "schema": 2, "rows": rows, "cost": cost });
+    finish(file, &report, columns::SERVICE)
 }
 
 /// Names of a row: its transport, ranks and services.
@@ -186,6 +184,16 @@ fn former(file: &Path) -> Result<Vec<Value>> {
     Ok(std::mem::take(rows))
 }
 
+/// What is printed of a row without UCX.
+const SHOWN: [&str; 6] = [
+    "ranks",
+    "services_per_node",
+    "instructions_per_block",
+    "us_per_block.ours",
+    "bytes_per_rank",
+    "connect_ms",
+];
+
 /// The rows without UCX.
 fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
     let can_count = instructions::can_count()?;
@@ -193,7 +201,8 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
         println!("instructions not counted: valgrind is not installed (apt-get install valgrind)");
     }
     build()?;
-    println!("ranks  services  instructions  us/block  bytes/rank  connect");
+    let columns = table::part(columns::SERVICE, &SHOWN)?;
+    println!("{}", table::head(&columns));
     let mut rows = Vec::new();
     for (ranks, services) in jobs.iter().copied() {
         let counted = if can_count {
@@ -203,11 +212,7 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
         };
         let [us, bytes, messages] = time_and_memory(ranks, services)?;
         let connect_ms = connect_ms(ranks, services)?;
-        let shown = counted.map_or("-".to_owned(), |count| format!("{count:.0}"));
-        println!(
-            "{ranks:>5}  {services:>8}  {shown:>12}  {us:>8.3}  {bytes:>10.0}  {connect_ms:>7.1}"
-        );
-        rows.push(json!({
+        let row = json!({
             "ranks": ranks,
             "services_per_node": services,
             "block_bytes": BLOCK_BYTES,
@@ -221,7 +226,9 @@ fn stand_in(jobs: &[(u32, u32)]) -> Result<Vec<Value>> {
             },
             "bytes_per_rank": bytes,
             "connect_ms": connect_ms,
-        }));
+        });
+        println!("{}", table::line(&columns, &row)?);
+        rows.push(row);
     }
     Ok(rows)
 }

@@ -3,8 +3,8 @@
 
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
+use bench_report::{columns, files, table};
 use serde_json::Value;
-use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -17,10 +17,7 @@ const PLOT_LIMIT: Duration = Duration::from_secs(60);
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let seconds = seconds(options)?;
     let tools = setup::storage()?;
-    let place = file.parent().context("the report has a directory")?;
-    fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
-    // A report of an earlier run must not count for this run.
-    let _ = fs::remove_file(file);
+    files::prepare(file)?;
     workspace::build(&[
         "-p xgvmi-blk -p bf-emu -p bf-emu-preload -p xgvmi-fio -p testbed-programs",
     ])?;
@@ -35,26 +32,8 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         parts: &[],
     };
     let report = storage_suite::bench(&world, seconds)?;
-    println!(
-        "{:<28} {:<5} {:>7} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "server", "op", "size", "MiB/s", "p50 us", "p99 us", "cpu s/GiB", "of nbdkit"
-    );
-    for row in report["rows"].as_array().into_iter().flatten() {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        let number = |key: &str| row[key].as_f64().unwrap_or_default();
-        println!(
-            "{:<28} {:<5} {:>7} {:>9.1} {:>9.1} {:>9.1} {:>9.2} {:>9.2}",
-            text("backend"),
-            text("op"),
-            row["size"],
-            number("mib_s"),
-            number("p50_us"),
-            number("p99_us"),
-            number("server_cpu_s_per_gib"),
-            number("of_nbdkit")
-        );
-    }
-    print_engine(&report["engine"]);
+    print!("{}", table::text(columns::STORAGE, rows(&report))?);
+    print_engine(&report["engine"])?;
     let stored: &Value = &report["stored"][0];
     println!(
         "half compressible data: {} bytes stored, {} in the reference's format: {:.3}",
@@ -62,8 +41,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         stored["reference_bytes"],
         stored["of_reference"].as_f64().unwrap_or_default()
     );
-    let text = serde_json::to_string_pretty(&report)? + "\n";
-    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    files::save(file, &report, columns::STORAGE)?;
     let plot = file.with_extension("svg");
     let mut draw = Command::new(demo);
     draw.arg("storage-plot").args([file, &plot]);
@@ -73,21 +51,9 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
 }
 
 /// Requests of fio's own memory through the DPU, by the way to this memory.
-fn print_engine(engine: &Value) {
-    println!(
-        "\n{:<28} {:<5} {:>7} {:>9} {:>9}",
-        "fio through the DPU, by", "op", "size", "p50 us", "p99 us"
-    );
-    for row in engine["rows"].as_array().into_iter().flatten() {
-        println!(
-            "{:<28} {:<5} {:>7} {:>9.1} {:>9.1}",
-            row["scheme"].as_str().unwrap_or_default(),
-            row["op"].as_str().unwrap_or_default(),
-            row["size"],
-            row["p50_us"].as_f64().unwrap_or_default(),
-            row["p99_us"].as_f64().unwrap_or_default()
-        );
-    }
+fn print_engine(engine: &Value) -> Result<()> {
+    println!("\nfio through the DPU");
+    print!("{}", table::text(columns::STORAGE_ENGINE, rows(engine))?);
     let from = engine["faster_than_copy_from"].as_object();
     for (scheme, size) in from.into_iter().flatten() {
         match size.as_u64() {
@@ -96,6 +62,11 @@ fn print_engine(engine: &Value) {
         }
     }
     println!();
+    Ok(())
+}
+
+fn rows(report: &Value) -> &[Value] {
+    report["rows"].as_array().map_or(&[], Vec::as_slice)
 }
 
 fn seconds(options: &[String]) -> Result<u64> {

@@ -13,6 +13,7 @@ use crate::suites::ucc::job::{Backend, Launcher, RANKS, STRICT_ORDER, Site, vari
 use crate::suites::ucc::programs;
 use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
+use bench_report::{columns, files, table};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::fs;
@@ -141,8 +142,8 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         Ok((tree, place)) => measure(&options, &Site::new(&world, tree, place)?, &output)?,
         Err(error) => report(&[], Some(&format!("{error:#}"))),
     };
-    write(&output.join("report.json"), &format!("{report:#}\n"))?;
-    let text = markdown(&report);
+    files::save(&output.join("report.json"), &report, columns::UCC)?;
+    let text = markdown(&report)?;
     write(&output.join("report.md"), &text)?;
     print!("{text}");
     println!("\nwritten: {}", output.join("report.json").display());
@@ -432,43 +433,21 @@ fn report(records: &[Record], skipped: Option<&str>) -> Value {
 }
 
 /// The report as a table.
-fn markdown(report: &Value) -> String {
+fn markdown(report: &Value) -> Result<String> {
     let mut text = String::from("# Collectives of an unmodified MPI program\n\n");
     if let Some(reason) = report["skipped"].as_str() {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "Skipped: {reason}");
-        return text;
+        return Ok(text);
     }
-    text.push_str(
-        "| program | backend | scheme | size | time (us) | overlap (%) | host CPU (us) | create | destroy | allow \
-         | alias+ | alias- | bind | inval | verified |\n|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:\
-         |---:|---:|\n",
-    );
-    for row in report["rows"].as_array().into_iter().flatten() {
-        let number = |value: &Value| value.as_f64().map_or("-".to_owned(), |n| format!("{n:.1}"));
-        let word = |key: &str| row[key].as_str().unwrap_or("-");
-        let _ = write!(
-            text,
-            "| {} | {} | {} | {} | {} | {} | {} |",
-            word("program"),
-            word("backend"),
-            word("scheme"),
-            row["size"],
-            number(&row["us"]),
-            number(&row["overlap_percent"]),
-            number(&row["host_cpu_us_per_call"]),
-        );
-        for (_, command) in COMMANDS {
-            let _ = write!(text, " {} |", number(&row["commands_per_call"][command]));
-        }
-        let _ = writeln!(text, " {} |", row["verified_bytes"]);
-    }
+    let rows = report["rows"].as_array();
+    text += &table::markdown(columns::UCC, rows.into_iter().flatten())?;
     let _ = writeln!(
         text,
-        "\n{} bytes verified, {} wrong; profile {PROFILE}, {RANKS} ranks on two nodes",
+        "\n\n{} bytes verified, {} wrong; profile {PROFILE}, {RANKS} ranks on two nodes",
         report["verified_bytes"], report["mismatches"]
     );
-    text
+    Ok(text)
 }
 
 /// Plots the blocking program's times.
@@ -557,13 +536,17 @@ mod tests {
         assert_eq!(found["rows"][1]["us"], 5.0);
         assert_eq!(found["rows"][1]["overlap_percent"], 80.0);
         assert_eq!(found["rows"][1]["commands_per_call"]["create_mkey"], 0.5);
-        assert!(markdown(&found).contains("16 bytes verified, 2 wrong"));
+        assert!(
+            markdown(&found)
+                .unwrap()
+                .contains("16 bytes verified, 2 wrong")
+        );
         assert_eq!(calls(&records[0].value), 2);
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_UCP}").is_ok());
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_X}").is_err());
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Bcast {TL_UCP}").is_err());
         let skipped = report(&[], Some("no packages"));
         assert_eq!(skipped["rows"], json!([]));
-        assert!(markdown(&skipped).contains("Skipped: no packages"));
+        assert!(markdown(&skipped).unwrap().contains("Skipped: no packages"));
     }
 }

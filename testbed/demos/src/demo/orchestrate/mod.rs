@@ -29,7 +29,7 @@ use testbed::cluster::Cluster;
 /// # Errors
 /// An error that names scheme, process and step. All processes have ended. A wrong byte is an error as well,
 /// after the reports are written.
-pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
+pub fn run(plan: &Plan, mut print: impl FnMut(&Row) -> Result<()>) -> Result<Report> {
     let deadline = Instant::now() + plan.limit;
     let logs = plan.output.join("logs");
     fs::create_dir_all(&logs).with_context(|| format!("making {}", logs.display()))?;
@@ -59,7 +59,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row)) -> Result<Report> {
     for case in &plan.cases {
         for row in run_case(&mut runs, case, deadline, &progress)? {
             progress.clear();
-            print(&row);
+            print(&row)?;
             rows.push(row);
         }
     }

@@ -12,6 +12,7 @@ use crate::process::{self, Running};
 use crate::setup::{self, Env};
 use crate::workspace;
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use bench_report::{columns, table};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,6 +93,21 @@ struct Measured {
     times: BTreeMap<String, f64>,
 }
 
+/// What is printed of a row.
+const SHOWN: [&str; 11] = [
+    "ranks",
+    "services_per_node",
+    "instructions_per_block",
+    "instructions_of.ucx",
+    "instructions_of.driver",
+    "instructions_of.device",
+    "us_per_block.ours",
+    "us_per_block.ucx",
+    "us_per_block.driver",
+    "us_per_block.device",
+    "us_per_block.kernel",
+];
+
 /// The rows of all jobs. A job that fails, or for which no time is left, gets a row with the reason.
 pub(super) fn rows(rows: &[(u32, u32)], method: Method) -> Result<Vec<Value>> {
     build()?;
@@ -100,13 +116,11 @@ pub(super) fn rows(rows: &[(u32, u32)], method: Method) -> Result<Vec<Value>> {
     if !can_sample {
         println!("processor time not divided: perf is not installed (apt-get install linux-perf)");
     }
-    println!(
-        "ranks  services  instructions: ours, UCX, driver, device  us/block: ours, UCX, driver, device, kernel  took"
-    );
+    let columns = table::part(columns::SERVICE, &SHOWN)?;
+    println!("{}", table::head(&columns));
     let start = Instant::now();
     let mut found = Vec::new();
     for (ranks, services) in rows.iter().copied() {
-        let began = Instant::now();
         let measured = match start.elapsed() < BUDGET {
             true => measure(&env, ranks, services, can_sample, method),
             false => Err(anyhow!(
@@ -114,30 +128,14 @@ pub(super) fn rows(rows: &[(u32, u32)], method: Method) -> Result<Vec<Value>> {
                 BUDGET.as_secs()
             )),
         };
-        match &measured {
-            Ok(measured) => println!(
-                "{ranks:>5}  {services:>8}  {:<40}  {:<44}  {} s",
-                listed(&measured.counted, 0, &["ours", "ucx", "driver", "device"]),
-                listed(
-                    &measured.times,
-                    2,
-                    &["ours", "ucx", "driver", "device", "kernel"]
-                ),
-                began.elapsed().as_secs()
-            ),
-            Err(error) => println!("{ranks:>5}  {services:>8}  not measured: {error:#}"),
+        let row = row(ranks, services, &measured, method);
+        println!("{}", table::line(&columns, &row)?);
+        if let Err(error) = measured {
+            println!("not measured: {error:#}");
         }
-        found.push(row(ranks, services, &measured, method));
+        found.push(row);
     }
     Ok(found)
-}
-
-fn listed(of: &BTreeMap<String, f64>, digits: usize, names: &[&str]) -> String {
-    let numbers = names.iter().map(|name| match of.get(*name) {
-        Some(number) => format!("{number:.digits$}"),
-        None => "-".to_owned(),
-    });
-    numbers.collect::<Vec<_>>().join(", ")
 }
 
 /// A row of the report. Its numbers are null if it was not measured.

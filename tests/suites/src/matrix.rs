@@ -4,13 +4,12 @@
 //! This file fetches, builds and starts. `testbed/programs/src/bin/matrix` contains the cells.
 
 mod debian13;
-pub(crate) mod versions;
 
-use crate::link::Link;
-use crate::setup::Env;
-use crate::setup::cache::Cache;
-use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
+use dev_setup as setup;
+use dev_setup::Env;
+use dev_setup::cache::Cache;
+use dev_setup::versions::{self, VERSIONS, Version};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use testbed::cluster::Cluster;
-use versions::{VERSIONS, Version};
+use testbed::link::Link;
+use testbed::{process, workspace};
 
 const HELP: &str = "\
 Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]... [--link LINK] [--binding BINDING]
@@ -85,28 +85,32 @@ const LINK_CELLS: [&str; 3] = [
 const PRELOAD_CELLS: &str = " preload ";
 
 /// Argument that selects the system's own UCX.
-pub(crate) const DISTRIBUTION: &str = "distribution";
+pub const DISTRIBUTION: &str = "distribution";
 
 /// All cells take two minutes on an idle machine, and several times that on a busy one.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
-    pub(crate) ucx: String,
+pub struct Row {
+    /// Version of UCX.
+    pub ucx: String,
     /// Whether the UCX is a copy that is bound inside.
-    pub(crate) symbolic: bool,
-    pub(crate) link: Link,
-    pub(crate) entry_point: String,
-    pub(crate) case: String,
+    pub symbolic: bool,
+    /// Link layer of the ports.
+    pub link: Link,
+    /// The way in which UCX loads the library.
+    pub entry_point: String,
+    /// The tested case.
+    pub case: String,
     /// The failure, if the cell failed.
-    pub(crate) failure: Option<String>,
+    pub failure: Option<String>,
     /// What the case has measured.
     figures: BTreeMap<String, u64>,
 }
 
 /// Runs the matrix with the arguments after `cargo xtask matrix`.
-pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let Some(options) = Options::parse(arguments)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
@@ -195,7 +199,7 @@ fn over_links(
 }
 
 /// Runs all cells with a UCX that is not one of the known stock versions; `words` describe its differences.
-pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<Vec<Row>> {
+pub fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<Vec<Row>> {
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
@@ -212,12 +216,12 @@ pub(crate) fn run_on(version: &str, libraries: &Path, words: &[&str]) -> Result<
 }
 
 /// The last run's report.
-pub(crate) fn report() -> PathBuf {
+pub fn report() -> PathBuf {
     output_dir().join("report.json")
 }
 
 /// Reads a report.
-pub(crate) fn read(path: &Path) -> Result<Vec<Row>> {
+pub fn read(path: &Path) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("no report {}", path.display()))?;
     let report: Value = serde_json::from_str(&text).context("the matrix's report")?;
     let rows = report["rows"].as_array().context("a report without rows")?;

@@ -3,12 +3,13 @@
 use super::device::{CLIENT, SERVER, Testbed};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
-use crate::{process, setup, workspace};
 use anyhow::{Context, Result, ensure};
+use dev_setup as setup;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::{process, workspace};
 
 /// Four polling ranks on two cores take ten seconds on an idle machine.
 const LIMIT: Duration = Duration::from_secs(240);

@@ -5,15 +5,15 @@ use super::job::{
     Backend, Launcher, RANKS, STRICT_ORDER, Services, Site, Variable, device, variable,
 };
 use super::{LIMIT, QUESTION, succeed};
-use crate::process::{self, Running};
-use crate::setup::mpi;
-use crate::suites::device::Testbed;
-use crate::workspace;
+use crate::device::Testbed;
 use anyhow::{Context, Result, ensure};
+use dev_setup::mpi;
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// Time limit for compiling a small C program.
 const COMPILE: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const COMPILE: Duration = Duration::from_secs(60);
 const ROUNDS_BEFORE: usize = 20;
 
 /// Compiles a program of `tests/programs` for Open MPI, UCC and UCX; returns its path.
-pub(crate) fn compile(site: &Site<'_>, name: &str) -> Result<String> {
+pub fn compile(site: &Site<'_>, name: &str) -> Result<String> {
     let wheel = mpi::wheel(&site.world.env);
     let program = site.world.dir.join(name);
     let mut command = Command::new(&wheel.compiler);
@@ -43,7 +43,7 @@ pub(crate) fn compile(site: &Site<'_>, name: &str) -> Result<String> {
 }
 
 /// Compiles a program of `tests/programs` that knows only MPI; returns its path.
-pub(crate) fn compile_mpi(site: &Site<'_>, name: &str) -> Result<String> {
+pub fn compile_mpi(site: &Site<'_>, name: &str) -> Result<String> {
     let wheel = mpi::wheel(&site.world.env);
     let program = site.world.dir.join(name);
     let mut command = Command::new(&wheel.compiler);
@@ -522,12 +522,12 @@ impl Counters {
 }
 
 /// Sum of a counter over all functions.
-pub(crate) fn sum(counters: &Value, group: &str, name: &str) -> Result<u64> {
+pub fn sum(counters: &Value, group: &str, name: &str) -> Result<u64> {
     over_functions(counters, &format!("/{group}/{name}"))
 }
 
 /// Number of doorbells of all functions.
-pub(crate) fn doorbells(counters: &Value) -> Result<u64> {
+pub fn doorbells(counters: &Value) -> Result<u64> {
     over_functions(counters, "/doorbells")
 }
 

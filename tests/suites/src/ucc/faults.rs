@@ -3,16 +3,16 @@
 
 use super::job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use super::{COMPILE, FALLING_BACK, LIMIT, none_failed, succeed, traced};
-use crate::process::{self, Running};
-use crate::setup::tree::UccTree;
-use crate::suites::device::Testbed;
+use crate::device::Testbed;
 use anyhow::{Context, Result, ensure};
+use dev_setup::tree::UccTree;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use testbed::port::free as free_port;
+use testbed::process::{self, Running};
 
 /// Time limit for a script that opens a port.
 const UP: Duration = Duration::from_secs(30);

@@ -1,12 +1,12 @@
 //! The search of the block store's states: the command `storage-search`, which needs no device.
 
 use super::{Case, World};
-use crate::{process, workspace};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
 use std::time::Duration;
+use testbed::{process, workspace};
 
 /// The part that `cargo xtask test` runs.
 pub(super) const SAMPLE: &[&str] = &["sample"];

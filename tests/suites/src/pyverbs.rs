@@ -3,15 +3,16 @@
 
 use super::device::{SERVER, Testbed};
 use super::{Case, Outcome, World};
-use crate::link::Link;
-use crate::process::{self, Done};
-use crate::{setup, workspace};
 use anyhow::{Context, Result, bail, ensure};
+use dev_setup as setup;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::link::Link;
+use testbed::process::{self, Done};
+use testbed::workspace;
 
 /// The whole suite takes half a minute on two idle cores.
 const LIMIT: Duration = Duration::from_secs(400);

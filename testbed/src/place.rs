@@ -35,7 +35,8 @@ exec sleep "$KEEP_S"
 "#;
 
 /// Namespaces with a tree as a second root. They end when this value is dropped and all their programs have ended.
-pub(crate) struct Place {
+#[derive(Debug)]
+pub struct Place {
     keeper: Running,
     root: PathBuf,
     is_root: bool,
@@ -46,7 +47,7 @@ impl Place {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub(crate) fn new(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
+    pub fn new(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
         // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
         let is_root = unsafe { libc::geteuid() } == 0;
         Self::with(tree, dir, cache, is_root)
@@ -56,7 +57,7 @@ impl Place {
     ///
     /// # Errors
     /// The system does not allow it.
-    pub(crate) fn as_user(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
+    pub fn as_user(tree: &Path, dir: &Path, cache: &Path) -> Result<Self> {
         Self::with(tree, dir, cache, false)
     }
 
@@ -92,7 +93,7 @@ impl Place {
     }
 
     /// A program of this machine inside the namespaces.
-    pub(crate) fn outside(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn outside(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command
             .arg("--target")
@@ -105,7 +106,7 @@ impl Place {
     }
 
     /// A program of the tree with only the environment in `variables`.
-    pub(crate) fn inside(&self, variables: &[(String, String)], program: &str) -> Command {
+    pub fn inside(&self, variables: &[(String, String)], program: &str) -> Command {
         let mut command = self.outside("chroot");
         command
             .arg(&self.root)

@@ -1,13 +1,13 @@
 //! The UCX versions that the matrix tests: pinned sources, and their download into the cache.
 
-use crate::process;
-use crate::setup::cache::{Cache, key};
-use crate::setup::{Env, apt, pins, symbolic};
+use crate::cache::{Cache, key};
+use crate::{Env, apt, pins, symbolic};
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use testbed::process;
 
 /// Time limit for python to unpack a wheel or to answer a query.
 const QUESTION: Duration = Duration::from_secs(120);
@@ -16,24 +16,27 @@ const DOWNLOAD: Duration = Duration::from_secs(240);
 
 /// A pinned wheel. Only a part of it is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wheel {
-    pub(crate) requirement: &'static str,
-    pub(crate) megabytes: u32,
+pub struct Wheel {
+    /// Package and version.
+    pub requirement: &'static str,
+    /// Size of the download.
+    pub megabytes: u32,
     /// Hashes of the x86_64 wheel and of the aarch64 wheel.
-    pub(crate) sha256: [&'static str; 2],
+    pub sha256: [&'static str; 2],
     /// Directory of the required files in the wheel.
-    pub(crate) prefix: &'static str,
+    pub prefix: &'static str,
 }
 
 /// A UCX version and its wheel; no wheel for the version that the set-up installs anyway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub(crate) name: &'static str,
+pub struct Version {
+    /// The version number.
+    pub name: &'static str,
     wheel: Option<Wheel>,
 }
 
 /// All versions, oldest first.
-pub(crate) const VERSIONS: &[Version] = &[
+pub const VERSIONS: &[Version] = &[
     Version {
         name: "1.18.1",
         wheel: Some(Wheel {
@@ -108,7 +111,7 @@ impl Version {
     ///
     /// # Errors
     /// The error names the missing wheel.
-    pub(crate) fn ensure(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
+    pub fn ensure(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
         let Some(wheel) = &self.wheel else {
             return Ok(env.ucx_lib_dir.clone());
         };
@@ -127,7 +130,7 @@ impl Version {
     ///
     /// # Errors
     /// The version is missing, or the error names the library that cannot be copied.
-    pub(crate) fn ensure_symbolic(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
+    pub fn ensure_symbolic(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
         let original = self.ensure(cache, env)?;
         let place = original.display().to_string();
         let name = format!(
@@ -147,7 +150,7 @@ impl Version {
 
 impl Wheel {
     /// Key that identifies an unpacked part.
-    pub(crate) fn key(&self, kept: &[&str]) -> String {
+    pub fn key(&self, kept: &[&str]) -> String {
         key(&[
             &self.lock(),
             self.prefix,
@@ -158,7 +161,7 @@ impl Wheel {
     }
 
     /// Downloads the wheel and unpacks into `dir/lib` the files whose names start with one of `kept`.
-    pub(crate) fn unpack(&self, env: &Env, dir: &Path, kept: &[&str]) -> Result<()> {
+    pub fn unpack(&self, env: &Env, dir: &Path, kept: &[&str]) -> Result<()> {
         let (lock, download) = (dir.join("requirements.lock"), dir.join("download"));
         fs::write(&lock, self.lock())?;
         let python = env.venv.join("bin/python3");
@@ -196,7 +199,7 @@ impl Wheel {
 ///
 /// # Errors
 /// It is installed but does not report its version.
-pub(crate) fn distribution(env: &Env) -> Result<Option<(String, PathBuf)>> {
+pub fn distribution(env: &Env) -> Result<Option<(String, PathBuf)>> {
     let libraries = PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
     let libucp = libraries.join("libucp.so.0");
     if !libucp.is_file() {
@@ -230,7 +233,7 @@ fn is_older(version: &str) -> bool {
 }
 
 /// The file of libucp. Some wheels add a hash to its name.
-pub(crate) fn libucp(libraries: &Path) -> Result<PathBuf> {
+pub fn libucp(libraries: &Path) -> Result<PathBuf> {
     entry_with_prefix(libraries, "libucp")
 }
 

@@ -2,17 +2,17 @@
 //! check in each scheme. Without the library a service process there aborts in every job (D13); with it every job runs.
 
 use super::{Built, Options, PRELOAD_CELLS, Row, cells, device, read, report};
-use crate::link::Link;
-use crate::place::Place;
-use crate::process::{self, Running};
-use crate::setup::Env;
-use crate::setup::tree::{self, UccTree};
 use anyhow::{Context, Result, bail, ensure};
+use dev_setup::Env;
+use dev_setup::tree::{self, UccTree};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use testbed::cluster::Cluster;
+use testbed::link::Link;
+use testbed::place::Place;
 use testbed::port::free as free_port;
+use testbed::process::{self, Running};
 
 /// Its name in the report. The cells read the version from its beginning.
 pub(super) const NAME: &str = "1.18.1-debian13";

@@ -4,13 +4,13 @@ use super::device::{CLIENT, SERVER, Testbed};
 use super::stock::Stock;
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, Outcome, World, in_order};
-use crate::matrix::versions::{VERSIONS, Version};
-use crate::{process, workspace};
 use anyhow::{Context, Result, ensure};
+use dev_setup::versions::{VERSIONS, Version};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use testbed::{pair, port};
+use testbed::{process, workspace};
 
 /// One pair of programs takes a second or two on two idle cores; an internal wait ends after 40 s.
 const LIMIT: Duration = Duration::from_secs(150);

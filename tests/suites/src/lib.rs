@@ -1,26 +1,36 @@
 //! `cargo xtask suites`: runs unmodified third-party test programs over the emulated device.
+//!
+//! ```
+//! # fn main() -> anyhow::Result<()> {
+//! stock_suites::run(vec!["--list".to_owned()])?;
+//! # Ok(())
+//! # }
+//! ```
+#![expect(
+    clippy::print_stdout,
+    reason = "the command answers on standard output"
+)]
 
-pub(crate) mod device;
+pub mod device;
 mod libfabric;
+pub mod matrix;
 mod mpi;
 mod osu;
 mod pyverbs;
 mod rdmacm;
-pub(crate) mod rv64;
+pub mod rv64;
 mod search;
 mod skips;
 mod stock;
 mod storage;
 mod transport;
-pub(crate) mod ucc;
+pub mod ucc;
 mod ucp;
 mod ucx;
 mod verbs;
 
-use crate::link::Link;
-use crate::setup::{self, Env};
-use crate::workspace;
 use anyhow::{Context, Result, bail};
+use dev_setup::{self as setup, Env};
 use serde_json::{Value, json};
 use skips::Accepted;
 use std::collections::BTreeMap;
@@ -28,6 +38,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use testbed::link::Link;
+use testbed::workspace;
 
 const HELP: &str = "\
 Usage: cargo xtask suites [--list] [NAME...] [-- PART...]
@@ -67,14 +79,17 @@ the run.";
 
 /// One test of a suite.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Case {
-    pub(crate) name: String,
-    pub(crate) outcome: Outcome,
+pub struct Case {
+    /// Name, without the suite's.
+    pub name: String,
+    /// Its result.
+    pub outcome: Outcome,
 }
 
 /// Result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// It has passed.
     Passed,
     /// Contains the explanation.
     Failed(String),
@@ -83,7 +98,8 @@ pub(crate) enum Outcome {
 }
 
 impl Case {
-    pub(crate) fn of(name: impl Into<String>, result: Result<()>) -> Self {
+    /// The test that a function has run.
+    pub fn of(name: impl Into<String>, result: Result<()>) -> Self {
         Self {
             name: name.into(),
             outcome: match result {
@@ -96,7 +112,7 @@ impl Case {
 
 /// The consecutive tests of one run: its result, and the finished tests. The first unfinished test gets the failure; if
 /// all have finished, the last one gets it.
-pub(crate) fn in_order(
+pub fn in_order(
     names: impl IntoIterator<Item = String>,
     finished: &[bool],
     result: Result<()>,
@@ -209,23 +225,25 @@ const SUITES: &[Suite] = &[
 ];
 
 /// State that the suites share.
-pub(crate) struct World {
-    pub(crate) env: Env,
+#[derive(Debug)]
+pub struct World {
+    /// Paths of the set-up.
+    pub env: Env,
     /// Directory of the built `bf-emu` and its library.
-    pub(crate) bin: PathBuf,
+    pub bin: PathBuf,
     /// `target/suites`.
-    pub(crate) dir: PathBuf,
+    pub dir: PathBuf,
     /// A test runs if its name contains one of these words; without words all run.
     parts: Vec<String>,
     /// Link layer of the device's ports.
-    pub(crate) link: Link,
+    pub link: Link,
     /// Cost profile of the emulated device; the default costs nothing.
-    pub(crate) profile: Option<&'static str>,
+    pub profile: Option<&'static str>,
 }
 
 impl World {
     /// Builds the emulator and creates a directory for the reports.
-    pub(crate) fn new(parts: Vec<String>) -> Result<Self> {
+    pub fn new(parts: Vec<String>) -> Result<Self> {
         let world = Self::without_build(parts)?;
         workspace::build(&[
             "-p bf-emu -p bf-emu-preload -p osu-mpi -p uct-plugin -p xgvmi-offload -p xgvmi-blk -p xgvmi-fio -p ucc-tl \
@@ -250,13 +268,13 @@ impl World {
     }
 
     /// Whether to run a test.
-    pub(crate) fn wants(&self, name: &str) -> bool {
+    pub fn wants(&self, name: &str) -> bool {
         self.parts.is_empty() || self.parts.iter().any(|part| name.contains(part.as_str()))
     }
 }
 
 /// Runs the command.
-pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
+pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let Some((chosen, parts)) = choose(&arguments)? else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -293,7 +311,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
 
 /// Runs the samples of the suites, about three minutes, for `cargo xtask test`. The result omits accepted skips from the
 /// cases and contains their number.
-pub(crate) fn sample() -> Result<Vec<Case>> {
+pub fn sample() -> Result<Vec<Case>> {
     let mut world = World::new(Vec::new())?;
     let accepted = accepted()?;
     let mut all = Vec::new();

@@ -1,16 +1,16 @@
 //! MPI jobs in the tree of Debian's testing suite, with stock UCC and service processes on two emulated nodes.
 
-use crate::place::Place;
-use crate::process::{self, Running};
-use crate::setup::tree::UccTree;
-use crate::suites::World;
-use crate::suites::device::Testbed;
+use crate::World;
+use crate::device::Testbed;
 use anyhow::{Context, Result, bail};
+use dev_setup::tree::UccTree;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::place::Place;
 use testbed::port::free as free_port;
+use testbed::process::{self, Running};
 
 /// Time limit for the start of a service, which takes a second.
 const UP: Duration = Duration::from_secs(60);
@@ -22,23 +22,28 @@ const OPEN_MPI_LIMIT_S: &str = "360";
 /// Ranks of a job on each of the two nodes.
 const RANKS_PER_NODE: &str = "2";
 /// Ranks of a job.
-pub(crate) const RANKS: u64 = 4;
+pub const RANKS: u64 = 4;
 /// UCX uses relaxed ordering of PCI by default on some processors, and then creates more keys. This setting makes the counts
 /// independent of the processor.
-pub(crate) const STRICT_ORDER: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
+pub const STRICT_ORDER: (&str, &str) = ("UCX_IB_PCI_RELAXED_ORDERING", "n");
 
 /// The tree, the component, and the emulated cluster's programs.
-pub(crate) struct Site<'a> {
-    pub(crate) world: &'a World,
-    pub(crate) place: Place,
-    pub(crate) tree: UccTree,
+#[derive(Debug)]
+pub struct Site<'a> {
+    /// State of all suites.
+    pub world: &'a World,
+    /// Namespaces with the tree as root.
+    pub place: Place,
+    /// The tree of Debian's testing suite.
+    pub tree: UccTree,
     /// Directory of links to UCC, UCX and the component.
-    pub(crate) stage: PathBuf,
+    pub stage: PathBuf,
     pub(super) programs: Programs,
 }
 
 /// Paths of UCC's own programs inside the tree.
-pub(crate) struct Programs {
+#[derive(Debug)]
+pub(super) struct Programs {
     pub(super) info: String,
     pub(super) perftest: String,
     pub(super) test_mpi: String,
@@ -46,14 +51,16 @@ pub(crate) struct Programs {
 
 /// An MPI of the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Launcher {
+pub enum Launcher {
+    /// Open MPI.
     OpenMpi,
+    /// MPICH.
     Mpich,
 }
 
 /// How the ranks' collectives are executed.
-#[derive(Clone, Copy)]
-pub(crate) enum Backend<'a> {
+#[derive(Debug, Clone, Copy)]
+pub enum Backend<'a> {
     /// MPI's own algorithms.
     Mpi,
     /// Stock UCC on the hosts. The component is installed and not configured.
@@ -65,22 +72,26 @@ pub(crate) enum Backend<'a> {
 }
 
 /// Two service processes, one for each node, on a separate device.
-pub(crate) struct Services<'a> {
-    pub(crate) testbed: Testbed<'a>,
+#[derive(Debug)]
+pub struct Services<'a> {
+    /// Their device.
+    pub testbed: Testbed<'a>,
     ports: [u16; 2],
-    pub(crate) running: Vec<Running>,
-    pub(crate) scheme: &'static str,
+    /// One process for each node.
+    pub running: Vec<Running>,
+    /// Their scheme.
+    pub scheme: &'static str,
 }
 
 /// A variable and its value.
-pub(crate) type Variable = (String, String);
+pub type Variable = (String, String);
 
 impl<'a> Site<'a> {
     /// Creates the stage directory below the world's directory.
     ///
     /// # Errors
     /// The directory cannot be written.
-    pub(crate) fn new(world: &'a World, tree: UccTree, place: Place) -> Result<Self> {
+    pub fn new(world: &'a World, tree: UccTree, place: Place) -> Result<Self> {
         let stage = world.dir.join("ucc-stage");
         let component = world.bin.join("libucc_tl_xgvmi.so");
         tree.stage(&stage, &world.env.ucx_lib_dir, Some(&component))?;
@@ -110,11 +121,7 @@ impl<'a> Site<'a> {
     ///
     /// # Errors
     /// A service does not listen in time.
-    pub(crate) fn services(
-        &self,
-        scheme: &'static str,
-        arguments: &[&str],
-    ) -> Result<Services<'_>> {
+    pub fn services(&self, scheme: &'static str, arguments: &[&str]) -> Result<Services<'_>> {
         let testbed = Testbed::new(self.world)?;
         let ports = [free_port()?, free_port()?];
         let mut running = Vec::new();
@@ -139,7 +146,7 @@ impl<'a> Site<'a> {
     }
 
     /// A job of two ranks on each node of `testbed`. `vary` returns further variables for the ranks of a node.
-    pub(crate) fn job(
+    pub fn job(
         &self,
         where_and_how: (&Testbed<'_>, Backend<'_>),
         launcher: Launcher,
@@ -150,7 +157,7 @@ impl<'a> Site<'a> {
     }
 
     /// As [`Site::job`]. Open MPI ends the job after `limit_s` seconds.
-    pub(crate) fn job_within(
+    pub fn job_within(
         &self,
         limit_s: &str,
         (testbed, backend): (&Testbed<'_>, Backend<'_>),
@@ -193,7 +200,7 @@ impl<'a> Site<'a> {
     }
 
     /// An Open MPI job with one rank on each of `functions`, without UCC in MPI. `vary` returns the variables of a rank.
-    pub(crate) fn spread(
+    pub fn spread(
         &self,
         testbed: &Testbed<'_>,
         functions: &[&str],
@@ -276,7 +283,7 @@ fn variables(launcher: Launcher, with_ucc: bool) -> Vec<Variable> {
 }
 
 /// A variable with owned texts.
-pub(crate) fn variable((name, value): (&str, &str)) -> Variable {
+pub fn variable((name, value): (&str, &str)) -> Variable {
     (name.to_owned(), value.to_owned())
 }
 
@@ -324,7 +331,7 @@ impl Services<'_> {
     }
 
     /// Number of rank calls that the services have completed in finished jobs.
-    pub(crate) fn completed(&self) -> Result<u64> {
+    pub fn completed(&self) -> Result<u64> {
         let counts = || -> Option<u64> {
             let mut sum = 0;
             for service in &self.running {
@@ -360,7 +367,7 @@ impl Services<'_> {
 }
 
 /// One transport for all processes, and the library if the scheme requires it.
-pub(crate) fn device(scheme: &str, world: &World) -> Vec<Variable> {
+pub fn device(scheme: &str, world: &World) -> Vec<Variable> {
     let mut variables = vec![
         ("UCX_TLS".to_owned(), "rc_x,self".to_owned()),
         ("UCX_NET_DEVICES".to_owned(), "mlx5_0:1".to_owned()),

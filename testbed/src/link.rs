@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 /// A link layer of the emulated device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Link {
+pub enum Link {
     /// InfiniBand, the emulator's default.
     #[default]
     Infiniband,
@@ -15,9 +15,12 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) const ALL: [Self; 3] = [Self::Infiniband, Self::InfinibandGrh, Self::Ethernet];
+    /// All link layers.
+    pub const ALL: [Self; 3] = [Self::Infiniband, Self::InfinibandGrh, Self::Ethernet];
 
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name in the options of `bf-emu run`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Infiniband => "infiniband",
             Self::InfinibandGrh => "infiniband-grh",
@@ -26,7 +29,10 @@ impl Link {
     }
 
     /// Parses a link's name.
-    pub(crate) fn named(name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// There is no link of this name.
+    pub fn named(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|link| link.name() == name);
         found.with_context(|| {
             let names = Self::ALL.map(Self::name);

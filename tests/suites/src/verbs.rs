@@ -2,9 +2,9 @@
 
 use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
-use crate::link::Link;
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
+use testbed::link::Link;
 use testbed::pair::run;
 use testbed::port::free as free_port;
 

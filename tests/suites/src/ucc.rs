@@ -2,22 +2,22 @@
 //! components. UCC's validating test program and this project's MPI check verify the service processes.
 
 mod faults;
-pub(crate) mod job;
+pub mod job;
 pub(super) mod legal;
-pub(crate) mod programs;
+pub mod programs;
 
 use super::device::Testbed;
 use super::{Case, Outcome, World};
-use crate::place::Place;
-use crate::process::{self, Running};
-use crate::setup::mpi;
-use crate::setup::tree::{self, UccTree};
-use crate::workspace;
 use anyhow::{Context, Result, bail, ensure};
+use dev_setup::mpi;
+use dev_setup::tree::{self, UccTree};
 use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::place::Place;
+use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// Sample for `cargo xtask test`.
 pub(super) const SAMPLE: &[&str] = &["options are listed", "ucc_test_mpi xgvmi, a sample"];

@@ -2,10 +2,10 @@
 //! of the same version contains working ones.
 
 use super::World;
-use crate::matrix::versions::{self, Version, Wheel};
-use crate::setup::Env;
-use crate::setup::cache::Cache;
 use anyhow::{Context, Result};
+use dev_setup::Env;
+use dev_setup::cache::Cache;
+use dev_setup::versions::{self, Version, Wheel};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -155,7 +155,7 @@ fn name_libraries(libraries: &Path, names: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::matrix::versions::VERSIONS;
+    use dev_setup::versions::VERSIONS;
 
     #[test]
     fn libraries_get_the_names_that_programs_ask_for() {

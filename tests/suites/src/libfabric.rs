@@ -3,8 +3,8 @@
 
 use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, World};
-use crate::setup;
 use anyhow::{Context, Result, ensure};
+use dev_setup as setup;
 use std::time::Duration;
 use testbed::pair::run as run_pair;
 use testbed::port::free as free_port;

@@ -3,15 +3,15 @@
 
 use super::job::{Backend, Launcher, RANKS, Site};
 use super::{COMPILE, timed};
-use crate::place::Place;
-use crate::process;
-use crate::setup::{mpi, tree};
-use crate::suites::device::Testbed;
-use crate::suites::{Case, Outcome, World};
-use crate::workspace;
+use crate::device::Testbed;
+use crate::{Case, Outcome, World};
 use anyhow::{Result, ensure};
+use dev_setup::{mpi, tree};
 use std::process::Command;
 use std::time::Duration;
+use testbed::place::Place;
+use testbed::process;
+use testbed::workspace;
 
 /// Programs that `cargo xtask test` runs, in one job. The others take longer or need much memory.
 const SAMPLE: [&str; 8] = [
@@ -28,7 +28,7 @@ const SAMPLE: [&str; 8] = [
 const SAMPLE_NAME: &str = "a sample in one job";
 
 /// Sample for `cargo xtask test`.
-pub(in crate::suites) const SAMPLES: &[&str] = &[SAMPLE_NAME];
+pub(crate) const SAMPLES: &[&str] = &[SAMPLE_NAME];
 
 /// Seconds by which a rank is late in a program that is about lateness: more than any limit that a collective ever had by
 /// default.
@@ -47,11 +47,11 @@ const GRACE: Duration = Duration::from_secs(20);
 /// Name of the only test if the packages are missing.
 const NO_PACKAGES: &str = "stock UCC of the testing suite";
 
-pub(in crate::suites) fn open_mpi(world: &World) -> Result<Vec<Case>> {
+pub(crate) fn open_mpi(world: &World) -> Result<Vec<Case>> {
     run_all(world, Launcher::OpenMpi)
 }
 
-pub(in crate::suites) fn mpich(world: &World) -> Result<Vec<Case>> {
+pub(crate) fn mpich(world: &World) -> Result<Vec<Case>> {
     run_all(world, Launcher::Mpich)
 }
 

@@ -2,11 +2,12 @@
 //! well, and riscv-tests.
 
 use super::{Case, Outcome, World};
-use crate::{process, setup, workspace};
 use anyhow::{Context as _, Result, ensure};
+use dev_setup as setup;
 use std::ffi::OsString;
 use std::process::Command;
 use std::time::Duration;
+use testbed::{process, workspace};
 
 /// The part that `cargo xtask test` runs.
 pub(super) const SAMPLE: &[&str] = &["program"];
@@ -20,7 +21,7 @@ const RISCV_TESTS: &str = "XGVMI_RISCV_TESTS";
 const LIMIT: Duration = Duration::from_secs(900);
 
 /// Builds the judge, and ensures compilers and emulator. Returns its command, to which the arguments are to be added.
-pub(crate) fn judge() -> Result<Command> {
+pub fn judge() -> Result<Command> {
     let paths = setup::riscv()?;
     let build = [
         "build",

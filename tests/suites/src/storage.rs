@@ -1,8 +1,8 @@
 //! Stock block clients on exports of `xgvmi-blk`: the crate `storage-suite` with the programs of the set-up.
 
 use super::{Case, World};
-use crate::setup;
 use anyhow::Result;
+use dev_setup as setup;
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {

@@ -3,15 +3,16 @@
 
 use super::device::{CLIENT, SERVER, Testbed};
 use super::{Case, Outcome, World};
-use crate::link::Link;
-use crate::process::{self, Running};
-use crate::{setup, workspace};
 use anyhow::{Context, Result};
+use dev_setup as setup;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use testbed::link::Link;
 use testbed::pair::Ended;
+use testbed::process::{self, Running};
+use testbed::workspace;
 
 /// One pair of programs. A pair that cannot work waits without end.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -2,11 +2,11 @@
 
 use super::device::Testbed;
 use super::{Case, Outcome, World};
-use crate::process;
-use crate::setup::mpi::{self, Mpi};
 use anyhow::{Context, Result, ensure};
+use dev_setup::mpi::{self, Mpi};
 use std::process::Command;
 use std::time::Duration;
+use testbed::process;
 
 /// Twelve sizes, and the start of eight ranks on two cores, which may be busy.
 const LIMIT: Duration = Duration::from_secs(120);

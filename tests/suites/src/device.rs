@@ -12,7 +12,8 @@ pub(super) const SERVER: &str = "node0.host";
 pub(super) const CLIENT: &str = "node1.host";
 
 /// A new device of the suites' link and profile, with two nodes. Dropping it removes the device.
-pub(crate) struct Testbed<'a> {
+#[derive(Debug)]
+pub struct Testbed<'a> {
     world: &'a World,
     cluster: Cluster,
 }
@@ -26,12 +27,19 @@ impl Deref for Testbed<'_> {
 }
 
 impl<'a> Testbed<'a> {
-    pub(crate) fn new(world: &'a World) -> Result<Self> {
+    /// With two nodes.
+    ///
+    /// # Errors
+    /// See [`Cluster::new`].
+    pub fn new(world: &'a World) -> Result<Self> {
         Self::of(world, 2)
     }
 
     /// With another number of nodes.
-    pub(crate) fn of(world: &'a World, nodes: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// See [`Cluster::new`].
+    pub fn of(world: &'a World, nodes: u32) -> Result<Self> {
         let profile = world.profile.iter();
         let cluster = Cluster::new(world.bin.join("bf-emu"), nodes)?
             .with(profile.flat_map(|name| ["--profile", *name]))
