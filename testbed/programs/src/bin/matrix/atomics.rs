@@ -2,16 +2,17 @@
 //! does not, and the atomics work in both.
 
 use crate::Ucx;
-use crate::cases::{Case, Outcome, always};
+use crate::cases::{Case, Outcome, case};
 use crate::counters::counted;
 use crate::peer::{EntryPoint, Launch, Peer, Side};
 
 pub(crate) const CASES: &[Case] = &[Case {
-    name: "atomics on exported memory take no second key",
-    entry_points: &[EntryPoint::Absent, EntryPoint::Preload],
-    fits: always,
     failing: Some("counters"),
-    run,
+    ..case(
+        "atomics on exported memory take no second key",
+        &[EntryPoint::Absent, EntryPoint::Preload],
+        run,
+    )
 }];
 
 /// Buffers of a run.

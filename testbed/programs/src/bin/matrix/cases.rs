@@ -16,7 +16,24 @@ pub(crate) struct Case {
     pub(crate) fits: fn(&Ucx) -> bool,
     /// The failing launch command that the case needs.
     pub(crate) failing: Option<&'static str>,
-    pub(crate) run: fn(&Launch, &Ucx, EntryPoint) -> Result<(), String>,
+    pub(crate) run: Run,
+}
+
+type Run = fn(&Launch, &Ucx, EntryPoint) -> Result<(), String>;
+
+/// A case for each UCX that the library knows, without a failing launch command.
+pub(crate) const fn case(
+    name: &'static str,
+    entry_points: &'static [EntryPoint],
+    run: Run,
+) -> Case {
+    Case {
+        name,
+        entry_points,
+        fits: Ucx::is_known,
+        failing: None,
+        run,
+    }
 }
 
 const ALL: &[EntryPoint] = &[
@@ -26,51 +43,28 @@ const ALL: &[EntryPoint] = &[
     EntryPoint::Module,
 ];
 
-/// True for each UCX that the library knows.
-pub(crate) fn always(ucx: &Ucx) -> bool {
-    ucx.is_known()
-}
-
 /// All cases.
 pub(crate) const CASES: &[Case] = &[
-    Case {
-        name: "stock peers alone",
-        entry_points: &[EntryPoint::Absent],
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| transfers(launch, ucx, (entry_point, entry_point), &[]),
-    },
-    Case {
-        name: "export and import",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| transfers(launch, ucx, (entry_point, entry_point), &[]),
-    },
-    Case {
-        name: "export to a stock peer",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| {
-            transfers(launch, ucx, (entry_point, EntryPoint::Absent), &[])
-        },
-    },
-    Case {
-        name: "import from a stock peer",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| {
-            transfers(launch, ucx, (EntryPoint::Absent, entry_point), &[])
-        },
-    },
-    Case {
-        name: "chained invalidation",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| {
+    case(
+        "stock peers alone",
+        &[EntryPoint::Absent],
+        |launch, ucx, entry_point| transfers(launch, ucx, (entry_point, entry_point), &[]),
+    ),
+    case("export and import", ALL, |launch, ucx, entry_point| {
+        transfers(launch, ucx, (entry_point, entry_point), &[])
+    }),
+    case("export to a stock peer", ALL, |launch, ucx, entry_point| {
+        transfers(launch, ucx, (entry_point, EntryPoint::Absent), &[])
+    }),
+    case(
+        "import from a stock peer",
+        ALL,
+        |launch, ucx, entry_point| transfers(launch, ucx, (EntryPoint::Absent, entry_point), &[]),
+    ),
+    case(
+        "chained invalidation",
+        &[EntryPoint::Preload],
+        |launch, ucx, entry_point| {
             transfers(
                 launch,
                 ucx,
@@ -78,118 +72,72 @@ pub(crate) const CASES: &[Case] = &[
                 &[("UCX_XGVMI_INVALIDATE", "chained")],
             )
         },
-    },
-    Case {
-        name: "posting through libmlx5",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| {
+    ),
+    case(
+        "posting through libmlx5",
+        &[EntryPoint::Preload],
+        |launch, ucx, entry_point| {
             let by_verbs = [("UCX_XGVMI_POST", "verbs")];
             transfers(launch, ucx, (entry_point, entry_point), &by_verbs)
         },
-    },
-    Case {
-        name: "posting by ibv_post_send",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: |launch, ucx, entry_point| {
+    ),
+    case(
+        "posting by ibv_post_send",
+        &[EntryPoint::Preload],
+        |launch, ucx, entry_point| {
             let by_send = [("UCX_XGVMI_POST", "send")];
             transfers(launch, ucx, (entry_point, entry_point), &by_send)
         },
-    },
+    ),
+    case("a pool of one key", &[EntryPoint::Preload], pool_of_one_key),
+    case("parts of one region", ALL, parts),
+    case("memory in chunks", ALL, chunks),
+    case("two contexts", ALL, contexts),
     Case {
-        name: "a pool of one key",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: pool_of_one_key,
-    },
-    Case {
-        name: "parts of one region",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: parts,
-    },
-    Case {
-        name: "memory in chunks",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: chunks,
-    },
-    Case {
-        name: "two contexts",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: contexts,
-    },
-    Case {
-        name: "two copies of UCX in one process",
-        entry_points: &[EntryPoint::Absent, EntryPoint::Preload],
         fits: |ucx| ucx.version == FIRST_COPY,
-        failing: None,
-        run: copies,
+        ..case(
+            "two copies of UCX in one process",
+            &[EntryPoint::Absent, EntryPoint::Preload],
+            copies,
+        )
     },
+    case("numbers in xgvmi stat", &[EntryPoint::Preload], numbers),
+    case("numbers in UCX's virtual file system", ALL, files),
     Case {
-        name: "numbers in xgvmi stat",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: numbers,
-    },
-    Case {
-        name: "numbers in UCX's virtual file system",
-        entry_points: ALL,
-        fits: always,
-        failing: None,
-        run: files,
-    },
-    Case {
-        name: "announced keys are exported and imported without a command",
-        entry_points: ALL,
-        fits: always,
         failing: Some("counters"),
-        run: announced,
+        ..case(
+            "announced keys are exported and imported without a command",
+            ALL,
+            announced,
+        )
     },
     Case {
-        name: "the first export takes two commands more than stock's, and those of the proof",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("counters"),
-        run: first_export,
+        ..case(
+            "the first export takes two commands more than stock's, and those of the proof",
+            &[EntryPoint::Preload],
+            first_export,
+        )
     },
+    case(
+        "it weighs little and has no threads",
+        &[EntryPoint::Preload],
+        weight,
+    ),
     Case {
-        name: "it weighs little and has no threads",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: weight,
-    },
-    Case {
-        name: "ordinary memory costs next to nothing more",
-        entry_points: &[EntryPoint::Preload],
         fits: |ucx| ucx.is_known() && cfg!(target_arch = "x86_64"),
-        failing: None,
-        run: overhead,
+        ..case(
+            "ordinary memory costs next to nothing more",
+            &[EntryPoint::Preload],
+            overhead,
+        )
     },
-    Case {
-        name: "two threads in four contexts",
-        entry_points: &[EntryPoint::Absent, EntryPoint::Preload],
-        fits: always,
-        failing: None,
-        run: threads,
-    },
-    Case {
-        name: "loaded late and unloaded",
-        entry_points: &[EntryPoint::Late],
-        fits: always,
-        failing: None,
-        run: late,
-    },
+    case(
+        "two threads in four contexts",
+        &[EntryPoint::Absent, EntryPoint::Preload],
+        threads,
+    ),
+    case("loaded late and unloaded", &[EntryPoint::Late], late),
 ];
 
 /// Bytes of a transfer: a page, several pages, an unaligned length, and lengths of several pieces.

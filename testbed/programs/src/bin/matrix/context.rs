@@ -214,6 +214,16 @@ impl Context {
     }
 }
 
+/// Parameters of a transfer with a memory handle of host memory.
+fn of_host(memh: ucp_mem_h) -> ucp_request_param_t {
+    ucp_request_param_t {
+        op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        memh,
+        memory_type: UCS_MEMORY_TYPE_HOST,
+        ..Default::default()
+    }
+}
+
 impl Loopback {
     /// Lets the adapter copy the memory's bytes to memory of this process, and checks them.
     pub(crate) fn pull(
@@ -227,12 +237,7 @@ impl Loopback {
         pages.spoil(seed);
         let target = self.context.register(pages.address(), bytes)?;
         let rkey = self.own_rkey(target)?;
-        let params = ucp_request_param_t {
-            op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-            memh,
-            memory_type: UCS_MEMORY_TYPE_HOST,
-            ..Default::default()
-        };
+        let params = of_host(memh);
         let (endpoint, ucp) = (self.endpoint, self.context.ucp);
         let to = pages.address().addr() as u64;
         // SAFETY: the memory handle identifies the source in another process, so only the adapter
@@ -261,12 +266,7 @@ impl Loopback {
         pages.fill(seed);
         let source = self.context.register(pages.address(), bytes)?;
         let rkey = self.own_rkey(source)?;
-        let params = ucp_request_param_t {
-            op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-            memh,
-            memory_type: UCS_MEMORY_TYPE_HOST,
-            ..Default::default()
-        };
+        let params = of_host(memh);
         let (endpoint, ucp) = (self.endpoint, self.context.ucp);
         let from = pages.address().addr() as u64;
         // SAFETY: the memory handle identifies the target in another process, or a decoy; the

@@ -3,7 +3,7 @@
 //! docs/DEFECTS.md lists them by the same numbers.
 
 use crate::Ucx;
-use crate::cases::{Case, Outcome, Pair, Stats, always};
+use crate::cases::{Case, Outcome, Pair, Stats, case};
 use crate::counters::{aliases, counted};
 use crate::peer::{EntryPoint, Launch, Peer, Side};
 
@@ -19,109 +19,107 @@ const QUESTIONS_MAX: u32 = 500;
 /// All observed defects.
 pub(crate) const CASES: &[Case] = &[
     Case {
-        name: "D1 a queue pair that cannot be connected is used all the same",
-        entry_points: BOTH,
-        fits: always,
         failing: Some("connect"),
-        run: unconnected,
+        ..case(
+            "D1 a queue pair that cannot be connected is used all the same",
+            BOTH,
+            unconnected,
+        )
     },
     Case {
-        name: "D3 a failed binding fails the export",
-        entry_points: BOTH,
-        fits: always,
         failing: Some("bind"),
-        run: failed_binding,
+        ..case("D3 a failed binding fails the export", BOTH, failed_binding)
     },
     Case {
-        name: "D4 after a failed binding every export fails",
-        entry_points: BOTH,
-        fits: always,
         failing: Some("bind"),
-        run: after_a_failed_binding,
+        ..case(
+            "D4 after a failed binding every export fails",
+            BOTH,
+            after_a_failed_binding,
+        )
     },
     Case {
-        name: "D6 what cannot be invalidated is never deregistered",
-        entry_points: BOTH,
-        fits: always,
         failing: Some("bind"),
-        run: leak,
+        ..case(
+            "D6 what cannot be invalidated is never deregistered",
+            BOTH,
+            leak,
+        )
     },
     Case {
-        name: "D7 a restarted exporter's key is taken for its predecessor's",
-        entry_points: EACH,
-        fits: always,
         failing: Some("lowest"),
-        run: restarted,
+        ..case(
+            "D7 a restarted exporter's key is taken for its predecessor's",
+            EACH,
+            restarted,
+        )
     },
     Case {
-        name: "D8 and D14 what was imported is kept until the end",
-        entry_points: EACH,
-        fits: always,
         failing: Some("counters"),
-        run: kept_aliases,
+        ..case(
+            "D8 and D14 what was imported is kept until the end",
+            EACH,
+            kept_aliases,
+        )
     },
+    case(
+        "D9 a key just invalidated is bound again at once",
+        BOTH,
+        reused_at_once,
+    ),
     Case {
-        name: "D9 a key just invalidated is bound again at once",
-        entry_points: BOTH,
-        fits: always,
-        failing: None,
-        run: reused_at_once,
-    },
-    Case {
-        name: "D11 after a failed import the next one succeeds with nothing",
-        entry_points: BOTH,
-        fits: always,
         failing: Some("alias"),
-        run: empty_import,
+        ..case(
+            "D11 after a failed import the next one succeeds with nothing",
+            BOTH,
+            empty_import,
+        )
     },
+    case(
+        "D13 a new export beneath an import that is held ends the importer",
+        EACH,
+        replaced,
+    ),
+    case(
+        "D24 small transfers from imported memory are copied",
+        &[EntryPoint::Absent, EntryPoint::Preload, EntryPoint::Module],
+        copied,
+    ),
     Case {
-        name: "D13 a new export beneath an import that is held ends the importer",
-        entry_points: EACH,
-        fits: always,
-        failing: None,
-        run: replaced,
-    },
-    Case {
-        name: "D24 small transfers from imported memory are copied",
-        entry_points: &[EntryPoint::Absent, EntryPoint::Preload, EntryPoint::Module],
-        fits: always,
-        failing: None,
-        run: copied,
-    },
-    Case {
-        name: "survives a key that may not be opened",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("allow"),
-        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "allow"),
+        ..case(
+            "survives a key that may not be opened",
+            &[EntryPoint::Preload],
+            |launch, ucx, entry_point| survives(launch, ucx, entry_point, "allow"),
+        )
     },
     Case {
-        name: "survives a panic at each place",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("panic"),
-        run: panics,
+        ..case(
+            "survives a panic at each place",
+            &[EntryPoint::Preload],
+            panics,
+        )
     },
     Case {
-        name: "survives without memory",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("panic"),
-        run: shortage,
+        ..case("survives without memory", &[EntryPoint::Preload], shortage)
     },
     Case {
-        name: "survives a binding that never completes",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("never"),
-        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "never"),
+        ..case(
+            "survives a binding that never completes",
+            &[EntryPoint::Preload],
+            |launch, ucx, entry_point| survives(launch, ucx, entry_point, "never"),
+        )
     },
     Case {
-        name: "survives an invalidation that fails",
-        entry_points: &[EntryPoint::Preload],
-        fits: always,
         failing: Some("invalidate"),
-        run: |launch, ucx, entry_point| survives(launch, ucx, entry_point, "invalidate"),
+        ..case(
+            "survives an invalidation that fails",
+            &[EntryPoint::Preload],
+            |launch, ucx, entry_point| survives(launch, ucx, entry_point, "invalidate"),
+        )
     },
 ];
 
