@@ -59,6 +59,7 @@ pub(crate) struct Flow {
     pub(crate) wants_probe: bool,
     pub(crate) probe_ps: u64,
     pub(crate) probe_sn: u32,
+    pub(crate) probe_priority: u8,
     /// Since the last TX event: packets, bytes, time of the first.
     pub(crate) tx_packets: u16,
     pub(crate) tx_bytes: u32,
@@ -101,6 +102,7 @@ impl Flow {
             from: spec.from,
             to: spec.to,
             priority: spec.class.priority,
+            probe_priority: spec.class.priority,
             is_internal: !spec.class.rdma_cm,
             bytes: spec.bytes,
             total: u32::try_from(packets).unwrap_or(u32::MAX),

@@ -73,6 +73,7 @@ impl Lab {
                 queued: 0,
                 handlers_free_ps: 0,
                 instructions: 0,
+                received_bytes: 0,
             });
         }
         let first = hosts.iter().find_map(|host| host.processes.first());
@@ -96,6 +97,7 @@ impl Lab {
             counts: Counts::default(),
             trace: Trace::new(scenario.limits.trace),
             samples: Vec::new(),
+            failures: Vec::new(),
             measured_from_ps: 0,
             settings,
         };
