@@ -1,0 +1,7 @@
+//! Programs with the device library, compiled for the host and for the DPA, alone and in the lab.
+
+mod common;
+mod examples;
+mod judges;
+mod library;
+mod survive;
