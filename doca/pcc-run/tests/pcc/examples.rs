@@ -350,3 +350,34 @@ fn parameters_change_under_load() {
     assert!(after > before * 3 / 2, "{before}, {after}");
     assert_eq!((report.unaccounted, report.packets.dropped), (0, 0));
 }
+
+/// Set-points in Gb/s and the measured payload: HPFT (github.com/AtlanticBob/hpft), BlueField-3 at 200 Gb/s.
+const SETPOINTS: [(u32, f64); 8] = [
+    (1, 0.97),
+    (2, 1.94),
+    (4, 3.87),
+    (8, 7.76),
+    (12, 11.79),
+    (16, 15.51),
+    (32, 31.13),
+    (64, 62.49),
+];
+
+#[test]
+fn set_points_of_a_program_are_obeyed_as_on_hardware() {
+    let image = image(&example("constant"), Build::Host);
+    for (gbps, measured) in SETPOINTS {
+        let options = Options {
+            parameters: vec![(0, (gbps << 20) / 200)],
+            ..Options::default()
+        };
+        let text = "warmup_us = 1000\ntraffic = [{ kind = 'pairs', pairs = [[1, 0]] }]";
+        let (_, report) = run(&star(2, 6_000, text), &image, &options);
+        let ratio = report.goodput_gbps / measured;
+        assert!(
+            (0.96..1.04).contains(&ratio),
+            "{gbps} Gb/s: {}, hardware {measured}",
+            report.goodput_gbps
+        );
+    }
+}

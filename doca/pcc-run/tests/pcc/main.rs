@@ -1,5 +1,6 @@
 //! Programs with the device library, compiled for the host and for the DPA, alone and in the lab.
 
+mod command;
 mod common;
 mod examples;
 mod judges;
