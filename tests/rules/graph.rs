@@ -35,7 +35,14 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("dpacc", &["dpa-dev", "pcc-dev"]),
     (
         "pcc-run",
-        &["dpa-dev", "dpacc", "pcc-dev", "pcc-lab", "rv64"],
+        &[
+            "bench-report",
+            "dpa-dev",
+            "dpacc",
+            "pcc-dev",
+            "pcc-lab",
+            "rv64",
+        ],
     ),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),

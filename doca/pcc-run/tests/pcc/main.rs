@@ -2,6 +2,7 @@
 
 mod command;
 mod common;
+mod demo;
 mod examples;
 mod judges;
 mod library;
