@@ -314,6 +314,12 @@ impl Process {
         Ok(answered.response())
     }
 
+    /// The speed of the port that the program knows, in Gb/s.
+    #[must_use]
+    pub fn port_gbps(&self) -> u32 {
+        self.inner.borrow().gbps
+    }
+
     /// Sets the device's time for calls other than events.
     pub fn set_time_us(&self, time_us: u64) {
         self.inner.borrow_mut().services.time_us = time_us;
