@@ -319,7 +319,7 @@ impl Lab {
     }
 
     /// Enters a flow into its pacer again.
-    fn resume(&mut self, number: u32) {
+    pub(super) fn resume(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         if self.places[number as usize] == OUT {
             flow.due_ps = flow.due_ps.max(self.now_ps);

@@ -4,6 +4,7 @@ mod fault;
 mod flow;
 mod host;
 mod measure;
+mod messages;
 mod reaction;
 mod receiver;
 mod setup;
@@ -11,6 +12,8 @@ mod switch;
 mod waiting;
 
 use flow::{Flow, State};
+pub use messages::Arrival;
+use messages::Messages;
 
 use crate::algorithm::{Algorithm, Context};
 use crate::calendar::{Calendar, Due};
@@ -111,6 +114,7 @@ pub struct Lab {
     pub(crate) trace: Trace,
     pub(crate) samples: Vec<Sample>,
     pub(crate) failures: Vec<ProcessFailure>,
+    messages: Messages,
     open_flows: u32,
     pub(crate) measured_from_ps: u64,
 }
