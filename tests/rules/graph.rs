@@ -82,7 +82,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("rv64", &[]),
     ("bench-report", &[]),
-    ("scale-model", &["bench-report", "cli-pages"]),
+    ("scale-model", &["bench-report", "cli-pages", "pcc-lab"]),
     (
         "cost-table",
         &[

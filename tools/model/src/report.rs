@@ -1,5 +1,6 @@
 //! What was predicted, as text for the eye and as JSON or CSV for programs.
 
+use super::fabrics::FabricRow;
 use super::limits::Limit;
 use super::predict::{Gain, Prediction};
 use super::sweep::{Point, REPORTED, Variation};
@@ -24,6 +25,9 @@ pub struct Document {
     pub limits: Vec<Limit>,
     /// The slides' two figures, and what they become when one input is changed.
     pub sensitivity: Vec<Sensitivity>,
+    /// The same machine on a fat tree in the packet-level lab, if that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fabrics: Vec<FabricRow>,
 }
 
 /// One scheme on one machine at one size.
@@ -107,6 +111,7 @@ impl Document {
                 .collect(),
             shares: points.iter().map(|p| Shares::new(&p.prediction)).collect(),
             limits: Vec::new(),
+            fabrics: Vec::new(),
             sensitivity: variations.iter().map(Sensitivity::new).collect(),
         }
     }

@@ -175,6 +175,20 @@ pub(crate) struct FlowSpec {
     pub(crate) class: Class,
 }
 
+impl FlowSpec {
+    fn check(&self, hosts: u32) -> Result<(), Refusal> {
+        known_host(self.from, hosts)?;
+        known_host(self.to, hosts)?;
+        if self.from == self.to {
+            return refuse(format!(
+                "traffic from host {} to itself; name two hosts",
+                self.from
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// Reads a trace: one flow per line, `ns sender receiver bytes`, with spaces or commas between. Lines that begin with `#` are
 /// comments.
 ///
@@ -312,17 +326,7 @@ impl Traffic {
                 }));
             }
         }
-        for flow in into.iter() {
-            known_host(flow.from, hosts)?;
-            known_host(flow.to, hosts)?;
-            if flow.from == flow.to {
-                return refuse(format!(
-                    "traffic from host {} to itself; name two hosts",
-                    flow.from
-                ));
-            }
-        }
-        Ok(())
+        into.iter().try_for_each(|flow| flow.check(hosts))
     }
 
     pub(crate) fn class(&self) -> &Class {
