@@ -233,11 +233,8 @@ impl<'a> Engine<'a> {
 
     /// The same with a network for blocks between nodes, all of which must be simulated.
     pub(super) fn on(mut self, fabric: Fabric<Event>) -> Self {
-        assert_eq!(
-            index(self.ring),
-            self.nodes.len(),
-            "each node has its own traffic"
-        );
+        let is_whole = index(self.ring) == self.nodes.len();
+        assert!(is_whole, "each node has its own traffic");
         self.fabric = Some(fabric);
         self
     }
@@ -286,13 +283,8 @@ impl<'a> Engine<'a> {
                 return true;
             }
         }
-        match self.events.pop() {
-            Some(Reverse(event)) => {
-                self.handle(event);
-                true
-            }
-            None => false,
-        }
+        let event = self.events.pop();
+        event.map(|Reverse(event)| self.handle(event)).is_some()
     }
 
     fn result(&self, entry_ps: u64) -> Call {
@@ -390,14 +382,14 @@ impl<'a> Engine<'a> {
         let node = &mut self.nodes[index(event.node)];
         let local = away == 0 && !self.config.assumptions.local_uses_port;
         if let (false, Some(fabric)) = (local, &mut self.fabric) {
-            let sps = self.config.sps;
-            let (from, to) = (event.local % sps, receiver.local % sps);
+            let (kind, step, sps) = (Kind::Read, event.step, self.config.sps);
             let arrives = Event {
-                kind: Kind::Read,
-                step: event.step,
+                kind,
+                step,
                 ..receiver
             };
-            fabric.send((event.node, from), (receiver.node, to), arrives);
+            let [from, to] = [event, receiver].map(|end| (end.node, end.local % sps));
+            fabric.send(from, to, arrives);
             node.egress_ps += block;
             return;
         }

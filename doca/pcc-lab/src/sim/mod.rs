@@ -5,6 +5,7 @@ mod flow;
 mod host;
 mod measure;
 mod messages;
+mod posting;
 mod reaction;
 mod receiver;
 mod setup;
