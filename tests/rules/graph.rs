@@ -11,6 +11,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("mlx5-prm", &[]),
     ("cli-pages", &[]),
     ("pcc-lab", &[]),
+    ("pcc-dev", &[]),
     ("mlx5dv-sys", &["testbed"]),
     ("ucx-sys", &["testbed"]),
     ("rdmacm-sys", &["mlx5dv-sys", "testbed"]),
@@ -32,7 +33,18 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("dpa-dev", &[]),
-    ("dpacc", &["dpa-dev"]),
+    ("dpacc", &["dpa-dev", "pcc-dev"]),
+    (
+        "pcc-run",
+        &[
+            "bench-report",
+            "dpa-dev",
+            "dpacc",
+            "pcc-dev",
+            "pcc-lab",
+            "rv64",
+        ],
+    ),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),
@@ -71,7 +83,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("rv64", &[]),
     ("bench-report", &[]),
-    ("scale-model", &["bench-report", "cli-pages"]),
+    ("scale-model", &["bench-report", "cli-pages", "pcc-lab"]),
     (
         "cost-table",
         &[

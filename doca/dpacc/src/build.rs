@@ -6,7 +6,7 @@ use crate::fault::{Failure, Fault, Result};
 use crate::generate;
 use crate::image;
 use crate::objects::{self, Marked};
-use crate::options::Options;
+use crate::options::{Options, Point};
 use crate::tools::{self, Device};
 use crate::types::Function;
 use dpa_dev::{HEADERS, KERNEL_MARK, LINKER_SCRIPT, RPC_MARK};
@@ -39,8 +39,10 @@ pub fn build(options: &Options) -> Result<()> {
     };
     let inputs = build.inputs()?;
     build.install()?;
+    let library = build.congestion_control()?;
+    let sources: Vec<&Input> = inputs.iter().chain(&library).collect();
     let (mut objects, mut described) = (Vec::new(), Vec::new());
-    for input in &inputs {
+    for input in &sources {
         let object = build.work.join(format!("{}.dpa.dev.o", input.stem));
         let object = build.compile(input, &object, &[])?;
         described.push(match build.device.describing() {
@@ -53,7 +55,7 @@ pub fn build(options: &Options) -> Result<()> {
         objects.push(object);
     }
     let libraries = build.libraries()?;
-    let marked = build.marked(&inputs, &objects, &libraries)?;
+    let marked = build.marked(&sources, &objects, &libraries)?;
     let own = build.own()?;
     described.push(own.clone());
     let types = build.link(&build.private.join("types.elf"), &described, &libraries)?;
@@ -128,10 +130,37 @@ impl Build<'_> {
 
     /// Writes headers and linker script.
     fn install(&self) -> Result<()> {
-        for (name, text) in HEADERS {
+        for (name, text) in HEADERS.iter().chain(pcc_dev::HEADERS) {
             write(&self.headers().join(name), text)?;
         }
         write(&self.private.join("dpa.ld"), LINKER_SCRIPT)
+    }
+
+    /// Writes the library of congestion control, if it is asked for, and returns its sources.
+    fn congestion_control(&self) -> Result<Vec<Input>> {
+        let Some(point) = self.options.congestion_control else {
+            return Ok(Vec::new());
+        };
+        let np = match point {
+            Point::Reaction => &[],
+            Point::Notification => pcc_dev::NP_SOURCES,
+        };
+        let dir = self.private.join("pcc");
+        let files = [pcc_dev::SOURCES, pcc_dev::DEVICE_SOURCES, np].concat();
+        let mut sources = Vec::new();
+        for (name, text) in files {
+            let path = dir.join(name);
+            write(&path, text)?;
+            if let Some(stem) = name.strip_suffix(".c") {
+                let stem = stem.to_owned();
+                sources.push(Input {
+                    path,
+                    stem,
+                    is_source: true,
+                });
+            }
+        }
+        Ok(sources)
     }
 
     /// Compiles a source. An object file is used as it is.
@@ -199,7 +228,7 @@ impl Build<'_> {
     /// The functions that all inputs mark.
     fn marked(
         &self,
-        inputs: &[Input],
+        inputs: &[&Input],
         objects: &[PathBuf],
         libraries: &[PathBuf],
     ) -> Result<Vec<Marked>> {

@@ -35,6 +35,9 @@
 //! **Marks.** `__dpa_global__` and `__dpa_rpc__` are attributes that compilers ignore on types, and for which they list
 //! the marked functions in a section of the object file (`dpa_dev::KERNEL_MARK`). The linker script drops that section.
 //!
+//! **Congestion control.** With `-ldoca_pcc_dev` or `-ldoca_pcc_np_dev` the program contains that library, whose entry points
+//! are RPCs. The crate `pcc-dev` describes them.
+//!
 //! # With `-keep-dir`
 //!
 //! The directory then has, for each source `F.c`, `F.dpa.host.c`, `F.stub.inc` and `F.dpa.dev.o`, and for the program
@@ -57,4 +60,4 @@ pub mod types;
 pub use attributes::blob as attributes;
 pub use build::build;
 pub use fault::{Failure, Fault, Place, Result};
-pub use options::{Cpu, HELP, Options, Request, parse};
+pub use options::{Cpu, HELP, Options, Point, Request, parse};

@@ -89,6 +89,15 @@ impl Cpu {
     }
 }
 
+/// Where code for congestion control runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// At the sender: it sets rates.
+    Reaction,
+    /// At the receiver: it answers probes.
+    Notification,
+}
+
 /// A complete command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -110,6 +119,8 @@ pub struct Options {
     pub library_dirs: Vec<PathBuf>,
     /// Names of device libraries that are not part of this driver.
     pub libraries: Vec<String>,
+    /// The library of congestion control, if it is asked for.
+    pub congestion_control: Option<Point>,
     /// File with the attributes of the program.
     pub attributes: Option<PathBuf>,
     /// Directory of the intermediate files.
@@ -212,6 +223,7 @@ struct Raw {
     device_options: Vec<String>,
     library_dirs: Vec<PathBuf>,
     libraries: Vec<String>,
+    congestion_control: Option<Point>,
     attributes: Option<PathBuf>,
     keep: Option<PathBuf>,
     verbose: bool,
@@ -262,6 +274,7 @@ impl Raw {
             match option.as_str() {
                 "-L" => self.library_dirs.push(rest.into()),
                 _ if OWN_LIBRARIES.contains(&rest.as_str()) => {}
+                _ if point(&rest).is_some() => self.congestion_control = point(&rest),
                 _ => self.libraries.push(rest),
             }
         }
@@ -291,11 +304,22 @@ impl Raw {
             device_options: self.device_options,
             library_dirs: self.library_dirs,
             libraries: self.libraries,
+            congestion_control: self.congestion_control,
             attributes: self.attributes,
             keep: self.keep,
             verbose: self.verbose,
         })
     }
+}
+
+/// What a library of congestion control is for; None for other names.
+fn point(library: &str) -> Option<Point> {
+    let mut known = pcc_dev::LIBRARIES.iter();
+    let (_, is_np) = known.find(|(name, _)| *name == library)?;
+    Some(match is_np {
+        true => Point::Notification,
+        false => Point::Reaction,
+    })
 }
 
 /// Longest name of a program or function. With the prefix of an unpack function it stays below the limit of FlexIO.

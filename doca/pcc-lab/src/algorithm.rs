@@ -51,8 +51,8 @@ impl EventType {
 
 /// Subtype of a NACK: out of sequence.
 pub const NACK_OUT_OF_SEQUENCE: u8 = 2;
-/// Flag of a TX event: one of its packets carried a probe.
-pub const TX_PROBE_SENT: u8 = 1;
+/// Flag of a TX event: a probe was sent with its packets.
+pub const TX_PROBE_SENT: u8 = 4;
 
 /// The fields of an event that depend on its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +119,21 @@ pub struct Port {
     pub mbps: u64,
     /// Payload of a full packet.
     pub mtu: u32,
+    /// Time of the run.
+    pub time_ps: u64,
+    /// Bytes that the port has sent and received, headers and gaps included.
+    pub sent_bytes: u64,
+    /// See before.
+    pub received_bytes: u64,
+}
+
+/// Priority of a flow's probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProbePriority {
+    /// That of the flow.
+    Flow,
+    /// This one.
+    Own(u8),
 }
 
 /// The answer to an event.
@@ -128,6 +143,8 @@ pub struct Decision {
     pub rate: Option<u32>,
     /// Send a probe with the next packet.
     pub probe: bool,
+    /// A new priority of the flow's next probes. None: unchanged.
+    pub probe_priority: Option<ProbePriority>,
     /// Instructions that the handler executed, if it counts them. They determine how long it occupied its thread.
     pub instructions: u32,
 }

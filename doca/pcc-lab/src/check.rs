@@ -116,6 +116,7 @@ fn check_switch(scenario: &Scenario) -> Result<(), Refusal> {
         limits::at_most("headroom_bytes", headroom, switch.buffer_kib * 1_024)?;
     }
     within("pmax", switch.pmax, 0.0, 1.0)?;
+    within("mark_all", switch.mark_all, 0.0, 1.0)?;
     within("pfc_alpha", switch.pfc_alpha, 0.001, 64.0)?;
     within("drop_alpha", switch.drop_alpha, 0.001, 64.0)?;
     at_least("telemetry_window_ns", switch.telemetry_window_ns, 100)?;
@@ -417,6 +418,21 @@ mod tests {
     }
 
     #[test]
+    fn probabilities_beyond_their_bounds_are_refused() {
+        for (field, value, shown) in [
+            ("pmax", "1.5", "1.5"),
+            ("pmax", "nan", "NaN"),
+            ("mark_all", "-0.1", "-0.1"),
+        ] {
+            let text = format!("duration_us = 10\n{STAR}{TRAFFIC}[switch]\n{field} = {value}\n");
+            assert_eq!(
+                refusal(&text),
+                format!("{field}: {shown} is not between 0 and 1")
+            );
+        }
+    }
+
+    #[test]
     fn sizes_beyond_their_bounds_are_refused() {
         let cases = [
             (
@@ -453,8 +469,6 @@ mod tests {
                 "[switch]\nkmin_kib = 5\nkmax_kib = 4",
                 "kmin_kib is 5 and must not be above kmax_kib, 4",
             ),
-            ("[switch]\npmax = 1.5", "pmax: 1.5 is not between 0 and 1"),
-            ("[switch]\npmax = nan", "pmax: NaN is not between 0 and 1"),
             (
                 "[switch]\nbuffer_kib = 16",
                 "switch s0: the headroom of its ports needs 115472 bytes and its buffer has 16384; raise buffer_kib",

@@ -47,6 +47,6 @@ pub use check::check;
 pub use refusal::{Refusal, limits};
 pub use report::Report;
 pub use scenario::{Guesses, Scenario};
-pub use sim::{Lab, Place};
+pub use sim::{Arrival, Lab, Place};
 pub use trace::{Record, RecordKind, Trace};
 pub use units::RATE_MAX;

@@ -47,6 +47,21 @@ pub struct Report {
     pub per_flow: Vec<FlowReport>,
     /// Rates and queues over time, if the scenario asks for them.
     pub samples: Vec<Sample>,
+    /// The first processes that failed, and why.
+    pub process_failures: Vec<ProcessFailure>,
+}
+
+/// A process that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessFailure {
+    /// When.
+    pub time_ns: u64,
+    /// Its host.
+    pub host: u32,
+    /// Its number.
+    pub process: u32,
+    /// Why.
+    pub reason: String,
 }
 
 /// All packets, by fate.

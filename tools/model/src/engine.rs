@@ -9,6 +9,7 @@
 //! The order of simultaneous events on one node does not depend on the node's number.
 
 use super::config::{Config, SendOrder, Software};
+use super::fabric::Fabric;
 use super::keys::{KeyWork, Step};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -62,7 +63,7 @@ enum Kind {
 
 /// Ordered by time first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
+pub(super) struct Event {
     at_ps: u64,
     node: u32,
     kind: Kind,
@@ -140,6 +141,8 @@ pub(super) struct Engine<'a> {
     events: BinaryHeap<Reverse<Event>>,
     work: KeyWork,
     calls: u32,
+    /// Carries the blocks between nodes. Without it, they have a fabric that never blocks.
+    fabric: Option<Fabric<Event>>,
 }
 
 fn ps(ns: f64) -> u64 {
@@ -224,7 +227,16 @@ impl<'a> Engine<'a> {
                 release: Vec::new(),
             },
             calls: 0,
+            fabric: None,
         }
+    }
+
+    /// The same with a network for blocks between nodes, all of which must be simulated.
+    pub(super) fn on(mut self, fabric: Fabric<Event>) -> Self {
+        let is_whole = index(self.ring) == self.nodes.len();
+        assert!(is_whole, "each node has its own traffic");
+        self.fabric = Some(fabric);
+        self
     }
 
     /// One call of all ranks. It starts when all ranks have finished the previous one (the benchmark's
@@ -258,10 +270,21 @@ impl<'a> Engine<'a> {
             }
         }
         self.calls += 1;
-        while let Some(Reverse(event)) = self.events.pop() {
-            self.handle(event);
-        }
+        while self.next() {}
         self.result(entry_ps)
+    }
+
+    /// Handles the next event, of the nodes or of the network. False: there is none.
+    fn next(&mut self) -> bool {
+        if let Some(fabric) = &mut self.fabric {
+            let until = self.events.peek().map(|Reverse(event)| event.at_ps);
+            if let Some((at_ps, event)) = fabric.advance(until) {
+                self.events.push(Reverse(Event { at_ps, ..event }));
+                return true;
+            }
+        }
+        let event = self.events.pop();
+        event.map(|Reverse(event)| self.handle(event)).is_some()
     }
 
     fn result(&self, entry_ps: u64) -> Call {
@@ -358,6 +381,18 @@ impl<'a> Engine<'a> {
         let block = self.times.block;
         let node = &mut self.nodes[index(event.node)];
         let local = away == 0 && !self.config.assumptions.local_uses_port;
+        if let (false, Some(fabric)) = (local, &mut self.fabric) {
+            let (kind, step, sps) = (Kind::Read, event.step, self.config.sps);
+            let arrives = Event {
+                kind,
+                step,
+                ..receiver
+            };
+            let [from, to] = [event, receiver].map(|end| (end.node, end.local % sps));
+            fabric.send(from, to, arrives);
+            node.egress_ps += block;
+            return;
+        }
         let (at_ps, kind) = if local {
             node.local_free_ps = node.local_free_ps.max(event.at_ps) + block;
             (node.local_free_ps, Kind::Read)

@@ -3,6 +3,7 @@
 use super::config::{Config, ConfigError};
 use super::costs::CostTable;
 use super::engine::{Call, Engine};
+use super::fabric::{Control, Fabric};
 use super::keys::KeyWork;
 
 /// How much of the machine is simulated.
@@ -138,8 +139,38 @@ pub fn predict(
     })
 }
 
+/// Predicts with all nodes on a fat tree in the lab.
+///
+/// # Errors
+/// When a number is out of its range, or the machine is beyond the limits of the lab.
+pub fn predict_on(
+    config: &Config,
+    table: &CostTable,
+    control: Control,
+) -> Result<Prediction, FabricError> {
+    config.check()?;
+    let fabric = Fabric::new(config, control)?;
+    let engine = Engine::new(config, config.nodes, config.nodes).on(fabric);
+    Ok(run_in(engine, config, table))
+}
+
+/// Why there is no prediction with the lab.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// A number of the machine.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// What the lab does not accept.
+    #[error("the lab as network: {0}")]
+    Lab(#[from] pcc_lab::Refusal),
+}
+
 fn run(config: &Config, table: &CostTable, ring: u32, simulated: u32) -> Prediction {
-    let mut engine = Engine::new(config, ring, simulated);
+    run_in(Engine::new(config, ring, simulated), config, table)
+}
+
+fn run_in(mut engine: Engine<'_>, config: &Config, table: &CostTable) -> Prediction {
     let first = engine.call(KeyWork::of(config, table, true));
     let later = KeyWork::of(config, table, false);
     let calls: Vec<Call> = (0..config.iterations)

@@ -1,5 +1,6 @@
 //! What was predicted, as text for the eye and as JSON or CSV for programs.
 
+use super::fabrics::FabricRow;
 use super::limits::Limit;
 use super::predict::{Gain, Prediction};
 use super::sweep::{Point, REPORTED, Variation};
@@ -26,6 +27,9 @@ pub struct Document {
     pub limits: Vec<Limit>,
     /// The slides' two figures, and what they become when one input is changed.
     pub sensitivity: Vec<Sensitivity>,
+    /// The same machine on a fat tree in the packet-level lab, if that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fabrics: Vec<FabricRow>,
 }
 
 /// One scheme on one machine at one size.
@@ -109,6 +113,7 @@ impl Document {
                 .collect(),
             shares: points.iter().map(|p| Shares::new(&p.prediction)).collect(),
             limits: Vec::new(),
+            fabrics: Vec::new(),
             sensitivity: variations.iter().map(Sensitivity::new).collect(),
         }
     }
@@ -144,6 +149,12 @@ impl Document {
             let limits = limits.collect::<Result<Vec<Value>, _>>()?;
             text += "\nthe service process is the limit up to\n";
             text += &table::text(columns::MODEL_LIMITS, &limits)?;
+        }
+        if !self.fabrics.is_empty() {
+            let fabrics = self.fabrics.iter().map(serde_json::to_value);
+            let fabrics = fabrics.collect::<Result<Vec<Value>, _>>()?;
+            text += "\non a fat tree in the packet-level lab, by the control of rates\n";
+            text += &table::text(columns::MODEL_FABRICS, &fabrics)?;
         }
         Ok(text)
     }

@@ -363,3 +363,57 @@ fn what_is_full_is_named() {
         Bottleneck::Messages,
     );
 }
+
+#[test]
+fn a_fat_tree_in_the_lab_adds_little_where_nothing_blocks_and_the_bytes_are_the_same() {
+    for scheme in [Scheme::Ksm, Scheme::Stock] {
+        let config = config(4, 4, 2, 16 << 10, scheme);
+        let ideal = predicted(&config, Extent::Full);
+        for control in Control::ALL {
+            let there = predict_on(&config, &table(), control).expect("in range");
+            assert_eq!(there.node_bytes, ideal.node_bytes);
+            // Stores and forwards at up to five switches, and the start of a queue pair at a low rate.
+            let ratio = there.us / ideal.us;
+            assert!(
+                (1.0..1.25).contains(&ratio),
+                "{scheme:?} {control:?}: {ratio}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_lab_as_network_is_deterministic_and_refuses_what_is_too_large() {
+    let table = CostTable::slides().expect("the published table");
+    let config = Config {
+        nodes: 3,
+        ppn: 2,
+        sps: 1,
+        ..Config::slides(8 << 10, Scheme::Ksm)
+    };
+    let again = || predict_on(&config, &table, Control::Dcqcn).expect("in range");
+    assert_eq!(again(), again());
+    let large = Config {
+        nodes: 128,
+        sps: 8,
+        ..config.clone()
+    };
+    let refused = predict_on(&large, &table, Control::None).expect_err("too many queue pairs");
+    assert!(
+        refused.to_string().starts_with("the lab as network: "),
+        "{refused}"
+    );
+}
+
+#[test]
+fn each_fabric_has_a_row_for_each_scheme_beside_the_one_that_never_blocks() {
+    let base = config(3, 4, 2, 16 << 10, Scheme::Ksm);
+    let rows = fabrics(&base, &table()).expect("in range");
+    let names: Vec<&str> = rows.iter().map(|row| row.fabric.as_str()).collect();
+    let expect = ["never blocks", "none", "dcqcn", "swift"].map(|name| [name; 3]);
+    assert_eq!(names, expect.concat());
+    for three in rows.chunks(3) {
+        assert_eq!(three[0].time_saved_percent, 0.0);
+        assert!(three[1].us < three[0].us, "{three:?}");
+    }
+}

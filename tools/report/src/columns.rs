@@ -288,6 +288,36 @@ pub const MODEL_LIMITS: &[Column] = &[
     Column::new("size", "bytes", "block", Form::Size),
 ];
 
+/// Of the schemes on fabrics with and without queues.
+pub const MODEL_FABRICS: &[Column] = &[
+    Column::count("nodes", "nodes"),
+    Column::size(),
+    Column::text("fabric", "fabric", 12),
+    Column::scheme(10),
+    us("us", "call"),
+    Column::new("time_saved_percent", "%", "saved", Form::Fixed(1)),
+];
+
+/// Of programs for congestion control in the packet-level lab.
+pub const CONGESTION: &[Column] = &[
+    Column::text("algorithm", "algorithm", 16),
+    Column::text("topology", "topology", 12),
+    Column::count("flows", "flows"),
+    Column::new("utilisation", "", "utilisation", Form::Fixed(3)),
+    Column::new("queue_bytes.mean", "bytes", "queue mean", Form::Size),
+    Column::new("queue_bytes.p99", "bytes", "queue p99", Form::Size),
+    Column::new("jain", "", "Jain", Form::Fixed(3)),
+    Column::new("slowdown.p50", "", "slowdown p50", Form::Fixed(1)),
+    Column::new("slowdown.p95", "", "p95", Form::Fixed(1)),
+    Column::new("slowdown.p99", "", "p99", Form::Fixed(1)),
+    Column::new(
+        "instructions_per_event",
+        "",
+        "instructions per event",
+        Form::Fixed(0),
+    ),
+];
+
 /// Of changed inputs of the model.
 pub const MODEL_CHANGES: &[Column] = &[
     Column::text("what", "change", 38),

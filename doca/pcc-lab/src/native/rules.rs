@@ -64,6 +64,9 @@ pub(super) mod tests {
         overload: false,
         mbps: 200_000,
         mtu: 4096,
+        time_ps: 0,
+        sent_bytes: 0,
+        received_bytes: 0,
     };
 
     pub(in crate::native) fn event(kind: EventType, timestamp: u32) -> Event {

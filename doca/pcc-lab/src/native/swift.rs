@@ -162,7 +162,7 @@ impl Algorithm for Swift {
         Ok(Decision {
             rate: Some(context[RATE]),
             probe: event.kind == EventType::Rtt,
-            instructions: 0,
+            ..Decision::default()
         })
     }
 }

@@ -114,8 +114,10 @@ pub struct Switch {
     pub kmax_kib: u64,
     /// Probability of a mark just below K_max (P_max). Default: 0.2.
     pub pmax: f64,
-    /// Whether the switches mark at all. Default: true.
+    /// Whether the switches mark by their queues. Default: true.
     pub ecn: bool,
+    /// Probability of a mark below K_min, and without `ecn`, as rules of a switch set it for tests. Default: 0.
+    pub mark_all: f64,
     /// Lossless priorities. Default: 3.
     pub pfc_priorities: Vec<u8>,
     /// A port pauses its neighbour when one priority fills more than this part of the free buffer. Default: 0.125.
@@ -141,6 +143,7 @@ impl Default for Switch {
             kmax_kib: 1_600,
             pmax: 0.2,
             ecn: true,
+            mark_all: 0.0,
             pfc_priorities: vec![3],
             pfc_alpha: 0.125,
             pfc_xoff_kib: 0,

@@ -63,6 +63,15 @@ pub enum Traffic {
         #[serde(default)]
         class: Class,
     },
+    /// Queue pairs without data of their own, for a program that posts messages while the lab runs
+    /// ([`Lab::post_message`](crate::Lab::post_message)).
+    Connections {
+        /// Sender and receiver of each.
+        pairs: Vec<[u32; 2]>,
+        /// Properties of the queue pairs.
+        #[serde(default)]
+        class: Class,
+    },
     /// Rows of a trace.
     Replay {
         /// Flows: ns, sender, receiver, bytes.
@@ -161,7 +170,23 @@ pub(crate) struct FlowSpec {
     pub(crate) to: u32,
     /// 0: without end.
     pub(crate) bytes: u64,
+    /// Its data are messages that a program posts.
+    pub(crate) has_messages: bool,
     pub(crate) class: Class,
+}
+
+impl FlowSpec {
+    fn check(&self, hosts: u32) -> Result<(), Refusal> {
+        known_host(self.from, hosts)?;
+        known_host(self.to, hosts)?;
+        if self.from == self.to {
+            return refuse(format!(
+                "traffic from host {} to itself; name two hosts",
+                self.from
+            ));
+        }
+        Ok(())
+    }
 }
 
 /// Reads a trace: one flow per line, `ns sender receiver bytes`, with spaces or commas between. Lines that begin with `#` are
@@ -217,6 +242,7 @@ impl Traffic {
             from,
             to,
             bytes,
+            has_messages: false,
             class,
         };
         match self {
@@ -286,6 +312,13 @@ impl Traffic {
                     into.push(flow(start, (from, to), size, *class));
                 }
             }
+            Self::Connections { pairs, class } => {
+                all(pairs.len() as u64, into)?;
+                into.extend(pairs.iter().map(|[from, to]| FlowSpec {
+                    has_messages: true,
+                    ..flow(0, (*from, *to), 0, *class)
+                }));
+            }
             Self::Replay { rows, class } => {
                 all(rows.len() as u64, into)?;
                 into.extend(rows.iter().map(|Row(ns, from, to, bytes)| {
@@ -293,17 +326,7 @@ impl Traffic {
                 }));
             }
         }
-        for flow in into.iter() {
-            known_host(flow.from, hosts)?;
-            known_host(flow.to, hosts)?;
-            if flow.from == flow.to {
-                return refuse(format!(
-                    "traffic from host {} to itself; name two hosts",
-                    flow.from
-                ));
-            }
-        }
-        Ok(())
+        into.iter().try_for_each(|flow| flow.check(hosts))
     }
 
     pub(crate) fn class(&self) -> &Class {
@@ -312,6 +335,7 @@ impl Traffic {
             | Self::Permutation { class, .. }
             | Self::Pairs { class, .. }
             | Self::Poisson { class, .. }
+            | Self::Connections { class, .. }
             | Self::Replay { class, .. } => class,
         }
     }

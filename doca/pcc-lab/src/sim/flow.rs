@@ -25,6 +25,8 @@ pub(crate) struct Flow {
     pub(crate) priority: u8,
     /// The internal algorithm controls it.
     pub(crate) is_internal: bool,
+    /// A program posts its data.
+    pub(crate) has_messages: bool,
     pub(crate) state: State,
     /// Start of its paths, in `Lab::paths`, and their lengths.
     pub(crate) forward: u32,
@@ -59,6 +61,7 @@ pub(crate) struct Flow {
     pub(crate) wants_probe: bool,
     pub(crate) probe_ps: u64,
     pub(crate) probe_sn: u32,
+    pub(crate) probe_priority: u8,
     /// Since the last TX event: packets, bytes, time of the first.
     pub(crate) tx_packets: u16,
     pub(crate) tx_bytes: u32,
@@ -90,6 +93,7 @@ pub(crate) struct Flow {
 impl Flow {
     pub(crate) fn new(spec: &FlowSpec, mtu: u16, rate: u32) -> Self {
         let packets = match spec.bytes {
+            _ if spec.has_messages => 0,
             0 => u64::from(u32::MAX),
             bytes => bytes.div_ceil(u64::from(mtu)),
         };
@@ -101,7 +105,14 @@ impl Flow {
             from: spec.from,
             to: spec.to,
             priority: spec.class.priority,
+            probe_priority: spec.class.priority,
             is_internal: !spec.class.rdma_cm,
+            has_messages: spec.has_messages,
+            state: if spec.has_messages {
+                State::Done
+            } else {
+                State::New
+            },
             bytes: spec.bytes,
             total: u32::try_from(packets).unwrap_or(u32::MAX),
             last_payload: u16::try_from(last).unwrap_or(mtu),
@@ -143,6 +154,7 @@ mod tests {
                 from: 0,
                 to: 1,
                 bytes,
+                has_messages: false,
                 class: *traffic.class(),
             };
             let flow = Flow::new(&spec, 4096, 1);

@@ -199,7 +199,7 @@ impl Lab {
             number,
             flow.probe_sn,
             guesses.probe_bytes,
-            flow.priority,
+            flow.probe_priority,
         );
         let Some(packet) = self.create(packet) else {
             return false;
@@ -207,7 +207,7 @@ impl Lab {
         let flow = &mut self.flows[number as usize];
         flow.probe_ps = self.now_ps;
         flow.probes += 1;
-        let priority = flow.priority;
+        let priority = flow.probe_priority;
         self.ports[port as usize].push(&mut self.packets, packet, priority, self.now_ps);
         true
     }
@@ -319,7 +319,7 @@ impl Lab {
     }
 
     /// Enters a flow into its pacer again.
-    fn resume(&mut self, number: u32) {
+    pub(super) fn resume(&mut self, number: u32) {
         let flow = &mut self.flows[number as usize];
         if self.places[number as usize] == OUT {
             flow.due_ps = flow.due_ps.max(self.now_ps);

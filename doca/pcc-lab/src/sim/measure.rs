@@ -101,6 +101,7 @@ fn report(lab: &Lab) -> Report {
             .map(|flow| per_flow(flow, span))
             .collect(),
         samples: lab.samples.clone(),
+        process_failures: lab.failures.clone(),
     }
 }
 

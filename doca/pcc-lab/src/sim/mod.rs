@@ -4,6 +4,8 @@ mod fault;
 mod flow;
 mod host;
 mod measure;
+mod messages;
+mod posting;
 mod reaction;
 mod receiver;
 mod setup;
@@ -11,6 +13,8 @@ mod switch;
 mod waiting;
 
 use flow::{Flow, State};
+pub use messages::Arrival;
+use messages::Messages;
 
 use crate::algorithm::{Algorithm, Context};
 use crate::calendar::{Calendar, Due};
@@ -20,7 +24,7 @@ use crate::pacer::Pacer;
 use crate::packet::{Kind, Packet, Packets};
 use crate::port::Port;
 use crate::refusal::Refusal;
-use crate::report::{Report, Sample};
+use crate::report::{ProcessFailure, Report, Sample};
 use crate::scenario::{Fault, Guesses, Host, Loss, Scenario, Switch};
 use crate::trace::{RecordKind, Trace};
 use crate::units::{KIB, NEVER, PS_PER_NS, PS_PER_US, serialize_ps};
@@ -65,6 +69,7 @@ pub(crate) struct HostState {
     handlers_free_ps: u64,
     /// Instructions of the last event.
     instructions: u32,
+    received_bytes: u64,
 }
 
 /// The buffer of a switch.
@@ -109,6 +114,8 @@ pub struct Lab {
     pub(crate) counts: Counts,
     pub(crate) trace: Trace,
     pub(crate) samples: Vec<Sample>,
+    pub(crate) failures: Vec<ProcessFailure>,
+    messages: Messages,
     open_flows: u32,
     pub(crate) measured_from_ps: u64,
 }
@@ -178,7 +185,7 @@ impl Lab {
     /// Ends the active process of a host, as a crash does.
     pub fn kill(&mut self, host: u32) {
         if (host as usize) < self.hosts.len() {
-            self.fail_process(host);
+            self.fail_process(host, "killed");
         }
     }
 
@@ -246,6 +253,7 @@ impl Lab {
         let entry = &mut self.packets[packet];
         entry.hop += 1;
         let (from, kind, downs) = (entry.port, entry.kind, entry.downs);
+        let wire = u64::from(entry.wire);
         let port = &self.ports[from as usize];
         if !port.is_up || port.downs != downs {
             self.lose(packet, Reason::LinkDown);
@@ -259,7 +267,8 @@ impl Lab {
             let (priority, is_pause) = (entry.priority, entry.sn == 1);
             self.packets.remove(packet);
             self.pause(back, priority, is_pause);
-        } else if (node as usize) < self.hosts.len() {
+        } else if let Some(host) = self.hosts.get_mut(node as usize) {
+            host.received_bytes += wire;
             if !self.losses.is_empty() && self.is_lost(Some(kind)) {
                 self.lose(packet, Reason::Injected);
                 return;
@@ -367,7 +376,6 @@ impl Lab {
         self.measured_from_ps = self.now_ps;
         for port in &mut self.ports {
             port.queue.restart(self.now_ps);
-            port.sent_bytes = 0;
         }
         for flow in &mut self.flows {
             flow.delivered_before = flow.delivered;

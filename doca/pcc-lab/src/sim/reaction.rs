@@ -2,15 +2,19 @@
 
 use super::Lab;
 use super::waiting::merge;
-use crate::algorithm::{Decision, Detail, Event, EventType, Port};
+use crate::algorithm::{Decision, Detail, Event, EventType, Port, ProbePriority};
 use crate::calendar::Due;
 use crate::packet::NONE;
+use crate::report::ProcessFailure;
 use crate::trace::RecordKind;
 use crate::units::{NEVER, PS_PER_NS, PS_PER_US, RATE_MAX, clock_ns};
 
 /// The slot of the user's algorithm, and that of the internal one.
 const SLOT: u8 = 0;
 const SLOT_INTERNAL: u8 = 15;
+
+/// Failures of processes whose reasons a report has.
+const FAILURES_MAX: usize = 64;
 
 impl Lab {
     /// Puts an event into the queue of the flow's host. `codes`: subtype and flags.
@@ -120,6 +124,9 @@ impl Lab {
             overload,
             mbps: self.ports[host.port as usize].mbps,
             mtu: u32::from(self.settings.host.mtu),
+            time_ps: self.now_ps,
+            sent_bytes: self.ports[host.port as usize].sent_bytes,
+            received_bytes: host.received_bytes,
         };
         let algorithm = match is_internal {
             true => &mut host.internal,
@@ -135,9 +142,9 @@ impl Lab {
                 flow.handled += 1;
                 self.obey(number, decision);
             }
-            Err(_) => {
+            Err(failure) => {
                 self.lose_event(number, event.kind);
-                self.fail_process(host_number);
+                self.fail_process(host_number, &failure.0);
             }
         }
     }
@@ -147,6 +154,11 @@ impl Lab {
         let guesses = &self.settings.guesses;
         let flow = &mut self.flows[number as usize];
         flow.wants_probe |= decision.probe;
+        match decision.probe_priority {
+            Some(ProbePriority::Own(priority)) => flow.probe_priority = priority & 7,
+            Some(ProbePriority::Flow) => flow.probe_priority = flow.priority,
+            None => {}
+        }
         let Some(asked) = decision.rate else { return };
         let floor = guesses.rate_floor;
         if asked == 0 {
@@ -175,11 +187,19 @@ impl Lab {
     }
 
     /// The active process ends, and a standby takes over, or the internal algorithm. Contexts begin anew.
-    pub(super) fn fail_process(&mut self, number: u32) {
+    pub(super) fn fail_process(&mut self, number: u32, reason: &str) {
         let now = self.now_ps;
         let host = &mut self.hosts[number as usize];
         if host.active >= host.processes.len() {
             return;
+        }
+        if self.failures.len() < FAILURES_MAX {
+            self.failures.push(ProcessFailure {
+                time_ns: now / PS_PER_NS,
+                host: number,
+                process: u32::try_from(host.active).unwrap_or(u32::MAX),
+                reason: reason.to_owned(),
+            });
         }
         self.counts.other.failures += 1;
         self.trace

@@ -66,7 +66,10 @@ impl Lab {
             flow.expected += 1;
             flow.delivered += u64::from(packet.payload);
             flow.has_nacked = false;
-            if flow.expected == flow.total {
+            if flow.has_messages {
+                let expected = flow.expected;
+                self.messages.arrived(self.now_ps, packet.flow, expected);
+            } else if flow.expected == flow.total {
                 flow.finish_ps = self.now_ps;
                 let duration = (self.now_ps - flow.start_ps) / PS_PER_NS;
                 self.trace

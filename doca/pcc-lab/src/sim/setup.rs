@@ -1,5 +1,6 @@
 //! From a scenario to the state of a run.
 
+use super::messages::Messages;
 use super::waiting::Waiting;
 use super::{Buffer, Flow, HostState, Lab, Place, Settings};
 use crate::algorithm::{Algorithm, Context};
@@ -73,6 +74,7 @@ impl Lab {
                 queued: 0,
                 handlers_free_ps: 0,
                 instructions: 0,
+                received_bytes: 0,
             });
         }
         let first = hosts.iter().find_map(|host| host.processes.first());
@@ -87,6 +89,7 @@ impl Lab {
             places: vec![OUT; flows.len()],
             contexts: vec![Context::default(); flows.len()],
             open_flows: u32::try_from(flows.len()).unwrap_or(u32::MAX),
+            messages: Messages::new(&flows),
             flows,
             paths,
             waiting: Waiting::default(),
@@ -96,6 +99,7 @@ impl Lab {
             counts: Counts::default(),
             trace: Trace::new(scenario.limits.trace),
             samples: Vec::new(),
+            failures: Vec::new(),
             measured_from_ps: 0,
             settings,
         };
@@ -180,7 +184,9 @@ impl Lab {
 
     fn first_events(&mut self) {
         for (number, flow) in (0..).zip(&self.flows) {
-            if flow.start_ps < self.settings.end_ps {
+            if flow.has_messages {
+                self.open_flows -= 1;
+            } else if flow.start_ps < self.settings.end_ps {
                 self.calendar.push(flow.start_ps, Due::Start(number));
             } else {
                 self.open_flows -= 1;

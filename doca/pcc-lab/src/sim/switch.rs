@@ -12,7 +12,7 @@ impl Settings {
     #[expect(clippy::cast_precision_loss, reason = "a probability")]
     pub(super) fn mark_probability(&self, queue: u64) -> f64 {
         if !self.switch.ecn || queue <= self.kmin() {
-            0.0
+            self.switch.mark_all
         } else if queue >= self.kmax() {
             1.0
         } else {
@@ -96,7 +96,8 @@ impl Lab {
             buffer.used += size;
             buffer.peak = buffer.peak.max(buffer.used);
         }
-        if entry.kind == Kind::Data && queued > self.settings.kmin() {
+        let switch = &self.settings.switch;
+        if entry.kind == Kind::Data && (queued > self.settings.kmin() || switch.mark_all > 0.0) {
             let probability = self.settings.mark_probability(queued);
             if self.random.f64() < probability {
                 flags |= MARKED;

@@ -276,6 +276,7 @@ impl Algorithm for Slow {
             rate: Some(rate),
             probe: event.kind == EventType::Tx,
             instructions: 50_000,
+            ..Decision::default()
         })
     }
 }

@@ -37,6 +37,7 @@ impl Algorithm for Recorder {
             rate: Some(RATE_MAX),
             probe: is_first,
             instructions: 7,
+            ..Decision::default()
         })
     }
 }
@@ -79,7 +80,7 @@ fn tx_events_add_up_to_what_was_sent() {
         last = event.timestamp;
         packets += u32::from(sent_packets);
         units += u32::from(sent_32bytes);
-        probes += u32::from(event.flags & TX_PROBE_SENT);
+        probes += u32::from(event.flags & TX_PROBE_SENT != 0);
     }
     assert_eq!(packets, 1_000);
     // 4178 bytes per packet, rounded down to 32 per event of at most some packets.

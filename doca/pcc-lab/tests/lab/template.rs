@@ -56,7 +56,7 @@ impl Algorithm for Rules {
             }
             Detail::Tx { .. } => {
                 // Without a response, the probe is asked for again. The count begins with the event that says that it was sent.
-                *is_sent |= u32::from(event.flags & TX_PROBE_SENT);
+                *is_sent |= u32::from(event.flags & TX_PROBE_SENT != 0);
                 *waited += *is_sent;
                 let probe = *waited > 300;
                 *waited %= 301;
