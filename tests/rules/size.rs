@@ -16,7 +16,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 28_500),
+    (&["tools/", "testbed/"], 28_000),
     (&["bf-emu/"], 33_000),
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),

@@ -2,14 +2,13 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 /// Maximum number of connections that wait for their accept. The system has a limit of its own, `net.core.somaxconn`.
 ///
 /// All ranks of a job connect to their service at once. The system drops the first packet of a connection beyond the
 /// limit, and the caller sends it again after one second, then after two more.
-const WAITING_MAX: libc::c_int = 4096;
+const WAITING_MAX: i32 = 4096;
 
 /// Listens on `address`. The standard library alone lets 128 connections wait.
 ///
@@ -17,11 +16,8 @@ const WAITING_MAX: libc::c_int = 4096;
 /// The address is unusable.
 pub fn listen(address: impl ToSocketAddrs) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
-    // SAFETY: listen takes plain numbers. On a socket that listens already, it changes the number of connections that
-    // may wait.
-    if unsafe { libc::listen(listener.as_raw_fd(), WAITING_MAX) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // On a socket that listens already, this changes the number of connections that may wait.
+    rustix::net::listen(&listener, WAITING_MAX)?;
     Ok(listener)
 }
 
@@ -62,6 +58,7 @@ pub fn accept_patiently<T>(
 mod tests {
     use super::*;
     use std::net::TcpStream;
+    use std::os::fd::AsRawFd as _;
 
     /// More than the standard library's listener holds.
     const CALLERS: usize = 200;

@@ -1,18 +1,12 @@
 //! Processor time of a thread.
 
+use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 /// Processor time of the calling thread since its start.
 #[must_use]
 pub fn thread_time() -> Duration {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a timespec, and every thread has this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    let number = |number: i64| u64::try_from(number).unwrap_or_default();
-    Duration::from_secs(number(time.tv_sec)) + Duration::from_nanos(number(time.tv_nsec))
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 #[cfg(test)]

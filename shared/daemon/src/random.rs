@@ -1,5 +1,6 @@
 //! Random numbers from the kernel.
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 
 /// 128 random bits.
@@ -16,11 +17,8 @@ pub fn random() -> io::Result<u128> {
 /// Errors of the system.
 pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    // SAFETY: the buffer is writable and `bytes.len()` long.
-    let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if usize::try_from(count) == Ok(N) {
-        Ok(bytes)
-    } else {
-        Err(io::Error::last_os_error())
+    match getrandom(&mut bytes, GetRandomFlags::empty())? {
+        count if count == N => Ok(bytes),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }

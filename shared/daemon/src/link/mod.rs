@@ -14,6 +14,7 @@ use super::poll::{poll, pollfd};
 use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
+use rustix::net::sockopt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -682,31 +683,12 @@ fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
 
 /// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    const SECONDS: [(libc::c_int, libc::c_int, libc::c_int); 5] = [
-        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 5),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 2),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
-        // The same limit for unacknowledged data, in milliseconds.
-        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 11_000),
-    ];
-    for (level, name, value) in SECONDS {
-        let size = libc::socklen_t::try_from(size_of_val(&value)).expect("4 bytes");
-        // SAFETY: an open socket, and an option value of `size` bytes that lives through the call.
-        let result = unsafe {
-            libc::setsockopt(
-                stream.as_raw_fd(),
-                level,
-                name,
-                (&raw const value).cast(),
-                size,
-            )
-        };
-        if result != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
+    sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;
+    sockopt::set_tcp_keepcnt(stream, 3)?;
+    // The same limit for unacknowledged data, in milliseconds.
+    Ok(sockopt::set_tcp_user_timeout(stream, 11_000)?)
 }
 
 fn word(header: &[u8; HEADER], at: usize) -> u32 {
