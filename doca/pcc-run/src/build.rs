@@ -146,6 +146,7 @@ fn host(sources: &Sources) -> Result<SharedObject, BuildError> {
     for (name, text) in pcc_dev::HEADERS.iter().chain(pcc_dev::HOST_HEADERS) {
         write(&headers.join(name), text)?;
     }
+    let object = folder.path().join("program.so");
     let library = folder.path().join("lib");
     let mut files = sources.files.clone();
     for (name, text) in [pcc_dev::SOURCES, np, pcc_dev::HOST_SOURCES].concat() {
@@ -183,14 +184,15 @@ fn host(sources: &Sources) -> Result<SharedObject, BuildError> {
         .arg(&headers)
         .args(&files)
         .arg("-o")
-        .arg(SharedObject::path(folder.path()));
+        .arg(&object);
     let done = command.stdin(Stdio::null()).output();
     let done = done.map_err(|error| BuildError::Compiler(compiler, error))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr).trim().to_owned();
         return Err(BuildError::Rejected(sources.name.clone(), said));
     }
-    Ok(SharedObject::new(folder))
+    let bytes = fs::read(&object).map_err(|error| BuildError::File(object, error))?;
+    Ok(SharedObject(bytes))
 }
 
 fn dpa(sources: &Sources) -> Result<Program, BuildError> {

@@ -6,11 +6,8 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use pcc_dev::layout::{BLOCK_BYTES, Block};
 use pcc_lab::Failure;
 use std::ffi::c_void;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::{fs, io};
-use tempfile::TempDir;
+use std::io::{self, Write as _};
+use tempfile::TempPath;
 
 /// An entry point with up to five arguments. C functions with fewer parameters ignore the rest, which registers carry.
 type Function = unsafe extern "C" fn(u64, u64, u64, u64, u64) -> u64;
@@ -22,32 +19,19 @@ type Attach = unsafe extern "C" fn(*mut c_void, Serve);
 #[repr(C, align(16))]
 struct Buffer([u8; BUFFER_BYTES]);
 
-/// A shared object in a folder of its own.
+/// A shared object: its bytes. A file that is loaded twice has its variables once, so each process gets a file of its own.
 #[derive(Debug)]
-pub(crate) struct SharedObject {
-    folder: TempDir,
-    number: AtomicU32,
-}
+pub(crate) struct SharedObject(pub(crate) Vec<u8>);
 
 impl SharedObject {
-    pub(crate) fn new(folder: TempDir) -> Self {
-        Self {
-            folder,
-            number: AtomicU32::new(0),
-        }
-    }
-
-    /// The file of the program in its folder.
-    pub(crate) fn path(folder: &Path) -> PathBuf {
-        folder.join("program.so")
-    }
-
-    /// A copy of its own for one process: a file that is loaded twice has its variables once.
-    pub(crate) fn copy(&self) -> io::Result<PathBuf> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed);
-        let copy = self.folder.path().join(format!("{number}.so"));
-        fs::copy(Self::path(self.folder.path()), &copy)?;
-        Ok(copy)
+    fn file(&self) -> io::Result<TempPath> {
+        let builder = tempfile::Builder::new()
+            .prefix("pcc-")
+            .suffix(".so")
+            .tempfile();
+        let mut file = builder?;
+        file.write_all(&self.0)?;
+        Ok(file.into_temp_path())
     }
 }
 
@@ -60,18 +44,17 @@ pub(crate) struct Host {
     output: Box<Buffer>,
     /// After its functions.
     _library: Library,
-    file: PathBuf,
-    /// Keeps the folder.
-    _object: Arc<SharedObject>,
+    /// Removed at the end.
+    _file: TempPath,
 }
 
 impl Host {
-    pub(crate) fn load(object: &Arc<SharedObject>) -> Result<Self, Refused> {
+    pub(crate) fn load(object: &SharedObject) -> Result<Self, Refused> {
         let cannot =
             |error: &dyn std::fmt::Display| Refused(format!("cannot load the program: {error}"));
-        let file = object.copy().map_err(|error| cannot(&error))?;
+        let file = object.file().map_err(|error| cannot(&error))?;
         // SAFETY: the user asks to run this program here. Its constructors run, as those of any library.
-        let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_LOCAL) };
+        let library = unsafe { Library::open(Some(file.as_os_str()), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| cannot(&error))?;
         // SAFETY: the library of pcc-dev defines the function with this type.
         let attach = unsafe { library.get::<Attach>(b"__pcc_attach") };
@@ -88,8 +71,7 @@ impl Host {
             input: Box::new(Buffer([0; BUFFER_BYTES])),
             output: Box::new(Buffer([0; BUFFER_BYTES])),
             _library: library,
-            file,
-            _object: Arc::clone(object),
+            _file: file,
         })
     }
 
@@ -107,13 +89,6 @@ impl Host {
             Area::Input => &mut self.input.0,
             Area::Output => &mut self.output.0,
         }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        // A file that cannot be removed now goes with its folder.
-        let _ = std::fs::remove_file(&self.file);
     }
 }
 

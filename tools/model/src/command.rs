@@ -67,7 +67,7 @@ pub struct ModelArgs {
     #[arg(long)]
     limits: bool,
     /// Also predict these block sizes on a fat tree in the packet-level lab, without and with control of congestion: each block
-    /// crosses switches with queues in place of a fabric that never blocks. Takes about a minute for 32 nodes and 16K.
+    /// crosses switches with queues in place of a fabric that never blocks. Takes minutes for 32 nodes.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     fabric: Vec<usize>,
     /// Largest delay with which a rank enters a call after the first rank.

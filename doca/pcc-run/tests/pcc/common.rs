@@ -2,8 +2,10 @@
 
 use pcc_lab::{Algorithm, Lab, RecordKind, Report, Scenario};
 use pcc_run::{Build, Image, Options, Process, Sources};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// Prints the name of a skipped test and the reason.
 #[expect(
@@ -43,8 +45,17 @@ pub(crate) fn example(name: &str) -> Sources {
     Sources::new(name, &[folder.join(format!("{name}.c"))])
 }
 
+/// The image of a program. Tests that need the same one share it.
 pub(crate) fn image(sources: &Sources, build: Build) -> Image {
-    Image::build(sources, build).unwrap_or_else(|error| panic!("{build:?}: {error}"))
+    static BUILT: Mutex<BTreeMap<String, Image>> = Mutex::new(BTreeMap::new());
+    let key = format!("{build:?} {sources:?}");
+    let built = || BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(image) = built().get(&key) {
+        return image.clone();
+    }
+    let image = Image::build(sources, build).unwrap_or_else(|error| panic!("{build:?}: {error}"));
+    built().insert(key, image.clone());
+    image
 }
 
 pub(crate) fn start(sources: &Sources, build: Build) -> Process {
