@@ -134,6 +134,7 @@ pub fn serve(
     state: &Path,
     ready: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), Box<dyn std::error::Error>> {
+    sys::unblock_signals();
     let lock = File::options()
         .write(true)
         .create(true)

@@ -143,7 +143,7 @@ fn launch(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<()> {
         }),
     };
     let threads = launch.threads;
-    if threads > WIDTH_MAX {
+    if threads == 0 || threads > WIDTH_MAX {
         let text = format!("a launch of {threads} threads: allowed are 1 to {WIDTH_MAX}");
         return refused(status::LIMITS_EXCEEDED, text);
     }
