@@ -42,6 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         with_compiler("dpa_tools", tools),
         with_compiler("dpa_runner_killed", runner_killed),
         with_compiler("dpa_host_killed", host_killed),
+        with_compiler("dpa_c_program", c_program),
     ]);
     cases
 }
@@ -202,5 +203,50 @@ fn host_killed(world: &World, image: &Path) -> Result<()> {
     }
     let said = succeed(probe(&testbed, world, image).arg("threads"))?;
     ensure!(said.starts_with("ok"), "{said}");
+    Ok(())
+}
+
+/// A C program, whose device side our compiler driver makes: the archive registers the functions with libflexio.
+fn c_program(world: &World, _image: &Path) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let (archive, program) = (dir.join("flexio_test_app.a"), dir.join("flexio_host"));
+    let mut driver = Command::new(world.built("dpacc"));
+    driver
+        .arg(programs.join("flexio_device.c"))
+        .arg("-o")
+        .arg(&archive)
+        .args([
+            "-mcpu=nv-dpa-bf3",
+            "-hostcc=gcc",
+            "--app-name=flexio_test_app",
+        ])
+        .arg("--devicecc-options=-g")
+        .arg("-I")
+        .arg(&programs);
+    process::stdout(&mut driver, LIMIT)?;
+    let libraries = world.built("");
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+        .arg(programs.join("flexio_host.c"))
+        .arg(&archive)
+        .arg("-I")
+        .arg(testbed::workspace::root().join("doca/flexio/include"))
+        .arg("-L")
+        .arg(&libraries)
+        .arg(format!("-Wl,-rpath,{}", libraries.display()))
+        .args(["-lflexio", "-lmlx5", "-libverbs", "-o"])
+        .arg(&program);
+    process::stdout(&mut cc, LIMIT)?;
+    let said = succeed(&mut testbed.command("node0.dpu", &program))?;
+    ensure!(
+        said.starts_with("mixed 1 2\n") && said.trim_end().ends_with("ok"),
+        "{said}"
+    );
+    ensure!(
+        said.contains("in wrong+0x0") && said.contains("flexio_device.c:22"),
+        "{said}"
+    );
     Ok(())
 }
