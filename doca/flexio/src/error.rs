@@ -15,6 +15,10 @@ pub enum Status {
 }
 
 /// Why a call has failed: one line.
+#[expect(
+    clippy::error_impl_error,
+    reason = "the only error of the crate: `flexio::Error`"
+)]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     /// What is affected.

@@ -80,9 +80,10 @@ unsafe extern "C" fn flexio_cq_create(
         let process = &own.process;
         check_context(process, context)?;
         let target = match attr.element_type {
-            // SAFETY: from `flexio_event_handler_get_thread`.
             ELEMENT_THREAD => {
-                CqTarget::Thread(unsafe { given(attr.thread, "the thread") }?.number())
+                // SAFETY: from `flexio_event_handler_get_thread`.
+                let thread = unsafe { given(attr.thread, "the thread") }?;
+                CqTarget::Thread(thread.number())
             }
             ELEMENT_NONE => CqTarget::None,
             other => {
