@@ -741,29 +741,6 @@ pub fn unblock_signals() {
     set_mask(0, None);
 }
 
-/// Waits until a descriptor is readable or closed, with this set of blocked signals. The handlers of others run meanwhile.
-pub fn wait_readable(fd: RawFd, blocked: u64) {
-    let mut poll = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let no_limit: *const libc::timespec = std::ptr::null();
-    let mut again = true;
-    while again {
-        // The kernel's signal set is 8 bytes on every supported platform.
-        let polled = syscall!(
-            libc::SYS_ppoll,
-            &raw mut poll,
-            1,
-            no_limit,
-            &raw const blocked,
-            8
-        );
-        again = polled == Err(Errno(libc::EINTR));
-    }
-}
-
 fn set_mask(mask: u64, before: Option<&mut u64>) {
     let before = before.map_or(std::ptr::null_mut(), std::ptr::from_mut);
     // The kernel's signal set is 8 bytes on every supported platform.

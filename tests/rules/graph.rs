@@ -32,7 +32,9 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("dpa-dev", &[]),
     ("dpacc", &["dpa-dev"]),
-    ("bf-emu", &["cli-pages", "mlx5-prm"]),
+    ("dpa-os", &["dpa-dev", "rv64"]),
+    ("flexio", &["dpa-dev", "mlx5-prm", "mlx5dv-sys", "rv64"]),
+    ("bf-emu", &["cli-pages", "dpa-os", "mlx5-prm", "rv64"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),
     ("xgvmi-daemon", &["xgvmi-pool"]),
@@ -116,7 +118,10 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("dev-setup", &["testbed"]),
     ("doc-numbers", &["bench-report"]),
-    ("xgvmi-tests", &["testbed", "doc-numbers", "mlx5-prm"]),
+    (
+        "xgvmi-tests",
+        &["dpa-dev", "testbed", "doc-numbers", "mlx5-prm"],
+    ),
     ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["testbed"]),
     (

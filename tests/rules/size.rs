@@ -18,11 +18,11 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 34_000),
-    (&["bf-emu/"], 33_000),
-    (&["bindings/"], 2_000),
+    (&["bf-emu/"], 34_700),
+    (&["bindings/"], 2_200),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
-    (&["doca/"], 15_000),
+    (&["doca/"], 20_600),
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),

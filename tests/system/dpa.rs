@@ -188,11 +188,28 @@ fn runner_killed(world: &World, image: &Path) -> Result<()> {
 /// The program of the host is killed while its kernel loops: its objects and its threads are gone, and the runner ends.
 fn host_killed(world: &World, image: &Path) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    for _ in 0..2 {
-        let mut child = started(&testbed, world, image, "stays")?;
-        child.kill()?;
-        child.wait()?;
+    let mut child = started(&testbed, world, image, "stays")?;
+    child.kill()?;
+    child.wait()?;
+    // A signal ends a program that waits for a remote call, too.
+    let mut child = started(&testbed, world, image, "loops")?;
+    let runs = |report: &serde_json::Value| {
+        let processes = report.as_array()?.iter();
+        let mut threads = processes
+            .filter_map(|process| process["threads"].as_array())
+            .flatten();
+        threads.find(|thread| thread["kind"] == "call" && thread["runs"] == true)?;
+        Some(())
+    };
+    let mut asked = 0;
+    while runs(&reported(&testbed)?).is_none() {
+        asked += 1;
+        ensure!(asked < 1000, "the call does not begin");
     }
+    let pid = i32::try_from(child.id())?;
+    // SAFETY: numbers only; the process is this test's own child.
+    unsafe { libc::kill(pid, libc::SIGTERM) };
+    child.wait()?;
     // The runner sees the end of a program a little later. The number of questions only bounds a hang.
     let is_gone =
         || Ok::<_, anyhow::Error>(reported(&testbed)?.as_array().is_some_and(Vec::is_empty));

@@ -1,80 +1,18 @@
 //! Commands on the DPA's objects.
 
-mod create;
-mod modify;
-mod query;
-
 use std::sync::Arc;
 
-use dpa_os::OsError;
-use mlx5_prm::Field;
-use mlx5_prm::cmd::{self, status};
+use mlx5_prm::cmd::status;
 
-use super::tables::{Dpa, Object, Runner, Session, What};
-use crate::bits::low32;
+use super::command::{Command, Refused, Result, gone, refused};
+use super::tables::{Dpa, Runner, Session, What};
+use super::{create, modify, query};
 use crate::fabric::Function;
-use crate::fabric::numbers::slot_of_number;
 use crate::fabric::table::Owner;
 use crate::process::dpa::wire::{Answer, Kind, Request};
 
 /// Syndrome of each refusal: the context can ask for its text.
 const SYNDROME: u32 = 0xd9a;
-
-/// A refused command: the status, and the reason in one line.
-#[derive(Debug)]
-struct Refused(u8, String);
-
-type Result<T> = std::result::Result<T, Refused>;
-
-impl From<OsError> for Refused {
-    fn from(error: OsError) -> Self {
-        let status = match &error {
-            OsError::Dead(_) => status::BAD_SYS_STATE,
-            OsError::Full { .. } | OsError::Width { .. } => status::LIMITS_EXCEEDED,
-            OsError::NoThread(_) => status::BAD_RESOURCE,
-            OsError::Heap(rv64::HeapError::Full { .. } | rv64::HeapError::TooMany) => {
-                status::NO_RESOURCES
-            }
-            OsError::Running(_) => status::RESOURCE_BUSY,
-            _ => status::BAD_PARAM,
-        };
-        Self(status, error.to_string())
-    }
-}
-
-fn refused<T>(status: u8, text: impl Into<String>) -> Result<T> {
-    Err(Refused(status, text.into()))
-}
-
-/// The process has ended while the command waited.
-fn gone() -> Refused {
-    let text = "the process of the DPA has been destroyed";
-    Refused(status::BAD_SYS_STATE, text.to_owned())
-}
-
-fn get(input: &[u8], field: Field) -> u32 {
-    low32(field.get(input))
-}
-
-fn get8(input: &[u8], field: Field) -> u8 {
-    get(input, field).to_le_bytes()[0]
-}
-
-fn get16(input: &[u8], field: Field) -> u16 {
-    let [a, b, ..] = get(input, field).to_le_bytes();
-    u16::from_le_bytes([a, b])
-}
-
-/// A command of a session.
-#[derive(Clone, Copy)]
-struct Command<'a> {
-    runner: &'static Runner,
-    session: Session,
-    function: usize,
-    pid: i32,
-    input: &'a [u8],
-    capacity: usize,
-}
 
 /// Carries out a command.
 pub(super) fn act(runner: &'static Runner, request: Request, input: Vec<u8>) -> Answer {
@@ -134,51 +72,6 @@ pub(super) fn act(runner: &'static Runner, request: Request, input: Vec<u8>) -> 
 }
 
 impl Command<'_> {
-    fn object(&self, id: u32) -> Result<Object> {
-        let tables = self.runner.tables();
-        let object = tables.objects.get(&id);
-        let object = object.filter(|object| object.session == self.session);
-        match object {
-            Some(object) => Ok(object.clone()),
-            None => refused(status::BAD_RESOURCE, format!("no object {id}")),
-        }
-    }
-
-    /// A process by its number.
-    fn process(&self, id: u32) -> Result<Arc<Dpa>> {
-        match self.object(id)?.what {
-            What::Process(dpa) => Ok(dpa),
-            _ => refused(status::BAD_RESOURCE, format!("object {id} is no process")),
-        }
-    }
-
-    /// Adds an object with a new number.
-    fn add(&self, what: What) -> Result<u32> {
-        let mut tables = self.runner.tables();
-        let Some(id) = tables.number() else {
-            return refused(status::LIMITS_EXCEEDED, "all numbers of objects are taken");
-        };
-        let session = self.session;
-        tables.objects.insert(id, Object { session, what });
-        Ok(id)
-    }
-
-    /// The output of a command: fields and values, and bytes behind them.
-    fn output(&self, bytes: usize, fields: &[(Field, u64)], body: &[u8]) -> Vec<u8> {
-        let mut output = vec![0; bytes];
-        for (field, value) in fields {
-            // The fields are in the output.
-            let _ = field.set(&mut output, *value);
-        }
-        output.extend_from_slice(body);
-        output.truncate(self.capacity);
-        output
-    }
-
-    fn header(&self) -> Vec<u8> {
-        self.output(cmd::HEADER_BYTES, &[], &[])
-    }
-
     /// Destroys an object of the session.
     fn destroy(&self, id: u32) -> Result<()> {
         let object = self.object(id)?;
@@ -232,22 +125,6 @@ impl Command<'_> {
         let mut output = channel.to_le_bytes().to_vec();
         output.extend_from_slice(&u64::from(thread).to_le_bytes());
         Ok(output)
-    }
-
-    /// Address in the program of `bytes` bytes of one of its umems.
-    fn in_umem(&self, number: u32, offset: u64, bytes: u64) -> Result<u64> {
-        let locked = self.runner.process.fabric().lock();
-        let umems = &locked.peek(self.function).umems;
-        let umem = slot_of_number(number)
-            .and_then(|slot| umems.owned(slot, self.session.1))
-            .filter(|umem| umem.device_page == 0 && !umem.of_dpa);
-        let Some(umem) = umem else {
-            return refused(status::BAD_RESOURCE, format!("no umem {number:#x}"));
-        };
-        match offset.checked_add(bytes) {
-            Some(end) if end <= umem.length => Ok(umem.address + offset),
-            _ => refused(status::BAD_PARAM, "a range beyond the umem"),
-        }
     }
 }
 

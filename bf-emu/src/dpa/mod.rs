@@ -8,8 +8,12 @@
 //! Each process of the DPA has a thread of the runner ([`worker`]), so that one that computes does not keep others waiting. It
 //! sleeps on a pipe while there is nothing to do: the engine writes the events of completion queues to it.
 
+mod command;
 mod commands;
+mod create;
 mod device;
+mod modify;
+mod query;
 mod report;
 mod server;
 mod tables;

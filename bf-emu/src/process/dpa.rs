@@ -8,7 +8,7 @@ pub(crate) mod wire;
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -95,8 +95,35 @@ fn exchange(
     signals: u64,
 ) -> io::Result<Answer> {
     request.send(stream, input)?;
-    sys::wait_readable(stream.as_raw_fd(), signals);
+    wait_readable(stream.as_raw_fd(), signals);
     Answer::receive(stream)
+}
+
+/// Waits until a descriptor is readable or closed, with this set of blocked signals. The handlers of others run meanwhile.
+fn wait_readable(fd: RawFd, blocked: u64) {
+    /// Bytes of the kernel's set of signals, on every supported platform.
+    const SET_BYTES: usize = 8;
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let no_limit: *const libc::timespec = std::ptr::null();
+    let mut again = true;
+    while again {
+        // SAFETY: one entry, no time, and a set of signals with its size.
+        let polled = unsafe {
+            libc::syscall(
+                libc::SYS_ppoll,
+                &raw mut poll,
+                1,
+                no_limit,
+                &raw const blocked,
+                SET_BYTES,
+            )
+        };
+        again = polled < 0 && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+    }
 }
 
 /// A connection of a context for one command. The first one of a context opens its session.
@@ -191,9 +218,11 @@ fn start(socket: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Ends a context's session: the runner releases its objects.
-pub(super) fn close(context: Context) {
-    if let Some(sessions) = sessions().as_mut() {
-        sessions.remove(&(sys::pid(), context.number));
+impl Process {
+    /// Ends a context's session: the runner releases its objects.
+    pub(super) fn close_dpa(&self, context: Context) {
+        if let Some(sessions) = sessions().as_mut() {
+            sessions.remove(&(sys::pid(), context.number));
+        }
     }
 }

@@ -468,7 +468,7 @@ impl Process {
             let _held = sys::SignalsHeld::new();
             self.unmap_device_memory(context);
             self.release(context);
-            dpa::close(context);
+            self.close_dpa(context);
         }
         self.uars.take_back_all(context);
         self.contexts.remove(context);

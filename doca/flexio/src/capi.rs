@@ -2,16 +2,17 @@
 
 mod objects;
 mod queues;
+mod stream;
 
 use crate::app::{App, Function, Pack};
 use crate::error::{Error, Result, Status};
 use crate::process::Process;
 use crate::queue::Outbox;
 use mlx5dv_sys::{ibv_context, ibv_pd};
-use objects::Stream;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use stream::Stream;
 
 /// `FLEXIO_STATUS_SUCCESS`.
 const SUCCESS: u32 = 0;

@@ -1,4 +1,6 @@
-//! `libflexio`: programs of the host run functions on the DPA of a BlueField, by device commands through stock libmlx5.
+//! `libflexio`: a program runs functions on the DPA.
+//!
+//! This is `libflexio`. It commands the DPA of a BlueField through stock libmlx5.
 //!
 //! [`App`] is a program for the DPA with the functions that the host may call. [`Process`] is such a program on the DPA of one
 //! function of the adapter, with memory, remote calls and launches. [`Thread`] is a function of it that events activate. [`Cq`] and

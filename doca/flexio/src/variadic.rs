@@ -13,6 +13,7 @@ macro_rules! variadic {
         #[allow(unreachable_pub, reason = "C calls it by its name")]
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
+        // # Safety: that of the target, in the documentation above.
         pub unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
                 // The area of saved registers, as the System V ABI lays it out: six words, and eight vectors if al is not 0.
@@ -86,6 +87,9 @@ mod tests {
     }
 
     /// The next word of a list.
+    ///
+    /// # Safety
+    /// The list has another word.
     unsafe fn next(list: *mut c_void) -> u64 {
         let list = list.cast::<List>();
         // SAFETY: the caller has a list with another word.
@@ -103,11 +107,18 @@ mod tests {
     }
 
     /// Digits of the named words and of six words of the list.
+    ///
+    /// # Safety
+    /// The list has six words.
     unsafe extern "C" fn two(a: u64, b: u64, list: *mut c_void) -> u64 {
         // SAFETY: the test passes six words.
         (0..6).fold(10 * a + b, |sum, _| 10 * sum + unsafe { next(list) })
     }
 
+    /// Digits of eight named words and of two words of the list.
+    ///
+    /// # Safety
+    /// The pointers are to six and two words, and the list has two words.
     unsafe extern "C" fn eight(first: *const u64, others: *const u64, list: *mut c_void) -> u64 {
         // SAFETY: six words, two words, and a list of two.
         unsafe {

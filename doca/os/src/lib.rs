@@ -1,4 +1,6 @@
-//! The operating system of the DPA, without I/O: it runs one process of the DPA on an [`rv64::Machine`].
+//! The operating system of a DPA process.
+//!
+//! It does no I/O, and runs the process on an [`rv64::Machine`].
 //!
 //! [`Os`] has the program, the threads and the launches of a process. Its embedder, the emulated device, calls [`Os::run`]
 //! while there is something to do, carries out the commands of the host between two calls, and implements [`Device`]:

@@ -1,12 +1,13 @@
 //! The C interface: keys, windows, outboxes, event handlers, messages.
 
+use super::stream::{BROADCAST, STREAMS_MAX, Stream};
 use super::{CProcess, destroy, given, guard, put};
 use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::queue::{Mkey, Outbox, Window};
 use crate::thread::{Affinity, Thread, ThreadAttr};
 use mlx5dv_sys::ibv_pd;
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 
 /// `struct flexio_mkey_attr`.
@@ -268,44 +269,6 @@ pub(crate) struct StreamAttr {
     data_bsize: usize,
     sync_mode: u32,
     level: u8,
-}
-
-/// A stream of messages, and the file that it is written to.
-pub(crate) struct Stream {
-    id: i32,
-    level: u8,
-    out: *mut libc::FILE,
-}
-
-// SAFETY: C files may be used from any thread.
-unsafe impl Send for Stream {}
-// SAFETY: as above.
-unsafe impl Sync for Stream {}
-
-/// Number of a message for all streams.
-const BROADCAST: i32 = 0xff;
-/// Most streams of a process.
-const STREAMS_MAX: usize = 255;
-
-impl Stream {
-    /// Writes the messages that have come.
-    pub(super) fn write(&self, process: &Process) -> Result<()> {
-        let mut messages = process.messages(Some(self.id))?;
-        if self.id == 0 {
-            messages.append(&mut process.messages(Some(BROADCAST))?);
-        }
-        for message in messages {
-            if self.level != 0 && message.level > self.level {
-                continue;
-            }
-            let text = CString::new(message.text.replace('\0', "")).unwrap_or_default();
-            // SAFETY: the caller's file stays open as long as the stream, and the text ends with a zero byte.
-            unsafe { libc::fputs(text.as_ptr(), self.out) };
-        }
-        // SAFETY: as above.
-        unsafe { libc::fflush(self.out) };
-        Ok(())
-    }
 }
 
 /// A stream for C, with its process.

@@ -6,9 +6,9 @@ use dpa_os::{Device as _, Done, DoneOperation, Launch, Wait, Word};
 use mlx5_prm::cmd::status;
 use mlx5_prm::dpa::{self, done, modify as op, word};
 
+use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
 use super::create::attributes;
-use super::{Command, Refused, Result, get, get8, get16, gone, refused};
-use crate::dpa::tables::{Dpa, Object, What};
+use super::tables::{Dpa, Object, What};
 use crate::memory::Space;
 
 /// Bytes that one step of a copy moves.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use mlx5_prm::cmd::status;
 use mlx5_prm::dpa::{self, query as op, state as state_of};
 
+use super::command::{Command, Refused, Result, get16, gone, refused};
 use super::modify::arguments;
-use super::{Command, Refused, Result, get16, gone, refused};
-use crate::dpa::tables::{Dpa, Object, What};
+use super::tables::{Dpa, Object, What};
 
 pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<Vec<u8>> {
     let operation = get16(command.input, dpa::OPERATION);

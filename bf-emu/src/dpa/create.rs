@@ -8,10 +8,10 @@ use mlx5_prm::cmd::{self, status};
 use mlx5_prm::dpa::{self, affinity, object};
 use rv64::{Config, Program};
 
-use super::{Command, Refused, Result, get, get8, get16, gone, refused};
-use crate::dpa::device::Device;
-use crate::dpa::tables::{Dpa, Runner, What};
-use crate::dpa::worker::{Pipe, Worker};
+use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
+use super::device::Device;
+use super::tables::{Dpa, Runner, What};
+use super::worker::{Pipe, Worker};
 use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Channel, ChannelKind, Subscription, Umem};
 use crate::fabric::table::Owner;
@@ -262,7 +262,7 @@ fn thread(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
     }
     let what = What::Thread { process };
     let session = command.session;
-    let object = crate::dpa::tables::Object { session, what };
+    let object = super::tables::Object { session, what };
     tables.objects.insert(number, object);
     let fields = [(cmd::GENERAL_OBJECT_ID, u64::from(number))];
     let output = command.output(dpa::CREATE_OUT_BYTES, &fields, &[]);
