@@ -706,6 +706,12 @@ impl SignalsHeld {
         set_mask(!fault_signals(), Some(&mut before));
         Self { before }
     }
+
+    /// The signals that were blocked before.
+    #[must_use]
+    pub fn before(&self) -> u64 {
+        self.before
+    }
 }
 
 impl Default for SignalsHeld {
@@ -728,6 +734,11 @@ const fn fault_signals() -> u64 {
         | 1 << (libc::SIGFPE - 1)
         | 1 << (libc::SIGTRAP - 1)
         | 1 << (libc::SIGABRT - 1)
+}
+
+/// Unblocks all signals: a program may have been started by one that holds them.
+pub fn unblock_signals() {
+    set_mask(0, None);
 }
 
 fn set_mask(mask: u64, before: Option<&mut u64>) {

@@ -29,10 +29,11 @@ pub(crate) enum Kind {
     Uar,
     Xrcd,
     Dm,
+    Dpa,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Pd,
         Self::Cq,
         Self::Qp,
@@ -43,6 +44,7 @@ impl Kind {
         Self::Uar,
         Self::Xrcd,
         Self::Dm,
+        Self::Dpa,
     ];
 
     /// The handle of an object in a context: its kind and its index in the table.
@@ -76,15 +78,18 @@ pub(crate) struct Call<'a> {
     pub(crate) context: Context,
     /// File descriptor of the context.
     pub(crate) fd: RawFd,
+    /// Signals that the caller blocks.
+    pub(crate) signals: u64,
     cost_ns: Cell<u64>,
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(process: &'a Process, context: Context, fd: RawFd) -> Self {
+    pub(crate) fn new(process: &'a Process, context: Context, fd: RawFd, signals: u64) -> Self {
         Self {
             process,
             context,
             fd,
+            signals,
             cost_ns: Cell::new(0),
         }
     }

@@ -1,5 +1,6 @@
-//! Device side of DPA programs: the C headers that kernels include, the small library that is linked to them, and the
-//! numbers by which they call the device.
+//! Device side of DPA programs: C headers, library, numbers of device calls.
+//!
+//! Kernels include the headers, and the small library is linked to them.
 //!
 //! Code on the DPA reaches the device in three ways, and their numbers are here only: the headers and the library
 //! are checked against these tables or made from them, and an interpreter of the code uses the same tables.

@@ -375,16 +375,19 @@ fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let ran = single(phase, world, cargo().args(["build", "--release"]))?;
-    // Built separately, because its simulated device is a feature that would change the libraries.
-    let counted = Case {
-        name: "programs of counts".to_owned(),
+    // Built separately, because the simulated device is a feature that would change the libraries.
+    let others = Case {
+        name: "programs of counts and of the DPA".to_owned(),
         ..single(
             phase,
             world,
-            cargo().args(["build", "--release", "-p", "pool-bench"]),
+            cargo()
+                .args(["build", "--release", "-p", "pool-bench"])
+                .args(["--bin", "pool-instructions"])
+                .args(["-p", "flexio", "--examples"]),
         )?
     };
-    Ok(vec![ran, counted])
+    Ok(vec![ran, others])
 }
 
 fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
