@@ -286,6 +286,17 @@ impl MkeyPackParams {
         params.field_mask & Self::FIELD_FLAGS != 0 && params.flags & Self::FLAG_EXPORT != 0
     }
 
+    /// True for an export without conditions.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    #[inline(always)]
+    pub(crate) unsafe fn is_new_export(params: *const Self) -> bool {
+        // SAFETY: by the contract of this function.
+        let flags = unsafe { Self::flags_of(params) };
+        flags & (Self::FLAG_EXPORT | Self::FLAGS_INVALIDATE) == Self::FLAG_EXPORT
+    }
+
     /// The flags, if the parameters contain them.
     ///
     /// # Safety

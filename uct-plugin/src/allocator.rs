@@ -12,7 +12,7 @@ use std::hint;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::hot::HOT;
+use crate::hot::{self, SHORT};
 use crate::log;
 
 #[global_allocator]
@@ -38,7 +38,7 @@ const TRIES_MAX: u32 = 1 << 20;
 /// True if nothing new should start.
 #[inline]
 pub(crate) fn is_short() -> bool {
-    HOT.is_short.load(Ordering::Relaxed) && is_still_short()
+    hot::has(SHORT) && is_still_short()
 }
 
 #[cold]
@@ -60,7 +60,7 @@ fn is_still_short() -> bool {
     }
     // SAFETY: it was just allocated with this layout.
     unsafe { System.dealloc(trial, layout) };
-    HOT.is_short.store(false, Ordering::Relaxed);
+    hot::set(SHORT, false);
     false
 }
 
@@ -222,7 +222,7 @@ impl Reserve {
     /// A piece for the layout; null if there is none. The library then starts no new work.
     #[cold]
     fn take(&self, layout: Layout) -> *mut u8 {
-        HOT.is_short.store(true, Ordering::Relaxed);
+        hot::set(SHORT, true);
         #[cfg(debug_assertions)]
         if injected::has_no_reserve() {
             return null_mut();

@@ -32,7 +32,7 @@ use std::sync::atomic::Ordering;
 
 use crate::abi::MdHandle;
 use crate::domains::{self, State};
-use crate::hot::HOT;
+use crate::hot::hot;
 use crate::original::Object;
 use crate::{config, log};
 use handles::{HANDLES, Handle, Handles};
@@ -124,7 +124,7 @@ fn make(object: &'static Object, bytes: usize) -> Result<(), Off> {
         return Err("UCX's memory events do not arrive");
     }
     FROM.store(base, Ordering::Relaxed);
-    HOT.arena_end.store(base + bytes, Ordering::Release);
+    hot().arena_end.store(base + bytes, Ordering::Release);
     IS_OPEN.store(true, Ordering::Release);
     Ok(())
 }

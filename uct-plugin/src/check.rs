@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 
 use xgvmi_pool::Lkey;
 
-use crate::abi::{INVALID_MKEY, MdHandle, MdHead, MdOpsEntry, MemhHead, md_attr, slot};
+use crate::abi::{INVALID_MKEY, MdHandle, MdHead, MdOpsEntry, md_attr, slot};
 use crate::module::Module;
 use crate::original::Originals;
 
@@ -219,12 +219,8 @@ pub(crate) unsafe fn md(md: MdHandle, attr: *const c_void) -> Result<Option<MdFa
 
 /// The local key of registered memory. mlx5 uses one key for local and remote access, which
 /// identifies the fields. Symmetric registrations have different keys and are not served.
-pub(crate) const fn lkey(head: &MemhHead) -> Result<Lkey, Refusal> {
-    let MemhHead {
-        lkey,
-        rkey,
-        flags: _,
-    } = *head;
+#[inline(always)]
+pub(crate) const fn lkey(lkey: u32, rkey: u32) -> Result<Lkey, Refusal> {
     let key = Lkey::from_raw(lkey);
     // Index 0 is the reserved key, and the key of all ones does not exist.
     if lkey == rkey && lkey >> 8 != 0 && lkey != INVALID_MKEY {
@@ -327,11 +323,7 @@ mod tests {
             (0, 0, false),
             (u32::MAX, u32::MAX, false),
         ] {
-            let found = super::lkey(&MemhHead {
-                lkey,
-                rkey,
-                flags: 0,
-            });
+            let found = super::lkey(lkey, rkey);
             assert_eq!(found.is_ok(), expect, "{lkey:#x} {rkey:#x}");
         }
     }

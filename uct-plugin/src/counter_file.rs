@@ -181,12 +181,15 @@ impl Default for Here {
 impl Counts {
     /// Counts an event of the thread with this number, which no other living thread has. True if the
     /// other counters need an update.
-    #[inline]
-    pub(crate) fn count(&self, event: Event, thread: usize) -> bool {
+    ///
+    /// `words` is [`Counts::words`], which the caller keeps where it reads it with other data.
+    #[inline(always)]
+    pub(crate) fn count(&self, words: *mut AtomicU64, event: Event, thread: usize) -> bool {
         let before = match event.lane_place() {
             Some(place) if thread < LANES => {
+                // SAFETY: that many words are there; see `word`.
+                let word = unsafe { &*words.add(LANES_AT + thread * LINE_WORDS + place) };
                 // Only this thread writes the word.
-                let word = self.word(LANES_AT + thread * LINE_WORDS + place);
                 let before = word.load(Ordering::Relaxed);
                 word.store(before + 1, Ordering::Relaxed);
                 before
@@ -230,15 +233,20 @@ impl Counts {
     /// A word of the slot, below [`VALUES_AT`].
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        let words = self.words.load(Ordering::Acquire);
-        let words = match words.is_null() {
-            false => words,
-            true => self.find_words(),
-        };
+        let words = self.words();
         debug_assert!(at < VALUES_AT);
         // SAFETY: that many words are in this structure, or in the counter file, which is never unmapped;
         // they are accessed only atomically.
         unsafe { &*words.add(at) }
+    }
+
+    /// The first of the words.
+    pub(crate) fn words(&self) -> *mut AtomicU64 {
+        let words = self.words.load(Ordering::Acquire);
+        match words.is_null() {
+            false => words,
+            true => self.find_words(),
+        }
     }
 
     #[cold]
@@ -623,7 +631,7 @@ mod tests {
         let counts = Counts::default();
         counts.slot.set(None).expect("not set");
         for is_done in [true, false, true] {
-            let _due = counts.count(Event::of_release(is_done), 0);
+            let _due = counts.count(counts.words(), Event::of_release(is_done), 0);
         }
         let of = |event| counts.get(event);
         assert_eq!((of(Event::Release), of(Event::ReleaseFailed)), (2, 1));
@@ -634,7 +642,7 @@ mod tests {
         let counts = Counts::default();
         counts.slot.set(None).expect("not set");
         let looks = (0..1024)
-            .filter(|_| counts.count(Event::Release, 3))
+            .filter(|_| counts.count(counts.words(), Event::Release, 3))
             .count();
         assert_eq!(counts.get(Event::Release), 1024);
         assert_eq!(counts.get(Event::Export), 0);
@@ -655,9 +663,9 @@ mod tests {
         second.slot.set(file.slot()).expect("not set");
         // The first and the last thread with a word of its own, and two without one.
         for thread in [0, LANES - 1, LANES, usize::MAX] {
-            let _due = second.count(Event::Export, thread);
+            let _due = second.count(second.words(), Event::Export, thread);
         }
-        let _due = second.count(Event::ReleaseFailed, 0);
+        let _due = second.count(second.words(), Event::ReleaseFailed, 0);
         let pool = || {
             let mut stats = PoolStats::default();
             stats.hits = 5;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use crate::abi::MdHandle;
 use crate::arena::counts;
-use crate::hot::HOT;
+use crate::hot::hot;
 use crate::md::Md;
 use crate::numbers::Numbers;
 use crate::{forked, panic, ucp};
@@ -120,7 +120,8 @@ pub(crate) fn numbers() -> Numbers {
 /// State of a memory domain. Takes no lock.
 #[inline]
 pub(crate) fn state(md: MdHandle) -> State {
-    if HOT.md.load(Ordering::Acquire) == md.addr() && !HOT.served.load(Ordering::Relaxed).is_null()
+    if hot().md.load(Ordering::Acquire) == md.addr()
+        && !hot().served.load(Ordering::Relaxed).is_null()
     {
         return State::Served;
     }
@@ -139,12 +140,26 @@ pub(crate) fn state(md: MdHandle) -> State {
 /// on it: UCX closes no memory domain while an operation on it runs.
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
-    let served = match HOT.md.load(Ordering::Acquire) == md.addr() {
-        true => HOT.served.load(Ordering::Relaxed).cast(),
+    let served = match hot().md.load(Ordering::Acquire) == md.addr() {
+        true => hot().served.load(Ordering::Relaxed).cast(),
         false => served(md.addr()),
     };
     // SAFETY: `add` published it, and its entry keeps it until UCX closes the memory domain.
     unsafe { served.as_ref() }
+}
+
+/// The memory domain, if it is the first served one and works. One cache line.
+///
+/// # Safety
+/// See [`known`].
+#[inline(always)]
+pub(crate) unsafe fn first<'a>(md: MdHandle) -> Option<&'a Md> {
+    let hot = hot();
+    if hot.md.load(Ordering::Acquire) != md.addr() {
+        return None;
+    }
+    // SAFETY: as in `known`.
+    unsafe { hot.served.load(Ordering::Relaxed).cast::<Md>().as_ref() }
 }
 
 /// What serves the memory domain at this address; null if nothing does.
@@ -185,9 +200,9 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
     entry.served.store(served, Ordering::Release);
     *place = new;
     entry.address.store(md.addr(), Ordering::Release);
-    if HOT.md.load(Ordering::Relaxed) == NEVER_USED && !served.is_null() {
-        HOT.served.store(served.cast(), Ordering::Relaxed);
-        HOT.md.store(md.addr(), Ordering::Release);
+    if hot().md.load(Ordering::Relaxed) == NEVER_USED && !served.is_null() {
+        hot().served.store(served.cast(), Ordering::Relaxed);
+        hot().md.store(md.addr(), Ordering::Release);
     }
     Added::Done
 }
@@ -196,10 +211,10 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
 pub(crate) fn remove(md: MdHandle) -> Option<Arc<Md>> {
     let _changes = forked::lock(&CHANGES)?;
     let entry = entry_of(md.addr())?;
-    if HOT.md.load(Ordering::Relaxed) == md.addr() {
+    if hot().md.load(Ordering::Relaxed) == md.addr() {
         // Read only by operations on this domain, and none of them runs.
-        HOT.md.store(NEVER_USED, Ordering::Relaxed);
-        HOT.served.store(null_mut(), Ordering::Relaxed);
+        hot().md.store(NEVER_USED, Ordering::Relaxed);
+        hot().served.store(null_mut(), Ordering::Relaxed);
     }
     entry.address.store(EMPTY, Ordering::Release);
     entry.served.store(null_mut(), Ordering::Relaxed);
@@ -217,7 +232,7 @@ pub(crate) fn keep_numbers(numbers: Numbers) {
 /// In a forked child UCX handles everything, because keys, aliases and counters belong to the
 /// parent.
 fn in_child() {
-    HOT.served.store(null_mut(), Ordering::Relaxed);
+    hot().served.store(null_mut(), Ordering::Relaxed);
     for entry in &ENTRIES {
         entry.served.store(null_mut(), Ordering::Relaxed);
     }

@@ -3,7 +3,8 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::{BoundKey, Gvmi, Mkey, OwnerUuid, PoolError, Region, Span, VirtAddr};
+use xgvmi_pool::mlx5::Mlx5Device;
+use xgvmi_pool::{BoundKey, Gvmi, HostHooks, Mkey, OwnerUuid, PoolError, Region, Span, VirtAddr};
 
 use crate::abi::{
     INVALID_MKEY, MdHandle, MemHandle, MemhHead, MkeyPackParams, UcsStatus, memh_flags,
@@ -14,8 +15,9 @@ use crate::counter_file::Event;
 use crate::md::Md;
 use crate::memh::IMPORTS;
 use crate::original::Object;
-use crate::registrations::{Exported, REGISTRATIONS, Registration};
-use crate::release::Back;
+use crate::registrations::{Export, Exported, REGISTRATIONS, Registration};
+use crate::release::{self, Back};
+use crate::rkey::Memory;
 use crate::{allocator, check, hot, log, panic, rkey, serve};
 
 /// The data that an importer needs, as UCX packs it.
@@ -48,37 +50,43 @@ impl PackedKey {
     }
 }
 
+/// A memory handle to pack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed {
+    pub(crate) md: MdHandle,
+    pub(crate) memh: MemHandle,
+    /// Address and length that UCX names, if it names them.
+    pub(crate) range: Option<(usize, usize)>,
+}
+
 /// Packs the handle if it is ours. `None` if UCX's own operation must do it.
 ///
 /// # Safety
 /// The arguments must be those of `mkey_pack` on a live memory handle of the object.
-#[inline(always)]
 pub(crate) unsafe fn pack(
     object: &'static Object,
-    md: MdHandle,
-    memh: MemHandle,
+    packed: Packed,
     params: *const MkeyPackParams,
     buffer: *mut c_void,
 ) -> Option<UcsStatus> {
+    let Packed { md, memh, .. } = packed;
     // SAFETY: UCX passes parameters.
     let flags = unsafe { MkeyPackParams::flags_of(params) };
     // SAFETY: every memory handle starts with these fields.
     let is_imported = unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED != 0;
-    let is_exported = flags & MkeyPackParams::FLAG_EXPORT != 0;
-    let can_fail_later = flags & MkeyPackParams::FLAGS_INVALIDATE != 0;
     if is_imported {
         // SAFETY: by the contract of this function.
         return unsafe { pack_imported(object, md, memh, flags, buffer) };
     }
-    if can_fail_later {
+    if flags & MkeyPackParams::FLAGS_INVALIDATE != 0 {
         return None;
     }
-    if !is_exported {
+    if flags & MkeyPackParams::FLAG_EXPORT == 0 {
         // SAFETY: by the contract of this function.
         return unsafe { pack_remote(object, md, memh, buffer) };
     }
     // SAFETY: by the contract of this function.
-    unsafe { export(object, md, memh, buffer) }
+    unsafe { export(serve::get(object, md)?, packed, buffer) }
 }
 
 /// Packs imported memory. `None` if it is not ours.
@@ -139,13 +147,14 @@ unsafe fn pack_remote(
     if !rkey::may_serve(unsafe { (*memh.cast::<MemhHead>()).flags }) {
         return None;
     }
-    let registration = REGISTRATIONS.find(memh)?;
+    let registration = REGISTRATIONS.known(memh)?;
     let Exported::FromPool(_) = registration.exported() else {
         return None;
     };
     // SAFETY: by the contract of this function.
     let served = unsafe { serve::get(object, md) }?;
-    let memory = (registration.address(), registration.length());
+    let memory = registration.memory();
+    let memory = (memory.address, memory.length);
     // SAFETY: as above; the registration is that of the handle.
     let packed = unsafe { served.keys().pack(served.facts(), memh, memory) }?;
     // SAFETY: a packed rkey has eight bytes, and the buffer has space for one.
@@ -153,29 +162,164 @@ unsafe fn pack_remote(
     Some(UcsStatus::OK)
 }
 
+/// Packs the usual handle: its memory is plain, and the handle shows it. False if [`pack`] must do it.
+///
+/// # Safety
+/// `memh` must be a live memory handle that `md` registered, `md` must be `served`, and `buffer` must be for an
+/// exported key.
+#[inline(always)]
+pub(crate) unsafe fn usual(
+    served: &Md,
+    (md, memh): (MdHandle, MemHandle),
+    address: usize,
+    buffer: *mut c_void,
+) -> bool {
+    // SAFETY: every memory handle starts with these fields.
+    let head = unsafe { &*memh.cast::<MemhHead>() };
+    if !is_plain(head.flags) || !hot::is_sound() {
+        return false;
+    }
+    // SAFETY: by the contract of this function.
+    let Some(memory) = (unsafe { served.shown().memory(memh) }) else {
+        return false;
+    };
+    // UCX names the registered memory.
+    if memory.address != address {
+        return false;
+    }
+    let Some(host) = served.host() else {
+        return false;
+    };
+    let Some(registration) = REGISTRATIONS.begin(md, memh, memory) else {
+        // SAFETY: by the contract of this function.
+        return unsafe { again(served, md, memh, buffer) };
+    };
+    let thread = hot::thread();
+    let undecided = Undecided(registration);
+    let keys = (memory.lkey, head.rkey);
+    let bound = match bind(host, thread, memory.address, memory.length, keys.0, keys.1) {
+        Ok(bound) => bound,
+        Err(error) => return not_bound(served, undecided, error),
+    };
+    decided(served, undecided, bound, thread);
+    // SAFETY: by the contract of this function.
+    unsafe { write((served, host.gvmi()), bound, buffer) };
+    true
+}
+
+/// Packs a handle that was exported before. False if [`pack`] must do it.
+///
+/// # Safety
+/// As [`usual`].
+#[inline(never)]
+unsafe fn again(served: &Md, md: MdHandle, memh: MemHandle, buffer: *mut c_void) -> bool {
+    // SAFETY: by the contract of this function.
+    let memory = unsafe { served.shown().memory(memh) };
+    let exported = memory.and_then(|memory| REGISTRATIONS.exported(memh, memory));
+    let (Some(exported), Some(host)) = (exported, served.host()) else {
+        let range = None;
+        let packed = Packed { md, memh, range };
+        // SAFETY: by the contract of this function.
+        return unsafe { export(served, packed, buffer) }.is_some();
+    };
+    // SAFETY: by the contract of this function.
+    unsafe { write((served, host.gvmi()), exported, buffer) };
+    true
+}
+
+/// Binds a key of the pool to plain memory. One frame for the whole work of the pool.
+///
+/// # Errors
+/// The pool's. `None` if the memory is none that a key can be bound to.
+#[inline(never)]
+fn bind(
+    host: &HostHooks<Mlx5Device>,
+    thread: usize,
+    address: usize,
+    length: usize,
+    lkey: u32,
+    rkey: u32,
+) -> Result<BoundKey, Option<Box<PoolError>>> {
+    let Ok(region) = region((lkey, rkey), (address, length)) else {
+        return Err(None);
+    };
+    host.pool().bind_region_in(thread, region).map_err(Some)
+}
+
+/// Leaves a handle to UCX. Always false.
+#[cold]
+fn not_bound(served: &Md, undecided: Undecided<'_>, error: Option<Box<PoolError>>) -> bool {
+    if let Some(error) = error {
+        let _none = left(&error);
+    }
+    drop(undecided);
+    served.count(Event::ExportLeft);
+    false
+}
+
+/// Records the key of a handle.
+#[inline(always)]
+fn decided(served: &Md, undecided: Undecided<'_>, key: BoundKey, thread: usize) {
+    // A key that is not recorded at the end is released.
+    let surplus = Back { served, key };
+    panic::here("a key is bound");
+    std::mem::forget(surplus);
+    undecided.0.decide(Exported::FromPool(key));
+    std::mem::forget(undecided);
+    served.count_in(Event::Export, thread);
+}
+
+/// The memory as a region, with the handle's local and remote key.
+#[inline(always)]
+fn region(
+    (lkey, rkey): (u32, u32),
+    (address, length): (usize, usize),
+) -> Result<Region, Option<check::Refusal>> {
+    let lkey = check::lkey(lkey, rkey).map_err(Some)?;
+    Region::new(VirtAddr::new(address as u64), length as u64, lkey).map_err(|_| None)
+}
+
 /// Packs a registration as a key of the pool. `None` if UCX's own operation must do it.
 ///
 /// # Safety
-/// `memh` must be a live memory handle that `md` of the object registered, and `buffer` for an
-/// exported key.
-#[inline(always)]
-unsafe fn export(
-    object: &'static Object,
-    md: MdHandle,
-    memh: MemHandle,
-    buffer: *mut c_void,
-) -> Option<UcsStatus> {
+/// The handle must be live and not imported, its domain must be `served`, and `buffer` must be for an exported
+/// key.
+unsafe fn export(served: &Md, packed: Packed, buffer: *mut c_void) -> Option<UcsStatus> {
+    let Packed { md, memh, range } = packed;
     // SAFETY: by the contract of this function.
-    let served = unsafe { serve::get(object, md) }?;
-    let registration = REGISTRATIONS.find(memh)?;
-    let bound = match registration.exported() {
-        Exported::FromPool(bound) => bound,
-        Exported::Natively => return None,
+    let memory = unsafe { served.shown().memory(memh) };
+    let memory = memory.filter(|memory| range.is_none_or(|range| memory.has(range)));
+    let bound = match REGISTRATIONS.export(md, memh, memory) {
         // SAFETY: by the contract of this function.
-        Exported::No => unsafe { first(md, served, memh, registration) }?,
+        Export::Deciding(registration) => unsafe { first(served, memh, registration) }?,
+        Export::Decided(registration, exported) => {
+            let is_older = memory.is_some_and(|memory| memory != registration.memory());
+            if is_older {
+                // SAFETY: by the contract of this function.
+                return unsafe { export_anew(served, packed, buffer) };
+            }
+            match exported {
+                Exported::FromPool(bound) => bound,
+                Exported::No | Exported::Natively => return None,
+            }
+        }
+        Export::Unknown => return None,
     };
+    let gvmi = served.host()?.gvmi();
     // SAFETY: by the contract of this function.
-    unsafe { write(served, bound, buffer) }
+    unsafe { write((served, gvmi), bound, buffer) };
+    Some(UcsStatus::OK)
+}
+
+/// Exports a handle at the address of an older one, which UCX freed without this library's knowledge.
+///
+/// # Safety
+/// As [`export`].
+#[cold]
+unsafe fn export_anew(served: &Md, packed: Packed, buffer: *mut c_void) -> Option<UcsStatus> {
+    release::dereg(served, packed.memh);
+    // SAFETY: by the contract of this function.
+    unsafe { export(served, packed, buffer) }
 }
 
 /// Packs a bound key.
@@ -183,52 +327,45 @@ unsafe fn export(
 /// # Safety
 /// `buffer` must be for an exported key of this memory domain.
 #[inline(always)]
-pub(crate) unsafe fn write(served: &Md, bound: BoundKey, buffer: *mut c_void) -> Option<UcsStatus> {
+pub(crate) unsafe fn write((served, gvmi): (&Md, Gvmi), bound: BoundKey, buffer: *mut c_void) {
     let key = PackedKey {
         mkey: bound.mkey(),
-        gvmi: served.host()?.gvmi(),
+        gvmi,
         owner: served.owner(),
     };
     // SAFETY: UCX passes a buffer of the size that `md_query` reported, which is the size of the
     // form.
     unsafe { key.write(served.key_form(), buffer) };
-    Some(UcsStatus::OK)
+}
+
+/// Leaves a handle to UCX when dropped, so that other threads do not wait for a thread that panicked.
+struct Undecided<'a>(&'a Registration);
+
+impl Drop for Undecided<'_> {
+    fn drop(&mut self) {
+        self.0.decide(Exported::Natively);
+    }
 }
 
 /// Exports a registration for the first time and decides how.
 ///
 /// # Safety
 /// `memh` must be a live memory handle of `served`.
-unsafe fn first(
-    md: MdHandle,
-    served: &Md,
-    memh: MemHandle,
-    registration: &Registration,
-) -> Option<BoundKey> {
+unsafe fn first(served: &Md, memh: MemHandle, registration: &Registration) -> Option<BoundKey> {
+    let undecided = Undecided(registration);
     let drawn = match allocator::is_short() {
         true => None,
         // SAFETY: by the contract of this function.
         false => unsafe { draw(served, memh, registration) },
     };
-    // A key that is not recorded at the end is released.
-    let surplus = drawn.map(|key| Back { md, key });
-    panic::here("a key is bound");
-    served.count(match drawn {
-        Some(_) => Event::Export,
-        None => Event::ExportLeft,
-    });
-    match registration.decide(drawn.map_or(Exported::Natively, Exported::FromPool)) {
-        Ok(()) => {
-            if drawn.is_some() {
-                rkey::exported();
-            }
-            std::mem::forget(surplus);
-            drawn
+    match drawn {
+        Some(key) => decided(served, undecided, key, hot::thread()),
+        None => {
+            drop(undecided);
+            served.count(Event::ExportLeft);
         }
-        // Another thread was faster. Its decision holds.
-        Err(Exported::FromPool(bound)) => Some(bound),
-        Err(Exported::No | Exported::Natively) => None,
     }
+    drawn
 }
 
 /// A key of the pool, bound to the registration.
@@ -241,24 +378,28 @@ unsafe fn draw(served: &Md, memh: MemHandle, registration: &Registration) -> Opt
     if !is_servable(head.flags) {
         return None;
     }
-    let lkey = match check::lkey(&head) {
-        Ok(lkey) => lkey,
-        Err(refusal) => {
-            static ONCE: Once = Once::new();
-            ONCE.call_once(|| log::warning!("export left to UCX: {refusal}"));
-            return None;
-        }
+    let Memory {
+        address, length, ..
+    } = registration.memory();
+    let region = match region((head.lkey, head.rkey), (address, length)) {
+        Ok(region) => region,
+        Err(refusal) => return refused(&refusal?),
     };
-    let (address, length) = (registration.address(), registration.length());
-    if head.flags & memh_flags::MULTITHREADED != 0 {
-        // SAFETY: by the contract of this function; the flag is set.
+    if !is_plain(head.flags) {
+        // SAFETY: by the contract of this function; only the flag for chunks makes servable memory not plain.
         return unsafe { draw_parts(served, memh, registration) };
     }
-    let region = Region::new(VirtAddr::new(address as u64), length as u64, lkey).ok()?;
-    match served.host()?.bind_in(hot::thread(), region) {
+    match served.host()?.pool().bind_region_in(hot::thread(), region) {
         Ok(bound) => Some(bound),
         Err(error) => left(&error),
     }
+}
+
+#[cold]
+fn refused(refusal: &check::Refusal) -> Option<BoundKey> {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| log::warning!("export left to UCX: {refusal}"));
+    None
 }
 
 /// A key of the pool, bound to memory that was registered in chunks.
@@ -299,8 +440,8 @@ unsafe fn chunks(served: &Md, memh: MemHandle, registration: &Registration) -> O
         context: facts.context.addr().get(),
         pd: facts.pd.addr().get(),
         memh,
-        address: registration.address(),
-        length: registration.length(),
+        address: registration.memory().address,
+        length: registration.memory().length,
     };
     // SAFETY: by the contract of this function.
     match unsafe { served.chunks().chunks(&wanted) } {

@@ -122,9 +122,9 @@ unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void
         // SAFETY: the memory domain is of this object.
         && unsafe { serve::is_served(object, md) }
     {
-        let _noted = guard("mem_reg", || {
-            release::note(md, memh, address.addr(), length)
-        });
+        // SAFETY: UCX has just registered the handle.
+        let note = || unsafe { release::note(md, memh, address.addr(), length) };
+        let _noted = guard("mem_reg", note);
     }
 }
 
@@ -155,8 +155,13 @@ unsafe extern "C" fn mkey_pack(
     let Some(object) = (unsafe { served(md) }) else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
+    let packed = export::Packed {
+        md,
+        memh,
+        range: None,
+    };
     // SAFETY: the arguments are those of the operation.
-    let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
+    let pack = || unsafe { export::pack(object, packed, params, mkey_buffer) };
     answer(guard("mkey_pack", pack))
 }
 

@@ -1,6 +1,6 @@
 //! A served memory domain: its pool and alias map, opened at their first use, and its counters.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use xgvmi_pool::{
     OwnerUuid, PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
+use crate::abi::{MemDeregFn, MemRegFn};
 use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
@@ -22,9 +23,14 @@ use crate::{chunks, config, hot, log, rkey};
 #[repr(C, align(64))]
 pub(crate) struct Md {
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
+    /// UCX's own operations of the hot path.
+    pub(crate) mem_reg: MemRegFn,
+    pub(crate) mem_dereg: MemDeregFn,
+    shown: rkey::Shown,
+    /// The words of `counts`; null before the first event.
+    words: AtomicPtr<AtomicU64>,
     owner: OwnerUuid,
     key_form: KeyForm,
-    /// The first word is the address of the counters.
     counts: counter_file::Counts,
     object: &'static Object,
     facts: MdFacts,
@@ -40,6 +46,8 @@ pub(crate) struct Md {
     looked: Mutex<Option<Instant>>,
 }
 
+const _: () = assert!(std::mem::offset_of!(Md, counts) == 64);
+
 // SAFETY: the raw pointers in `facts` are libibverbs objects. Any thread may use them, and UCX
 // keeps them until the memory domain is closed.
 unsafe impl Send for Md {}
@@ -49,8 +57,13 @@ unsafe impl Sync for Md {}
 impl Md {
     /// A memory domain of the object, with nothing open.
     pub(crate) fn new(object: &'static Object, facts: MdFacts, owner: OwnerUuid) -> Self {
+        let originals = object.originals();
         Self {
             object,
+            mem_reg: originals.mem_reg,
+            mem_dereg: originals.mem_dereg,
+            shown: rkey::Shown::default(),
+            words: AtomicPtr::default(),
             key_form: facts.key_form,
             facts,
             owner,
@@ -99,6 +112,12 @@ impl Md {
     /// Offset of the chunks in memory handles.
     pub(crate) fn chunks(&self) -> &chunks::Place {
         &self.chunks
+    }
+
+    /// Offset of the registration in memory handles that show their memory.
+    #[inline(always)]
+    pub(crate) fn shown(&self) -> &rkey::Shown {
+        &self.shown
     }
 
     /// Offset of UCX's keys in memory handles.
@@ -304,13 +323,29 @@ impl Md {
     /// Counts an event and updates the other counters in the counter file from time to time.
     #[inline]
     pub(crate) fn count(&self, event: Event) {
-        if self.counts.count(event, hot::thread()) {
-            self.renew();
+        self.count_in(event, hot::thread());
+    }
+
+    /// Like [`Md::count`], in the thread with this number.
+    #[inline(always)]
+    pub(crate) fn count_in(&self, event: Event, thread: usize) {
+        let words = self.words.load(Ordering::Acquire);
+        if words.is_null() || self.counts.count(words, event, thread) {
+            self.renew(event, thread, words);
         }
     }
 
     #[cold]
-    fn renew(&self) {
+    fn renew(&self, event: Event, thread: usize, words: *mut AtomicU64) {
+        if words.is_null() {
+            let words = self.counts.words();
+            self.words.store(words, Ordering::Release);
+            let _due = self.counts.count(words, event, thread);
+        }
+        // The first export of a process is among the events that come here.
+        if let Event::Export = event {
+            rkey::exported();
+        }
         let device = self.device.get();
         let gvmi = device.map(|device| device.gvmi().get());
         let (host, dpu) = (self.host.get(), self.dpu.get());

@@ -8,10 +8,13 @@ use crate::abi::{
     MdHandle, MemAttachParams, MemDeregParams, MemHandle, MemhHead, MkeyPackParams, UcsStatus,
     memh_flags,
 };
+use crate::export::Packed;
 use crate::module::Module;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
-use crate::{allocator, arena, entry_point, export, import, log, memh, release, rkey, serve};
+use crate::{
+    allocator, arena, domains, entry_point, export, import, log, memh, release, rkey, serve,
+};
 
 /// The copy of UCX that the memory domain belongs to.
 ///
@@ -51,6 +54,11 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     params: *const MkeyPackParams,
     mkey_buffer: *mut c_void,
 ) -> UcsStatus {
+    // SAFETY: UCX passes parameters.
+    if unsafe { MkeyPackParams::is_new_export(params) } {
+        // SAFETY: the arguments are UCX's.
+        return unsafe { export(md, memh, address, length, params, mkey_buffer) };
+    }
     // An ordinary rkey is the hot case. The library does not serve it and passes it on after a few
     // loads.
     // SAFETY: UCX passes a live memory handle, which starts with these fields.
@@ -64,6 +72,31 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mkey_pack(
     {
         // SAFETY: the arguments are UCX's.
         return unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) };
+    }
+    // SAFETY: the arguments are UCX's.
+    unsafe { pack(md, memh, address, length, params, mkey_buffer) }
+}
+
+/// An export, with the arguments of `mkey_pack`.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mkey_pack`; the parameters are those of an export.
+#[inline(never)]
+unsafe extern "C" fn export(
+    md: MdHandle,
+    memh: MemHandle,
+    address: *mut c_void,
+    length: usize,
+    params: *const MkeyPackParams,
+    mkey_buffer: *mut c_void,
+) -> UcsStatus {
+    // SAFETY: UCX passes an open memory domain.
+    if let Some(served) = unsafe { domains::first(md) } {
+        // SAFETY: the handle is live, and the buffer is for an exported key.
+        let export = || unsafe { export::usual(served, (md, memh), address.addr(), mkey_buffer) };
+        if let Some(true) = guard("mkey_pack", export) {
+            return UcsStatus::OK;
+        }
     }
     // SAFETY: the arguments are UCX's.
     unsafe { pack(md, memh, address, length, params, mkey_buffer) }
@@ -93,8 +126,10 @@ unsafe extern "C" fn pack(
         // SAFETY: the arguments are those of the operation.
         return unsafe { pack_of_arena(object, md, memh, params, mkey_buffer) };
     }
+    let range = Some((address.addr(), length));
+    let packed = Packed { md, memh, range };
     // SAFETY: the arguments are those of the operation.
-    let pack = || unsafe { export::pack(object, md, memh, params, mkey_buffer) };
+    let pack = || unsafe { export::pack(object, packed, params, mkey_buffer) };
     if object.serves()
         && let Some(Some(status)) = guard("mkey_pack", pack)
     {
@@ -160,6 +195,37 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     memh_p: *mut MemHandle,
 ) -> UcsStatus {
     // SAFETY: UCX passes an open memory domain.
+    if let Some(served) = unsafe { domains::first(md) }
+        && !arena::overlaps(address.addr(), length)
+    {
+        // SAFETY: the arguments are UCX's.
+        let status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        if status.is_ok()
+            // SAFETY: the operation succeeded, so it has written the handle.
+            && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }
+        {
+            // SAFETY: as above.
+            unsafe { note(md, memh_p.read(), address.addr(), length) };
+        }
+        return status;
+    }
+    // SAFETY: the arguments are UCX's.
+    unsafe { reg(md, address, length, params, memh_p) }
+}
+
+/// The other cases of `mem_reg`, with its arguments.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mem_reg`.
+#[inline(never)]
+unsafe fn reg(
+    md: MdHandle,
+    address: *mut c_void,
+    length: usize,
+    params: *const c_void,
+    memh_p: *mut MemHandle,
+) -> UcsStatus {
+    // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mem_reg");
     };
@@ -171,20 +237,27 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     }
     // SAFETY: the arguments are UCX's.
     let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
-    // SAFETY: the memory domain is of this object.
     if status.is_ok()
         && object.serves()
         && !allocator::is_short()
-        // SAFETY: as above; the memory domain is of this object.
+        // SAFETY: the memory domain is of this object.
         && unsafe { serve::is_served(object, md) }
     {
         // SAFETY: the operation succeeded, so it has written the handle.
-        let memh = unsafe { memh_p.read() };
-        let _noted = guard("mem_reg", || {
-            release::note(md, memh, address.addr(), length)
-        });
+        unsafe { note(md, memh_p.read(), address.addr(), length) };
     }
     status
+}
+
+/// Records memory that UCX has just registered, unless its handle shows it.
+///
+/// # Safety
+/// `memh` is a live memory handle of `md`, which is served.
+#[cold]
+unsafe fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+    // SAFETY: by the contract of this function.
+    let note = || unsafe { release::note(md, memh, address, length) };
+    let _noted = guard("mem_reg", note);
 }
 
 /// `mem_reg` of memory of the arena. `None` if UCX must register it.
@@ -214,6 +287,26 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     md: MdHandle,
     params: *const MemDeregParams,
 ) -> UcsStatus {
+    // SAFETY: UCX passes an open memory domain and parameters.
+    let (served, memh) = unsafe { (domains::first(md), MemDeregParams::memh_of(params)) };
+    if let (Some(served), Some(memh)) = (served, memh)
+        // SAFETY: the handle is live, and every memory handle starts with these fields.
+        && unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0
+    {
+        let _released = guard("mem_dereg", || release::dereg(served, memh));
+        // SAFETY: the arguments are UCX's.
+        return unsafe { (served.mem_dereg)(md, params) };
+    }
+    // SAFETY: the arguments are UCX's.
+    unsafe { dereg(md, params) }
+}
+
+/// The other cases of `mem_dereg`, with its arguments.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mem_dereg`.
+#[inline(never)]
+unsafe fn dereg(md: MdHandle, params: *const MemDeregParams) -> UcsStatus {
     // SAFETY: UCX passes an open memory domain.
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mem_dereg");
@@ -225,7 +318,9 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_dereg(
     {
         // SAFETY: the handle is live, and every memory handle starts with these fields.
         if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
-            let _released = guard("mem_dereg", || release::dereg(md, memh));
+            // SAFETY: the parameters are those of the operation, and the handle is live.
+            let dereg = || unsafe { release::dereg_any(md, &*params, memh) };
+            let _released = guard("mem_dereg", dereg);
         // SAFETY: the parameters are those of the operation, and the handle is live.
         } else if let Some(status) = unsafe { dereg_other(object, md, params, memh) } {
             return status;

@@ -14,7 +14,7 @@ use xgvmi_pool::mlx5::Mlx5Lib;
 use crate::abi::{
     MdCloseFn, MdHandle, MdHead, MdQueryFn, MemAttachFn, MemDeregFn, MemRegFn, MkeyPackFn, slot,
 };
-use crate::hot::HOT;
+use crate::hot::hot;
 use crate::log;
 use crate::module::{Module, file_of};
 
@@ -186,11 +186,11 @@ pub(crate) unsafe fn mkey_pack_of_first_table(md: MdHandle) -> Option<MkeyPackFn
 /// The object of the first known table, if this is it.
 #[inline(always)]
 fn first(ops: *const c_void) -> Option<&'static Object> {
-    let known = HOT.ops.load(Ordering::Acquire).cast_const();
+    let known = hot().ops.load(Ordering::Acquire).cast_const();
     if known != ops || known.is_null() {
         return None;
     }
-    let object = HOT.object.load(Ordering::Relaxed).cast::<Object>();
+    let object = hot().object.load(Ordering::Relaxed).cast::<Object>();
     // SAFETY: `remember` stored an object before the table. Objects are never freed.
     unsafe { object.as_ref() }
 }
@@ -263,8 +263,8 @@ fn remember(ops: *const c_void, object: &'static Object) {
                 // One thread fills the first entry, once.
                 if number == 0 {
                     let object = std::ptr::from_ref(object).cast_mut();
-                    HOT.object.store(object.cast(), Ordering::Relaxed);
-                    HOT.ops.store(ops.cast_mut(), Ordering::Release);
+                    hot().object.store(object.cast(), Ordering::Relaxed);
+                    hot().ops.store(ops.cast_mut(), Ordering::Release);
                 }
                 return;
             }

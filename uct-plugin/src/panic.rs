@@ -3,15 +3,14 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 
-use crate::hot::HOT;
+use crate::hot::{self, BROKEN};
 use crate::log;
 
 /// True after a panic. From then on nothing new is served. Existing objects are still released.
 #[inline]
 pub(crate) fn is_broken() -> bool {
-    HOT.is_broken.load(Ordering::Relaxed)
+    hot::has(BROKEN)
 }
 
 /// The result of `work`, or `None` if it panicked.
@@ -47,7 +46,7 @@ pub(crate) fn here(place: &str) {
 
 #[cold]
 fn caught(what: &str, cause: &(dyn Any + Send)) {
-    let first = !HOT.is_broken.swap(true, Ordering::Relaxed);
+    let first = !hot::set(BROKEN, true);
     let cause = cause
         .downcast_ref::<&str>()
         .copied()

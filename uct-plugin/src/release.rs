@@ -6,28 +6,75 @@ use crate::abi::{
     Completion, MdHandle, MemDeregParams, MemHandle, MemhHead, UcsStatus, memh_flags,
 };
 use crate::counter_file::Event;
+use crate::md::Md;
 use crate::memh::IMPORTS;
 use crate::registrations::{Exported, REGISTRATIONS};
-use crate::{domains, hot, log, memh, panic};
+use crate::rkey::Memory;
+use crate::{allocator, domains, hot, log, memh, panic};
+
+/// True if the handle shows the memory that UCX has just registered with it, so that it need not be recorded.
+///
+/// # Safety
+/// `memh` is a live memory handle of `served`.
+#[inline(always)]
+pub(crate) unsafe fn shows(served: &Md, memh: MemHandle, address: usize, length: usize) -> bool {
+    // SAFETY: by the contract of this function.
+    let shown = unsafe { served.shown().memory(memh) };
+    shown.is_some_and(|memory| memory.address == address && memory.length == length)
+}
 
 /// Records memory that a domain has just registered.
-#[inline]
-pub(crate) fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+///
+/// # Safety
+/// `memh` is a live memory handle of `md`, which is served.
+#[cold]
+pub(crate) unsafe fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+    if allocator::is_short() {
+        return;
+    }
+    // SAFETY: UCX does not close the memory domain during a call for it.
+    let Some(served) = (unsafe { domains::known(md) }) else {
+        return;
+    };
+    // SAFETY: by the contract of this function.
+    unsafe {
+        served
+            .shown()
+            .search(served.facts(), memh, (address, length));
+    };
+    // SAFETY: as above.
+    if unsafe { shows(served, memh, address, length) } {
+        return;
+    }
+    // SAFETY: every memory handle starts with these fields.
+    let lkey = unsafe { (*memh.cast::<MemhHead>()).lkey };
+    let memory = Memory {
+        address,
+        length,
+        lkey,
+    };
     // An older handle at the same address was freed without this library's knowledge. Its key is
     // released.
-    if let Some(key) = REGISTRATIONS.note(md, memh, address, length) {
-        give_back(md, key);
+    if let Some(key) = REGISTRATIONS.note(md, memh, memory) {
+        give_back(served, key);
     }
 }
 
 /// Releases the key of memory that UCX registered and deregisters now.
 #[inline(always)]
-pub(crate) fn dereg(md: MdHandle, memh: MemHandle) {
+pub(crate) fn dereg(served: &Md, memh: MemHandle) {
     if let Some(Exported::FromPool(key)) = REGISTRATIONS.forget(memh) {
-        let back = Back { md, key };
-        panic::here("a key is taken back");
-        drop(back);
+        take_back(served, key);
     }
+}
+
+/// Releases the key of memory. One frame for the whole work of the pool.
+#[inline(never)]
+fn take_back(served: &Md, key: BoundKey) {
+    let back = Back { served, key };
+    panic::here("a key is taken back");
+    std::mem::forget(back);
+    give_back(served, key);
 }
 
 /// Releases this library's objects for any memory handle. `None` if UCX's own operation must still
@@ -42,7 +89,12 @@ pub(crate) unsafe fn dereg_any(
 ) -> Option<UcsStatus> {
     // SAFETY: every memory handle starts with these fields.
     if unsafe { (*memh.cast::<MemhHead>()).flags } & memh_flags::IMPORTED == 0 {
-        dereg(md, memh);
+        // SAFETY: UCX does not close the memory domain during a call for it.
+        match unsafe { domains::known(md) } {
+            Some(served) => dereg(served, memh),
+            // A forked child, where the keys are the parent's.
+            None => drop(REGISTRATIONS.forget(memh)),
+        }
         return None;
     }
     // SAFETY: by the contract of this function.
@@ -75,33 +127,33 @@ pub(crate) unsafe fn dereg_import(
 
 /// Releases a key when dropped, also after a panic.
 #[derive(Debug)]
-pub(crate) struct Back {
-    pub(crate) md: MdHandle,
+pub(crate) struct Back<'a> {
+    pub(crate) served: &'a Md,
     pub(crate) key: BoundKey,
 }
 
-impl Drop for Back {
-    #[inline]
+impl Drop for Back<'_> {
+    #[cold]
     fn drop(&mut self) {
-        give_back(self.md, self.key);
+        give_back(self.served, self.key);
     }
 }
 
 /// Releases a key to the pool of its memory domain.
-#[inline]
-fn give_back(md: MdHandle, key: BoundKey) {
-    // SAFETY: UCX does not close the memory domain during a call for it.
-    let Some(served) = (unsafe { domains::known(md) }) else {
-        return;
-    };
+#[inline(always)]
+fn give_back(served: &Md, key: BoundKey) {
     let Some(host) = served.host() else {
         return;
     };
-    let released = host.unbind_in(hot::thread(), key);
-    if let Err(error) = &released {
-        failed(error);
-    }
-    served.count(Event::of_release(released.is_ok()));
+    let thread = hot::thread();
+    let is_done = match host.unbind_in(thread, key) {
+        Ok(()) => true,
+        Err(error) => {
+            failed(&error);
+            false
+        }
+    };
+    served.count_in(Event::of_release(is_done), thread);
 }
 
 #[cold]

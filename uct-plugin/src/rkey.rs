@@ -26,7 +26,7 @@ use crate::abi::{
     MemhHead, memh_flags,
 };
 use crate::check::{MdFacts, read_word};
-use crate::hot::HOT;
+use crate::hot::hot;
 
 /// True if [`pack`] may serve a remote key of memory with these flags. In a process that exports
 /// nothing, this is all that the library adds to such a key.
@@ -34,20 +34,112 @@ use crate::hot::HOT;
 pub(crate) fn may_serve(flags: u32) -> bool {
     const OTHERS: u32 = memh_flags::MULTITHREADED | memh_flags::RELAXED_ORDERING;
     flags & (memh_flags::ATOMIC | OTHERS) == memh_flags::ATOMIC
-        && HOT.has_exported.load(Ordering::Relaxed)
+        && hot().has_exported.load(Ordering::Relaxed)
 }
 
 /// Remembers that this process exports memory with keys of a pool.
 pub(crate) fn exported() {
     // Only the first export writes the line, which every call reads.
-    if !HOT.has_exported.load(Ordering::Relaxed) {
-        HOT.has_exported.store(true, Ordering::Relaxed);
+    if !hot().has_exported.load(Ordering::Relaxed) {
+        hot().has_exported.store(true, Ordering::Relaxed);
     }
 }
 
 /// The packed form: the key for atomics is the upper half.
 pub(crate) const fn packed(rkey: u32, atomic_rkey: u32) -> u64 {
     (atomic_rkey as u64) << 32 | rkey as u64
+}
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    pub(crate) lkey: u32,
+}
+
+impl Memory {
+    /// True if it contains the range: an address and a length.
+    #[inline(always)]
+    pub(crate) fn has(self, (address, length): (usize, usize)) -> bool {
+        let before = address.wrapping_sub(self.address);
+        before <= self.length && length <= self.length - before
+    }
+}
+
+/// Offset of the registration in the memory handles of one memory domain, for handles whose registration shows
+/// their memory.
+///
+/// libibverbs' registration contains address, length and key of the memory. Once its offset in the handles
+/// is known, the library need not record memory when UCX registers it: it compares the registration with the
+/// memory, and records only memory that differs, such as that of a device's buffer, whose registration
+/// contains an offset.
+#[derive(Debug, Default)]
+pub(crate) struct Shown {
+    at: AtomicU32,
+    /// Number of searches.
+    tries: AtomicU32,
+}
+
+/// Searches per memory domain: the first registrations may be of an unusual kind.
+const TRIES_MAX: u32 = 8;
+
+impl Shown {
+    /// The memory that the handle shows. `None` if it shows none here.
+    ///
+    /// # Safety
+    /// The handle is live and belongs to the memory domain of this value.
+    #[inline(always)]
+    pub(crate) unsafe fn memory(&self, memh: MemHandle) -> Option<Memory> {
+        let at = self.at.load(Ordering::Relaxed) as usize;
+        // SAFETY: every memory handle starts with these fields.
+        let head = unsafe { &*memh.cast::<MemhHead>() };
+        if at == UNKNOWN || head.flags & memh_flags::MULTITHREADED != 0 {
+            return None;
+        }
+        // SAFETY: the registrations of the domain's handles are at this offset.
+        let mr = unsafe { memh.byte_add(at).cast::<*const ibv_mr>().read() };
+        // SAFETY: a registration of libibverbs, or null.
+        let mr = unsafe { mr.as_ref() }?;
+        (mr.lkey == head.lkey).then(|| Memory {
+            address: mr.addr.addr(),
+            length: mr.length,
+            lkey: mr.lkey,
+        })
+    }
+
+    /// Searches the offset, with memory that UCX has just registered.
+    ///
+    /// # Safety
+    /// The handle is live and belongs to the memory domain of this value, with these facts.
+    #[cold]
+    pub(crate) unsafe fn search(
+        &self,
+        facts: &MdFacts,
+        memh: MemHandle,
+        (address, length): (usize, usize),
+    ) {
+        // SAFETY: every memory handle starts with these fields.
+        let head = unsafe { memh.cast::<MemhHead>().read() };
+        if self.at.load(Ordering::Relaxed) as usize != UNKNOWN
+            || head.flags & memh_flags::MULTITHREADED != 0
+            || self.tries.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX
+        {
+            return;
+        }
+        let wanted = Wanted {
+            memh: memh.addr(),
+            address,
+            length,
+            head,
+        };
+        let through_kernel = |address| read_word(std::ptr::without_provenance(address));
+        if let Some((at, _)) = find(facts_of(facts), &wanted, through_kernel)
+            && let Ok(at) = u32::try_from(at)
+        {
+            self.at.store(at, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Offset of the registrations in the memory handles of one memory domain. The keys precede them.
@@ -132,10 +224,20 @@ fn facts_of(facts: &MdFacts) -> (usize, usize) {
 /// handle's memory is, with the unused key of an export by UCX before it; [`STRICT`] if a second
 /// registration of the memory follows.
 fn look(
-    (context, pd): (usize, usize),
+    domain: (usize, usize),
     wanted: &Wanted,
     read: impl Fn(usize) -> Option<usize>,
 ) -> Option<usize> {
+    let (at, is_strict) = find(domain, wanted, read)?;
+    Some(if is_strict { STRICT } else { at })
+}
+
+/// As [`look`]: the offset, and whether a second registration follows.
+fn find(
+    (context, pd): (usize, usize),
+    wanted: &Wanted,
+    read: impl Fn(usize) -> Option<usize>,
+) -> Option<(usize, bool)> {
     let half = |address: usize| {
         let word = read(address - address % size_of::<usize>())?;
         let shift = 8 * (address % size_of::<usize>());
@@ -162,10 +264,8 @@ fn look(
     };
     let at = MRS_PLACES.into_iter().find(fits)?;
     // The handle may end before; the kernel reads any address.
-    match registration(wanted.memh + at + size_of::<usize>()) {
-        Some(_) => Some(STRICT),
-        None => Some(at),
-    }
+    let second = registration(wanted.memh + at + size_of::<usize>());
+    Some((at, second.is_some()))
 }
 
 #[cfg(test)]
@@ -204,7 +304,7 @@ mod tests {
         ])
     }
 
-    fn find(words: &HashMap<usize, usize>) -> Option<usize> {
+    fn found(words: &HashMap<usize, usize>) -> Option<usize> {
         look((CONTEXT, PD), &WANTED, |address| {
             words.get(&address).copied()
         })
@@ -231,10 +331,10 @@ mod tests {
     #[test]
     fn the_registration_is_found_at_each_known_place() {
         for at in MRS_PLACES {
-            assert_eq!(find(&words(at)), Some(at));
+            assert_eq!(found(&words(at)), Some(at));
         }
-        assert_eq!(find(&words(80)), None);
-        assert_eq!(find(&HashMap::new()), None);
+        assert_eq!(found(&words(80)), None);
+        assert_eq!(found(&HashMap::new()), None);
     }
 
     #[test]
@@ -250,10 +350,10 @@ mod tests {
                 (0x4020, 0x4200 << 32 | 0x78),
                 (0x4028, 0x4200),
             ]);
-            assert_eq!(find(&words), Some(STRICT));
+            assert_eq!(found(&words), Some(STRICT));
             // The memory of something else behind the handle.
             words.insert(0x4010, WANTED.address + 1);
-            assert_eq!(find(&words), Some(at));
+            assert_eq!(found(&words), Some(at));
         }
     }
 
@@ -273,7 +373,80 @@ mod tests {
         ] {
             let mut words = words(96);
             words.insert(address, value);
-            assert_eq!(find(&words), None, "{address:#x} {value:#x}");
+            assert_eq!(found(&words), None, "{address:#x} {value:#x}");
+        }
+    }
+
+    /// A memory handle with its registration at an offset.
+    #[repr(C)]
+    struct Handle {
+        head: MemhHead,
+        rest: [u8; 84],
+        mr: *const ibv_mr,
+    }
+
+    #[track_caller]
+    fn check_shown(change: impl FnOnce(&mut Handle, &mut ibv_mr), expect: Option<Memory>) {
+        // SAFETY: zeros are a valid value of the structure.
+        let mut mr: ibv_mr = unsafe { std::mem::zeroed() };
+        mr.addr = std::ptr::without_provenance_mut(WANTED.address);
+        (mr.length, mr.lkey) = (WANTED.length, WANTED.head.lkey);
+        let mut handle = Handle {
+            head: WANTED.head,
+            rest: [0; 84],
+            mr: &raw const mr,
+        };
+        assert_eq!(offset_of!(Handle, mr), 96);
+        change(&mut handle, &mut mr);
+        let shown = Shown {
+            at: AtomicU32::new(96),
+            tries: AtomicU32::new(0),
+        };
+        let memh: MemHandle = (&raw mut handle).cast();
+        // SAFETY: the handle is live, and its registration is at the offset.
+        assert_eq!(unsafe { shown.memory(memh) }, expect);
+        // SAFETY: the handle is live, and no offset is read.
+        assert_eq!(unsafe { Shown::default().memory(memh) }, None);
+    }
+
+    #[test]
+    fn a_handle_shows_the_memory_of_its_registration() {
+        let memory = Memory {
+            address: WANTED.address,
+            length: WANTED.length,
+            lkey: WANTED.head.lkey,
+        };
+        check_shown(|_, _| (), Some(memory));
+        // That of a device's buffer contains an offset in place of the address: it is recorded.
+        let offset = Memory {
+            address: 0,
+            ..memory
+        };
+        check_shown(|_, mr| mr.addr = std::ptr::null_mut(), Some(offset));
+        check_shown(|_, mr| mr.lkey += 1, None);
+        check_shown(|handle, _| handle.mr = std::ptr::null(), None);
+        check_shown(
+            |handle, _| handle.head.flags |= memh_flags::MULTITHREADED,
+            None,
+        );
+    }
+
+    #[test]
+    fn memory_contains_its_ranges() {
+        let memory = Memory {
+            address: 0x1000,
+            length: 0x100,
+            lkey: 1,
+        };
+        for (range, expect) in [
+            ((0x1000, 0x100), true),
+            ((0x1080, 0x80), true),
+            ((0x1080, 0x81), false),
+            ((0xfff, 1), false),
+            ((0x1101, 0), false),
+            ((0x1000, usize::MAX), false),
+        ] {
+            assert_eq!(memory.has(range), expect, "{range:x?}");
         }
     }
 

@@ -7,9 +7,9 @@ use crate::core::Core;
 use crate::device::{MkeyDevice, UmrOp};
 use crate::error::{ChainError, DeviceError, PoolError, ReleaseError, Rest};
 use crate::event::PoolEvent;
-use crate::key::Mkey;
+use crate::export::BoundKey;
+use crate::key::{Lkey, Mkey, VirtAddr};
 use crate::latency::Times;
-use crate::local_cache::Claimed;
 use crate::policy::Invalidate;
 use crate::region::Region;
 use crate::slots::{SlotId, State};
@@ -59,79 +59,103 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Leases a key and binds it. After a failure the key is already handled.
+    #[inline(never)]
     pub(crate) fn draw(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
-        self.draw_in(self.thread(), span)
+        match span.regions() {
+            &[region] => match self.draw_region(self.thread(), region) {
+                Ok(bound) => Ok((bound.slot(), bound.mkey())),
+                Err(error) => Err(*error),
+            },
+            _ => self.draw_slowly(span),
+        }
     }
 
-    /// As [`Core::draw`], in the thread with this number.
-    #[inline]
-    pub(crate) fn draw_in(
+    /// As [`Core::draw`], for one region, in the thread with this number. The result fits into registers.
+    #[inline(always)]
+    pub(crate) fn draw_region(
         &self,
         thread: usize,
-        span: Span<'_>,
-    ) -> Result<(SlotId, Mkey), PoolError> {
-        self.check_length(&span)?;
-        if let Some(cache) = self.claim(thread)
-            && let Some(id) = self.take_claimed(&cache)
+        region: Region,
+    ) -> Result<BoundKey, Box<PoolError>> {
+        // Such a region takes one entry, and every key has one.
+        if region.len() <= Region::KLM_BYTES_MAX
+            && let Some(cache) = self.claim(thread)
+            && let Some(id) = self.free_list.take_claimed(&cache)
         {
-            return self.bind_claimed(&cache, id, span);
+            // No other thread has the slot, so its state need not show the request.
+            let mkey = self.slots.advance_mkey(id, State::Free, State::Bound);
+            let ran = match cache.binds().is_multiple_of(CHAINS_PER_SAMPLE) {
+                false => self.device.bind(mkey, region),
+                true => self.bind_timed(mkey, region.addr(), region.len(), region.lkey()),
+            };
+            return match ran {
+                Ok(()) => {
+                    cache.count_bind();
+                    Ok(BoundKey::new(id, mkey))
+                }
+                Err(failed) => {
+                    let (addr, len) = (region.addr(), region.len());
+                    self.not_bound(BoundKey::new(id, mkey), addr, len, region.lkey(), failed)
+                }
+            };
         }
-        self.draw_slowly(span)
+        self.draw_region_slowly(region.addr(), region.len(), region.lkey())
     }
 
-    /// Binds a leased slot for the holder of a cache. After a failure the key is already handled.
-    #[inline(always)]
-    fn bind_claimed(
+    #[cold]
+    fn bind_timed(
         &self,
-        cache: &Claimed<'_>,
-        id: SlotId,
-        span: Span<'_>,
-    ) -> Result<(SlotId, Mkey), PoolError> {
-        let mkey = self.slots.mkey(id);
-        let bind = UmrOp::Bind { mkey, span };
-        let number = cache.binds();
-        match self.post_claimed(cache, &bind, (number, &self.latencies.bind)) {
-            Ok(()) => {
-                self.slots.advance(id, State::Leased, State::Bound);
-                cache.count_bind();
-                Ok((id, mkey))
-            }
-            Err(failed) => self.not_bound((id, mkey), &bind, failed),
-        }
+        mkey: Mkey,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+    ) -> Result<(), Box<ChainError>> {
+        let start = Instant::now();
+        self.device.bind(mkey, Region::of_parts(addr, len, lkey))?;
+        self.latencies.bind.record(start.elapsed());
+        Ok(())
+    }
+
+    #[cold]
+    fn draw_region_slowly(
+        &self,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+    ) -> Result<BoundKey, Box<PoolError>> {
+        let region = Region::of_parts(addr, len, lkey);
+        let (id, mkey) = self.draw_slowly(region.into())?;
+        Ok(BoundKey::new(id, mkey))
     }
 
     /// Handles the key of a bind that failed.
     #[cold]
+    #[expect(
+        clippy::boxed_local,
+        reason = "one register instead of a copy on the hot path's stack"
+    )]
     fn not_bound(
         &self,
-        (id, mkey): (SlotId, Mkey),
-        bind: &UmrOp<'_>,
-        failed: ChainError,
-    ) -> Result<(SlotId, Mkey), PoolError> {
+        key: BoundKey,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+        failed: Box<ChainError>,
+    ) -> Result<BoundKey, Box<PoolError>> {
+        let (id, mkey) = (key.slot(), key.mkey());
         self.counters.chains.one();
-        match self.settle(&[id], std::slice::from_ref(bind), Some(failed)) {
-            Ok(()) => Ok((id, mkey)),
-            Err(Stopped { source, .. }) => Err(PoolError::Bind { mkey, source }),
+        self.slots.advance(id, State::Bound, State::Leased);
+        let span = Region::of_parts(addr, len, lkey).into();
+        match self.settle(&[id], &[UmrOp::Bind { mkey, span }], Some(*failed)) {
+            Ok(()) => Ok(BoundKey::new(id, mkey)),
+            Err(Stopped { source, .. }) => Err(Box::new(PoolError::Bind { mkey, source })),
         }
-    }
-
-    /// Posts one request for the holder of a cache. `number` is the number of such requests before.
-    #[inline(always)]
-    fn post_claimed(
-        &self,
-        _cache: &Claimed<'_>,
-        op: &UmrOp<'_>,
-        (number, times): (u64, &Times),
-    ) -> Result<(), ChainError> {
-        if number.is_multiple_of(CHAINS_PER_SAMPLE) {
-            return self.post_timed(std::slice::from_ref(op), times);
-        }
-        self.device.run(std::slice::from_ref(op))
     }
 
     /// As [`Core::draw`], if the thread's cache is held or empty, or the policy does not bind directly.
     #[inline(never)]
     fn draw_slowly(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
+        self.check_length(&span)?;
         let inside = self.enter()?;
         self.flush_if_late();
         let taken = match self.is_queue() {
@@ -267,39 +291,63 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Invalidates a bound key, now or later according to the policy.
-    #[inline]
     pub(crate) fn release(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
-        self.release_in(self.thread(), id, mkey)
+        let released = self.release_in(self.thread(), id, mkey);
+        released.map_err(|error| *error)
     }
 
     /// As [`Core::release`], in the thread with this number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release_in(
         &self,
         thread: usize,
         id: SlotId,
         mkey: Mkey,
-    ) -> Result<(), ReleaseError> {
+    ) -> Result<(), Box<ReleaseError>> {
         let Some(cache) = self.claim(thread) else {
             return self.release_slowly(id, mkey);
         };
         let number = cache.count_release();
-        self.slots.advance(id, State::Bound, State::Unsure);
-        let invalidate = UmrOp::Invalidate { mkey };
-        match self.post_claimed(&cache, &invalidate, (number, &self.latencies.invalidate)) {
+        // Free before the request: a second release must not find it bound. No other thread gets the slot
+        // before it is in the cache.
+        self.slots.advance(id, State::Bound, State::Free);
+        let ran = match number.is_multiple_of(CHAINS_PER_SAMPLE) {
+            false => self.device.invalidate(mkey),
+            true => self.invalidate_timed(mkey),
+        };
+        match ran {
             Ok(()) => {
                 cache.count_invalidate();
-                self.slots.advance(id, State::Unsure, State::Free);
                 self.free_list.put_claimed(&cache, id);
                 Ok(())
             }
-            Err(failed) => self.clean_again(id, mkey, failed),
+            Err(failed) => self.not_invalidated(id, mkey, *failed),
         }
+    }
+
+    #[cold]
+    fn invalidate_timed(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        let start = Instant::now();
+        self.device.invalidate(mkey)?;
+        self.latencies.invalidate.record(start.elapsed());
+        Ok(())
+    }
+
+    /// Handles a key whose first invalidation failed.
+    #[cold]
+    fn not_invalidated(
+        &self,
+        id: SlotId,
+        mkey: Mkey,
+        failed: ChainError,
+    ) -> Result<(), Box<ReleaseError>> {
+        self.slots.advance(id, State::Free, State::Unsure);
+        Ok(self.clean_again(id, mkey, failed)?)
     }
 
     /// As [`Core::release`], if the thread's cache is held, or the policy does not invalidate directly.
     #[inline(never)]
-    fn release_slowly(&self, id: SlotId, mkey: Mkey) -> Result<(), ReleaseError> {
+    fn release_slowly(&self, id: SlotId, mkey: Mkey) -> Result<(), Box<ReleaseError>> {
         // Closing a pool has already destroyed the key. A key in a forked child belongs to the
         // parent.
         let Ok(_inside) = self.enter() else {
@@ -316,7 +364,7 @@ impl<D: MkeyDevice> Core<D> {
                 self.cleaned(id);
                 Ok(())
             }
-            Err(failed) => self.clean_again(id, mkey, failed),
+            Err(failed) => Ok(self.clean_again(id, mkey, failed)?),
         }
     }
 

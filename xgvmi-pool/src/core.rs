@@ -153,6 +153,7 @@ impl<D: MkeyDevice> Core<D> {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             caches => caches as usize,
         };
+        let free_list = FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order);
         let slots = Slots::new(policy.mkeys_max).ok_or_else(|| no_memory(policy.mkeys_max))?;
         let is_plain = !policy.keeper && !matches!(policy.on_full, OnFull::Wait(_));
         Ok(Self {
@@ -167,9 +168,11 @@ impl<D: MkeyDevice> Core<D> {
                 gvmi: device.gvmi(),
                 invalidate: policy.invalidate,
                 is_plain,
-                is_direct: is_plain && policy.invalidate == Invalidate::Strict,
+                is_direct: is_plain
+                    && policy.invalidate == Invalidate::Strict
+                    && free_list.has_caches(),
             },
-            free_list: FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order),
+            free_list,
             pending: Queue::new(match policy.invalidate {
                 // No key waits for invalidation.
                 Invalidate::Strict => 1,
@@ -265,14 +268,6 @@ impl<D: MkeyDevice> Core<D> {
         }
         // A closed pool has all claims.
         self.free_list.claim_own(thread)
-    }
-
-    /// Takes a key for the holder of a cache.
-    #[inline(always)]
-    pub(crate) fn take_claimed(&self, cache: &Claimed<'_>) -> Option<SlotId> {
-        let id = self.free_list.take_claimed(cache)?;
-        self.slots.advance(id, State::Free, State::Leased);
-        Some(id)
     }
 
     #[inline(always)]

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::error::{ChainError, DeviceError};
 use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey};
+use crate::region::Region;
 use crate::span::Span;
 
 /// One work request on a pooled key.
@@ -118,6 +119,26 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
     /// If not all of them are known to be complete. A request that did not take effect never will
     /// after a later call of `run` has posted anything.
     fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError>;
+
+    /// Executes one bind to one region: [`MkeyDevice::run`] of this request alone. A device may have a
+    /// shorter path. The caller has just found [`MkeyDevice::is_ours`] true.
+    ///
+    /// # Errors
+    /// Those of [`MkeyDevice::run`].
+    #[inline]
+    fn bind(&self, mkey: Mkey, region: Region) -> Result<(), Box<ChainError>> {
+        let span = region.into();
+        Ok(self.run(&[UmrOp::Bind { mkey, span }])?)
+    }
+
+    /// Executes one invalidation, like [`MkeyDevice::bind`].
+    ///
+    /// # Errors
+    /// Those of [`MkeyDevice::run`].
+    #[inline]
+    fn invalidate(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        Ok(self.run(&[UmrOp::Invalidate { mkey }])?)
+    }
 
     /// Number of times that the queue of the requests failed and was replaced.
     fn recoveries(&self) -> u64 {

@@ -151,12 +151,14 @@ impl FreeList {
         self.flush_and_put(own, id);
     }
 
-    /// Claims the cache of the calling thread, if there are caches and it is free.
+    /// True if keys go through caches.
+    pub(crate) fn has_caches(&self) -> bool {
+        self.cache_keys > 0
+    }
+
+    /// Claims the cache of the calling thread, if it is free. Only if there are caches.
     #[inline(always)]
     pub(crate) fn claim_own(&self, thread: usize) -> Option<Claimed<'_>> {
-        if self.cache_keys == 0 {
-            return None;
-        }
         self.caches[self.own_cache(thread)].claim()
     }
 

@@ -64,26 +64,12 @@ impl<D: MkeyDevice> HostHooks<D> {
         self.pool.export(memory)
     }
 
-    /// Like [`HostHooks::bind`], for a caller that knows the number of its thread
-    /// ([`thread_number`](crate::mlx5::thread_number)).
-    ///
-    /// # Errors
-    /// The errors of [`HostHooks::export`].
-    #[inline]
-    pub fn bind_in<'a>(
-        &self,
-        thread: usize,
-        memory: impl Into<Span<'a>>,
-    ) -> Result<BoundKey, PoolError> {
-        self.pool.bind_in(thread, memory)
-    }
-
     /// Like [`HostHooks::unbind`], for a caller that knows the number of its thread.
     ///
     /// # Errors
     /// The errors of [`HostHooks::release`].
-    #[inline]
-    pub fn unbind_in(&self, thread: usize, key: BoundKey) -> Result<(), ReleaseError> {
+    #[inline(always)]
+    pub fn unbind_in(&self, thread: usize, key: BoundKey) -> Result<(), Box<ReleaseError>> {
         self.pool.unbind_in(thread, key)
     }
 

@@ -160,10 +160,11 @@ impl Claimed<'_> {
     #[inline]
     pub(crate) fn put(&self, id: SlotId, most: u32) -> bool {
         let len = get(&self.0.back_len);
-        if len >= most.min(CACHE_KEYS_MAX) {
+        if len >= most {
             return false;
         }
-        set(&self.0.back[len as usize], id.0);
+        debug_assert!(most <= CACHE_KEYS_MAX);
+        set(&self.0.back[len as usize % KEYS_MAX], id.0);
         set(&self.0.back_len, len + 1);
         let _before = next(&self.0.returned);
         true

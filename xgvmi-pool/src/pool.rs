@@ -110,19 +110,18 @@ impl<D: MkeyDevice> MkeyPool<D> {
         Ok(BoundKey::new(id, mkey))
     }
 
-    /// Like [`MkeyPool::bind`], for a caller that knows the number of its thread. The number only
-    /// chooses one of the pool's caches.
+    /// Like [`MkeyPool::bind`] for one region and a caller that knows the number of its thread, which only
+    /// chooses one of the pool's caches. It is compiled into the caller, and its result fits into registers.
     ///
     /// # Errors
     /// The errors of [`MkeyPool::export`].
-    #[inline]
-    pub fn bind_in<'a>(
+    #[inline(always)]
+    pub fn bind_region_in(
         &self,
         thread: usize,
-        memory: impl Into<Span<'a>>,
-    ) -> Result<BoundKey, PoolError> {
-        let (id, mkey) = self.core.draw_in(thread, memory.into())?;
-        Ok(BoundKey::new(id, mkey))
+        region: Region,
+    ) -> Result<BoundKey, Box<PoolError>> {
+        self.core.draw_region(thread, region)
     }
 
     /// Like [`MkeyPool::unbind`], for a caller that knows the number of its thread.
@@ -132,8 +131,8 @@ impl<D: MkeyDevice> MkeyPool<D> {
     ///
     /// # Panics
     /// As [`MkeyPool::unbind`].
-    #[inline]
-    pub fn unbind_in(&self, thread: usize, key: BoundKey) -> Result<(), ReleaseError> {
+    #[inline(always)]
+    pub fn unbind_in(&self, thread: usize, key: BoundKey) -> Result<(), Box<ReleaseError>> {
         self.core.release_in(thread, key.slot(), key.mkey())
     }
 

@@ -60,6 +60,12 @@ impl Region {
         }
     }
 
+    /// A region of the parts of another one. Calls off the hot path pass parts: the address of a region on
+    /// the stack would keep the parts out of registers.
+    pub(crate) const fn of_parts(addr: VirtAddr, len: u64, lkey: Lkey) -> Self {
+        Self { addr, len, lkey }
+    }
+
     /// First byte.
     #[must_use]
     pub const fn addr(&self) -> VirtAddr {

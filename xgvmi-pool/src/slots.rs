@@ -112,6 +112,15 @@ impl Slots {
     /// If the slot is not in the expected state.
     #[inline]
     pub(crate) fn advance(&self, id: SlotId, from: State, to: State) {
+        let _mkey = self.advance_mkey(id, from, to);
+    }
+
+    /// Moves the slot like [`Slots::advance`], and returns its key.
+    ///
+    /// # Panics
+    /// If the slot is not in the expected state.
+    #[inline(always)]
+    pub(crate) fn advance_mkey(&self, id: SlotId, from: State, to: State) -> Mkey {
         let slot = self.slot(id);
         // Only the owner writes, so load and store need not be atomic together.
         let found = slot[STATE].load(Ordering::Relaxed);
@@ -119,9 +128,10 @@ impl Slots {
             two_owners(id, State::of(found), from);
         }
         slot[STATE].store(to as u32, Ordering::Release);
+        Mkey::from_raw(slot[MKEY].load(Ordering::Relaxed))
     }
 
-    #[inline]
+    #[inline(always)]
     fn slot(&self, id: SlotId) -> &Slot {
         &self.slots[id.0 as usize]
     }

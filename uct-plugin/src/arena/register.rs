@@ -198,8 +198,10 @@ unsafe fn export(
         Exported::Natively => return None,
         Exported::No => first_export(served, handle, memory)?,
     };
+    let gvmi = served.host()?.gvmi();
     // SAFETY: by the contract of this function.
-    unsafe { export::write(served, bound, buffer) }
+    unsafe { export::write((served, gvmi), bound, buffer) };
+    Some(UcsStatus::OK)
 }
 
 /// Exports a handle for the first time and decides how.
@@ -422,7 +424,7 @@ impl Arena {
         let memh = unsafe { reg(originals, md, address, SLAB_BYTES, &params) }.ok()?;
         // SAFETY: every memory handle starts with these fields.
         let head = unsafe { memh.cast::<MemhHead>().read() };
-        match check::lkey(&head) {
+        match check::lkey(head.lkey, head.rkey) {
             Ok(lkey) if export::is_plain(head.flags) => {
                 Some(Registered::new(lkey, head.flags, memh.addr()))
             }

@@ -11,7 +11,7 @@ use super::slab_keys::SlabKeys;
 use super::slabs::{Slab, Slabs};
 use super::ucm::Ucm;
 use crate::forked;
-use crate::hot::HOT;
+use crate::hot::hot;
 
 /// The smallest and the largest mapping that becomes a range. glibc maps a page more than a buffer
 /// of the largest size.
@@ -58,7 +58,7 @@ pub(super) fn running() -> Option<&'static Arena> {
 /// True if the bytes have a byte of the arena.
 #[inline]
 pub(crate) fn overlaps(address: usize, length: usize) -> bool {
-    address < HOT.arena_end.load(Ordering::Relaxed)
+    address < hot().arena_end.load(Ordering::Relaxed)
         && address.saturating_add(length) > FROM.load(Ordering::Relaxed)
 }
 

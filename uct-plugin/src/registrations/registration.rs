@@ -1,43 +1,48 @@
-//! One registration: address, length and kind of export, in one cache line.
+//! One registration: memory handle, address, length and kind of export, in one cache line.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::hint;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 
 use xgvmi_pool::BoundKey;
 
 use crate::abi::MdHandle;
+use crate::rkey::Memory;
 
 /// Registered memory of a domain. The fields are atomics: a concurrent use of a reused line, which
 /// UCX's interface forbids, gives wrong values but no undefined behaviour.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(crate) struct Registration {
-    /// Address of the memory handle that has this line; [`NO_MEMH`] if none has it. Unused in the
-    /// overflow, which has its own index.
+    /// Address of the memory handle that has this line; [`NO_MEMH`] if none has it. Claimed under the
+    /// line's lock.
     pub(super) memh: AtomicUsize,
-    /// Address of the memory domain; [`NO_MD`] while the line is claimed or released.
+    /// Address of the memory domain.
     pub(super) md: AtomicUsize,
     address: AtomicUsize,
     length: AtomicUsize,
-    /// [`UNDECIDED`], [`NATIVELY`], or the bits of a bound key.
+    /// The kind of export, see [`Decision`].
     exported: AtomicU64,
-    /// Number of the thread that alone claims the line, plus one; [`NO_HOME`] if none does. Unused in
-    /// the overflow.
-    home: AtomicUsize,
+    lkey: AtomicU32,
+    /// Number of handles whose first line is this one and that have another one. Written under the lock.
+    pub(super) displaced: AtomicU32,
+    /// Held for the claim of the line, and of others for handles of this line.
+    is_locked: AtomicBool,
 }
 
 const _: () = assert!(size_of::<Registration>() == 64);
 
 /// No memory handle has this address.
 pub(super) const NO_MEMH: usize = 0;
-/// No memory domain has this address.
-pub(super) const NO_MD: usize = 0;
 
-/// No thread claims the line.
-const NO_HOME: usize = 0;
-
-/// No key has these bits: they are above 2^32.
-const UNDECIDED: u64 = 0;
+/// A thread is about to decide. The value of a free line, so that the thread that claims one decides.
+const DECIDING: u64 = 0;
 const NATIVELY: u64 = 1;
+/// Recorded, and not exported yet. No key has these bits: they are above 2^32.
+const UNDECIDED: u64 = 2;
+
+/// Looks at a decision before the thread yields to others: some microseconds.
+const SPINS: u32 = 256;
 
 /// Kind of export of a memory handle. The first export decides, and all importers of the handle
 /// then get one key.
@@ -52,10 +57,11 @@ pub(crate) enum Exported {
 }
 
 impl Exported {
+    #[inline(always)]
     pub(crate) const fn of(bits: u64) -> Self {
         match bits {
-            UNDECIDED => Self::No,
             NATIVELY => Self::Natively,
+            DECIDING | UNDECIDED => Self::No,
             bits => Self::FromPool(BoundKey::from_bits(bits)),
         }
     }
@@ -69,6 +75,17 @@ impl Exported {
     }
 }
 
+/// The held lock of a line, until the drop.
+#[derive(Debug)]
+pub(super) struct Locked<'a>(&'a Registration);
+
+impl Drop for Locked<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.is_locked.store(false, Ordering::Release);
+    }
+}
+
 impl Registration {
     /// A line that no memory handle has.
     #[expect(
@@ -77,134 +94,141 @@ impl Registration {
     )]
     pub(super) const NONE: Self = Self {
         memh: AtomicUsize::new(NO_MEMH),
-        md: AtomicUsize::new(NO_MD),
+        md: AtomicUsize::new(0),
         address: AtomicUsize::new(0),
         length: AtomicUsize::new(0),
-        exported: AtomicU64::new(UNDECIDED),
-        home: AtomicUsize::new(NO_HOME),
+        exported: AtomicU64::new(DECIDING),
+        lkey: AtomicU32::new(0),
+        displaced: AtomicU32::new(0),
+        is_locked: AtomicBool::new(false),
     };
 
-    /// True if the thread with this number alone claims the line.
+    /// Locks the line, if it is not locked.
     #[inline(always)]
-    pub(super) fn is_home_of(&self, thread: usize) -> bool {
-        self.home.load(Ordering::Relaxed) == thread + 1
+    pub(super) fn try_lock(&self) -> Option<Locked<'_>> {
+        let order = (Ordering::Acquire, Ordering::Relaxed);
+        let locked = self
+            .is_locked
+            .compare_exchange(false, true, order.0, order.1);
+        locked.is_ok().then(|| Locked(self))
     }
 
-    /// Gives the line to the thread with this number, unless another thread has it.
+    /// Locks the line. Its holder needs some dozens of instructions.
     #[inline(always)]
-    pub(super) fn take_home(&self, thread: usize) -> bool {
-        let order = Ordering::Relaxed;
-        let taken = self
-            .home
-            .compare_exchange(NO_HOME, thread + 1, order, order);
-        taken.is_ok()
-    }
-
-    /// Claims a line of the calling thread for a memory handle, if no handle has it. A load and a store
-    /// are enough, because no other thread claims the line.
-    #[inline(always)]
-    pub(super) fn claim(&self, memh: usize) -> bool {
-        let is_free = self.memh.load(Ordering::Acquire) == NO_MEMH;
-        if is_free {
-            self.memh.store(memh, Ordering::Relaxed);
-        }
-        is_free
-    }
-
-    /// Records a registration. The domain comes last: from then on its closing releases the line.
-    #[inline]
-    pub(super) fn fill(&self, md: MdHandle, address: usize, length: usize) {
-        self.address.store(address, Ordering::Relaxed);
-        self.length.store(length, Ordering::Relaxed);
-        self.exported.store(UNDECIDED, Ordering::Relaxed);
-        self.md.store(md.addr(), Ordering::Release);
-    }
-
-    /// Takes the line away from its memory handle. Returns the address of its domain and its kind of
-    /// export. `None` if another thread took it: a memory handle has one release, its own or that of
-    /// its domain.
-    #[inline]
-    pub(super) fn take(&self) -> Option<(usize, Exported)> {
-        match self.md.swap(NO_MD, Ordering::AcqRel) {
-            NO_MD => None,
-            md => Some((md, self.exported())),
+    pub(super) fn lock(&self) -> Locked<'_> {
+        match self.try_lock() {
+            Some(locked) => locked,
+            None => self.wait_for_lock(),
         }
     }
 
-    /// Takes the line away from its live memory handle, which its domain deregisters. Returns its kind of
-    /// export. `None` if the line is not filled. Not a locked instruction: UCX neither closes a domain
-    /// during a deregistration in it nor deregisters a handle twice, so no other thread takes the line of
-    /// a live handle.
-    #[inline]
-    pub(super) fn take_live(&self) -> Option<Exported> {
-        match self.md.load(Ordering::Acquire) {
-            NO_MD => None,
-            _ => {
-                self.md.store(NO_MD, Ordering::Release);
-                Some(self.exported())
+    #[cold]
+    fn wait_for_lock(&self) -> Locked<'_> {
+        let mut looks = 0;
+        loop {
+            pause(&mut looks);
+            if let Some(locked) = self.try_lock() {
+                return locked;
             }
         }
     }
 
-    /// Like [`Registration::take`], if the line still belongs to a handle of this domain.
-    pub(super) fn take_of(&self, md: usize) -> Option<Exported> {
-        let order = (Ordering::AcqRel, Ordering::Relaxed);
-        let taken = self.md.compare_exchange(md, NO_MD, order.0, order.1);
-        taken.is_ok().then(|| self.exported())
+    /// True if handles whose first line is this one have another one.
+    #[inline(always)]
+    pub(super) fn has_displaced(&self) -> bool {
+        self.displaced.load(Ordering::Relaxed) != 0
     }
 
-    /// True if the line is that of a live memory handle. Without a domain, the closing of an older
-    /// handle's domain is still releasing the line, and the handle is elsewhere.
+    /// True if the line is that of the memory handle.
     #[inline(always)]
     pub(super) fn is_of(&self, memh: usize) -> bool {
-        self.memh.load(Ordering::Acquire) == memh && self.md.load(Ordering::Acquire) != NO_MD
+        self.memh.load(Ordering::Acquire) == memh
     }
 
-    /// Takes the line away from a live memory handle and frees it, if it is the handle's.
+    /// Records a registration in a free line whose lock the caller holds. The handle comes last: others
+    /// find the line by it.
     #[inline(always)]
-    pub(super) fn forget(&self, memh: usize) -> Option<Exported> {
-        if self.memh.load(Ordering::Acquire) != memh {
-            return None;
-        }
-        let exported = self.take_live()?;
-        self.free();
-        Some(exported)
+    pub(super) fn fill(&self, memh: usize, md: MdHandle, memory: Memory) {
+        self.md.store(md.addr(), Ordering::Relaxed);
+        self.address.store(memory.address, Ordering::Relaxed);
+        self.length.store(memory.length, Ordering::Relaxed);
+        self.lkey.store(memory.lkey, Ordering::Relaxed);
+        self.memh.store(memh, Ordering::Release);
     }
 
-    /// Frees a taken line for another memory handle.
-    #[inline]
-    pub(super) fn free(&self) {
+    /// Takes the line away from its handle, which its domain deregisters or which ends with its domain.
+    /// UCX does each once, and never both. Returns the kind of export.
+    #[inline(always)]
+    pub(super) fn take(&self) -> Exported {
+        let exported = self.exported();
+        self.exported.store(DECIDING, Ordering::Relaxed);
         self.memh.store(NO_MEMH, Ordering::Release);
+        exported
     }
 
-    /// First byte.
-    #[inline]
-    pub(crate) fn address(&self) -> usize {
-        self.address.load(Ordering::Relaxed)
+    /// Address of the memory domain.
+    pub(super) fn md(&self) -> usize {
+        self.md.load(Ordering::Relaxed)
     }
 
-    /// Length in bytes.
-    #[inline]
-    pub(crate) fn length(&self) -> usize {
-        self.length.load(Ordering::Relaxed)
+    /// The memory.
+    #[inline(always)]
+    pub(crate) fn memory(&self) -> Memory {
+        Memory {
+            address: self.address.load(Ordering::Relaxed),
+            length: self.length.load(Ordering::Relaxed),
+            lkey: self.lkey.load(Ordering::Relaxed),
+        }
     }
 
     /// The kind of export.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn exported(&self) -> Exported {
         Exported::of(self.exported.load(Ordering::Acquire))
     }
 
-    /// Decides the kind of export, unless it was decided before.
-    ///
-    /// # Errors
-    /// The earlier decision.
-    #[inline]
-    pub(crate) fn decide(&self, exported: Exported) -> Result<(), Exported> {
-        let order = (Ordering::AcqRel, Ordering::Acquire);
-        self.exported
-            .compare_exchange(UNDECIDED, exported.bits(), order.0, order.1)
-            .map(drop)
-            .map_err(Exported::of)
+    /// The kind of export once it is decided. After [`Exported::No`] the calling thread decides: it calls
+    /// [`Registration::decide`].
+    #[inline(always)]
+    pub(super) fn decision(&self) -> Exported {
+        match self.exported() {
+            Exported::No => self.await_decision(),
+            exported => exported,
+        }
+    }
+
+    #[cold]
+    fn await_decision(&self) -> Exported {
+        let mut looks = 0;
+        loop {
+            match self.exported.load(Ordering::Acquire) {
+                DECIDING => pause(&mut looks),
+                UNDECIDED => {
+                    let order = (Ordering::Acquire, Ordering::Relaxed);
+                    let begun = self
+                        .exported
+                        .compare_exchange(UNDECIDED, DECIDING, order.0, order.1);
+                    if begun.is_ok() {
+                        return Exported::No;
+                    }
+                }
+                bits => return Exported::of(bits),
+            }
+        }
+    }
+
+    /// Decides the kind of export, in the thread that got [`Exported::No`] or filled the line.
+    #[inline(always)]
+    pub(crate) fn decide(&self, exported: Exported) {
+        self.exported.store(exported.bits(), Ordering::Release);
+    }
+}
+
+/// Waits for another thread: spins, then yields.
+fn pause(looks: &mut u32) {
+    *looks = looks.saturating_add(1);
+    match *looks < SPINS {
+        true => hint::spin_loop(),
+        false => thread::yield_now(),
     }
 }

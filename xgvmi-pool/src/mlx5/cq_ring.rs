@@ -7,18 +7,22 @@ use mlx5dv_sys::mlx5dv_cq;
 
 use super::mmio;
 
+/// Bits of the owner byte: the opcode, and the parity of the pass.
+const OPCODE_AND_PARITY: u8 = 0xf1;
+
 /// The ring of one completion queue, with this value as the only reader. All pointers are libmlx5's
 /// and live as long as the queue.
 #[derive(Debug)]
 pub(super) struct CqRing {
+    /// The completion of the first entry.
     entries: NonNull<u8>,
     record: NonNull<u32>,
     /// Number of entries of the ring, a power of two.
     count: u32,
     /// Number of entries read so far.
     next: u32,
-    /// An entry has 128 bytes, with the completion in its second half. Otherwise it has 64.
-    is_wide: bool,
+    /// Binary logarithm of the bytes of an entry: 64, or 128 with the completion in the second half.
+    log_bytes: u8,
 }
 
 // SAFETY: the pointers refer to memory of the process that any thread may read and write; `&mut
@@ -39,7 +43,11 @@ impl CqRing {
         if entry_bytes != CQE_BYTES && entry_bytes != 2 * CQE_BYTES {
             return Err("completions are neither 64 nor 128 bytes");
         }
-        let entries = NonNull::new(raw.buf.cast()).ok_or("the completion queue has no buffer")?;
+        let log_bytes = u8::try_from(entry_bytes.ilog2()).map_err(|_| "completions too large")?;
+        let entries = NonNull::new(raw.buf.cast::<u8>());
+        let entries = entries.ok_or("the completion queue has no buffer")?;
+        // SAFETY: the completion of the first entry lies in the queue's buffer, at the entry's end.
+        let entries = unsafe { entries.add(entry_bytes - CQE_BYTES) };
         let record =
             NonNull::new(raw.dbrec).ok_or("the completion queue has no doorbell record")?;
         Ok(Self {
@@ -47,21 +55,26 @@ impl CqRing {
             record,
             count: raw.cqe_cnt,
             next: 0,
-            is_wide: entry_bytes != CQE_BYTES,
+            log_bytes,
         })
     }
 
     /// The number of the next request, if the adapter has written its completion and it is a
     /// success. Any other completion remains for [`CqRing::pop`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop_success(&mut self) -> Option<u16> {
-        let (entry, opcode) = self.written()?;
-        if opcode != cqe::opcode::REQ {
+        // Opcode and parity together: that of a success is zero.
+        const _: () = assert!(cqe::opcode::REQ == 0);
+        let next = self.next;
+        let entry = self.next_entry();
+        let owner = Self::owner(entry);
+        if owner & OPCODE_AND_PARITY != u8::from(self.round()) {
             return None;
         }
+        mmio::from_device_barrier();
         // SAFETY: within the entry, and aligned; volatile, because the adapter wrote it.
         let counter = unsafe { entry.add(cqe::WQE_COUNTER_AT).cast::<u16>().read_volatile() };
-        self.advance();
+        self.advance_from(next);
         Some(u16::from_be(counter))
     }
 
@@ -88,30 +101,47 @@ impl CqRing {
     }
 
     /// The next entry and its opcode, if the adapter has written it.
-    #[inline]
     fn written(&self) -> Option<(NonNull<u8>, u8)> {
-        let is_wide = usize::from(self.is_wide);
-        let place = (self.next & (self.count - 1)) as usize * CQE_BYTES;
-        // The completion is the second half of a 128-byte entry.
-        let place = (place << is_wide) + CQE_BYTES * is_wide;
-        // SAFETY: the entry's number is below the count, so it lies in the ring's buffer.
-        let entry = unsafe { self.entries.add(place) };
-        // SAFETY: the owner byte is the last of the entry. Volatile, because the adapter writes it.
-        let owner = unsafe { entry.add(cqe::OWNER_AT).read_volatile() };
-        // The parity of the pass through the ring. Entries of the previous pass have the opposite
-        // parity, and libmlx5 marks entries that were never written as invalid.
-        let round = self.next & self.count != 0;
-        if owner >> 4 == cqe::opcode::INVALID || (owner & 1 != 0) != round {
+        let entry = self.next_entry();
+        let owner = Self::owner(entry);
+        // libmlx5 marks entries that were never written as invalid.
+        if owner >> 4 == cqe::opcode::INVALID || (owner & 1 != 0) != self.round() {
             return None;
         }
         mmio::from_device_barrier();
         Some((entry, owner >> 4))
     }
 
-    /// Returns the entry to the adapter.
-    #[inline]
+    /// The next entry.
+    #[inline(always)]
+    fn next_entry(&self) -> NonNull<u8> {
+        let place = ((self.next & (self.count - 1)) as usize) << self.log_bytes;
+        // SAFETY: the entry's number is below the count, so it lies in the ring's buffer.
+        unsafe { self.entries.add(place) }
+    }
+
+    /// The owner byte of an entry.
+    #[inline(always)]
+    fn owner(entry: NonNull<u8>) -> u8 {
+        // SAFETY: the owner byte is the last of the entry. Volatile, because the adapter writes it.
+        unsafe { entry.add(cqe::OWNER_AT).read_volatile() }
+    }
+
+    /// The parity of the pass through the ring. Entries of the previous pass have the opposite one.
+    #[inline(always)]
+    fn round(&self) -> bool {
+        self.next & self.count != 0
+    }
+
+    /// Returns the next entry to the adapter.
     fn advance(&mut self) {
-        self.next = self.next.wrapping_add(1);
+        self.advance_from(self.next);
+    }
+
+    /// Like [`CqRing::advance`], with the number of the entry.
+    #[inline(always)]
+    fn advance_from(&mut self, entry: u32) {
+        self.next = entry.wrapping_add(1);
         // The record holds 24 bits of the counter; it tells the adapter which entries are free.
         let record = (self.next & 0xff_ffff).to_be();
         // SAFETY: a doorbell record is two aligned words, of which this is the first. Volatile,

@@ -10,6 +10,7 @@ use mlx5dv_sys::{MLX5DV_OBJ_PD, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_devx_obj, m
 use super::caps::Caps;
 use super::fork::ForkGuard;
 use super::form::Form;
+use super::progress::{Single, Ticket};
 use super::proofs::{OnFailure, Proof, Proofs, Prove};
 use super::queue::{Shape, UmrQueue};
 use super::queues::{Queues, Recipe};
@@ -20,6 +21,7 @@ use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp}
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::gate::{Gate, Inside};
 use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey, VirtAddr};
+use crate::region::Region;
 use crate::sync::{Mutex, lock};
 
 /// Maximum time that closing waits for running calls. The kernel limits the time of a command.
@@ -235,14 +237,47 @@ impl Mlx5Device {
 
     /// Runs any chain, inside the gate.
     #[inline(never)]
-    fn run_chain(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
+    fn run_inside(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError> {
+        let _inside = self.enter().map_err(not_posted)?;
         while let Some(form) = self.proofs.missing(chain) {
             self.proofs.prove(&self.queues, form)?;
         }
-        match self.queues.first() {
-            Some(queue) => queue.run(chain),
-            None => self.queues.get().map_err(not_posted)?.run(chain),
+        if let Some(queue) = self.queues.made()
+            && !queue.has_failed()
+        {
+            return queue.run(chain);
         }
+        self.queues.get().map_err(not_posted)?.run(chain)
+    }
+
+    #[cold]
+    fn bind_slowly(
+        &self,
+        mkey: Mkey,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+    ) -> Result<(), Box<ChainError>> {
+        let span = Region::of_parts(addr, len, lkey).into();
+        Ok(self.run_inside(&[UmrOp::Bind { mkey, span }])?)
+    }
+
+    #[cold]
+    fn invalidate_slowly(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        Ok(self.run_inside(&[UmrOp::Invalidate { mkey }])?)
+    }
+
+    /// Runs one request.
+    #[inline(never)]
+    fn run_one(&self, op: &UmrOp<'_>) -> Result<(), ChainError> {
+        let ran = match op {
+            UmrOp::Invalidate { mkey } => self.invalidate(*mkey),
+            UmrOp::Bind { mkey, span } => match span.regions() {
+                &[region] => self.bind(*mkey, region),
+                _ => return self.run_inside(std::slice::from_ref(op)),
+            },
+        };
+        ran.map_err(|failed| *failed)
     }
 
     #[inline]
@@ -287,6 +322,26 @@ impl Mlx5Device {
         }
         gone
     }
+}
+
+/// Waits for a bind that was posted and did not complete at once.
+#[cold]
+fn bind_posted(
+    queue: &UmrQueue,
+    first: u64,
+    mkey: Mkey,
+    addr: VirtAddr,
+    len: u64,
+    lkey: Lkey,
+) -> Result<(), Box<ChainError>> {
+    let span = Region::of_parts(addr, len, lkey).into();
+    Ok(queue.wait(Ticket::single(first), &[UmrOp::Bind { mkey, span }])?)
+}
+
+/// Waits for an invalidation that was posted and did not complete at once.
+#[cold]
+fn invalidation_posted(queue: &UmrQueue, first: u64, mkey: Mkey) -> Result<(), Box<ChainError>> {
+    Ok(queue.wait(Ticket::single(first), &[UmrOp::Invalidate { mkey }])?)
 }
 
 /// An error before the first request of a chain.
@@ -342,16 +397,42 @@ impl MkeyDevice for Mlx5Device {
         if let Some(parent) = self.fork.parent() {
             return Err(not_posted(DeviceError::Forked { parent }));
         }
-        // Outside of the gate: the first queue lives as long as the device. The lock under which this
-        // posts and polls is also held to tear the queue down, and then the queue refuses requests.
-        if let [op] = chain
-            && self.proofs.has(op)
-            && let Some(queue) = self.queues.first()
-        {
-            return queue.run_single(op, chain);
+        if let [op] = chain {
+            return self.run_one(op);
         }
-        let _inside = self.enter().map_err(not_posted)?;
-        self.run_chain(chain)
+        self.run_inside(chain)
+    }
+
+    // Outside of the gate, like the next function: the first queue lives as long as the device. The lock
+    // under which it posts and polls is also held to tear it down, and then it refuses requests.
+    #[inline(always)]
+    fn bind(&self, mkey: Mkey, region: Region) -> Result<(), Box<ChainError>> {
+        if let Some(len) = Form::stock_bytes(region)
+            && self.proofs.is_usable(Form::Stock)
+            && let Some(queue) = self.queues.made()
+        {
+            match queue.bind(mkey, (region, len)) {
+                Single::Done => return Ok(()),
+                Single::Posted(first) => {
+                    let (addr, len) = (region.addr(), region.len());
+                    return bind_posted(queue, first, mkey, addr, len, region.lkey());
+                }
+                Single::Refused => {}
+            }
+        }
+        self.bind_slowly(mkey, region.addr(), region.len(), region.lkey())
+    }
+
+    #[inline(always)]
+    fn invalidate(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        if let Some(queue) = self.queues.made() {
+            match queue.invalidate(mkey) {
+                Single::Done => return Ok(()),
+                Single::Posted(first) => return invalidation_posted(queue, first, mkey),
+                Single::Refused => {}
+            }
+        }
+        self.invalidate_slowly(mkey)
     }
 
     fn recoveries(&self) -> u64 {

@@ -39,10 +39,17 @@ impl Form {
     #[inline]
     pub(super) fn stock_region<'a>(span: &'a Span<'_>) -> Option<(&'a Region, u32)> {
         match span.regions() {
-            [region] if region.len() < Self::STOCK_BYTES_END => {
-                Some((region, u32::try_from(region.len()).ok()?))
-            }
+            [region] => Some((region, Self::stock_bytes(*region)?)),
             _ => None,
+        }
+    }
+
+    /// Length of a region that a bind in the stock form can cover.
+    #[inline]
+    pub(super) fn stock_bytes(region: Region) -> Option<u32> {
+        match region.len() < Self::STOCK_BYTES_END {
+            true => u32::try_from(region.len()).ok(),
+            false => None,
         }
     }
 

@@ -38,6 +38,24 @@ pub(super) struct Ticket {
     pub(super) last: u64,
 }
 
+/// The result of the post of one request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Single {
+    /// It is complete.
+    Done,
+    /// Its completion is not there yet. Contains the number of its first building block.
+    Posted(u64),
+    /// It was not posted: the queue has failed or is full, or it posts through libmlx5.
+    Refused,
+}
+
+impl Ticket {
+    /// The position of a single request.
+    pub(super) const fn single(first: u64) -> Self {
+        Self { first, last: first }
+    }
+}
+
 impl Progress {
     /// Building blocks below this one may be overwritten: their requests are complete.
     #[inline]
@@ -78,13 +96,16 @@ impl Progress {
         done + u64::from(counter.wrapping_sub(low16(done)))
     }
 
-    /// Records the success of a request. Returns what [`Progress::done`] returns from now on. Called
-    /// by one thread at a time, in the order of the queue.
+    /// Records the success of a request. Called by one thread at a time, in the order of the queue.
     #[inline]
-    pub(super) fn succeed(&self, counter: u16) -> u64 {
-        let done = self.position(counter) + 1;
-        self.done.store(done, Ordering::Release);
-        done
+    pub(super) fn succeed(&self, counter: u16) {
+        self.succeed_at(self.position(counter));
+    }
+
+    /// Like [`Progress::succeed`], with the number of the request's first building block.
+    #[inline(always)]
+    pub(super) fn succeed_at(&self, first: u64) {
+        self.done.store(first + 1, Ordering::Release);
     }
 
     /// Records one completion. Called by one thread at a time, in the order of the queue.

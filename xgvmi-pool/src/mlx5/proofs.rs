@@ -177,15 +177,6 @@ impl Proofs {
         self.usable.load(Ordering::Acquire) & form.bit() != 0
     }
 
-    /// True if the device may execute the request: its form is proved, or needs no proof.
-    #[inline]
-    pub(super) fn has(&self, op: &UmrOp<'_>) -> bool {
-        match op {
-            UmrOp::Bind { span, .. } => self.is_usable(Form::of(span)),
-            UmrOp::Invalidate { .. } => true,
-        }
-    }
-
     /// The first bind of the chain whose form is not proved.
     pub(super) fn missing(&self, chain: &[UmrOp<'_>]) -> Option<(Form, Mkey)> {
         let usable = self.usable.load(Ordering::Acquire);

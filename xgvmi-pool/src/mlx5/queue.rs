@@ -23,8 +23,7 @@ use mlx5dv_sys::{
 
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
-use super::form::Form;
-use super::progress::{Progress, Ticket};
+use super::progress::{Progress, Single, Ticket};
 use super::receive::Receiver;
 use super::register::Register;
 use super::send::{Post, Sender, VerbsSend};
@@ -33,8 +32,9 @@ use super::send_verbs::PostSend;
 use super::short_lock::{Held, ShortLock};
 use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
-use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
+use crate::key::Mkey;
+use crate::region::Region;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Reads of the counter between two reads of the clock: about a microsecond, the time of a request.
@@ -252,24 +252,16 @@ impl UmrQueue {
         self.progress.failure().is_some()
     }
 
-    /// Executes a chain of this one request, see [`UmrQueue::run`].
-    #[inline]
-    pub(super) fn run_single<'a>(
-        &self,
-        op: &UmrOp<'a>,
-        chain: &[UmrOp<'a>],
-    ) -> Result<(), ChainError> {
-        let mut work = self.work.lock();
-        let Some(ticket) = self.post_single(&mut work, op) else {
-            drop(work);
-            return self.run(chain);
-        };
-        let is_complete = self.poll_until(&mut work, ticket);
-        drop(work);
-        match is_complete {
-            true => Ok(()),
-            false => self.wait(ticket, chain),
-        }
+    /// Posts one bind to a region of `len` bytes, below 2 GiB.
+    #[inline(always)]
+    pub(super) fn bind(&self, mkey: Mkey, (region, len): (Region, u32)) -> Single {
+        self.post_single(mkey, Some((region, len)))
+    }
+
+    /// Posts one invalidation.
+    #[inline(always)]
+    pub(super) fn invalidate(&self, mkey: Mkey) -> Single {
+        self.post_single(mkey, None)
     }
 
     /// Executes a chain and returns when its last request is complete.
@@ -289,60 +281,82 @@ impl UmrQueue {
         self.wait(ticket, chain)
     }
 
-    /// Polls completions up to that of the chain, for the holder of the lock: a poll is one load. False
-    /// if it does not arrive within [`POLLS_MAX`] polls, or another thread waits for the lock.
+    /// Posts the bind of a key to memory, or its invalidation, and polls for the completion.
     #[inline(always)]
-    fn poll_until(&self, work: &mut Held<'_, Work>, ticket: Ticket) -> bool {
+    fn post_single(&self, mkey: Mkey, memory: Option<(Region, u32)>) -> Single {
+        let wqebbs = match memory {
+            Some(_) => 3,
+            None => 2,
+        };
+        let mut work = self.work.lock();
+        let first = match &mut *work {
+            Work {
+                producer:
+                    Some(Producer {
+                        sender: Sender::Ring(ring),
+                        next,
+                        capacity,
+                        fence,
+                        fence_behind,
+                        ..
+                    }),
+                receiver: Some(Receiver::Ring(completions)),
+            } if *next + wqebbs - self.progress.done() <= u64::from(*capacity)
+                && !self.has_failed() =>
+            {
+                let first = *next;
+                *next += wqebbs;
+                let (index, behind) = (low16(first), *fence);
+                let word = match memory {
+                    Some(memory) => {
+                        let blocks = self.templates.bind(mkey, memory, index, behind);
+                        ring.write_blocks(first, &blocks);
+                        blocks[0][0]
+                    }
+                    None => {
+                        let blocks = self.templates.invalidate(mkey, index, behind);
+                        ring.write_blocks(first, &blocks);
+                        blocks[0][0]
+                    }
+                };
+                *fence = *fence_behind;
+                ring.ring_word(first + wqebbs, word);
+                // Usually the queue was empty, and the adapter is as fast as this thread.
+                if let Some(counter) = completions.pop_success() {
+                    if counter == low16(first) {
+                        self.progress.succeed_at(first);
+                        return Single::Done;
+                    }
+                    self.progress.succeed(counter);
+                }
+                first
+            }
+            _ => return Single::Refused,
+        };
+        match self.poll_until(work, first) {
+            true => Single::Done,
+            false => Single::Posted(first),
+        }
+    }
+
+    /// Polls completions up to that of a request, for the holder of the lock: a poll is one load. False
+    /// if it does not arrive within [`POLLS_MAX`] polls, or another thread waits for the lock.
+    #[inline(never)]
+    fn poll_until(&self, mut work: Held<'_, Work>, first: u64) -> bool {
         for _ in 0..POLLS_MAX {
+            if self.progress.done() > first {
+                return true;
+            }
             let Some(Receiver::Ring(ring)) = work.receiver.as_mut() else {
                 return false;
             };
-            while let Some(counter) = ring.pop_success() {
-                if self.progress.succeed(counter) > ticket.last {
-                    return true;
-                }
+            match ring.pop_success() {
+                Some(counter) => self.progress.succeed(counter),
+                None if work.is_wanted() => return false,
+                None => hint::spin_loop(),
             }
-            if work.is_wanted() {
-                return false;
-            }
-            hint::spin_loop();
         }
         false
-    }
-
-    /// Posts one of the two most frequent requests on the fast path, if there is space.
-    #[inline(always)]
-    fn post_single(&self, work: &mut Work, op: &UmrOp<'_>) -> Option<Ticket> {
-        if self.has_failed() {
-            return None;
-        }
-        let producer = work.producer.as_mut()?;
-        let Sender::Ring(ring) = &mut producer.sender else {
-            return None;
-        };
-        let first = producer.next;
-        // Both take at most three building blocks.
-        if first + 3 - self.progress.done() > u64::from(producer.capacity) {
-            return None;
-        }
-        let (index, fence) = (low16(first), producer.fence);
-        let (end, word) = match op {
-            UmrOp::Bind { mkey, span } => {
-                let stock = Form::stock_region(span)?;
-                let blocks = self.templates.bind(*mkey, stock, index, fence);
-                ring.write_blocks(first, &blocks);
-                (first + 3, blocks[0][0])
-            }
-            UmrOp::Invalidate { mkey } => {
-                let blocks = self.templates.invalidate(*mkey, index, fence);
-                ring.write_blocks(first, &blocks);
-                (first + 2, blocks[0][0])
-            }
-        };
-        producer.next = end;
-        ring.ring_word(end, word);
-        producer.fence = producer.fence_behind;
-        Some(Ticket { first, last: first })
     }
 
     fn post<R: Request>(&self, chain: &[R]) -> Result<Ticket, DeviceError> {
@@ -443,8 +457,9 @@ impl UmrQueue {
         Ok(Some(Ticket { first, last }))
     }
 
+    /// Waits for the completion of a chain.
     #[inline(never)]
-    fn wait<R: Request>(&self, ticket: Ticket, chain: &[R]) -> Result<(), ChainError> {
+    pub(super) fn wait<R: Request>(&self, ticket: Ticket, chain: &[R]) -> Result<(), ChainError> {
         let mut clock = Clock::new(self.poll_timeout);
         loop {
             if let Some(outcome) = self.progress.outcome(ticket, chain) {

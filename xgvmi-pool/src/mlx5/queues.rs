@@ -75,12 +75,11 @@ impl Queues {
         }
     }
 
-    /// The first queue, if it works. Valid until the device is closed, and closing waits for all
-    /// calls.
-    #[inline]
-    pub(super) fn first(&self) -> Option<&UmrQueue> {
-        let first = self.first.get()?;
-        (!first.has_failed()).then_some(&**first)
+    /// The first queue, also after it has failed: it lives as long as the device, and refuses requests
+    /// then.
+    #[inline(always)]
+    pub(super) fn made(&self) -> Option<&UmrQueue> {
+        self.first.get().map(|first| &**first)
     }
 
     /// A working queue.

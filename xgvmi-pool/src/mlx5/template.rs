@@ -82,7 +82,7 @@ impl Templates {
             bind: Constants::of(&bind),
             invalidate: Constants::of(&invalidate),
         };
-        let same = templates.bind(mkey, (&region, 1), 0, 0) == bind
+        let same = templates.bind(mkey, (region, 1), 0, 0) == bind
             && templates.invalidate(mkey, 0, 0) == invalidate;
         same.then_some(templates)
     }
@@ -93,7 +93,7 @@ impl Templates {
     pub(super) fn bind(
         &self,
         mkey: Mkey,
-        (region, len): (&Region, u32),
+        (region, len): (Region, u32),
         index: u16,
         fence: u8,
     ) -> [Block; 3] {
@@ -179,7 +179,7 @@ mod tests {
         match op {
             UmrOp::Bind { mkey, span } => {
                 let stock = Form::stock_region(span).expect("of the stock form");
-                let found = templates.bind(*mkey, stock, index, fence);
+                let found = templates.bind(*mkey, (*stock.0, stock.1), index, fence);
                 assert_eq!(Some(found), encode(op, slot));
             }
             UmrOp::Invalidate { mkey } => {
