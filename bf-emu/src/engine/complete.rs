@@ -4,6 +4,7 @@ use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};
 use mlx5_prm::qp::state;
 use mlx5_prm::wqe::Ctrl;
 
+use super::adversary::{self, Which};
 use super::event::{self, Event};
 use super::moderation::{self, Verdict};
 use super::owed::{self, Object};
@@ -89,6 +90,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     let trace = locked.fabric().trace();
     trace.completion(function, slot + NUMBER_BASE, &record.entry);
     let mut verdict = None;
+    let mut delayed = false;
     let mut told = ((0, 0), Subscription::default());
     if let Some(cq) = locked.function(function).cqs.get_mut(slot)
         && written
@@ -104,7 +106,25 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
         if wakes {
             verdict = Some(moderation::entry(cq, cqe.solicited, sys::now_ns));
         }
+        let which = Which {
+            function,
+            queue: slot,
+            index: record.produced,
+        };
+        if verdict == Some(Verdict::Tell)
+            && let Some(due_ns) = adversary::tells_later(which)
+        {
+            cq.window = Window {
+                due_ns,
+                from: record.produced.wrapping_sub(1),
+            };
+            verdict = Some(Verdict::Open);
+            delayed = true;
+        }
         told = ((cq.channel, cq.user_handle), cq.devx);
+    }
+    if delayed {
+        locked.fabric().moderates();
     }
     if verdict == Some(Verdict::Tell) {
         wake(locked, (function, slot), told, Some(journal));

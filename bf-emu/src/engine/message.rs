@@ -6,13 +6,16 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::Need;
+use super::adversary::Which;
+use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
 use super::event::Event;
-use super::list::{Failure, List, transfer, transfer_at_once};
+use super::list::{Failure, List};
 use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
     REMOTE_OPERATION, Reason,
 };
+use super::overtake::{Behind, First};
 use super::peer::{Poster, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry};
 use super::room;
@@ -86,15 +89,19 @@ pub(super) fn send(
         fail_peer(locked, poster, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
-    // An entry of a shared queue is the next one for all its queue pairs until it is taken.
-    let transfer = match peer.qp.srq {
-        0 => transfer,
-        _ => transfer_at_once,
-    };
+    let alone = Alone::of_entry(&peer);
     let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
         Scattered::take(locked, &message.list, (peer.qp.cs_res, bytes))
     } else {
-        transfer(locked, &message.list, (&entry.list, 0), bytes).map(|()| Scattered::NONE)
+        let which = Which::of(poster);
+        arrive(
+            locked,
+            which,
+            &message.list,
+            (&entry.list, 0),
+            (bytes, alone),
+        )
+        .map(|()| Scattered::NONE)
     };
     let scattered = match moved {
         Ok(scattered) => scattered,
@@ -200,6 +207,7 @@ pub(super) fn write(
     poster: &Poster,
     message: &Message,
     remote: RemoteAddress,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
@@ -225,12 +233,20 @@ pub(super) fn write(
         remote.address,
         bytes,
     );
-    // See `send`.
-    let transfer = match (&entry, peer.qp.srq) {
-        (Some(_), 1..) => transfer_at_once,
-        _ => transfer,
+    let alone = match entry {
+        Some(_) => Alone::of_entry(&peer),
+        None => {
+            behind.pass(locked, First::Write);
+            Alone::Never
+        }
     };
-    match transfer(locked, &message.list, (&to, 0), bytes) {
+    match arrive(
+        locked,
+        Which::of(poster),
+        &message.list,
+        (&to, 0),
+        (bytes, alone),
+    ) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
@@ -260,6 +276,7 @@ pub(super) fn read(
     poster: &Poster,
     (list, limit): (&List, u8),
     remote: RemoteAddress,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
@@ -275,10 +292,15 @@ pub(super) fn read(
         remote.address,
         bytes,
     );
+    // A request that fails lets none pass: the peer refuses it before it sees the next one.
+    if from.check(locked, bytes).is_ok() && list.check(locked, bytes).is_ok() {
+        behind.pass(locked, First::Read);
+    }
     let moved = if Scattered::fits(limit, bytes) {
         Scattered::take(locked, &from, (limit, bytes))
     } else {
-        transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
+        let which = Which::of(poster);
+        arrive(locked, which, &from, (list, 0), (bytes, Alone::Never)).map(|()| Scattered::NONE)
     };
     match moved {
         Ok(scattered) => Ok(Outcome {

@@ -4,12 +4,14 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, WQEBB_BYTES, opcode};
 
+use super::adversary::{self, Which};
 use super::complete::{complete_scattered, enter_error, fail, flush, owes_events, space_of_qp};
 use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
 use super::link;
-use super::outcome::{Fault, LOCAL_OPERATION, Outcome, Reason};
+use super::outcome::{Fault, LOCAL_OPERATION, LOST, Outcome, Reason};
+use super::overtake::{Behind, Passed};
 use super::peer::Poster;
 use super::room;
 use super::work::WORK_BYTES_MAX;
@@ -72,8 +74,15 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         enter_error(locked, function, qpn, Some(Event::QpFatal));
         return Step::Done { cost_ns: 0 };
     }
-    let result = judged(locked, &poster, (fetched, &mut bytes), verdict);
+    let mut behind = Behind::of(&poster, &ctrl, space);
+    let result = judged(locked, &poster, (fetched, &mut bytes), verdict, &mut behind);
+    if !is_next(locked, &poster) {
+        // It was flushed while the lock was free.
+        return Step::Done { cost_ns: 0 };
+    }
+    let passed = behind.passed();
     if let Err(Fault::NotYet(reason)) = result
+        && passed.is_none()
         && !give_up(locked, &poster, reason)
     {
         if let Reason::NotReady(_) = reason {
@@ -82,19 +91,81 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         }
         return Step::Wait;
     }
-    advance(locked, &poster, ctrl.wqebbs());
-    trace(locked, &poster, &ctrl, &result);
-    let cost_ns = match result {
+    let Some(Passed {
+        poster: second,
+        ctrl: second_ctrl,
+        result: second_result,
+    }) = passed
+    else {
+        let cost_ns = finish(locked, &poster, &ctrl, (result, verdict));
+        return Step::Done { cost_ns };
+    };
+    // The completions are in order, so only the second one may be late.
+    let mut cost_ns = finish(locked, &poster, &ctrl, (result, Verdict::Go));
+    if is_next(locked, &second) {
+        cost_ns += finish(locked, &second, &second_ctrl, (second_result, verdict));
+    }
+    Step::Done { cost_ns }
+}
+
+/// Takes an executed request off its queue and completes it. Returns the time that hardware would
+/// need.
+fn finish(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    ctrl: &Ctrl,
+    (result, verdict): (Result<Outcome, Fault>, Verdict),
+) -> u64 {
+    let result = match result {
+        Ok(_) if is_acknowledged(poster, ctrl) && adversary::fails(Which::of(poster)) => Err(LOST),
+        result => result,
+    };
+    advance(locked, poster, ctrl.wqebbs());
+    trace(locked, poster, ctrl, &result);
+    match result {
         Ok(outcome) => {
-            succeed(locked, &poster, &ctrl, (&outcome, verdict));
+            succeed(locked, poster, ctrl, (&outcome, verdict));
             outcome.cost_ns
         }
         Err(fault) => {
-            fail(locked, function, qpn, &ctrl, fault.error());
+            fail(locked, poster.function, poster.qpn, ctrl, fault.error());
             0
         }
-    };
-    Step::Done { cost_ns }
+    }
+}
+
+/// True for a request that the other side acknowledges.
+fn is_acknowledged(poster: &Poster, ctrl: &Ctrl) -> bool {
+    !matches!(poster.qp.service, service::UD | service::UC)
+        && !matches!(ctrl.opcode, opcode::NOP | opcode::UMR | opcode::MMO)
+}
+
+/// True if a copy of a queue pair stands at its next entry.
+fn is_next(locked: &Locked<'_>, poster: &Poster) -> bool {
+    let qps = &locked.peek(poster.function).qps;
+    let qp = qps.get(qp_slot(poster.qpn));
+    qp.is_some_and(|qp| qp.sq_done == poster.qp.sq_done && executes(qp))
+}
+
+/// True if the queue of a request still executes requests.
+pub(super) fn is_running(locked: &Locked<'_>, which: Which) -> bool {
+    let qp = locked.peek(which.function).qps.get(qp_slot(which.queue));
+    qp.is_some_and(executes)
+}
+
+fn executes(qp: &Qp) -> bool {
+    matches!(qp.state, state::RTS | state::SQD | state::SQER)
+}
+
+/// Reads the entry that a copy of a queue pair stands at, and returns its control segment. None if
+/// no entry is posted, or if it is malformed.
+pub(super) fn sound_entry(
+    locked: &Locked<'_>,
+    poster: &Poster,
+    bytes: &mut [u8; WORK_BYTES_MAX],
+) -> Option<Ctrl> {
+    let fetched = fetch(locked, (poster.function, poster.qpn), &poster.qp, bytes)?;
+    fetched.sound.then_some(fetched.ctrl)
 }
 
 /// A copy of the queue pair, if its next entry may be executed now.
@@ -159,6 +230,7 @@ fn judged(
     poster: &Poster,
     (fetched, bytes): (Fetched, &mut [u8; WORK_BYTES_MAX]),
     verdict: Verdict,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     // A completion holds data only if it is written, and written now.
     let limit = match verdict {
@@ -170,9 +242,9 @@ fn judged(
         _ if !fetched.sound => Err(LOCAL_OPERATION),
         Verdict::Wrong(wrong) => {
             fault::distort(bytes, wrong);
-            execute(locked, poster, bytes, limit)
+            execute(locked, poster, bytes, limit, behind)
         }
-        _ => execute(locked, poster, bytes, limit),
+        _ => execute(locked, poster, bytes, limit, behind),
     }
 }
 

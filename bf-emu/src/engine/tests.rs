@@ -1,6 +1,7 @@
 //! Tests of the adapter alone. This process owns two or three functions of one fabric, writes work
 //! requests into rings, and reads completions from them.
 
+mod adversary;
 mod crash;
 mod dynamic;
 mod faults;
@@ -379,7 +380,7 @@ impl Queue {
             index: self.posted,
             qpn: self.qpn,
             ds,
-            flags: mlx5_prm::wqe::flag::CE_ALWAYS,
+            flags: mlx5_prm::wqe::flag::CE_ALWAYS | ctrl.flags,
             ..ctrl
         };
         let bytes = [&ctrl.to_bytes(), body].concat();

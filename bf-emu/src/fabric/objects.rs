@@ -83,6 +83,8 @@ pub struct Mkey {
     pub on_demand: bool,
     /// A region in device memory.
     pub device_memory: bool,
+    /// Writes need no order among each other.
+    pub relaxed: bool,
     /// Access key that the creator of an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }
