@@ -4,6 +4,7 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::{Need, resolve};
+use super::agree::check_reads;
 use super::event::Event;
 use super::list::{List, transfer};
 use super::outcome::{
@@ -35,6 +36,7 @@ pub(super) fn execute(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
+    check_reads(locked, (poster, &peer))?;
     let (key, at) = (remote.rkey, remote.address);
     let piece = resolve(locked, peer.side(), key, at, bytes, Need::RemoteAtomic)
         .ok()

@@ -7,6 +7,7 @@ use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::Need;
 use super::adversary::Which;
+use super::agree::{Way, check_packets, check_reads};
 use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
 use super::event::Event;
@@ -72,6 +73,7 @@ pub(super) fn send(
         Ok(peer) => peer,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
+    check_packets(locked, (poster, &peer), bytes, Way::Out)?;
     let entry = match next_entry(locked, &peer) {
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -219,6 +221,7 @@ pub(super) fn write(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
+    check_packets(locked, (poster, &peer), bytes, Way::Out)?;
     let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -285,6 +288,8 @@ pub(super) fn read(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
+    check_reads(locked, (poster, &peer))?;
+    check_packets(locked, (poster, &peer), bytes, Way::Back)?;
     let from = List::of_key(
         peer.side(),
         Need::RemoteRead,

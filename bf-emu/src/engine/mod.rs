@@ -15,6 +15,7 @@
 
 pub(crate) mod access;
 mod adversary;
+mod agree;
 mod arrival;
 mod atomic;
 pub(crate) mod complete;

@@ -64,6 +64,8 @@ pub(super) const REMOTE_INVALID: Fault = Fault::Error(
     syndrome::REMOTE_INVAL_REQ_ERR,
     Refusal::RemoteInvalidRequest,
 );
+pub(super) const BAD_RESPONSE: Fault =
+    Fault::Error(syndrome::BAD_RESP_ERR, Refusal::RemoteInvalidRequest);
 pub(super) const REMOTE_OPERATION: Fault =
     Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
 /// The acknowledgement of an executed request was lost in each try.

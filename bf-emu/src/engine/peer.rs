@@ -4,6 +4,7 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
+use super::agree;
 use super::complete::enter_error;
 use super::event::Event;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
@@ -104,6 +105,9 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     let is_up = !matches!(peer.qp.state, state::RST | state::INIT);
     if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
+    }
+    if is_up && !agree::same_numbers(&poster.qp, &peer.qp) {
+        return Err(SILENT);
     }
     match peer.qp.state {
         state::RTR | state::RTS | state::SQD | state::SQER => {

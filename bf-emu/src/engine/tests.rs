@@ -2,6 +2,7 @@
 //! requests into rings, and reads completions from them.
 
 mod adversary;
+mod agree;
 mod crash;
 mod dynamic;
 mod faults;
@@ -18,7 +19,7 @@ use mlx5_prm::wqe::{Ctrl, Data, INVALID_LKEY, RemoteAddress, opcode};
 
 use super::run;
 use crate::fabric::numbers::{key_of, slot_of};
-use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
+use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Path, Qp, Ring, Target};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Place, QPN_BASE};
 use crate::model::profile::Profile;
@@ -204,6 +205,11 @@ impl World {
             access: ALL_RIGHTS,
             service: service::RC,
             state: state::RTS,
+            path: Path {
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                ..Path::default()
+            },
             ..Qp::default()
         };
         let slot = tables.qps.insert(self.owner, qp).unwrap();

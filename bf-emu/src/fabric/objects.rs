@@ -439,7 +439,7 @@ pub struct Cq {
     pub armed: Armed,
     /// The owner prevents overruns itself and need not update its consumer counter.
     pub ignore_overrun: bool,
-    /// An entry was lost because the ring was full.
+    /// An entry was lost because the ring was full. The queue gets no more entries.
     pub overrun: bool,
     /// Like [`Qp::owed`].
     pub owed: u8,

@@ -472,12 +472,17 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 /// The command that runs the tests over the emulated device.
 fn system_tests(world: &World) -> Result<Command> {
-    let env = world.env()?;
+    let mut command = tests_on_the_device(world.env()?)?;
+    // The rules are a phase of their own.
+    command.args(["--test", "wire"]);
+    Ok(command)
+}
+
+/// The command that runs the system tests, without their names.
+pub(crate) fn tests_on_the_device(env: &setup::Env) -> Result<Command> {
     let mut command = cargo();
     command
-        // The rules are a phase of their own.
-        .args(["test", "-p", "xgvmi-tests"])
-        .args(["--test", "system", "--test", "wire"])
+        .args(["test", "-p", "xgvmi-tests", "--test", "system"])
         .envs(env.for_cc());
     let artefacts = workspace::target_dir().join("release");
     command.env("XGVMI_TEST_BIN", artefacts);
