@@ -52,7 +52,7 @@ impl Holds {
     /// The UCX call of the operation.
     fn call(&self) -> &'static str {
         match self {
-            Self::Nothing => "ucp_ep_close_nbx",
+            Self::Nothing => "ucp_ep_close_nbx or ucp_worker_flush_nbx",
             Self::Message { .. } | Self::SentAs { .. } => "ucp_am_send_nbx",
         }
     }
