@@ -18,7 +18,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// is reached. All other rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 34_000),
-    (&["bf-emu/"], 33_000),
+    (&["bf-emu/"], 34_000),
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),

@@ -13,7 +13,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use super::peer::Poster;
 use crate::model::faults::mixed;
 use crate::sys;
 
@@ -29,17 +28,6 @@ pub(super) struct Which {
     /// Number of the queue.
     pub(super) queue: u32,
     pub(super) index: u32,
-}
-
-impl Which {
-    /// The request that a copy of its queue pair stands at.
-    pub(super) fn of(poster: &Poster) -> Self {
-        Self {
-            function: poster.function,
-            queue: poster.qpn,
-            index: poster.qp.sq_done,
-        }
-    }
 }
 
 /// The decisions about a request.

@@ -3,13 +3,12 @@
 use mlx5_prm::qp::service;
 use mlx5_prm::wqe::{flag, opcode};
 
+use super::entry;
 use super::event::Event;
 use super::outcome::{BAD_RESPONSE, Fault, REMOTE_INVALID, SILENT};
 use super::peer::{Poster, fail_peer};
-use super::step;
 use super::work::WORK_BYTES_MAX;
 use crate::fabric::Locked;
-use crate::fabric::objects::Qp;
 use crate::model::address::mtu_bytes;
 
 /// Direction of a message's data.
@@ -19,13 +18,6 @@ pub(super) enum Way {
     Out,
     /// To the poster.
     Back,
-}
-
-/// True if the first packet has the number that the peer expects. Otherwise the peer never accepts a
-/// packet (InfiniBand Architecture 1.3, 9.7.4.1). An unreliable connection accepts any first packet.
-pub(super) fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
-    const MASK: u32 = 0xff_ffff;
-    poster.service == service::UC || (poster.path.sq_psn ^ peer.path.rq_psn) & MASK == 0
 }
 
 /// Checks that the packets of a message have a size that both sides accept. A packet of a longer
@@ -89,7 +81,7 @@ fn outstanding(locked: &Locked<'_>, poster: &Poster, most: u8) -> usize {
     let mut bytes = [0; WORK_BYTES_MAX];
     let mut found = 0;
     while found < usize::from(most) {
-        let Some(ctrl) = step::sound_entry(locked, &at, &mut bytes) else {
+        let Some(ctrl) = entry::sound(locked, &at, &mut bytes) else {
             break;
         };
         let fence = ctrl.flags & flag::FENCE_MASK;

@@ -6,9 +6,9 @@
 //! and write the target again, because it repeats what it believes lost.
 
 use super::adversary::{self, Choice, Which};
+use super::entry;
 use super::list::{Failure, List, move_range, transfer, transfer_at_once};
 use super::peer::Poster;
-use super::step;
 use crate::fabric::Locked;
 use crate::model::faults::mixed;
 use crate::sys;
@@ -49,7 +49,7 @@ pub(super) fn arrive(
         return Ok(());
     }
     pause(locked, alone, (again >> 8) % REPEAT_NS);
-    if !step::is_running(locked, which) {
+    if !entry::is_running(locked, which) {
         return Err(Failure::Source);
     }
     match in_pieces(locked, which, from, (to, skip), (total, alone), again) {
@@ -111,7 +111,7 @@ fn in_pieces(
                 0 => pause(locked, alone, (now >> 8) % PAUSE_NS),
                 _ => pause(locked, alone, 0),
             }
-            if !step::is_running(locked, which) {
+            if !entry::is_running(locked, which) {
                 return Err(Failure::Source);
             }
         }

@@ -4,7 +4,6 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
-use super::adversary::Which;
 use super::arrival::{Alone, arrive};
 use super::header::{HEADER_BYTES, Header};
 use super::list::{Failure, List, transfer};
@@ -67,7 +66,7 @@ pub(super) fn deliver(
     let data = (bytes, Alone::Always);
     match arrive(
         locked,
-        Which::of(poster),
+        poster.which(),
         &message.list,
         (&entry.list, skip),
         data,

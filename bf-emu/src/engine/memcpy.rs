@@ -3,7 +3,6 @@
 use mlx5_prm::wqe::{Data, MmoMetadata, OCTOWORD_BYTES, mmo};
 
 use super::access::Need;
-use super::adversary::Which;
 use super::arrival::{Alone, arrive};
 use super::list::List;
 use super::outcome::{Fault, LOCAL_LENGTH, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
@@ -45,7 +44,7 @@ pub(super) fn execute(
     // Both keys are the poster's own, so each failure is a local one. An alias of a process that no
     // longer exists is no exception: its memory went with its key.
     let data = (bytes.into(), Alone::Never);
-    arrive(locked, Which::of(poster), &from, (&to, 0), data).map_err(|_| LOCAL_PROTECTION)?;
+    arrive(locked, poster.which(), &from, (&to, 0), data).map_err(|_| LOCAL_PROTECTION)?;
     Ok(Outcome::of(bytes))
 }
 

@@ -6,7 +6,6 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::Need;
-use super::adversary::Which;
 use super::agree::{Way, check_packets, check_reads};
 use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
@@ -95,7 +94,7 @@ pub(super) fn send(
     let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
         Scattered::take(locked, &message.list, (peer.qp.cs_res, bytes))
     } else {
-        let which = Which::of(poster);
+        let which = poster.which();
         arrive(
             locked,
             which,
@@ -245,7 +244,7 @@ pub(super) fn write(
     };
     match arrive(
         locked,
-        Which::of(poster),
+        poster.which(),
         &message.list,
         (&to, 0),
         (bytes, alone),
@@ -304,7 +303,7 @@ pub(super) fn read(
     let moved = if Scattered::fits(limit, bytes) {
         Scattered::take(locked, &from, (limit, bytes))
     } else {
-        let which = Which::of(poster);
+        let which = poster.which();
         arrive(locked, which, &from, (list, 0), (bytes, Alone::Never)).map(|()| Scattered::NONE)
     };
     match moved {

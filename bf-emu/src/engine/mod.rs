@@ -23,6 +23,7 @@ mod datagram;
 pub mod deferred;
 mod delivery;
 mod doorbell;
+mod entry;
 pub mod event;
 mod execute;
 mod fault;

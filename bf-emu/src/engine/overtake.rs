@@ -9,12 +9,11 @@ use mlx5_prm::qp::service;
 use mlx5_prm::wqe::{Ctrl, flag};
 
 use super::access;
-use super::adversary::{self, Choice, Which};
-use super::execute::execute;
+use super::adversary::{self, Choice};
+use super::entry;
 use super::outcome::{Fault, Outcome};
 use super::peer::Poster;
 use super::room;
-use super::step;
 use super::work::{self, Operation, WORK_BYTES_MAX, Work};
 use crate::fabric::Locked;
 use crate::memory::Space;
@@ -38,7 +37,13 @@ pub(super) struct Behind {
     /// may pass.
     first: Option<(Poster, u16, Space)>,
     passed: Option<Passed>,
+    execute: Execute,
 }
+
+/// Executes the entry of a queue pair: its bytes, the most bytes of returned data in its completion,
+/// and the request behind it.
+pub(super) type Execute =
+    fn(&mut Locked<'_>, &Poster, &[u8], u8, &mut Behind) -> Result<Outcome, Fault>;
 
 /// A request that was executed before the one ahead of it, and is not completed.
 pub(super) struct Passed {
@@ -49,19 +54,21 @@ pub(super) struct Passed {
 
 impl Behind {
     /// No request may pass.
-    const fn none() -> Self {
+    const fn none(execute: Execute) -> Self {
         Self {
             first: None,
             passed: None,
+            execute,
         }
     }
 
     /// The request behind the one that a copy of its queue pair stands at.
-    pub(super) fn of(poster: &Poster, ctrl: &Ctrl, space: Space) -> Self {
+    pub(super) fn of(poster: &Poster, ctrl: &Ctrl, space: Space, execute: Execute) -> Self {
         let may = adversary::is_on();
         Self {
             first: may.then_some((*poster, ctrl.wqebbs(), space)),
             passed: None,
+            execute,
         }
     }
 
@@ -76,7 +83,7 @@ impl Behind {
         let Some((poster, blocks, space)) = self.first.take() else {
             return;
         };
-        let drawn = adversary::draw(Which::of(&poster), Choice::Passed);
+        let drawn = adversary::draw(poster.which(), Choice::Passed);
         let fabric = locked.fabric();
         // Rules of faults, and the link model, take the requests one after the other.
         if drawn.is_none_or(|drawn| drawn % 2 != 0)
@@ -88,7 +95,7 @@ impl Behind {
         let mut next = poster;
         next.qp.sq_done = next.qp.sq_done.wrapping_add(u32::from(blocks));
         let mut bytes = [0; WORK_BYTES_MAX];
-        let Some(ctrl) = step::sound_entry(locked, &next, &mut bytes) else {
+        let Some(ctrl) = entry::sound(locked, &next, &mut bytes) else {
             return;
         };
         let Ok(work) = work::parse(&bytes, next.qp.service) else {
@@ -110,7 +117,9 @@ impl Behind {
             true => next.qp.cs_req,
             false => 0,
         };
-        let result = execute(locked, &next, &bytes, limit, &mut Self::none());
+        let execute = self.execute;
+        let mut none = Self::none(execute);
+        let result = execute(locked, &next, &bytes, limit, &mut none);
         // A request whose receiver is not ready waits for its turn.
         if !matches!(result, Err(Fault::NotYet(_))) {
             self.passed = Some(Passed {

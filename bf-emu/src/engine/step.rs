@@ -2,10 +2,11 @@
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
-use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, WQEBB_BYTES, opcode};
+use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, opcode};
 
-use super::adversary::{self, Which};
-use super::complete::{complete_scattered, enter_error, fail, flush, owes_events, space_of_qp};
+use super::adversary;
+use super::complete::{complete_scattered, enter_error, fail, flush, owes_events};
+use super::entry::{Fetched, executes, fetch};
 use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
@@ -15,14 +16,12 @@ use super::overtake::{Behind, Passed};
 use super::peer::Poster;
 use super::room;
 use super::work::WORK_BYTES_MAX;
-use crate::bits::low16;
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Refusal};
 use crate::fabric::journal::Take;
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::{Qp, Ring};
+use crate::fabric::objects::Qp;
 use crate::fabric::trace::{ENTRY_BYTES, What};
-use crate::memory::{MemoryError, Space};
 use crate::sys;
 
 /// Result of a step on a queue pair's next entry.
@@ -74,7 +73,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         enter_error(locked, function, qpn, Some(Event::QpFatal));
         return Step::Done { cost_ns: 0 };
     }
-    let mut behind = Behind::of(&poster, &ctrl, space);
+    let mut behind = Behind::of(&poster, &ctrl, space, execute);
     let result = judged(locked, &poster, (fetched, &mut bytes), verdict, &mut behind);
     if !is_next(locked, &poster) {
         // It was flushed while the lock was free.
@@ -117,7 +116,7 @@ fn finish(
     (result, verdict): (Result<Outcome, Fault>, Verdict),
 ) -> u64 {
     let result = match result {
-        Ok(_) if is_acknowledged(poster, ctrl) && adversary::fails(Which::of(poster)) => Err(LOST),
+        Ok(_) if is_acknowledged(poster, ctrl) && adversary::fails(poster.which()) => Err(LOST),
         result => result,
     };
     advance(locked, poster, ctrl.wqebbs());
@@ -147,27 +146,6 @@ fn is_next(locked: &Locked<'_>, poster: &Poster) -> bool {
     qp.is_some_and(|qp| qp.sq_done == poster.qp.sq_done && executes(qp))
 }
 
-/// True if the queue of a request still executes requests.
-pub(super) fn is_running(locked: &Locked<'_>, which: Which) -> bool {
-    let qp = locked.peek(which.function).qps.get(qp_slot(which.queue));
-    qp.is_some_and(executes)
-}
-
-fn executes(qp: &Qp) -> bool {
-    matches!(qp.state, state::RTS | state::SQD | state::SQER)
-}
-
-/// Reads the entry that a copy of a queue pair stands at, and returns its control segment. None if
-/// no entry is posted, or if it is malformed.
-pub(super) fn sound_entry(
-    locked: &Locked<'_>,
-    poster: &Poster,
-    bytes: &mut [u8; WORK_BYTES_MAX],
-) -> Option<Ctrl> {
-    let fetched = fetch(locked, (poster.function, poster.qpn), &poster.qp, bytes)?;
-    fetched.sound.then_some(fetched.ctrl)
-}
-
 /// A copy of the queue pair, if its next entry may be executed now.
 fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step> {
     let qp = locked.peek(function).qps.get(qp_slot(qpn));
@@ -187,41 +165,6 @@ fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step>
         return Err(Step::Wait);
     }
     Ok(qp)
-}
-
-/// An entry that was read from its ring.
-#[derive(Clone, Copy)]
-struct Fetched {
-    ctrl: Ctrl,
-    /// False if the poster made an error: the doorbell record claims more entries than the ring
-    /// holds, the entry is not readable, or it names another queue.
-    sound: bool,
-    /// The memory of the poster's process.
-    space: Space,
-}
-
-/// Reads the next posted entry of a queue pair; None if there is none.
-fn fetch(
-    locked: &Locked<'_>,
-    (function, qpn): (usize, u32),
-    qp: &Qp,
-    bytes: &mut [u8; WORK_BYTES_MAX],
-) -> Option<Fetched> {
-    let space = space_of_qp(locked, function, qpn)?;
-    let record = space.read_be32(qp.dbrec.wrapping_add(4)).ok()?;
-    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
-    if posted == 0 || qp.sq.count == 0 {
-        return None;
-    }
-    let read = read_entry(space, &qp.sq, qp.sq_done, bytes);
-    let ctrl = control(bytes);
-    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
-    Some(Fetched { ctrl, sound, space })
-}
-
-/// The control segment, the first segment of each entry.
-fn control(bytes: &[u8; WORK_BYTES_MAX]) -> Ctrl {
-    Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]))
 }
 
 /// Executes an entry as the fault rules demand.
@@ -317,31 +260,6 @@ fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outc
         bytes,
     };
     trace.write(poster.function, what);
-}
-
-/// Copies an entry from its ring. The entry may wrap around the end.
-fn read_entry(
-    space: Space,
-    sq: &Ring,
-    done: u32,
-    bytes: &mut [u8; WORK_BYTES_MAX],
-) -> Result<(), MemoryError> {
-    space.read(sq.entry(done), &mut bytes[..WQEBB_BYTES])?;
-    let blocks = u32::from(control(bytes).wqebbs());
-    if blocks == 1 {
-        return Ok(());
-    }
-    let before_end = sq.count - (done & sq.count.wrapping_sub(1));
-    let first = blocks.min(before_end) as usize * WQEBB_BYTES;
-    let whole = blocks as usize * WQEBB_BYTES;
-    if first > WQEBB_BYTES {
-        let next = sq.entry(done).wrapping_add(WQEBB_BYTES as u64);
-        space.read(next, &mut bytes[WQEBB_BYTES..first])?;
-    }
-    if whole > first {
-        space.read(sq.base, &mut bytes[first..whole])?;
-    }
-    Ok(())
 }
 
 fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {

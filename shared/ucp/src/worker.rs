@@ -2,7 +2,6 @@
 
 use super::error::check;
 use super::inbox::{InboxLimits, Message, Sender, Waiting};
-use super::request::{Holds, Request};
 use super::{Context, Result, UcpError};
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -14,7 +13,7 @@ use ucx_sys::{
     UCP_AM_HANDLER_PARAM_FIELD_FLAGS, UCP_AM_HANDLER_PARAM_FIELD_ID, UCP_AM_RECV_ATTR_FLAG_RNDV,
     UCP_WORKER_ATTR_FIELD_ADDRESS, UCP_WORKER_PARAM_FIELD_THREAD_MODE, UCS_ERR_BUSY, UCS_OK,
     UCS_THREAD_MODE_SERIALIZED, Ucp, ucp_am_handler_param_t, ucp_am_recv_param_t,
-    ucp_request_param_t, ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_t,
+    ucp_worker_attr_t, ucp_worker_h, ucp_worker_params_t, ucs_status_t,
 };
 
 /// Maximum number of steps of [`Worker::progress_until_idle`].
@@ -126,25 +125,6 @@ impl Worker {
     pub fn progress(&self) -> bool {
         // SAFETY: the worker is alive and used by this thread alone.
         unsafe { self.ucp().ucp_worker_progress(self.handle()) != 0 }
-    }
-
-    /// Progresses communication until all messages have arrived that were sent so far, at most for `limit`. A message
-    /// whose send is complete may still be on its way, and is lost if its connection is closed.
-    pub fn settle(&self, limit: Duration) {
-        let param = ucp_request_param_t::default();
-        // SAFETY: the worker is alive and used by this thread alone.
-        let answer = unsafe {
-            self.ucp()
-                .ucp_worker_flush_nbx(self.handle(), &raw const param)
-        };
-        let flush = Request::new(self, answer, Holds::Nothing);
-        let end = Instant::now() + limit;
-        // A connection that has failed has nothing on its way.
-        while matches!(flush.test(), Ok(false)) && Instant::now() < end {
-            if !self.progress() {
-                std::thread::yield_now();
-            }
-        }
     }
 
     /// Progresses communication until nothing happens, at most 256 times: a connection on which something always

@@ -1,6 +1,6 @@
 //! `cargo xtask suites`: runs unmodified third-party test programs over the emulated device.
 
-mod adversary;
+pub(crate) mod adversary;
 pub(crate) mod device;
 mod libfabric;
 mod mpi;

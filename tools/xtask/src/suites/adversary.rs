@@ -1,7 +1,7 @@
 //! System tests of the product under many seeds of the device's adversary mode.
 
 use super::{Case, World};
-use crate::{process, test, workspace};
+use crate::{process, setup, workspace};
 use anyhow::{Result, ensure};
 use std::process::Command;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         .filter(|(_, name)| world.parts.is_empty() || world.parts.iter().any(|part| part == name));
     wanted
         .map(|(seed, name)| {
-            let mut command = test::tests_on_the_device(&world.env)?;
+            let mut command = tests_on_the_device(&world.env)?;
             let group = format!("{GROUPS}{}", seed % GROUP_COUNT);
             command
                 .args(["--", &group])
@@ -42,4 +42,30 @@ fn run(command: &mut Command) -> Result<()> {
         done.output
     );
     Ok(())
+}
+
+/// The command that runs the system tests, without their names.
+pub(crate) fn tests_on_the_device(env: &setup::Env) -> Result<Command> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["test", "-p", "xgvmi-tests", "--test", "system"])
+        .envs(env.for_cc());
+    let artefacts = workspace::target_dir().join("release");
+    command.env("XGVMI_TEST_BIN", artefacts);
+    command.env("XGVMI_TEST_UCX_LIB", &env.ucx_lib_dir);
+    command.env("XGVMI_TEST_UCX_TOOLS", &env.ucx_tools_dir);
+    command.env("XGVMI_TEST_UCX_INCLUDE", &env.ucx_include);
+    if let Some(root) = &env.verbs_root {
+        command.env("XGVMI_TEST_VERBS_ROOT", root);
+    }
+    for (name, value) in env.for_verbs() {
+        command.env(format!("XGVMI_TEST_ENV_{name}"), value);
+    }
+    let mpi = setup::mpi::wheel(env);
+    command.env("XGVMI_TEST_MPI_LAUNCHER", mpi.launcher.join("\n"));
+    command.env("XGVMI_TEST_MPI_ENV_OSU_MPI_LIBRARY", mpi.library()?);
+    for (name, value) in mpi.environment {
+        command.env(format!("XGVMI_TEST_MPI_ENV_{name}"), value);
+    }
+    Ok(command)
 }
