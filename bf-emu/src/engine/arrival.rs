@@ -45,7 +45,7 @@ pub(super) fn arrive(
         .map_err(|_| Failure::Target)?;
     in_pieces(locked, which, from, (to, skip), (total, alone), drawn)?;
     let again = adversary::draw(which, Choice::Again).unwrap_or(1);
-    if again % 4 != 0 || total == 0 {
+    if !again.is_multiple_of(4) || total == 0 {
         return Ok(());
     }
     pause(locked, alone, (again >> 8) % REPEAT_NS);

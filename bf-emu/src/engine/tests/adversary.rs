@@ -220,7 +220,7 @@ fn looked_at(look: fn(&[Cell<u8>])) -> Vec<Vec<u8>> {
     for seed in 0..SEEDS {
         let target = vec![OLD; 4096];
         let rkey = world.region(FAR, &target, ALL_RIGHTS);
-        let at = (address(&target) as usize, target.len());
+        let at = (target.as_ptr().expose_provenance(), target.len());
         look_with(Some(Box::new(move || {
             let first = std::ptr::with_exposed_provenance::<Cell<u8>>(at.0);
             // SAFETY: the vector lives until this function is removed below, and is not used meanwhile.
