@@ -805,7 +805,7 @@ static int do_async(char **word)
 }
 
 /* overrun: more unread completions than the queue holds, until its error event is there. Answers the number of readable
- * completions. */
+ * completions and the state of the queue pair. */
 static int do_overrun(void)
 {
 	struct ibv_cq *small = ibv_create_cq(ctx, 1, NULL, NULL, 0);
@@ -819,6 +819,7 @@ static int do_overrun(void)
 	}, *bad;
 	struct pollfd event = { .fd = ctx->async_fd, .events = POLLIN };
 	struct ibv_port_attr port;
+	struct ibv_qp_attr now;
 	struct ibv_qp *qp;
 	struct ibv_wc wc;
 	int read = 0;
@@ -837,7 +838,9 @@ static int do_overrun(void)
 		return failed("no event");
 	while (ibv_poll_cq(small, 1, &wc) == 1)
 		read++;
-	answer("ok room=%d read=%d", small->cqe + 1, read);
+	if (ibv_query_qp(qp, &now, IBV_QP_STATE, &attr))
+		return failed("ibv_query_qp");
+	answer("ok room=%d read=%d state=%d", small->cqe + 1, read, now.qp_state);
 	return 0;
 }
 

@@ -9,6 +9,7 @@
 )]
 
 mod addresses;
+mod adversary;
 mod agent;
 mod arena;
 mod beside;
@@ -91,6 +92,7 @@ fn main() -> ExitCode {
     cases.extend(probe::cases());
     cases.extend(faults::cases());
     cases.extend(deferred::cases());
+    cases.extend(adversary::cases());
     cases.extend(polling::cases());
     cases.extend(seen::cases());
     cases.extend(privileged::cases());

@@ -331,14 +331,19 @@ fn not_to_invalidate(scene: &mut Scene) -> Result<()> {
     scene.nothing_has_moved()
 }
 
-/// A full completion queue loses entries, and its owner gets one event.
+/// A full completion queue gets no more entries, and its queue pairs end. Each has one event.
 fn overrun(scene: &mut Scene) -> Result<()> {
     const CQ_ERR: u32 = 0;
+    const QP_FATAL: u32 = 1;
     let answer = scene.asks.tell("overrun")?;
     let (capacity, read): (u32, u32) = (answer.value("room")?, answer.value("read")?);
     is("completions", read, capacity)?;
-    let event: u32 = scene.asks.tell("event")?.value("event")?;
-    is("event", event, CQ_ERR)
+    is("state", answer.value("state")?, ERR)?;
+    for expect in [CQ_ERR, QP_FATAL] {
+        let event: u32 = scene.asks.tell("event")?.value("event")?;
+        is("event", event, expect)?;
+    }
+    Ok(())
 }
 
 /// Masks (`enum ibv_qp_attr_mask`) and states that the kernel does not accept together.

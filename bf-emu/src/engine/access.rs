@@ -165,6 +165,13 @@ pub(crate) fn resolve(
     Err(Denied::Depth)
 }
 
+/// True if writes to a key need no order among each other.
+pub(super) fn is_relaxed(locked: &Locked<'_>, function: usize, key: u32) -> bool {
+    let mkeys = &locked.peek(function).mkeys;
+    let mkey = slot_of(key).and_then(|slot| mkeys.get(slot));
+    mkey.is_some_and(|mkey| mkey.relaxed)
+}
+
 fn check_variant(mkey: &Mkey, key: u32) -> Result<(), Denied> {
     let [.., variant] = key.to_be_bytes();
     if mkey.variant == variant {

@@ -4,11 +4,13 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::{Need, resolve};
+use super::agree::check_reads;
 use super::event::Event;
 use super::list::{List, transfer};
 use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, REMOTE_ACCESS, REMOTE_INVALID,
 };
+use super::overtake::{Behind, First};
 use super::peer::{Poster, fail_peer, peer, permits};
 use super::scatter::Scattered;
 use super::work::{Atomic, AtomicKind};
@@ -23,6 +25,7 @@ pub(super) fn execute(
     (list, limit): (&List, u8),
     remote: RemoteAddress,
     atomic: Atomic,
+    behind: &mut Behind,
 ) -> Result<Scattered, Fault> {
     let bytes = u64::from(atomic.bytes);
     if list.length() != bytes {
@@ -33,6 +36,7 @@ pub(super) fn execute(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
+    check_reads(locked, (poster, &peer))?;
     let (key, at) = (remote.rkey, remote.address);
     let piece = resolve(locked, peer.side(), key, at, bytes, Need::RemoteAtomic)
         .ok()
@@ -48,6 +52,8 @@ pub(super) fn execute(
             return Err(REMOTE_ACCESS);
         }
     };
+    // The word has changed; its previous value is on its way.
+    behind.pass(locked, First::Atomic);
     // Memory receives a word of eight bytes in host order. A word of four bytes is always in wire
     // order: no setting applies to it (`atomic_req_8B_endianness_mode`). A completion holds every
     // word in wire order, as UCX reads it (`uct_rc_mlx5_common_atomic64_le_handler`).

@@ -1,9 +1,12 @@
 //! Completions, and the error state of queue pairs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};
 use mlx5_prm::qp::state;
 use mlx5_prm::wqe::Ctrl;
 
+use super::adversary::{self, Which};
 use super::event::{self, Event};
 use super::moderation::{self, Verdict};
 use super::owed::{self, Object};
@@ -47,7 +50,11 @@ pub(crate) fn complete_scattered(
         return;
     };
     let space = Space::of(pid);
-    let Some(consumed) = free_entry(space, &cq) else {
+    let free = match cq.overrun {
+        true => None,
+        false => free_entry(space, &cq),
+    };
+    let Some(consumed) = free else {
         receive::count(locked, &take);
         counters.refuse(Refusal::CqOverrun);
         overrun(locked, function, slot);
@@ -89,6 +96,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     let trace = locked.fabric().trace();
     trace.completion(function, slot + NUMBER_BASE, &record.entry);
     let mut verdict = None;
+    let mut delayed = false;
     let mut told = ((0, 0), Subscription::default());
     if let Some(cq) = locked.function(function).cqs.get_mut(slot)
         && written
@@ -104,7 +112,25 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
         if wakes {
             verdict = Some(moderation::entry(cq, cqe.solicited, sys::now_ns));
         }
+        let which = Which {
+            function,
+            queue: slot,
+            index: record.produced,
+        };
+        if verdict == Some(Verdict::Tell)
+            && let Some(due_ns) = adversary::tells_later(which)
+        {
+            cq.window = Window {
+                due_ns,
+                from: record.produced.wrapping_sub(1),
+            };
+            verdict = Some(Verdict::Open);
+            delayed = true;
+        }
         told = ((cq.channel, cq.user_handle), cq.devx);
+    }
+    if delayed {
+        locked.fabric().moderates();
     }
     if verdict == Some(Verdict::Tell) {
         wake(locked, (function, slot), told, Some(journal));
@@ -244,7 +270,12 @@ fn widen(cq: &Cq, counter: u32) -> u32 {
         .wrapping_sub(cq.produced.wrapping_sub(counter) & MASK)
 }
 
+/// Ends a completion queue that has lost an entry, and its queue pairs: none of them could report
+/// its requests any more (InfiniBand Architecture 1.3, 11.6.3.1 and 10.2.4.3).
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
+    /// A queue is ended now. The lock is held for the whole time, so this process has at most one
+    /// such call, and those inside it.
+    static ENDS: AtomicBool = AtomicBool::new(false);
     let overrun = |cq: &Cq| cq.overrun;
     if locked.peek(function).cqs.get(slot).is_none_or(overrun) {
         return;
@@ -255,6 +286,45 @@ fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
         cq.overrun = true;
     }
     owed::pay(locked, function, queue);
+    let alive = |qp: &Qp| !matches!(qp.state, state::RST | state::ERR);
+    let reports = |qp: &Qp| qp.send_cq == slot || qp.recv_cq == slot;
+    let mut from = 0;
+    while let Some(qp) = next_qp(locked, function, from, |qp| alive(qp) && reports(qp)) {
+        let last = locked
+            .peek(function)
+            .qps
+            .get(qp)
+            .is_some_and(|qp| qp.srq != 0);
+        let last = if last { Event::LastWqe.bit() } else { 0 };
+        owed::owe(
+            locked,
+            function,
+            Object::QueuePair(qp),
+            Event::QpFatal.bit() | last,
+        );
+        if let Some(qp) = locked.function(function).qps.get_mut(qp) {
+            qp.state = state::ERR;
+        }
+        from = qp + 1;
+    }
+    // A flush may overrun another queue, whose queue pairs then end here too.
+    if ENDS.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let ended = |qp: &Qp| qp.state == state::ERR && qp.owed & Event::QpFatal.bit() != 0;
+    while let Some(qp) = next_qp(locked, function, 0, ended) {
+        end(locked, function, qp + QPN_BASE);
+    }
+    ENDS.store(false, Ordering::Relaxed);
+}
+
+fn next_qp(
+    locked: &Locked<'_>,
+    function: usize,
+    from: u32,
+    is: impl Fn(&Qp) -> bool,
+) -> Option<u32> {
+    locked.peek(function).qps.next(from, |_, qp| is(qp))
 }
 
 /// Arms a completion queue. `command` is the arm word of the doorbell, or None to read it from the

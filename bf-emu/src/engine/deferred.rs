@@ -10,13 +10,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::adversary::{self, Choice, Which};
 use super::polling;
-use crate::fabric::Locked;
+use crate::fabric::{Locked, QPN_BASE};
 use crate::model::faults::mixed;
 use crate::sys;
 
-/// Environment variable that names the mode of a process: `trap`, `polling`, `deferred` or
-/// `deferred:SEED`.
+/// Environment variable that names the mode of a process: `trap`, `polling`, `deferred`,
+/// `deferred:SEED`, `adversary:SEED` or `adversary:SEED:N`.
 pub const ENV_MODE: &str = "BFEMU_MODE";
 /// Default seed.
 pub const SEED_DEFAULT: u64 = 1;
@@ -38,12 +39,20 @@ pub enum Mode {
         /// Seed of the pseudo-random delays.
         seed: u64,
     },
+    /// Like deferred mode, and data and requests take any order that an adapter may use.
+    Adversary {
+        /// Seed of the decisions.
+        seed: u64,
+        /// One request in so many is reported as failed after its data has arrived; 0 for none.
+        fails_one_in: u32,
+    },
 }
 
 /// The text names no mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a mode: trap, polling, deferred, or deferred:SEED with a number up to 2^64 - 1"
+    "`{text}` is not a mode: trap, polling, deferred, deferred:SEED, adversary:SEED, or adversary:SEED:N; \
+     SEED is a number up to 2^64 - 1, and one request in N (up to 2^32 - 1) fails after its data has arrived"
 )]
 pub struct ModeError {
     text: String,
@@ -64,6 +73,12 @@ impl std::str::FromStr for Mode {
                 let seed = seed.parse().map_err(|_| error())?;
                 Ok(Self::Deferred { seed })
             }
+            Some(("adversary", rest)) => {
+                let (seed, fails) = rest.split_once(':').unwrap_or((rest, "0"));
+                let seed = seed.parse().map_err(|_| error())?;
+                let fails_one_in = fails.parse().map_err(|_| error())?;
+                Ok(Self::Adversary { seed, fails_one_in })
+            }
             _ => Err(error()),
         }
     }
@@ -75,6 +90,7 @@ impl std::fmt::Display for Mode {
             Self::Trap => f.write_str("trap"),
             Self::Polling => f.write_str("polling"),
             Self::Deferred { seed } => write!(f, "deferred:{seed}"),
+            Self::Adversary { seed, fails_one_in } => write!(f, "adversary:{seed}:{fails_one_in}"),
         }
     }
 }
@@ -84,7 +100,13 @@ pub(crate) fn set(mode: Mode) {
     if let Mode::Deferred { seed } = mode {
         SEED.store(seed, Ordering::Relaxed);
     }
-    ON.store(matches!(mode, Mode::Deferred { .. }), Ordering::Relaxed);
+    let adversary = match mode {
+        Mode::Adversary { seed, fails_one_in } => Some((seed, fails_one_in)),
+        _ => None,
+    };
+    adversary::set(adversary);
+    let defers = matches!(mode, Mode::Deferred { .. } | Mode::Adversary { .. });
+    ON.store(defers, Ordering::Relaxed);
     polling::set(mode == Mode::Polling);
 }
 
@@ -93,7 +115,13 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-fn draw() -> u64 {
+/// The number that decides about a request. Adversary mode draws by request, so that a seed gives the
+/// same decisions in each run.
+fn draw(which: Which, choice: Choice) -> u64 {
+    adversary::draw(which, choice).unwrap_or_else(next)
+}
+
+fn next() -> u64 {
     let number = DRAWN.fetch_add(1, Ordering::Relaxed);
     mixed(SEED.load(Ordering::Relaxed), number)
 }
@@ -121,10 +149,15 @@ pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> b
     if owner.and_then(|owner| locked.pid(owner.process)) != Some(sys::pid()) {
         return false;
     }
-    let until_ns = sys::now_ns().saturating_add(delay_ns(draw()));
     let Some(qp) = locked.function(function).qps.get_mut(slot) else {
         return false;
     };
+    let which = Which {
+        function,
+        queue: slot + QPN_BASE,
+        index: qp.sq_done,
+    };
+    let until_ns = sys::now_ns().saturating_add(delay_ns(draw(which, Choice::Delay)));
     // A second doorbell does not extend the delay of the first.
     if !qp.pending || qp.defer_until_ns == 0 {
         qp.defer_until_ns = until_ns;
@@ -134,22 +167,26 @@ pub(crate) fn postpone(locked: &mut Locked<'_>, function: usize, slot: u32) -> b
 }
 
 /// True if the requests behind the executed one are deferred.
-pub(crate) fn leaves_the_rest() -> bool {
-    is_on() && draw().is_multiple_of(4)
+pub(super) fn leaves_the_rest(which: Which) -> bool {
+    is_on() && draw(which, Choice::Rest).is_multiple_of(4)
 }
 
 /// Time at which the completion of an executed request is written; None for immediately.
-pub(crate) fn shows_later() -> Option<u64> {
+pub(super) fn shows_later(which: Which) -> Option<u64> {
     if !is_on() {
         return None;
     }
-    let drawn = draw();
+    let drawn = draw(which, Choice::Completion);
     (drawn % 4 < 2).then(|| sys::now_ns().saturating_add(delay_ns(drawn >> 2)).max(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn adversary(seed: u64, fails_one_in: u32) -> Mode {
+        Mode::Adversary { seed, fails_one_in }
+    }
 
     #[test]
     fn modes_by_name() {
@@ -162,6 +199,9 @@ mod tests {
                 "deferred:18446744073709551615",
                 Ok(Mode::Deferred { seed: u64::MAX }),
             ),
+            ("adversary:7", Ok(adversary(7, 0))),
+            ("adversary:7:0", Ok(adversary(7, 0))),
+            ("adversary:0:4294967295", Ok(adversary(0, u32::MAX))),
         ] {
             let mode: Result<Mode, ModeError> = text.parse();
             assert_eq!(mode, expect);
@@ -169,7 +209,18 @@ mod tests {
                 assert_eq!(mode.to_string().parse(), Ok(mode));
             }
         }
-        for text in ["", "deferred:", "deferred:-1", "trap:1", "later"] {
+        for text in [
+            "",
+            "deferred:",
+            "deferred:-1",
+            "trap:1",
+            "later",
+            "adversary",
+            "adversary:",
+            "adversary:1:",
+            "adversary:1:2:3",
+            "adversary:1:4294967296",
+        ] {
             assert!(text.parse::<Mode>().is_err(), "{text}");
         }
     }

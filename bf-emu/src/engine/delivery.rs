@@ -4,6 +4,7 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
+use super::arrival::{Alone, arrive};
 use super::header::{HEADER_BYTES, Header};
 use super::list::{Failure, List, transfer};
 use super::message::{Message, lid, next_entry, received};
@@ -61,7 +62,15 @@ pub(super) fn deliver(
     let Some(rx_flags) = put_header(locked, poster, (message, length), to, &entry.list) else {
         return Ok(false);
     };
-    match transfer(locked, &message.list, (&entry.list, skip), bytes) {
+    // Any sender may take the entry.
+    let data = (bytes, Alone::Always);
+    match arrive(
+        locked,
+        poster.which(),
+        &message.list,
+        (&entry.list, skip),
+        data,
+    ) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(_) => return Ok(false),

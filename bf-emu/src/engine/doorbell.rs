@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::adversary::Which;
 use super::step::{self, Step};
 use super::{complete, deferred, wake};
 use crate::fabric::counters::Refusal;
@@ -190,7 +191,12 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
                 cost_ns = cost_ns.saturating_add(more);
                 turn += 1;
                 // A forked child cannot leave requests to the thread of the queue's owner, so it executes them.
-                if deferred::leaves_the_rest() && deferred::postpone(locked, function, slot) {
+                let which = Which {
+                    function,
+                    queue: qpn,
+                    index: qp.sq_done,
+                };
+                if deferred::leaves_the_rest(which) && deferred::postpone(locked, function, slot) {
                     if let Some(qp) = locked.function(function).qps.get_mut(slot) {
                         qp.busy = 0;
                         qp.rang = false;

@@ -10,6 +10,7 @@ use super::list::List;
 use super::memcpy;
 use super::message::{Message, read, send, write};
 use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome, WINDOW_BIND};
+use super::overtake::{Behind, First};
 use super::peer::Poster;
 use super::umr;
 use super::work::{self, Operation, WorkError};
@@ -17,12 +18,13 @@ use crate::fabric::Locked;
 use crate::fabric::counters::{Refusal, Work};
 
 /// Executes the entry in `bytes`. Up to `limit` bytes of returned data may be stored in the
-/// completion.
+/// completion. The request behind it may pass it.
 pub(super) fn execute(
     locked: &mut Locked<'_>,
     poster: &Poster,
     bytes: &[u8],
     limit: u8,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     let work = work::parse(bytes, poster.qp.service).map_err(|error| {
         let counters = locked.fabric().counters(poster.function);
@@ -43,7 +45,10 @@ pub(super) fn execute(
             mkey,
             ctrl,
             context,
-        } => change_key(locked, poster, mkey, (ctrl, context), data)?,
+        } => {
+            behind.pass(locked, First::Umr);
+            change_key(locked, poster, mkey, (ctrl, context), data)?
+        }
         Operation::Send { imm, invalidate } => {
             let mut list = List::new(poster.side(), Need::LocalRead);
             list.gather(data)?;
@@ -74,18 +79,20 @@ pub(super) fn execute(
                 invalidate: None,
                 solicited: work.ctrl.is_solicited(),
             };
-            (write(locked, poster, &message, remote)?, Work::RdmaWrite)
+            let outcome = write(locked, poster, &message, remote, behind)?;
+            (outcome, Work::RdmaWrite)
         }
         Operation::Read { remote } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data)?;
-            let outcome = read(locked, poster, (&list, limit), remote)?;
+            let outcome = read(locked, poster, (&list, limit), remote, behind)?;
             (outcome, Work::RdmaRead)
         }
         Operation::Atomic { remote, atomic } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data)?;
-            let scattered = atomic::execute(locked, poster, (&list, limit), remote, atomic)?;
+            let scattered =
+                atomic::execute(locked, poster, (&list, limit), remote, atomic, behind)?;
             let outcome = Outcome {
                 scattered,
                 ..Outcome::of(u32::from(atomic.bytes))

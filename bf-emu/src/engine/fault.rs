@@ -5,6 +5,7 @@ use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{self, UmrContext, mask};
 use mlx5_prm::wqe::{Ctrl, opcode};
 
+use super::adversary::Which;
 use super::complete::complete;
 use super::deferred;
 use super::work::{self, Operation, WORK_BYTES_MAX};
@@ -81,7 +82,12 @@ pub(crate) fn verdict(
     bytes: &[u8],
 ) -> Verdict {
     let fault = struck(locked, (function, qpn), qp, bytes);
-    match deferred::shows_later() {
+    let which = Which {
+        function,
+        queue: qpn,
+        index: qp.sq_done,
+    };
+    match deferred::shows_later(which) {
         Some(until_ns) if fault == Verdict::Go => Verdict::Hold(until_ns),
         _ => fault,
     }

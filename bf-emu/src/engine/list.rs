@@ -278,9 +278,20 @@ fn transfer_pausing(
     // Cannot overflow: a list covers less than 2^38 bytes.
     to.check(locked, skip + total)
         .map_err(|_| Failure::Target)?;
-    let mut position = 0;
+    move_range(locked, from, (to, skip), (0, total), pauses)
+}
+
+/// Moves the bytes from `start` to `end` of a transfer whose lists are checked.
+pub(super) fn move_range(
+    locked: &mut Locked<'_>,
+    from: &List,
+    (to, skip): (&List, u64),
+    (start, end): (u64, u64),
+    pauses: bool,
+) -> Result<(), Failure> {
+    let mut position = start;
     let mut since_pause = 0;
-    while position < total {
+    while position < end {
         let source = from
             .piece(locked, position)
             .ok()
@@ -291,7 +302,7 @@ fn transfer_pausing(
             .ok()
             .flatten()
             .ok_or(Failure::Target)?;
-        let length = source.length.min(target.length).min(total - position);
+        let length = source.length.min(target.length).min(end - position);
         let length = usize::try_from(length)
             .unwrap_or(CHUNK_BYTES)
             .min(CHUNK_BYTES);
@@ -313,7 +324,7 @@ fn transfer_pausing(
         })?;
         position += length as u64;
         since_pause += length;
-        if pauses && since_pause >= CHUNK_BYTES && position < total {
+        if pauses && since_pause >= CHUNK_BYTES && position < end {
             locked.pause();
             since_pause = 0;
         }

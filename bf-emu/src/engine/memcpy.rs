@@ -3,7 +3,8 @@
 use mlx5_prm::wqe::{Data, MmoMetadata, OCTOWORD_BYTES, mmo};
 
 use super::access::Need;
-use super::list::{List, transfer};
+use super::arrival::{Alone, arrive};
+use super::list::List;
 use super::outcome::{Fault, LOCAL_LENGTH, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome};
 use super::peer::Poster;
 use crate::fabric::Locked;
@@ -42,7 +43,8 @@ pub(super) fn execute(
         .map_err(|_| LOCAL_PROTECTION)?;
     // Both keys are the poster's own, so each failure is a local one. An alias of a process that no
     // longer exists is no exception: its memory went with its key.
-    transfer(locked, &from, (&to, 0), bytes.into()).map_err(|_| LOCAL_PROTECTION)?;
+    let data = (bytes.into(), Alone::Never);
+    arrive(locked, poster.which(), &from, (&to, 0), data).map_err(|_| LOCAL_PROTECTION)?;
     Ok(Outcome::of(bytes))
 }
 

@@ -6,13 +6,16 @@ use mlx5_prm::umr::access;
 use mlx5_prm::wqe::RemoteAddress;
 
 use super::access::Need;
+use super::agree::{Way, check_packets, check_reads};
+use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
 use super::event::Event;
-use super::list::{Failure, List, transfer, transfer_at_once};
+use super::list::{Failure, List};
 use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
     REMOTE_OPERATION, Reason,
 };
+use super::overtake::{Behind, First};
 use super::peer::{Poster, fail_peer, peer, permits};
 use super::receive::{self, Entry, NoEntry};
 use super::room;
@@ -69,6 +72,7 @@ pub(super) fn send(
         Ok(peer) => peer,
         Err(fault) => return or_drop(locked, poster, length, fault),
     };
+    check_packets(locked, (poster, &peer), bytes, Way::Out)?;
     let entry = match next_entry(locked, &peer) {
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -86,15 +90,19 @@ pub(super) fn send(
         fail_peer(locked, poster, &peer, Event::QpAccessError);
         return Err(REMOTE_ACCESS);
     }
-    // An entry of a shared queue is the next one for all its queue pairs until it is taken.
-    let transfer = match peer.qp.srq {
-        0 => transfer,
-        _ => transfer_at_once,
-    };
+    let alone = Alone::of_entry(&peer);
     let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
         Scattered::take(locked, &message.list, (peer.qp.cs_res, bytes))
     } else {
-        transfer(locked, &message.list, (&entry.list, 0), bytes).map(|()| Scattered::NONE)
+        let which = poster.which();
+        arrive(
+            locked,
+            which,
+            &message.list,
+            (&entry.list, 0),
+            (bytes, alone),
+        )
+        .map(|()| Scattered::NONE)
     };
     let scattered = match moved {
         Ok(scattered) => scattered,
@@ -200,6 +208,7 @@ pub(super) fn write(
     poster: &Poster,
     message: &Message,
     remote: RemoteAddress,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
@@ -211,6 +220,7 @@ pub(super) fn write(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return or_drop(locked, poster, length, REMOTE_INVALID);
     }
+    check_packets(locked, (poster, &peer), bytes, Way::Out)?;
     let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
         Ok(entry) => entry,
         Err(fault) => return or_drop(locked, poster, length, fault),
@@ -225,12 +235,20 @@ pub(super) fn write(
         remote.address,
         bytes,
     );
-    // See `send`.
-    let transfer = match (&entry, peer.qp.srq) {
-        (Some(_), 1..) => transfer_at_once,
-        _ => transfer,
+    let alone = match entry {
+        Some(_) => Alone::of_entry(&peer),
+        None => {
+            behind.pass(locked, First::Write);
+            Alone::Never
+        }
     };
-    match transfer(locked, &message.list, (&to, 0), bytes) {
+    match arrive(
+        locked,
+        poster.which(),
+        &message.list,
+        (&to, 0),
+        (bytes, alone),
+    ) {
         Ok(()) => {}
         Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
         Err(Failure::TargetGone) => return Err(NO_ANSWER),
@@ -260,6 +278,7 @@ pub(super) fn read(
     poster: &Poster,
     (list, limit): (&List, u8),
     remote: RemoteAddress,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
@@ -268,6 +287,8 @@ pub(super) fn read(
         fail_peer(locked, poster, &peer, Event::QpRequestError);
         return Err(REMOTE_INVALID);
     }
+    check_reads(locked, (poster, &peer))?;
+    check_packets(locked, (poster, &peer), bytes, Way::Back)?;
     let from = List::of_key(
         peer.side(),
         Need::RemoteRead,
@@ -275,10 +296,15 @@ pub(super) fn read(
         remote.address,
         bytes,
     );
+    // A request that fails lets none pass: the peer refuses it before it sees the next one.
+    if from.check(locked, bytes).is_ok() && list.check(locked, bytes).is_ok() {
+        behind.pass(locked, First::Read);
+    }
     let moved = if Scattered::fits(limit, bytes) {
         Scattered::take(locked, &from, (limit, bytes))
     } else {
-        transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
+        let which = poster.which();
+        arrive(locked, which, &from, (list, 0), (bytes, Alone::Never)).map(|()| Scattered::NONE)
     };
     match moved {
         Ok(scattered) => Ok(Outcome {

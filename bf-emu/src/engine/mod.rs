@@ -6,19 +6,24 @@
 //! has to be scheduled. On machines with few cores this is the difference between microseconds and
 //! milliseconds.
 //!
-//! Two other modes exist: [`deferred`] finds programs that depend on immediate execution, and in
-//! [`polling`] mode a thread watches the doorbell records.
+//! Three other modes exist: [`deferred`] finds programs that depend on immediate execution,
+//! [`adversary`] those that depend on an order that no standard promises, and in [`polling`] mode a
+//! thread watches the doorbell records.
 //!
 //! All code here may run in a signal handler. It does not allocate, takes no lock except the
 //! device's, and does not panic.
 
 pub(crate) mod access;
+mod adversary;
+mod agree;
+mod arrival;
 mod atomic;
 pub(crate) mod complete;
 mod datagram;
 pub mod deferred;
 mod delivery;
 mod doorbell;
+mod entry;
 pub mod event;
 mod execute;
 mod fault;
@@ -30,6 +35,7 @@ pub(crate) mod message;
 pub(crate) mod moderation;
 mod multicast;
 mod outcome;
+mod overtake;
 mod owed;
 mod peer;
 pub mod poller;

@@ -64,8 +64,12 @@ pub(super) const REMOTE_INVALID: Fault = Fault::Error(
     syndrome::REMOTE_INVAL_REQ_ERR,
     Refusal::RemoteInvalidRequest,
 );
+pub(super) const BAD_RESPONSE: Fault =
+    Fault::Error(syndrome::BAD_RESP_ERR, Refusal::RemoteInvalidRequest);
 pub(super) const REMOTE_OPERATION: Fault =
     Fault::Error(syndrome::REMOTE_OP_ERR, Refusal::RemoteOperation);
+/// The acknowledgement of an executed request was lost in each try.
+pub(super) const LOST: Fault = Fault::Error(syndrome::TRANSPORT_RETRY_EXC_ERR, Refusal::Injected);
 pub(super) const NO_ANSWER: Fault = Fault::NotYet(Reason::Gone);
 pub(super) const SILENT: Fault = Fault::NotYet(Reason::Silent);
 

@@ -4,6 +4,7 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
+use super::adversary::Which;
 use super::complete::enter_error;
 use super::event::Event;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
@@ -32,6 +33,15 @@ impl Poster {
         Place {
             function: self.function,
             port: self.qp.port(),
+        }
+    }
+
+    /// The request that this copy of its queue pair stands at.
+    pub(super) fn which(&self) -> Which {
+        Which {
+            function: self.function,
+            queue: self.qpn,
+            index: self.qp.sq_done,
         }
     }
 
@@ -105,6 +115,9 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
     }
+    if is_up && !same_numbers(&poster.qp, &peer.qp) {
+        return Err(SILENT);
+    }
     match peer.qp.state {
         state::RTR | state::RTS | state::SQD | state::SQER => {
             if back == (Some(poster.place()), poster.qpn) {
@@ -117,6 +130,13 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
         state::RST | state::INIT => Err(SILENT),
         _ => Err(NO_ANSWER),
     }
+}
+
+/// True if the first packet has the number that the peer expects. Otherwise the peer never accepts a
+/// packet (InfiniBand Architecture 1.3, 9.7.4.1). An unreliable connection accepts any first packet.
+fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
+    const MASK: u32 = 0xff_ffff;
+    poster.service == service::UC || (poster.path.sq_psn ^ peer.path.rq_psn) & MASK == 0
 }
 
 /// The DCT that an address vector names. A wrong key gets no answer.

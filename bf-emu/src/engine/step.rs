@@ -2,25 +2,26 @@
 
 use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
-use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, WQEBB_BYTES, opcode};
+use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, opcode};
 
-use super::complete::{complete_scattered, enter_error, fail, flush, owes_events, space_of_qp};
+use super::adversary;
+use super::complete::{complete_scattered, enter_error, fail, flush, owes_events};
+use super::entry::{Fetched, executes, fetch};
 use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
 use super::link;
-use super::outcome::{Fault, LOCAL_OPERATION, Outcome, Reason};
+use super::outcome::{Fault, LOCAL_OPERATION, LOST, Outcome, Reason};
+use super::overtake::{Behind, Passed};
 use super::peer::Poster;
 use super::room;
 use super::work::WORK_BYTES_MAX;
-use crate::bits::low16;
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Refusal};
 use crate::fabric::journal::Take;
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::{Qp, Ring};
+use crate::fabric::objects::Qp;
 use crate::fabric::trace::{ENTRY_BYTES, What};
-use crate::memory::{MemoryError, Space};
 use crate::sys;
 
 /// Result of a step on a queue pair's next entry.
@@ -72,8 +73,15 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         enter_error(locked, function, qpn, Some(Event::QpFatal));
         return Step::Done { cost_ns: 0 };
     }
-    let result = judged(locked, &poster, (fetched, &mut bytes), verdict);
+    let mut behind = Behind::of(&poster, &ctrl, space, execute);
+    let result = judged(locked, &poster, (fetched, &mut bytes), verdict, &mut behind);
+    if !is_next(locked, &poster) {
+        // It was flushed while the lock was free.
+        return Step::Done { cost_ns: 0 };
+    }
+    let passed = behind.passed();
     if let Err(Fault::NotYet(reason)) = result
+        && passed.is_none()
         && !give_up(locked, &poster, reason)
     {
         if let Reason::NotReady(_) = reason {
@@ -82,19 +90,60 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         }
         return Step::Wait;
     }
-    advance(locked, &poster, ctrl.wqebbs());
-    trace(locked, &poster, &ctrl, &result);
-    let cost_ns = match result {
+    let Some(Passed {
+        poster: second,
+        ctrl: second_ctrl,
+        result: second_result,
+    }) = passed
+    else {
+        let cost_ns = finish(locked, &poster, &ctrl, (result, verdict));
+        return Step::Done { cost_ns };
+    };
+    // The completions are in order, so only the second one may be late.
+    let mut cost_ns = finish(locked, &poster, &ctrl, (result, Verdict::Go));
+    if is_next(locked, &second) {
+        cost_ns += finish(locked, &second, &second_ctrl, (second_result, verdict));
+    }
+    Step::Done { cost_ns }
+}
+
+/// Takes an executed request off its queue and completes it. Returns the time that hardware would
+/// need.
+fn finish(
+    locked: &mut Locked<'_>,
+    poster: &Poster,
+    ctrl: &Ctrl,
+    (result, verdict): (Result<Outcome, Fault>, Verdict),
+) -> u64 {
+    let result = match result {
+        Ok(_) if is_acknowledged(poster, ctrl) && adversary::fails(poster.which()) => Err(LOST),
+        result => result,
+    };
+    advance(locked, poster, ctrl.wqebbs());
+    trace(locked, poster, ctrl, &result);
+    match result {
         Ok(outcome) => {
-            succeed(locked, &poster, &ctrl, (&outcome, verdict));
+            succeed(locked, poster, ctrl, (&outcome, verdict));
             outcome.cost_ns
         }
         Err(fault) => {
-            fail(locked, function, qpn, &ctrl, fault.error());
+            fail(locked, poster.function, poster.qpn, ctrl, fault.error());
             0
         }
-    };
-    Step::Done { cost_ns }
+    }
+}
+
+/// True for a request that the other side acknowledges.
+fn is_acknowledged(poster: &Poster, ctrl: &Ctrl) -> bool {
+    !matches!(poster.qp.service, service::UD | service::UC)
+        && !matches!(ctrl.opcode, opcode::NOP | opcode::UMR | opcode::MMO)
+}
+
+/// True if a copy of a queue pair stands at its next entry.
+fn is_next(locked: &Locked<'_>, poster: &Poster) -> bool {
+    let qps = &locked.peek(poster.function).qps;
+    let qp = qps.get(qp_slot(poster.qpn));
+    qp.is_some_and(|qp| qp.sq_done == poster.qp.sq_done && executes(qp))
 }
 
 /// A copy of the queue pair, if its next entry may be executed now.
@@ -118,47 +167,13 @@ fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step>
     Ok(qp)
 }
 
-/// An entry that was read from its ring.
-#[derive(Clone, Copy)]
-struct Fetched {
-    ctrl: Ctrl,
-    /// False if the poster made an error: the doorbell record claims more entries than the ring
-    /// holds, the entry is not readable, or it names another queue.
-    sound: bool,
-    /// The memory of the poster's process.
-    space: Space,
-}
-
-/// Reads the next posted entry of a queue pair; None if there is none.
-fn fetch(
-    locked: &Locked<'_>,
-    (function, qpn): (usize, u32),
-    qp: &Qp,
-    bytes: &mut [u8; WORK_BYTES_MAX],
-) -> Option<Fetched> {
-    let space = space_of_qp(locked, function, qpn)?;
-    let record = space.read_be32(qp.dbrec.wrapping_add(4)).ok()?;
-    let posted = low16(record).wrapping_sub(low16(qp.sq_done));
-    if posted == 0 || qp.sq.count == 0 {
-        return None;
-    }
-    let read = read_entry(space, &qp.sq, qp.sq_done, bytes);
-    let ctrl = control(bytes);
-    let sound = u32::from(posted) <= qp.sq.count && read.is_ok() && ctrl.qpn == qpn;
-    Some(Fetched { ctrl, sound, space })
-}
-
-/// The control segment, the first segment of each entry.
-fn control(bytes: &[u8; WORK_BYTES_MAX]) -> Ctrl {
-    Ctrl::parse(bytes.first_chunk().unwrap_or(&[0; Ctrl::BYTES]))
-}
-
 /// Executes an entry as the fault rules demand.
 fn judged(
     locked: &mut Locked<'_>,
     poster: &Poster,
     (fetched, bytes): (Fetched, &mut [u8; WORK_BYTES_MAX]),
     verdict: Verdict,
+    behind: &mut Behind,
 ) -> Result<Outcome, Fault> {
     // A completion holds data only if it is written, and written now.
     let limit = match verdict {
@@ -170,9 +185,9 @@ fn judged(
         _ if !fetched.sound => Err(LOCAL_OPERATION),
         Verdict::Wrong(wrong) => {
             fault::distort(bytes, wrong);
-            execute(locked, poster, bytes, limit)
+            execute(locked, poster, bytes, limit, behind)
         }
-        _ => execute(locked, poster, bytes, limit),
+        _ => execute(locked, poster, bytes, limit, behind),
     }
 }
 
@@ -245,31 +260,6 @@ fn trace(locked: &Locked<'_>, poster: &Poster, ctrl: &Ctrl, result: &Result<Outc
         bytes,
     };
     trace.write(poster.function, what);
-}
-
-/// Copies an entry from its ring. The entry may wrap around the end.
-fn read_entry(
-    space: Space,
-    sq: &Ring,
-    done: u32,
-    bytes: &mut [u8; WORK_BYTES_MAX],
-) -> Result<(), MemoryError> {
-    space.read(sq.entry(done), &mut bytes[..WQEBB_BYTES])?;
-    let blocks = u32::from(control(bytes).wqebbs());
-    if blocks == 1 {
-        return Ok(());
-    }
-    let before_end = sq.count - (done & sq.count.wrapping_sub(1));
-    let first = blocks.min(before_end) as usize * WQEBB_BYTES;
-    let whole = blocks as usize * WQEBB_BYTES;
-    if first > WQEBB_BYTES {
-        let next = sq.entry(done).wrapping_add(WQEBB_BYTES as u64);
-        space.read(next, &mut bytes[WQEBB_BYTES..first])?;
-    }
-    if whole > first {
-        space.read(sq.base, &mut bytes[first..whole])?;
-    }
-    Ok(())
 }
 
 fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {

@@ -1,6 +1,8 @@
 //! Tests of the adapter alone. This process owns two or three functions of one fabric, writes work
 //! requests into rings, and reads completions from them.
 
+mod adversary;
+mod agree;
 mod crash;
 mod dynamic;
 mod faults;
@@ -17,7 +19,7 @@ use mlx5_prm::wqe::{Ctrl, Data, INVALID_LKEY, RemoteAddress, opcode};
 
 use super::run;
 use crate::fabric::numbers::{key_of, slot_of};
-use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Qp, Ring, Target};
+use crate::fabric::objects::{Attached, Cq, Mkey, MkeyKind, MkeyOrigin, Path, Qp, Ring, Target};
 use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, Place, QPN_BASE};
 use crate::model::profile::Profile;
@@ -203,6 +205,11 @@ impl World {
             access: ALL_RIGHTS,
             service: service::RC,
             state: state::RTS,
+            path: Path {
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                ..Path::default()
+            },
             ..Qp::default()
         };
         let slot = tables.qps.insert(self.owner, qp).unwrap();
@@ -379,7 +386,7 @@ impl Queue {
             index: self.posted,
             qpn: self.qpn,
             ds,
-            flags: mlx5_prm::wqe::flag::CE_ALWAYS,
+            flags: mlx5_prm::wqe::flag::CE_ALWAYS | ctrl.flags,
             ..ctrl
         };
         let bytes = [&ctrl.to_bytes(), body].concat();

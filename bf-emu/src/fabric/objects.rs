@@ -83,6 +83,8 @@ pub struct Mkey {
     pub on_demand: bool,
     /// A region in device memory.
     pub device_memory: bool,
+    /// Writes need no order among each other.
+    pub relaxed: bool,
     /// Access key that the creator of an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }
@@ -437,7 +439,7 @@ pub struct Cq {
     pub armed: Armed,
     /// The owner prevents overruns itself and need not update its consumer counter.
     pub ignore_overrun: bool,
-    /// An entry was lost because the ring was full.
+    /// An entry was lost because the ring was full. The queue gets no more entries.
     pub overrun: bool,
     /// Like [`Qp::owed`].
     pub owed: u8,

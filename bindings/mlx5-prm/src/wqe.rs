@@ -51,8 +51,9 @@ pub mod flag {
     pub const FENCE_MASK: u8 = 0xe0;
     pub const FENCE_SMALL: u8 = 1 << 5;
     pub const FENCE_INITIATOR_SMALL: u8 = 1 << 5;
+    pub const FENCE_FULL: u8 = 2 << 5;
     pub const FENCE_STRONG_ORDERING: u8 = 3 << 5;
-    pub const FENCE_FULL: u8 = 4 << 5;
+    pub const FENCE_SMALL_AND_FULL: u8 = 4 << 5;
 }
 
 /// The control segment at the start of every entry.

@@ -4,9 +4,10 @@ use super::{Result, UcpError, Waiter, Worker};
 use std::any::Any;
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use ucx_sys::{
-    UCS_INPROGRESS, UCS_OK, Ucp, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t,
+    UCS_INPROGRESS, UCS_OK, Ucp, ucp_request_param_t, ucs_ptr_is_ptr, ucs_ptr_status,
+    ucs_status_ptr_t, ucs_status_t,
 };
 
 /// A message, or the end of a connection, that UCP has accepted.
@@ -52,7 +53,7 @@ impl Holds {
     /// The UCX call of the operation.
     fn call(&self) -> &'static str {
         match self {
-            Self::Nothing => "ucp_ep_close_nbx",
+            Self::Nothing => "ucp_ep_close_nbx or ucp_worker_flush_nbx",
             Self::Message { .. } | Self::SentAs { .. } => "ucp_am_send_nbx",
         }
     }
@@ -160,6 +161,27 @@ impl Request {
     /// The operation's own error.
     pub fn was_complete(&self) -> Result<bool> {
         is_complete(self.worker.ucp(), self.holds.call(), self.progress.known())
+    }
+}
+
+impl Worker {
+    /// Progresses communication until all messages have arrived that were sent so far, at most for `limit`. A message
+    /// whose send is complete may still be on its way, and is lost if its connection is closed.
+    pub fn settle(&self, limit: Duration) {
+        let param = ucp_request_param_t::default();
+        // SAFETY: the worker is alive and used by this thread alone.
+        let answer = unsafe {
+            self.ucp()
+                .ucp_worker_flush_nbx(self.handle(), &raw const param)
+        };
+        let flush = Request::new(self, answer, Holds::Nothing);
+        let end = Instant::now() + limit;
+        // A connection that has failed has nothing on its way.
+        while matches!(flush.test(), Ok(false)) && Instant::now() < end {
+            if !self.progress() {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 

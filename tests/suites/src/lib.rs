@@ -11,6 +11,7 @@
     reason = "the command answers on standard output"
 )]
 
+pub mod adversary;
 pub mod device;
 mod libfabric;
 pub mod matrix;
@@ -67,6 +68,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
+  adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
+            The part 'seed N' runs one
   rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,
             10^7 random instructions on ckb-vm as well, and the programs of riscv-tests in $XGVMI_RISCV_TESTS
 
@@ -212,6 +215,7 @@ const SUITES: &[Suite] = &[
     ),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
+    Suite::new("adversary", None, adversary::run_all),
     Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),

@@ -437,30 +437,9 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 /// The command that runs the tests over the emulated device.
 fn system_tests(world: &World) -> Result<Command> {
-    let env = world.env()?;
-    let mut command = cargo();
-    command
-        // The rules are a phase of their own.
-        .args(["test", "-p", "xgvmi-tests"])
-        .args(["--test", "system", "--test", "wire"])
-        .envs(env.for_cc());
-    let artefacts = workspace::target_dir().join("release");
-    command.env("XGVMI_TEST_BIN", artefacts);
-    command.env("XGVMI_TEST_UCX_LIB", &env.ucx_lib_dir);
-    command.env("XGVMI_TEST_UCX_TOOLS", &env.ucx_tools_dir);
-    command.env("XGVMI_TEST_UCX_INCLUDE", &env.ucx_include);
-    if let Some(root) = &env.verbs_root {
-        command.env("XGVMI_TEST_VERBS_ROOT", root);
-    }
-    for (name, value) in env.for_verbs() {
-        command.env(format!("XGVMI_TEST_ENV_{name}"), value);
-    }
-    let mpi = setup::mpi::wheel(env);
-    command.env("XGVMI_TEST_MPI_LAUNCHER", mpi.launcher.join("\n"));
-    command.env("XGVMI_TEST_MPI_ENV_OSU_MPI_LIBRARY", mpi.library()?);
-    for (name, value) in mpi.environment {
-        command.env(format!("XGVMI_TEST_MPI_ENV_{name}"), value);
-    }
+    let mut command = suites::adversary::tests_on_the_device(world.env()?)?;
+    // The rules are a phase of their own.
+    command.args(["--test", "wire"]);
     Ok(command)
 }
 

@@ -63,6 +63,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         free: context(mkey::FREE).is_set(input),
         umr_enabled: context(mkey::UMR_EN).is_set(input),
         remote_invalidate: context(mkey::EN_RINVAL).is_set(input),
+        relaxed: context(mkey::RELAXED_ORDERING_WRITE).is_set(input),
         ..Mkey::default()
     };
     let mut owner = call.owner()?;

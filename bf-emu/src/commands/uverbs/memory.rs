@@ -191,6 +191,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         kind: MkeyKind::Direct,
         origin: MkeyOrigin::Region,
         window_bind: flags & flag::MW_BIND != 0,
+        relaxed: flags & flag::RELAXED_ORDERING != 0,
         on_demand,
         ..Mkey::default()
     };

@@ -1,5 +1,6 @@
 //! Answers to requests, and the end of connections.
 
+use super::super::adversary::message_delay_ns;
 use super::ids::get;
 use super::request::datagrams;
 use super::route::Route;
@@ -166,17 +167,31 @@ pub(crate) fn establish(locked: &mut Locked<'_>, id: u32) -> Result<(), Errno> {
         return Err(Errno(libc::EINVAL));
     }
     known.exchange = Exchange::Established;
+    let late_ns = message_delay_ns(id, known.here.qp_num);
     let Some(peer) = locked.cm_peer(id) else {
         // The other side has ended meanwhile.
         locked.cm_disconnected(id, Exchange::DisconnectReceived);
         return Ok(());
     };
-    passive_established(locked, peer);
+    if late_ns == 0 {
+        passive_established(locked, peer);
+    } else if let Ok(passive) = get(locked, peer) {
+        // Data may arrive before the confirmation (`IBV_EVENT_COMM_EST`).
+        passive.awaits = Awaits::Confirmation;
+        passive.deadline_ns = sys::now_ns().saturating_add(late_ns);
+    }
     Ok(())
 }
 
+/// The confirmation of a connection arrives now, if it is on its way.
+fn confirm(locked: &mut Locked<'_>, id: u32) {
+    if get(locked, id).is_ok_and(|known| known.awaits == Awaits::Confirmation) {
+        passive_established(locked, id);
+    }
+}
+
 /// Tells the accepting side that the connection stands.
-fn passive_established(locked: &mut Locked<'_>, id: u32) {
+pub(super) fn passive_established(locked: &mut Locked<'_>, id: u32) {
     let Ok(known) = get(locked, id) else { return };
     known.exchange = Exchange::Established;
     known.awaits = Awaits::Nothing;
@@ -247,6 +262,11 @@ pub(crate) fn reject(
 /// EINVAL: the identifier was never connected.
 pub(crate) fn disconnect(locked: &mut Locked<'_>, id: u32, patience_ns: u64) -> Result<(), Errno> {
     let fabric = locked.fabric();
+    // The confirmation precedes the end of the connection.
+    confirm(locked, id);
+    if let Some(peer) = locked.cm_peer(id) {
+        confirm(locked, peer);
+    }
     let known = get(locked, id)?;
     let ways = known.local.place().zip(known.remote.place());
     let (stage, exchange) = (known.stage, known.exchange);

@@ -1,7 +1,7 @@
 //! Time limits of the connection manager, and the end of peers whose process has died. The thread of
 //! each process looks after the identifiers of that process ([`super::super::tick`]).
 
-use super::answer::ended;
+use super::answer::{ended, passive_established};
 use super::ids::get;
 use super::request;
 use crate::fabric::rdma_cm::{Awaits, EventKind, EventParam, Exchange, Stage};
@@ -70,6 +70,7 @@ fn out_of_time(locked: &mut Locked<'_>, id: u32, awaits: Awaits) {
             post(locked, id, EventKind::RouteError, -libc::ETIMEDOUT);
         }
         Awaits::Delivery | Awaits::Answer => locked.cm_unreachable(id, -libc::ETIMEDOUT),
+        Awaits::Confirmation => passive_established(locked, id),
         Awaits::Disconnection => ended(locked, id),
         Awaits::TimeWaitExit => {
             known.exchange = Exchange::Idle;

@@ -1,5 +1,6 @@
 //! Requests: of a connection, and for a datagram service.
 
+use super::super::adversary::message_delay_ns;
 use super::ids::get;
 use super::route::Route;
 use crate::fabric::rdma_cm::{
@@ -59,6 +60,7 @@ pub(crate) fn connect(
     let now_ns = sys::now_ns();
     known.deadline_ns = now_ns.saturating_add(patience_ns);
     known.refused_at_ns = now_ns.saturating_add(REFUSAL_NS);
+    known.late_until_ns = now_ns.saturating_add(message_delay_ns(id, params.qp_num));
     known.awaits = Awaits::Delivery;
     known.exchange = match datagrams(known) {
         true => Exchange::LookupSent,
@@ -94,7 +96,7 @@ pub(crate) fn deliver_waiting(locked: &mut Locked<'_>) {
     }
 }
 
-/// Delivers a request, unless a port on its way is down or a listener may still start.
+/// Delivers a request, unless it is late, a port on its way is down, or a listener may still start.
 pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
     let fabric = locked.fabric();
     let Ok(known) = get(locked, id).copied() else {
@@ -103,7 +105,7 @@ pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
     let Some((from, to)) = known.local.place().zip(known.remote.place()) else {
         return;
     };
-    if !fabric.connects(from, to) {
+    if !fabric.connects(from, to) || sys::now_ns() < known.late_until_ns {
         return;
     }
     let refused = match find_listener(locked, &known) {

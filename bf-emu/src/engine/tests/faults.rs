@@ -121,3 +121,43 @@ fn rules_go_with_their_process() {
     assert_eq!(locked.disarm_faults(|id| id != 3), many.len() - 1);
     assert!(world.fabric.has_faults());
 }
+
+#[test]
+fn a_full_completion_queue_ends_with_all_its_queue_pairs() {
+    let world = World::new();
+    let (mut a, mut b) = world.pair(HOST, HOST);
+    let mut elsewhere = world.queue(HOST);
+    let bytes = vec![0u8; 8];
+    let key = world.region(HOST, &bytes, ALL_RIGHTS);
+    // The other end of the connection reports to the queue that becomes full.
+    let locked = world.fabric.lock();
+    let full = locked.peek(HOST).qps.get(a.qpn - QPN_BASE).unwrap().send_cq;
+    drop(locked);
+    world.change(&b, |qp| qp.recv_cq = full);
+    b.post_receive(key, &bytes);
+    let mut completed = 0;
+    for _ in 0..=2 * RING {
+        // The receive queue of the first one is empty, so that all entries are those of its requests.
+        completed += world.post(&mut a, opcode::NOP, 0, &[]).len();
+    }
+    // The owner does not move for as long as the device waits for it.
+    world
+        .fabric
+        .lock()
+        .function(HOST)
+        .cqs
+        .get_mut(full)
+        .unwrap()
+        .room
+        .since_ns = 1;
+    run(&world.fabric, HOST, a.qpn);
+    assert_eq!(completed, 2 * RING as usize);
+    for queue in [&a, &b] {
+        assert_eq!(world.state(queue), state::ERR);
+    }
+    assert_eq!(world.state(&elsewhere), state::RTS);
+    expect_success(&world.post(&mut elsewhere, opcode::NOP, 0, &[]), 0);
+    let locked = world.fabric.lock();
+    let cq = locked.peek(HOST).cqs.get(full).unwrap();
+    assert_eq!((cq.overrun, cq.produced), (true, 2 * RING));
+}

@@ -133,6 +133,8 @@ pub enum Awaits {
     Delivery,
     /// The other side's answer.
     Answer,
+    /// The other side's confirmation, which is on its way.
+    Confirmation,
     /// The other side's end of the disconnection.
     Disconnection,
     /// The end of the rest of the connection's numbers.
@@ -223,6 +225,8 @@ pub struct CmId {
     pub patience_ns: u64,
     /// Time at which a request for a service without listener is refused.
     pub refused_at_ns: u64,
+    /// The request is not delivered before this time.
+    pub late_until_ns: u64,
     /// The request, until it is delivered.
     pub request: Params,
 }

@@ -62,6 +62,7 @@ impl Worker {
         mut run: impl FnMut(&mut CommContext, Option<&Block>, u8) -> u8,
     ) -> Result<()> {
         let began = Instant::now();
+        let mut step = Step::Wait;
         while self.endpoint.state() < State::Announced {
             let left = ANNOUNCE_LIMIT.saturating_sub(began.elapsed());
             if left.is_zero() {
@@ -70,13 +71,15 @@ impl Worker {
                     limit: ANNOUNCE_LIMIT,
                 });
             }
-            if self.endpoint.wait_step(shared, left.min(LOOK_INTERVAL))? == Step::Ended {
+            step = self.endpoint.wait_step(shared, left.min(LOOK_INTERVAL))?;
+            if step == Step::Ended {
                 return Ok(());
             }
         }
+        // The completion of the grant may be later than the host's first call, and is then the step that starts it.
         let mut idle_since = Instant::now();
         loop {
-            match self.endpoint.wait_step(shared, LOOK_INTERVAL)? {
+            match step {
                 Step::Wait | Step::Announced => {
                     if let Some(limit) = idle_limit
                         && idle_since.elapsed() > limit
@@ -100,6 +103,7 @@ impl Worker {
                     idle_since = Instant::now();
                 }
             }
+            step = self.endpoint.wait_step(shared, LOOK_INTERVAL)?;
         }
     }
 }

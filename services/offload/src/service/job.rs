@@ -414,8 +414,13 @@ impl<F: Fabric> Job<F> {
             .unwrap_or_default()
     }
 
-    /// Releases everything and cancels outstanding operations.
-    pub(super) fn shut(mut self) {
+    /// Releases everything and cancels outstanding operations. `done` says that the job has not failed: its last
+    /// messages, which tell other SPs that their copies are complete, arrive first. UCX reports a send as complete when
+    /// it is posted, and a closed connection loses what is on its way.
+    pub(super) fn shut(mut self, done: bool) {
+        if done {
+            self.worker.settle(SHUT_LIMIT);
+        }
         let ranks = self.ranks.values().map(|peer| &peer.endpoint);
         for endpoint in ranks.chain(&self.services) {
             F::abandon(endpoint);

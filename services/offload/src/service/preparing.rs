@@ -30,8 +30,8 @@ impl<F: Fabric> Moving<F> {
     }
 
     /// Releases everything. This may take seconds.
-    pub(super) fn shut(self) {
-        self.0.shut();
+    pub(super) fn shut(self, done: bool) {
+        self.0.shut(done);
     }
 }
 

@@ -115,12 +115,12 @@ impl<F: Fabric> Sp<F> {
             self.connections.leave(*connection, &self.poller);
         }
         self.counters.past.add(entry.job.moved());
-        self.close(id, entry.job);
+        self.close(id, entry.job, false);
         self.counters.jobs_failed += 1;
     }
 
-    /// Releases a job in another thread.
-    fn close(&mut self, id: JobId, job: Job<F>) {
+    /// Releases a job, which is done or has failed, in another thread.
+    fn close(&mut self, id: JobId, job: Job<F>, done: bool) {
         self.dialer.cancel(id.0);
         self.dialing.retain(|_, (of, _)| *of != id);
         if job.strangers() > 0 {
@@ -131,7 +131,7 @@ impl<F: Fabric> Sp<F> {
         let job = Moving::new(job);
         // After a panic of the job its end may panic as well.
         self.closing.submit(move || {
-            let _ = catch_unwind(AssertUnwindSafe(|| job.shut()));
+            let _ = catch_unwind(AssertUnwindSafe(|| job.shut(done)));
         });
     }
 
@@ -156,7 +156,7 @@ impl<F: Fabric> Sp<F> {
             let moved = entry.job.moved();
             let (calls, blocks, copies) = (moved.calls, moved.blocks, moved.copies);
             self.counters.past.add(moved);
-            self.close(id, entry.job);
+            self.close(id, entry.job, true);
             self.counters.jobs_done += 1;
             self.log(
                 LogLevel::Info,

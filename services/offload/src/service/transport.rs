@@ -9,6 +9,7 @@ use crate::token::Token;
 use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
 use std::os::fd::RawFd;
+use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_ucp::{
     Context, Endpoint, Gets, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
@@ -157,6 +158,9 @@ pub(super) trait Worker: Debug {
     /// Makes progress; returns true when something happened.
     fn progress(&self) -> bool;
 
+    /// Makes progress until all sent messages have arrived, at most for `limit`.
+    fn settle(&self, limit: Duration);
+
     /// Bytes of the messages that [`Worker::take`] can return.
     fn waiting_bytes(&self) -> usize;
 
@@ -253,6 +257,10 @@ impl Worker for xgvmi_ucp::Worker {
 
     fn progress(&self) -> bool {
         Self::progress(self)
+    }
+
+    fn settle(&self, limit: Duration) {
+        Self::settle(self, limit);
     }
 
     fn waiting_bytes(&self) -> usize {

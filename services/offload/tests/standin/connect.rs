@@ -294,6 +294,8 @@ impl Worker for MailWorker {
         find(self.mailboxes, address)
     }
 
+    fn settle(&self, _: std::time::Duration) {}
+
     fn progress(&self) -> bool {
         false
     }

@@ -150,6 +150,8 @@ impl Worker for Flood {
     }
 
     /// One message ends.
+    fn settle(&self, _: std::time::Duration) {}
+
     fn progress(&self) -> bool {
         let Some(message) = self.coming.borrow_mut().pop_front() else {
             return false;
