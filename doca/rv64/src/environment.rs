@@ -137,6 +137,12 @@ impl Call<'_> {
         if n < 8 { self.hart.x(10 + n) } else { 0 }
     }
 
+    /// Register `x0` to `x31`. Others are 0.
+    #[must_use]
+    pub fn register(&self, n: u8) -> u64 {
+        self.hart.x(n)
+    }
+
     /// Sets the result `a0`.
     pub fn set_result(&mut self, value: u64) {
         self.hart.set_x(10, value);
@@ -144,6 +150,12 @@ impl Call<'_> {
 
     /// The program's memory, without windows.
     pub fn memory(&mut self) -> &mut Space {
+        self.space
+    }
+
+    /// The program's memory, to read it.
+    #[must_use]
+    pub fn memory_ref(&self) -> &Space {
         self.space
     }
 
@@ -176,6 +188,12 @@ pub trait Environment {
     fn store(&mut self, access: &WindowAccess, value: u64) -> Result<(), u32> {
         let _ = (access, value);
         Err(0)
+    }
+
+    /// Asked after a store to a window, and after an atomic operation on one: whether [`Machine::run`](crate::Machine::run) returns
+    /// to the embedder before the next instruction, as with [`Action::Stop`].
+    fn stops(&mut self) -> bool {
+        false
     }
 
     /// An atomic operation on a window, of 4 or 8 aligned bytes. Returns the old value.

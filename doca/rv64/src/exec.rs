@@ -50,6 +50,8 @@ pub(crate) struct Core<'a> {
     pub(crate) reservation: &'a mut Option<Reservation>,
     pub(crate) wakes: &'a mut Vec<HartId>,
     pub(crate) environment: &'a mut dyn Environment,
+    /// The last instruction has stored to a window.
+    pub(crate) stored_outside: bool,
 }
 
 impl Core<'_> {

@@ -272,6 +272,14 @@ impl Machine {
         Ok(())
     }
 
+    /// Address in this process and bytes of the memory of all allocations: the byte at an address of the heap is as far from
+    /// its start. It stays there as long as the machine. A device may change it while no hart runs.
+    #[must_use]
+    pub fn heap_place(&self) -> (usize, u64) {
+        let (bytes, before) = self.layout.heap_place();
+        (self.space.place(before), bytes)
+    }
+
     /// First address and bytes of the allocation that contains an address.
     #[must_use]
     pub fn allocation(&self, address: u64) -> Option<(u64, u64)> {
@@ -337,6 +345,7 @@ impl Machine {
             reservation: &mut self.reservation,
             wakes: &mut self.wakes,
             environment,
+            stored_outside: false,
         };
         let mut end = core.run(slice);
         for _ in 0..RESERVED_LONGER {

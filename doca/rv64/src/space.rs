@@ -114,6 +114,11 @@ impl Space {
         }
     }
 
+    /// Address in this process of a place of the arena.
+    pub(crate) fn place(&self, at: usize) -> usize {
+        self.arena.as_ptr().addr().wrapping_add(at)
+    }
+
     /// Adds a range. Returns the one that overlaps, or `None` if a bound is exceeded.
     pub(crate) fn map(&mut self, range: Range) -> Result<(), Option<(u64, u64)>> {
         let end = range.start.checked_add(range.length).ok_or(None)?;

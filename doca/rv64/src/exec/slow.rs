@@ -22,6 +22,7 @@ impl Core<'_> {
     #[inline(never)]
     pub(super) fn slow(&mut self) -> Option<End> {
         let pc = self.hart.pc;
+        self.stored_outside = false;
         let op = match self.code.op(self.space, pc) {
             Ok(op) => op,
             Err(fault) => return Some(self.trap(fault, Cause::Fetch)),
@@ -49,7 +50,12 @@ impl Core<'_> {
         if let Some((first, last)) = self.space.take_stale() {
             self.code.forget(first, last);
         }
-        done.err()
+        match done {
+            Ok(()) if self.stored_outside && self.environment.stops() => {
+                Some(End::Action(Action::Stop))
+            }
+            done => done.err(),
+        }
     }
 
     /// Goes to the next instruction: `length` halfwords.
@@ -162,6 +168,7 @@ impl Core<'_> {
             Err(Miss::Fault(fault)) => Err(self.trap(fault, cause)),
             Err(Miss::Window { window, offset }) => {
                 let access = self.access(window, offset, address, size);
+                self.stored_outside = true;
                 let stored = self.environment.store(&access, value);
                 stored.map_err(|code| self.refused(address, code, cause))
             }
@@ -237,6 +244,7 @@ impl Core<'_> {
             Err(Miss::Fault(fault)) => Err(self.trap(fault, Cause::Atomic)),
             Err(Miss::Window { window, offset }) => {
                 let access = self.access(window, offset, address, size);
+                self.stored_outside = true;
                 let old = self.environment.atomic(&access, operation, operand);
                 old.map_err(|code| self.refused(address, code, Cause::Atomic))
             }

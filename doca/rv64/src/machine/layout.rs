@@ -142,6 +142,11 @@ impl Layout {
         Ok((space, code))
     }
 
+    /// Bytes of the heap, and of the memory before it.
+    pub(super) fn heap_place(&self) -> (u64, usize) {
+        (self.heap.1, size(self.segment_bytes))
+    }
+
     /// Nothing may be where allocations will be.
     fn check_heap(&self, space: &mut Space) -> Result<(), MachineError> {
         let (start, length) = self.heap;

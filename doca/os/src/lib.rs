@@ -1,0 +1,40 @@
+//! The operating system of the DPA, without I/O: it runs one process of the DPA on an [`rv64::Machine`].
+//!
+//! [`Os`] has the program, the threads and the launches of a process. Its embedder, the emulated device, calls [`Os::run`]
+//! while there is something to do, carries out the commands of the host between two calls, and implements [`Device`]:
+//! memory behind keys, doorbells, messages. Nothing here allocates without a bound or panics because of a program.
+//!
+//! - **Threads.** A process has up to [`THREADS_MAX`] threads, each a hart. One executes the remote calls, one after the
+//!   other. Threads of launches exist as long as the process, so that a launch of the same width creates none. The others
+//!   are event handlers: an activation calls their function, and ends with a reschedule, a finish or a return.
+//! - **Launches** start in the order of the calls, when the one before has finished and the word that they wait for has
+//!   the wanted value.
+//! - **Device calls** have the numbers of [`dpa_dev::calls`]. [`doca`] has those of DOCA, this crate's own modules the rest.
+//! - **Windows.** [`WINDOWS`] is a range of addresses in which each key of memory has a part of its own. The device checks
+//!   each access. The outbox is a page of registers, as in [`dpa_dev::outbox`].
+//! - **Faults.** A trap, a refused call or the limit of instructions ends all threads of the process. [`Os::fault`] says
+//!   which thread, at which instruction and why. Nothing but a new process helps then.
+//!
+//! The device changes memory of the process while no thread runs: doorbells are collected during a run, and carried out when
+//! the machine has stopped.
+
+mod calls;
+mod context;
+mod device;
+pub mod doca;
+mod environment;
+mod fault;
+mod fixed;
+mod format;
+mod kernel;
+mod launch;
+mod os;
+mod thread;
+
+pub use context::{Answer, Context, Refusal};
+pub use device::{Denied, Device, Message};
+pub use environment::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
+pub use fault::Fault;
+pub use launch::{Done, DoneOperation, LAUNCHES_MAX, Launch, Wait, Word};
+pub use os::{Finished, Limits, Os, OsError, Progress};
+pub use thread::{Affinity, Attributes, Counters, Kind, THREADS_MAX, ThreadView};

@@ -1,0 +1,137 @@
+//! Threads of a process.
+
+use crate::doca;
+
+/// Most threads of a process, and of the whole device: one for each hardware thread.
+pub const THREADS_MAX: u32 = 256;
+
+/// What a thread is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// It executes the remote calls.
+    Call,
+    /// It executes a rank of each launch.
+    Launch,
+    /// Events activate it.
+    Handler,
+}
+
+/// The execution unit of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Affinity {
+    /// Any.
+    #[default]
+    Any,
+    /// This one.
+    Unit(u32),
+    /// One of this group.
+    Group(u32),
+}
+
+/// Attributes of an event handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Attributes {
+    /// Address of its function.
+    pub function: u64,
+    /// Argument of the function.
+    pub argument: u64,
+    /// Address of its local storage, or 0.
+    pub local_storage: u64,
+    /// Its execution unit.
+    pub affinity: Affinity,
+}
+
+/// A thread as a device call sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ThreadView {
+    /// Its number on the device.
+    pub number: u32,
+    /// What it is for.
+    pub kind: Kind,
+    /// Its index among the threads of its launch.
+    pub rank: u32,
+    /// Threads of its launch; otherwise 1.
+    pub count: u32,
+    /// The argument of its function.
+    pub argument: u64,
+    /// Address of its local storage, or 0.
+    pub local_storage: u64,
+}
+
+/// Counters of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counters {
+    /// Its number on the device.
+    pub number: u32,
+    /// What it is for.
+    pub kind: Kind,
+    /// It executes a function now.
+    pub runs: bool,
+    /// Functions that it has begun.
+    pub activations: u64,
+    /// Instructions that it has executed. One takes a cycle of the model.
+    pub instructions: u64,
+}
+
+/// How an activation has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Ending {
+    /// The function has returned.
+    #[default]
+    Return,
+    /// The next event starts it again.
+    Reschedule,
+    /// No event starts it again.
+    Finish,
+    /// It starts again at once.
+    Retrigger,
+}
+
+/// A thread.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    pub(crate) view: ThreadView,
+    pub(crate) attributes: Attributes,
+    /// A handler that events start.
+    pub(crate) is_prepared: bool,
+    /// An event has come that has not started it.
+    pub(crate) is_pending: bool,
+    pub(crate) is_running: bool,
+    pub(crate) ending: Ending,
+    pub(crate) activations: u64,
+    /// Instructions of the hart at the start of the activation.
+    pub(crate) began_at: u64,
+    /// Since when it waits for a word; 0 if it does not.
+    pub(crate) waits_since_ns: u64,
+    /// Keys of its windows.
+    pub(crate) windows: [Option<u32>; 2],
+    /// Page of its doorbells.
+    pub(crate) uar: Option<u32>,
+    pub(crate) state: doca::State,
+}
+
+impl Thread {
+    pub(crate) fn new(number: u32, kind: Kind, attributes: Attributes) -> Self {
+        Self {
+            view: ThreadView {
+                number,
+                kind,
+                rank: 0,
+                count: 1,
+                argument: attributes.argument,
+                local_storage: attributes.local_storage,
+            },
+            attributes,
+            is_prepared: false,
+            is_pending: false,
+            is_running: false,
+            ending: Ending::Return,
+            activations: 0,
+            began_at: 0,
+            waits_since_ns: 0,
+            windows: [None; 2],
+            uar: None,
+            state: doca::State::default(),
+        }
+    }
+}
