@@ -91,7 +91,11 @@ fn none() -> Fault {
 /// NULL, or a string.
 unsafe fn text(pointer: *const c_char) -> Option<String> {
     // SAFETY: checked, and a string by contract.
-    (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
+    (!pointer.is_null()).then(|| {
+        unsafe { CStr::from_ptr(pointer) }
+            .to_string_lossy()
+            .into_owned()
+    })
 }
 
 /// `doca_argp_init`.
@@ -163,7 +167,11 @@ pub extern "C" fn doca_argp_param_destroy(param: *mut ArgpParam) -> Code {
 }
 
 /// Changes a parameter. The setters return nothing, so the log alone has a fault.
-fn set(name: &'static str, param: *mut ArgpParam, change: impl FnOnce(&mut Settings) -> Result<()>) {
+fn set(
+    name: &'static str,
+    param: *mut ArgpParam,
+    change: impl FnOnce(&mut Settings) -> Result<()>,
+) {
     call(name, || {
         let parameter = find(param)?;
         let mut settings = parameter.0.enter()?;
@@ -380,7 +388,10 @@ fn usage(program: &str, parameters: &[Settings]) -> String {
 enum Item {
     Help,
     Version,
-    Level { is_sdk: bool, level: u32 },
+    Level {
+        is_sdk: bool,
+        level: u32,
+    },
     /// Index of the parameter, and its value.
     Of(usize, Value),
 }
@@ -534,10 +545,18 @@ pub unsafe extern "C" fn doca_argp_start(argc: c_int, argv: *mut *mut c_char) ->
         let (program, config, parameters, validations) = {
             let line = line();
             let line = line.as_ref().ok_or_else(none)?;
-            let settings: Vec<Settings> = line.parameters.iter().map(|(_, one)| one.clone()).collect();
-            (line.program.clone(), line.config, settings, line.validations.clone())
+            let settings: Vec<Settings> =
+                line.parameters.iter().map(|(_, one)| one.clone()).collect();
+            (
+                line.program.clone(),
+                line.config,
+                settings,
+                line.validations.clone(),
+            )
         };
-        let first = words.first().map(|word| word.to_string_lossy().into_owned());
+        let first = words
+            .first()
+            .map(|word| word.to_string_lossy().into_owned());
         let program = program.or(first).unwrap_or_default();
         for item in read(words.get(1..).unwrap_or_default(), &parameters)? {
             match item {
@@ -645,7 +664,11 @@ mod tests {
         let mut needed = parameters();
         needed[1].is_mandatory = true;
         let fault = read(&words("-x"), &needed).expect_err("missing");
-        assert!(fault.text.contains("--msgsize is mandatory"), "{}", fault.text);
+        assert!(
+            fault.text.contains("--msgsize is mandatory"),
+            "{}",
+            fault.text
+        );
         read(&words("--help"), &needed).expect("help needs nothing else");
     }
 }

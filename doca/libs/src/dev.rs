@@ -159,7 +159,11 @@ impl DevInfo {
             .unwrap_or_default();
         let parts: Vec<usize> = name.split([':', '.']).map(str::len).collect();
         if parts != [4, 2, 2, 1] {
-            fail!(NotFound, "the system states no PCI address of {}", self.name);
+            fail!(
+                NotFound,
+                "the system states no PCI address of {}",
+                self.name
+            );
         }
         Ok(name.to_owned())
     }
@@ -537,10 +541,7 @@ pub extern "C" fn doca_dev_close(dev: *mut Dev) -> Code {
 /// `doca_dev_as_devinfo`.
 #[unsafe(no_mangle)]
 pub extern "C" fn doca_dev_as_devinfo(dev: *const Dev) -> *const DevInfo {
-    value("doca_dev_as_devinfo", || {
-        Ok(Arc::as_ptr(&find(dev)?.info))
-    })
-    .unwrap_or(std::ptr::null())
+    value("doca_dev_as_devinfo", || Ok(Arc::as_ptr(&find(dev)?.info))).unwrap_or(std::ptr::null())
 }
 
 /// Opens a device for a question about it.
@@ -556,7 +557,10 @@ pub(crate) fn ask<T>(
 /// # Safety
 /// `pd` is NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_rdma_bridge_get_dev_pd(dev: *const Dev, pd: *mut *mut ibv_pd) -> Code {
+pub unsafe extern "C" fn doca_rdma_bridge_get_dev_pd(
+    dev: *const Dev,
+    pd: *mut *mut ibv_pd,
+) -> Code {
     call("doca_rdma_bridge_get_dev_pd", || {
         let dev = find(dev)?;
         // SAFETY: as the caller promises.

@@ -24,15 +24,7 @@ pub enum Level {
 use Level::{Crit, Disable, Error, Info, Trace, Warning};
 
 impl Level {
-    const ALL: [Level; 7] = [
-        Disable,
-        Crit,
-        Error,
-        Warning,
-        Info,
-        Level::Debug,
-        Trace,
-    ];
+    const ALL: [Level; 7] = [Disable, Crit, Error, Warning, Info, Level::Debug, Trace];
 
     fn parse(level: u32) -> Result<Self> {
         match Self::ALL.iter().find(|known| **known as u32 == level) {
@@ -390,10 +382,7 @@ pub extern "C" fn doca_log_level_set_global_sdk_limit(level: u32) -> Code {
 /// # Safety
 /// `name` is NULL or a string, `source` NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_log_register_source(
-    name: *const c_char,
-    source: *mut c_int,
-) -> Code {
+pub unsafe extern "C" fn doca_log_register_source(name: *const c_char, source: *mut c_int) -> Code {
     call("doca_log_register_source", || {
         check_place(source)?;
         if name.is_null() {
@@ -406,7 +395,9 @@ pub unsafe extern "C" fn doca_log_register_source(
             fail!(Full, "there are {SOURCES_MAX} sources of log lines already");
         }
         let index = c_int::try_from(state.sources.len()).unwrap_or(c_int::MAX);
-        state.sources.push(name.chars().take(SOURCE_BYTES).collect());
+        state
+            .sources
+            .push(name.chars().take(SOURCE_BYTES).collect());
         // SAFETY: checked above.
         unsafe { source.write(index) };
         Ok(())

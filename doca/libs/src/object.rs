@@ -253,7 +253,10 @@ mod tests {
             said.contains(&format!("thread {holder} is inside thing_change")),
             "{said}"
         );
-        assert!(said.contains(&format!("thread {} calls", thread_id())), "{said}");
+        assert!(
+            said.contains(&format!("thread {} calls", thread_id())),
+            "{said}"
+        );
         drop(leave);
         assert_eq!(other.join().expect("no panic"), Code::Success);
         assert_eq!(*thing.0.enter().expect("free again"), 1);
@@ -265,7 +268,11 @@ mod tests {
         let first = users.lease("struct doca_mmap");
         let second = users.lease("struct doca_mmap");
         let fault = users.check_none().expect_err("two users");
-        assert!(fault.text.starts_with("2 struct doca_mmap"), "{}", fault.text);
+        assert!(
+            fault.text.starts_with("2 struct doca_mmap"),
+            "{}",
+            fault.text
+        );
         drop((first, second));
         users.check_none().expect("none");
     }
