@@ -23,12 +23,14 @@
 //! - [`view`]: the device as a process sees it: state directory, sysfs, paths.
 //! - [`process`]: this process's contexts and doorbell pages.
 //! - `commands`: the kernel: ioctls and device commands.
+//! - [`dpa`]: the runner of the DPA's processes.
 //! - [`report`]: counters and live objects for the user.
 //!
 //! This library interposes no function of the C library. The crate in `preload/` does.
 
 pub(crate) mod bits;
 pub mod commands;
+pub mod dpa;
 pub mod engine;
 pub mod fabric;
 #[cfg(feature = "fuzzing")]

@@ -13,6 +13,7 @@ use bf_emu::engine::{self, deferred::ENV_MODE};
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
+use bf_emu::process::dpa::ENV_PROGRAM;
 use bf_emu::view::state::{
     ENV_AS, ENV_LIBRARY, ENV_STATE, StateDir, StateError, StateLock, locate,
 };
@@ -105,6 +106,9 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
         (ENV_AS, OsString::from(&args.view)),
         (ENV_LIBRARY, library.into_os_string()),
     ];
+    if let Ok(program) = env::current_exe() {
+        variables.push((ENV_PROGRAM, program.into_os_string()));
+    }
     if let Some(mode) = args.mode {
         variables.push((ENV_MODE, OsString::from(mode.to_string())));
     }

@@ -1,6 +1,7 @@
 //! The command line of `bf-emu`.
 
 mod args;
+mod dpa;
 mod fault;
 mod launch;
 mod port;
@@ -71,6 +72,8 @@ enum Command {
     },
     /// Make commands and work requests fail
     Fault(fault::FaultArgs),
+    /// Show the processes and threads of the DPA
+    Dpa(dpa::DpaArgs),
     /// Take a port down or up, or raise a port event
     Port(port::PortArgs),
     /// Remove the fabric; a later `run` makes a new one
@@ -101,6 +104,7 @@ impl Cli {
             Command::Trace(args) => trace::trace(&args),
             Command::Dump { state, form } => trace::dump(&state, &form),
             Command::Fault(args) => fault::act(&args),
+            Command::Dpa(args) => dpa::act(&args),
             Command::Port(args) => port::act(&args),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
@@ -163,6 +167,10 @@ mod tests {
             ("trace --on --off", false),
             ("trace --last 10", true),
             ("dump --json", true),
+            ("dpa ps --json", true),
+            ("dpa stat --state d", true),
+            ("dpa serve --background", true),
+            ("dpa", false),
             ("reset --force", true),
             ("topology --nodes 1", true),
             ("", false),

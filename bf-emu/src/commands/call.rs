@@ -29,10 +29,11 @@ pub(crate) enum Kind {
     Uar,
     Xrcd,
     Dm,
+    Dpa,
 }
 
 impl Kind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Pd,
         Self::Cq,
         Self::Qp,
@@ -43,6 +44,7 @@ impl Kind {
         Self::Uar,
         Self::Xrcd,
         Self::Dm,
+        Self::Dpa,
     ];
 
     /// The handle of an object in a context: its kind and its index in the table.

@@ -41,6 +41,10 @@ countable! {
         QueryPort = "query_port",
         QueryDevice = "query_device",
         OpenContext = "open_context",
+        CreateDpa = "create_dpa",
+        DestroyDpa = "destroy_dpa",
+        ModifyDpa = "modify_dpa",
+        QueryDpa = "query_dpa",
         Other = "other",
     }
 }

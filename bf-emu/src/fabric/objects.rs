@@ -506,6 +506,8 @@ pub struct Umem {
     /// Device memory: its first page in the context's device memory, counted from 1; 0 for the
     /// owner's own memory.
     pub device_page: u16,
+    /// Memory of a process of the DPA: it belongs to the runner, and queues and keys in it do so too.
+    pub of_dpa: bool,
 }
 
 /// A protection domain, or one process's handle of an XRC domain.

@@ -80,6 +80,11 @@ impl Locked<'_> {
         }
     }
 
+    /// Destroys the objects that the DPA's runner has for a context.
+    pub(crate) fn release_dpa(&mut self, runner: u32, context: u32) {
+        self.release(|owner| owner.process == runner && owner.context == context);
+    }
+
     fn release(&mut self, gone: impl Fn(Owner) -> bool) {
         for index in 0..self.fabric().identities().len() {
             let function = self.function(index);

@@ -7,6 +7,7 @@ mod clock;
 mod connections;
 mod contexts;
 pub(crate) mod device_memory;
+pub mod dpa;
 mod maps;
 mod patience;
 mod uars;
@@ -295,6 +296,32 @@ impl Process {
         Ok(process)
     }
 
+    /// Attaches a process without functions of its own: the DPA's runner.
+    ///
+    /// # Errors
+    /// No device is in the state directory, or it is full.
+    pub(crate) fn attach_runner(
+        state: &std::path::Path,
+    ) -> Result<&'static Self, Box<dyn std::error::Error>> {
+        let process = Box::leak(Box::new(Self {
+            fabric: Box::leak(Box::new(engine::open(state)?)),
+            view: View {
+                functions: Vec::new(),
+                sys_root: PathBuf::new(),
+            },
+            faults: Vec::new(),
+            key_numbers: KeyNumbers::default(),
+            cm_patience_ns: 0,
+            functions: Vec::new(),
+            number: AtomicU32::new(0),
+            contexts: Contexts::new(),
+            uars: Uars::new(),
+        }));
+        process.enter()?;
+        process.start_tick().map_err(std::io::Error::from)?;
+        Ok(process)
+    }
+
     /// Choice of the next mkey's number.
     pub(crate) fn key_numbers(&self) -> KeyNumbers {
         self.key_numbers
@@ -436,6 +463,7 @@ impl Process {
             let _held = sys::SignalsHeld::new();
             self.unmap_device_memory(context);
             self.release(context);
+            dpa::close(context);
         }
         self.uars.take_back_all(context);
         self.contexts.remove(context);

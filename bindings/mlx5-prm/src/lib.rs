@@ -32,6 +32,7 @@ pub mod cap;
 pub mod cmd;
 pub mod cq;
 pub mod cqe;
+pub mod dpa;
 pub mod field;
 pub mod mkey;
 pub mod qp;

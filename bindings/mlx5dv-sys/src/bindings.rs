@@ -2519,6 +2519,24 @@ pub struct mlx5dv_devx_umem {
     pub umem_id: u32,
 }
 #[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_devx_uar {
+    pub reg_addr: *mut ::core::ffi::c_void,
+    pub base_addr: *mut ::core::ffi::c_void,
+    pub page_id: u32,
+    pub mmap_off: off_t,
+    pub comp_mask: u64,
+}
+impl Default for mlx5dv_devx_uar {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+#[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct verbs_ex_private {
     pub _address: u8,
@@ -2603,6 +2621,20 @@ pub struct Functions {
         out: *mut ::core::ffi::c_void,
         outlen: usize,
     ) -> *mut mlx5dv_devx_obj,
+    pub mlx5dv_devx_obj_query: unsafe extern "C" fn(
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const ::core::ffi::c_void,
+        inlen: usize,
+        out: *mut ::core::ffi::c_void,
+        outlen: usize,
+    ) -> ::core::ffi::c_int,
+    pub mlx5dv_devx_obj_modify: unsafe extern "C" fn(
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const ::core::ffi::c_void,
+        inlen: usize,
+        out: *mut ::core::ffi::c_void,
+        outlen: usize,
+    ) -> ::core::ffi::c_int,
     pub mlx5dv_devx_obj_destroy:
         unsafe extern "C" fn(obj: *mut mlx5dv_devx_obj) -> ::core::ffi::c_int,
     pub mlx5dv_devx_general_cmd: unsafe extern "C" fn(
@@ -2620,6 +2652,9 @@ pub struct Functions {
     ) -> *mut mlx5dv_devx_umem,
     pub mlx5dv_devx_umem_dereg:
         unsafe extern "C" fn(umem: *mut mlx5dv_devx_umem) -> ::core::ffi::c_int,
+    pub mlx5dv_devx_alloc_uar:
+        unsafe extern "C" fn(context: *mut ibv_context, flags: u32) -> *mut mlx5dv_devx_uar,
+    pub mlx5dv_devx_free_uar: unsafe extern "C" fn(devx_uar: *mut mlx5dv_devx_uar),
 }
 impl Functions {
     pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -2669,6 +2704,10 @@ impl Functions {
             unsafe { __library.get(b"mlx5dv_open_device\0") }.map(|sym| *sym)?;
         let mlx5dv_devx_obj_create =
             unsafe { __library.get(b"mlx5dv_devx_obj_create\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_obj_query =
+            unsafe { __library.get(b"mlx5dv_devx_obj_query\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_obj_modify =
+            unsafe { __library.get(b"mlx5dv_devx_obj_modify\0") }.map(|sym| *sym)?;
         let mlx5dv_devx_obj_destroy =
             unsafe { __library.get(b"mlx5dv_devx_obj_destroy\0") }.map(|sym| *sym)?;
         let mlx5dv_devx_general_cmd =
@@ -2677,6 +2716,10 @@ impl Functions {
             unsafe { __library.get(b"mlx5dv_devx_umem_reg\0") }.map(|sym| *sym)?;
         let mlx5dv_devx_umem_dereg =
             unsafe { __library.get(b"mlx5dv_devx_umem_dereg\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_alloc_uar =
+            unsafe { __library.get(b"mlx5dv_devx_alloc_uar\0") }.map(|sym| *sym)?;
+        let mlx5dv_devx_free_uar =
+            unsafe { __library.get(b"mlx5dv_devx_free_uar\0") }.map(|sym| *sym)?;
         Ok(Functions {
             __library,
             ibv_wc_status_str,
@@ -2705,10 +2748,14 @@ impl Functions {
             mlx5dv_is_supported,
             mlx5dv_open_device,
             mlx5dv_devx_obj_create,
+            mlx5dv_devx_obj_query,
+            mlx5dv_devx_obj_modify,
             mlx5dv_devx_obj_destroy,
             mlx5dv_devx_general_cmd,
             mlx5dv_devx_umem_reg,
             mlx5dv_devx_umem_dereg,
+            mlx5dv_devx_alloc_uar,
+            mlx5dv_devx_free_uar,
         })
     }
     pub unsafe fn ibv_wc_status_str(&self, status: ibv_wc_status) -> *const ::core::ffi::c_char {
@@ -2860,6 +2907,26 @@ impl Functions {
     ) -> *mut mlx5dv_devx_obj {
         unsafe { (self.mlx5dv_devx_obj_create)(context, in_, inlen, out, outlen) }
     }
+    pub unsafe fn mlx5dv_devx_obj_query(
+        &self,
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const ::core::ffi::c_void,
+        inlen: usize,
+        out: *mut ::core::ffi::c_void,
+        outlen: usize,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.mlx5dv_devx_obj_query)(obj, in_, inlen, out, outlen) }
+    }
+    pub unsafe fn mlx5dv_devx_obj_modify(
+        &self,
+        obj: *mut mlx5dv_devx_obj,
+        in_: *const ::core::ffi::c_void,
+        inlen: usize,
+        out: *mut ::core::ffi::c_void,
+        outlen: usize,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.mlx5dv_devx_obj_modify)(obj, in_, inlen, out, outlen) }
+    }
     pub unsafe fn mlx5dv_devx_obj_destroy(&self, obj: *mut mlx5dv_devx_obj) -> ::core::ffi::c_int {
         unsafe { (self.mlx5dv_devx_obj_destroy)(obj) }
     }
@@ -2884,5 +2951,15 @@ impl Functions {
     }
     pub unsafe fn mlx5dv_devx_umem_dereg(&self, umem: *mut mlx5dv_devx_umem) -> ::core::ffi::c_int {
         unsafe { (self.mlx5dv_devx_umem_dereg)(umem) }
+    }
+    pub unsafe fn mlx5dv_devx_alloc_uar(
+        &self,
+        context: *mut ibv_context,
+        flags: u32,
+    ) -> *mut mlx5dv_devx_uar {
+        unsafe { (self.mlx5dv_devx_alloc_uar)(context, flags) }
+    }
+    pub unsafe fn mlx5dv_devx_free_uar(&self, devx_uar: *mut mlx5dv_devx_uar) {
+        unsafe { (self.mlx5dv_devx_free_uar)(devx_uar) }
     }
 }

@@ -376,7 +376,7 @@ impl Os {
         let is_code = |segment: &rv64::Segment| {
             segment.rights.execute && function.wrapping_sub(segment.start) < segment.length
         };
-        if function % 2 == 0 && self.program.segments().iter().any(is_code) {
+        if function.is_multiple_of(2) && self.program.segments().iter().any(is_code) {
             return Ok(());
         }
         Err(MachineError::Function(function).into())

@@ -2,6 +2,7 @@
 
 use mlx5_prm::{cmd, cq};
 
+use super::dpa;
 use super::mailbox::{
     BAD_PARAM, BAD_STATE, CommandError, Output, Result, full, get, get16, in_umem,
 };
@@ -40,9 +41,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         period_us: get16(input, cq::CQ_PERIOD),
         solicited_breaks: cq::SCQE_BREAK_MODERATION_EN.is_set(input),
     };
-    let owner = call.owner()?;
+    let (channel, user_handle) = dpa::events(call, input)?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
+    let umems = [get(input, cq::UMEM_ID), get(input, cq::DBR_UMEM_ID)];
+    let owner = dpa::owner_in(call, function, &umems)?;
     let ring = ring(call, function, (log_size, log_stride), input)?;
     let (umem, offset) = (get(input, cq::DBR_UMEM_ID), cq::DBR_ADDR.get(input));
     let dbrec = in_umem(call, function, umem, offset, DBREC_BYTES)?;
@@ -52,6 +55,8 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         dbrec,
         ignore_overrun: cq::OVERRUN_IGNORE.is_set(input),
         by_command: true,
+        channel,
+        user_handle,
         ..Cq::default()
     };
     let slot = function

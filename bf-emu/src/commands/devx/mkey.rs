@@ -4,6 +4,7 @@ use mlx5_prm::mkey::{self, KLM_BYTES, Klm, access_mode};
 use mlx5_prm::umr::access;
 use mlx5_prm::{Field, cmd};
 
+use super::dpa;
 use super::mailbox::{BAD_PARAM, BAD_RESOURCE, CommandError, Output, Result, full};
 use super::mailbox::{get, get8, in_umem, pd_slot};
 use crate::commands::call::{Call, Full, Kind};
@@ -64,7 +65,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         remote_invalidate: context(mkey::EN_RINVAL).is_set(input),
         ..Mkey::default()
     };
-    let owner = call.owner()?;
+    let mut owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
     key.pd = pd_slot(call, function, get(input, context(mkey::PD)))?;
@@ -76,6 +77,7 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
             let umem = get(input, mkey::create::UMEM_ID);
             let offset = mkey::create::UMEM_OFFSET.get(input);
             key.host = in_umem(call, function, umem, offset, len)?;
+            owner = dpa::owner_in(call, function, &[umem])?;
             key.kind = MkeyKind::Direct;
             CostKind::CreateMkeyDirect
         }

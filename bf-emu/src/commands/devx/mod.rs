@@ -6,6 +6,7 @@
 mod caps;
 mod cq;
 mod dct;
+mod dpa;
 mod known;
 mod mailbox;
 mod mkey;
@@ -77,6 +78,9 @@ pub(crate) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         opcode::CREATE_QP => qp::create(call, input, capacity),
         opcode::CREATE_DCT => dct::create(call, input, capacity),
         opcode::CREATE_RMP => rmp::create(call, input, capacity),
+        opcode::CREATE_GENERAL_OBJECT if dpa::is_creation(input) => {
+            dpa::create(call, input, capacity)
+        }
         opcode::CREATE_GENERAL_OBJECT => xgvmi::create_object(call, input, capacity),
         _ => {
             call.count(Command::Other);
@@ -94,6 +98,7 @@ pub(crate) fn destroy(call: &Call<'_>, handle: u32) -> std::result::Result<(), E
         Kind::Cq => cq::destroy(call, slot),
         Kind::Qp => qp::destroy(call, slot),
         Kind::Srq => rmp::destroy(call, slot),
+        Kind::Dpa => dpa::destroy(call, slot),
         _ => Err(CommandError::Kernel(Errno(libc::ENOENT))),
     };
     match counted(call, result) {
@@ -120,6 +125,7 @@ pub(crate) fn modify(call: &Call<'_>, handle: u32, input: &[u8], capacity: usize
             | opcode::TO_RST_QP,
         ) => qp::modify(call, slot, command, input, capacity),
         (Kind::Cq, opcode::MODIFY_CQ) => cq::modify(call, slot, input, capacity),
+        (Kind::Dpa, opcode::MODIFY_GENERAL_OBJECT) => dpa::modify(call, slot, input, capacity),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -139,6 +145,7 @@ pub(crate) fn query(call: &Call<'_>, handle: u32, input: &[u8], capacity: usize)
         (Kind::Mkey, opcode::QUERY_GENERAL_OBJECT) => {
             xgvmi::query_object(call, slot, input, capacity)
         }
+        (Kind::Dpa, opcode::QUERY_GENERAL_OBJECT) => dpa::query(call, slot, input, capacity),
         _ => {
             call.count(Command::Other);
             Err(BAD_OP)
@@ -161,6 +168,7 @@ fn named(handle: u32, input: &[u8]) -> std::result::Result<(Kind, u32), Errno> {
         Kind::Qp => slot + QPN_BASE,
         Kind::Mkey => key_of(slot, 0) >> 8,
         Kind::Cq | Kind::Srq => number_of(slot),
+        Kind::Dpa => slot,
         _ => return Err(Errno(libc::ENOENT)),
     };
     if number == in_mailbox {

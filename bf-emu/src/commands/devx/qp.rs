@@ -4,6 +4,7 @@ use mlx5_prm::cmd::{self, opcode};
 use mlx5_prm::qp::{self, context, rq_type, service, state};
 use mlx5_prm::{Field, umr::access};
 
+use super::dpa;
 use super::mailbox::{BAD_PARAM, BAD_STATE, CommandError, Output, Result, full};
 use super::mailbox::{cq_slot, get, get8, get16, in_umem, pd_slot, ports};
 use crate::commands::call::{Call, Full, Kind};
@@ -40,9 +41,13 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
     ) {
         return Err(BAD_PARAM);
     }
-    let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
+    let umems = [
+        get(input, qp::create::WQ_UMEM_ID),
+        get(input, field(context::DBR_UMEM_ID)),
+    ];
+    let owner = dpa::owner_in(call, function, &umems)?;
     let srq = shared_queue(call, function, input)?;
     let (sq, rq) = rings(call, function, input)?;
     let dbr_umem = get(input, field(context::DBR_UMEM_ID));

@@ -27,9 +27,10 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
     if log_size > LOG_SIZE_MAX || log_stride < 5 || log_stride > RECEIVE_BYTES_MAX.ilog2() {
         return Err(BAD_PARAM);
     }
-    let owner = call.owner()?;
     let mut locked = call.lock();
     let function = locked.function(call.function());
+    let umems = [get(input, rmp::WQ_UMEM_ID), get(input, rmp::DBR_UMEM_ID)];
+    let owner = super::dpa::owner_in(call, function, &umems)?;
     let pd = pd_slot(call, function, get(input, rmp::PD))?;
     let ring_bytes = 1u64 << (log_size + log_stride);
     let base = in_umem(call, function, get(input, rmp::WQ_UMEM_ID), 0, ring_bytes)?;

@@ -45,6 +45,7 @@ pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         address,
         length,
         device_page: page + 1,
+        of_dpa: false,
     };
     let slot = function.umems.insert(owner, memory);
     drop(locked);
@@ -192,6 +193,7 @@ mod tests {
             address: 0,
             length,
             device_page,
+            of_dpa: false,
         };
         // Pages 1 and 2, page 5, and memory that is not device memory.
         let there = [memory(2, 4097), memory(6, 1), memory(0, BYTES_MAX)];

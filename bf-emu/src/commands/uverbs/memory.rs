@@ -396,6 +396,7 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         address,
         length,
         device_page: 0,
+        of_dpa: false,
     };
     let slot = call
         .lock()
@@ -414,7 +415,7 @@ pub(super) fn dereg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let umems = &mut locked.function(call.function()).umems;
     let umem = *umems
         .owned(slot, call.context.number)
-        .filter(|umem| umem.device_page == 0)
+        .filter(|umem| umem.device_page == 0 && !umem.of_dpa)
         .ok_or(Errno(libc::ENOENT))?;
     umems.remove(slot);
     call.costs(CostKind::UmemDereg, umem.length);

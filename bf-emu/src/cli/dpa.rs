@@ -1,0 +1,160 @@
+//! `bf-emu dpa`: the runner of the DPA, and its processes and threads.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use bf_emu::dpa;
+use bf_emu::view::state::locate;
+use clap::{Args, Subcommand};
+
+use super::args::{FormArgs, StateArgs, print};
+
+/// Name of the file in the state directory with what the runner says at its end.
+const LOG: &str = "dpa.log";
+
+#[derive(Args, Debug)]
+pub(super) struct DpaArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// List the processes of the DPA, and the fault of each
+    Ps {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Show the threads of the DPA: activations, cycles and instructions of each
+    Stat {
+        #[command(flatten)]
+        state: StateArgs,
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Execute the DPA's programs, until no program uses it; programs start this themselves
+    Serve {
+        #[command(flatten)]
+        state: StateArgs,
+        /// Return as soon as programs can connect
+        #[arg(long)]
+        background: bool,
+    },
+}
+
+/// Executes the command.
+pub(super) fn act(args: &DpaArgs) -> Result<()> {
+    match &args.action {
+        Action::Ps { state, form } => ps(state, form.json),
+        Action::Stat { state, form } => stat(state, form.json),
+        Action::Serve {
+            state,
+            background: true,
+        } => background(state),
+        Action::Serve { state, .. } => serve(state),
+    }
+}
+
+fn reports(args: &StateArgs) -> Result<Vec<dpa::ProcessReport>> {
+    let state = locate(args.state.as_deref());
+    dpa::report(&state).context("asking the runner of the DPA")
+}
+
+fn ps(args: &StateArgs, json: bool) -> Result<()> {
+    let processes = reports(args)?;
+    if json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&processes)?));
+    }
+    let mut text = format!(
+        "{:>6} {:>8} {:20} {:>7} {:>14} {:>10} {:>10} FAULT\n",
+        "DPA", "PID", "FUNCTION", "THREADS", "INSTRUCTIONS", "DOORBELLS", "ACCESSES"
+    );
+    for process in &processes {
+        text.push_str(&format!(
+            "{:>6} {:>8} {:20} {:>7} {:>14} {:>10} {:>10} {}\n",
+            process.id,
+            process.pid,
+            process.function,
+            process.threads.len(),
+            process.instructions,
+            process.doorbells,
+            process.window_accesses,
+            process.fault
+        ));
+    }
+    print(&text)
+}
+
+fn stat(args: &StateArgs, json: bool) -> Result<()> {
+    let processes = reports(args)?;
+    if json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&processes)?));
+    }
+    let mut text = format!(
+        "{:>6} {:>6} {:8} {:>5} {:>11} {:>14} {:>14}\n",
+        "DPA", "THREAD", "KIND", "RUNS", "ACTIVATIONS", "CYCLES", "INSTRUCTIONS"
+    );
+    for process in &processes {
+        for thread in &process.threads {
+            text.push_str(&format!(
+                "{:>6} {:>6} {:8} {:>5} {:>11} {:>14} {:>14}\n",
+                process.id,
+                thread.number,
+                thread.kind,
+                if thread.runs { "yes" } else { "no" },
+                thread.activations,
+                thread.instructions,
+                thread.instructions
+            ));
+        }
+    }
+    print(&text)
+}
+
+fn serve(args: &StateArgs) -> Result<()> {
+    let state = locate(args.state.as_deref());
+    let ready = || {
+        let mut out = io::stdout().lock();
+        writeln!(out, "ready").and_then(|()| out.flush())
+    };
+    dpa::serve(&state, ready)
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .with_context(|| format!("serving the DPA of {}", state.display()))
+}
+
+/// Starts the runner in a session of its own and waits until it is ready.
+fn background(args: &StateArgs) -> Result<()> {
+    // Pipes and sockets of the program that has started this one must not stay open as long as the runner.
+    // SAFETY: this program has opened no file.
+    unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
+    let program = std::env::current_exe().context("finding this program's own file")?;
+    let state = locate(args.state.as_deref());
+    let log = state.join(LOG);
+    let log = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+    let mut command = Command::new(program);
+    command.args(["dpa", "serve", "--state"]).arg(&state);
+    command.current_dir("/").process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log);
+    let mut child = command.spawn().context("starting the runner of the DPA")?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        BufReader::new(out).read_line(&mut line)?;
+    }
+    if line.trim_end() != "ready" {
+        let status = child.wait()?;
+        let said = std::fs::read_to_string(state.join(LOG)).unwrap_or_default();
+        bail!(
+            "the runner of the DPA has ended: {status}: {}",
+            said.trim_end()
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,327 @@
+//! Commands on the DPA's objects.
+
+mod create;
+mod modify;
+mod query;
+
+use std::sync::Arc;
+
+use dpa_os::OsError;
+use mlx5_prm::Field;
+use mlx5_prm::cmd::{self, status};
+
+use super::server::{Dpa, Object, Runner, Session, What};
+use crate::bits::low32;
+use crate::fabric::Function;
+use crate::fabric::numbers::slot_of_number;
+use crate::fabric::table::Owner;
+use crate::process::dpa::wire::{Answer, Kind, Request};
+
+/// Syndrome of each refusal: the context can ask for its text.
+const SYNDROME: u32 = 0xd9a;
+
+/// A refused command: the status, and the reason in one line.
+#[derive(Debug)]
+struct Refused(u8, String);
+
+type Result<T> = std::result::Result<T, Refused>;
+
+impl From<OsError> for Refused {
+    fn from(error: OsError) -> Self {
+        let status = match &error {
+            OsError::Dead(_) => status::BAD_SYS_STATE,
+            OsError::Full { .. } | OsError::Width { .. } => status::LIMITS_EXCEEDED,
+            OsError::NoThread(_) => status::BAD_RESOURCE,
+            OsError::Heap(rv64::HeapError::Full { .. } | rv64::HeapError::TooMany) => {
+                status::NO_RESOURCES
+            }
+            OsError::Running(_) => status::RESOURCE_BUSY,
+            _ => status::BAD_PARAM,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+fn refused<T>(status: u8, text: impl Into<String>) -> Result<T> {
+    Err(Refused(status, text.into()))
+}
+
+/// The process has ended while the command waited.
+fn gone() -> Refused {
+    let text = "the process of the DPA has been destroyed";
+    Refused(status::BAD_SYS_STATE, text.to_owned())
+}
+
+fn get(input: &[u8], field: Field) -> u32 {
+    low32(field.get(input))
+}
+
+fn get8(input: &[u8], field: Field) -> u8 {
+    get(input, field).to_le_bytes()[0]
+}
+
+fn get16(input: &[u8], field: Field) -> u16 {
+    let [a, b, ..] = get(input, field).to_le_bytes();
+    u16::from_le_bytes([a, b])
+}
+
+/// A command of a session.
+#[derive(Clone, Copy)]
+struct Command<'a> {
+    runner: &'static Runner,
+    session: Session,
+    function: usize,
+    pid: i32,
+    input: &'a [u8],
+    capacity: usize,
+}
+
+/// Carries out a command.
+pub(super) fn act(runner: &'static Runner, request: Request, input: Vec<u8>) -> Answer {
+    let session = (request.process, request.context);
+    let function = request.function as usize;
+    let known = runner.tables().sessions.contains_key(&session)
+        && function < runner.process.fabric().identities().len();
+    if !known {
+        return Answer {
+            errno: libc::EIO,
+            ..Answer::default()
+        };
+    }
+    let command = Command {
+        runner,
+        session,
+        function,
+        pid: request.pid,
+        input: &input,
+        capacity: request.capacity as usize,
+    };
+    let result = match request.kind {
+        Kind::Create => create::create(&command),
+        Kind::Modify => command
+            .object(request.object)
+            .and_then(|object| modify::modify(&command, request.object, &object))
+            .map(|output| (request.object, output)),
+        Kind::Query => command
+            .object(request.object)
+            .and_then(|object| query::query(&command, request.object, &object))
+            .map(|output| (request.object, output)),
+        Kind::Destroy => command
+            .destroy(request.object)
+            .map(|()| (request.object, Vec::new())),
+        Kind::Events => command
+            .events(request.object)
+            .map(|output| (request.object, output)),
+        Kind::Hello | Kind::Report => refused(status::BAD_OP, "no command"),
+    };
+    match result {
+        Ok((object, output)) => Answer {
+            object,
+            output,
+            ..Answer::default()
+        },
+        Err(Refused(status, reason)) => {
+            if let Some(open) = runner.tables().sessions.get_mut(&session) {
+                open.reason = reason;
+            }
+            Answer {
+                status,
+                syndrome: SYNDROME,
+                ..Answer::default()
+            }
+        }
+    }
+}
+
+impl Command<'_> {
+    fn object(&self, id: u32) -> Result<Object> {
+        let tables = self.runner.tables();
+        let object = tables.objects.get(&id);
+        let object = object.filter(|object| object.session == self.session);
+        match object {
+            Some(object) => Ok(object.clone()),
+            None => refused(status::BAD_RESOURCE, format!("no object {id}")),
+        }
+    }
+
+    /// A process by its number.
+    fn process(&self, id: u32) -> Result<Arc<Dpa>> {
+        match self.object(id)?.what {
+            What::Process(dpa) => Ok(dpa),
+            _ => refused(status::BAD_RESOURCE, format!("object {id} is no process")),
+        }
+    }
+
+    /// Adds an object with a new number.
+    fn add(&self, what: What) -> Result<u32> {
+        let mut tables = self.runner.tables();
+        let Some(id) = tables.number() else {
+            return refused(status::LIMITS_EXCEEDED, "all numbers of objects are taken");
+        };
+        let session = self.session;
+        tables.objects.insert(id, Object { session, what });
+        Ok(id)
+    }
+
+    /// The output of a command: fields and values, and bytes behind them.
+    fn output(&self, bytes: usize, fields: &[(Field, u64)], body: &[u8]) -> Vec<u8> {
+        let mut output = vec![0; bytes];
+        for (field, value) in fields {
+            // The fields are in the output.
+            let _ = field.set(&mut output, *value);
+        }
+        output.extend_from_slice(body);
+        output.truncate(self.capacity);
+        output
+    }
+
+    fn header(&self) -> Vec<u8> {
+        self.output(cmd::HEADER_BYTES, &[], &[])
+    }
+
+    /// Destroys an object of the session.
+    fn destroy(&self, id: u32) -> Result<()> {
+        let object = self.object(id)?;
+        match object.what {
+            What::Process(dpa) => {
+                if has_queues(self.runner, self.session, &dpa) {
+                    let text = "queues or keys in the memory of the process exist";
+                    return refused(status::BAD_RES_STATE, text);
+                }
+                end_process(self.runner, self.session, id, &dpa);
+            }
+            What::Memory { process, address } => {
+                let dpa = self.process(process)?;
+                let freed = dpa.worker.ask(move |state| state.os.free(address));
+                freed.ok_or_else(gone)??;
+            }
+            What::Thread { process } => {
+                let dpa = self.process(process)?;
+                let destroyed = dpa.worker.ask(move |state| state.os.destroy_thread(id));
+                destroyed.ok_or_else(gone)??;
+                self.runner.tables().threads.remove(&id);
+            }
+            What::Outbox {
+                process,
+                id: outbox,
+            } => {
+                let dpa = self.process(process)?;
+                dpa.worker.ask(move |state| state.os.remove_outbox(outbox));
+            }
+            What::Window {
+                process,
+                id: window,
+            } => {
+                let dpa = self.process(process)?;
+                dpa.worker.ask(move |state| state.os.remove_window(window));
+            }
+        }
+        self.runner.tables().objects.remove(&id);
+        Ok(())
+    }
+
+    /// The channel, counted from 1, and the cookie of a thread's events.
+    fn events(&self, thread: u32) -> Result<Vec<u8>> {
+        let What::Thread { process } = self.object(thread)?.what else {
+            return refused(
+                status::BAD_RESOURCE,
+                format!("object {thread} is no thread"),
+            );
+        };
+        let channel = self.process(process)?.channel + 1;
+        let mut output = channel.to_le_bytes().to_vec();
+        output.extend_from_slice(&u64::from(thread).to_le_bytes());
+        Ok(output)
+    }
+
+    /// Address in the program of `bytes` bytes of one of its umems.
+    fn in_umem(&self, number: u32, offset: u64, bytes: u64) -> Result<u64> {
+        let locked = self.runner.process.fabric().lock();
+        let umems = &locked.peek(self.function).umems;
+        let umem = slot_of_number(number)
+            .and_then(|slot| umems.owned(slot, self.session.1))
+            .filter(|umem| umem.device_page == 0 && !umem.of_dpa);
+        let Some(umem) = umem else {
+            return refused(status::BAD_RESOURCE, format!("no umem {number:#x}"));
+        };
+        match offset.checked_add(bytes) {
+            Some(end) if end <= umem.length => Ok(umem.address + offset),
+            _ => refused(status::BAD_PARAM, "a range beyond the umem"),
+        }
+    }
+}
+
+/// True if an address of the runner is in the memory of a process.
+fn is_in(dpa: &Dpa, address: u64) -> bool {
+    address.wrapping_sub(dpa.place.0) < dpa.place.1
+}
+
+fn has_queues(runner: &Runner, session: Session, dpa: &Dpa) -> bool {
+    let locked = runner.process.fabric().lock();
+    let Function {
+        qps,
+        cqs,
+        srqs,
+        mkeys,
+        ..
+    } = locked.peek(dpa.function);
+    let ours = |owner: Owner| (owner.process, owner.context) == (runner.number, session.1);
+    qps.iter()
+        .any(|(_, owner, qp)| ours(owner) && is_in(dpa, qp.dbrec))
+        || cqs
+            .iter()
+            .any(|(_, owner, cq)| ours(owner) && is_in(dpa, cq.dbrec))
+        || srqs
+            .iter()
+            .any(|(_, owner, srq)| ours(owner) && is_in(dpa, srq.dbrec))
+        || mkeys
+            .iter()
+            .any(|(_, owner, mkey)| ours(owner) && is_in(dpa, mkey.host))
+}
+
+/// Ends a process and all its objects. No queue or key names its memory any more.
+fn end_process(runner: &'static Runner, session: Session, id: u32, dpa: &Dpa) {
+    let mut locked = runner.process.fabric().lock();
+    let function = locked.function(dpa.function);
+    // The release of the context may have removed them, and others may have the numbers now.
+    let is_ours = |owner: Option<Owner>| {
+        owner.is_some_and(|owner| (owner.process, owner.context) == (runner.number, session.1))
+    };
+    if is_ours(function.umems.owner(dpa.umem)) {
+        function.umems.remove(dpa.umem);
+    }
+    if is_ours(function.channels.owner(dpa.channel)) {
+        function.channels.remove(dpa.channel);
+    }
+    drop(locked);
+    dpa.worker.end();
+    let mut tables = runner.tables();
+    tables.threads.retain(|_, (_, process)| *process != id);
+    tables.objects.retain(|other, object| {
+        *other != id
+            && !matches!(object.what,
+                What::Memory { process, .. }
+                | What::Thread { process }
+                | What::Outbox { process, .. }
+                | What::Window { process, .. } if process == id)
+    });
+}
+
+/// Releases all objects of a session.
+pub(super) fn release(runner: &'static Runner, session: Session) {
+    // No queue or key may name memory that goes away.
+    let fabric = runner.process.fabric();
+    fabric.lock().release_dpa(runner.number, session.1);
+    let tables = runner.tables();
+    let ours = tables.objects.iter();
+    let processes: Vec<(u32, Arc<Dpa>)> = ours
+        .filter_map(|(id, object)| match &object.what {
+            What::Process(dpa) if object.session == session => Some((*id, Arc::clone(dpa))),
+            _ => None,
+        })
+        .collect();
+    drop(tables);
+    for (id, dpa) in processes {
+        end_process(runner, session, id, &dpa);
+    }
+}

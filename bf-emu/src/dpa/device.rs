@@ -1,0 +1,174 @@
+//! The device as the operating system of a DPA process sees it: memory behind keys, doorbells, messages.
+
+use std::collections::VecDeque;
+
+use dpa_os::{Denied, Message};
+use mlx5_prm::mkey::QPN_ANY;
+
+use crate::engine::access::{Denied as Reason, Need, Side, resolve};
+use crate::engine::{Place, ring_arm, ring_send};
+use crate::fabric::numbers::{qp_slot, slot_of_number};
+use crate::fabric::{Fabric, Locked};
+use crate::memory::Space;
+
+/// Most messages that wait for the host. Later ones replace the oldest.
+const MESSAGES_MAX: usize = 4096;
+
+/// The device for one process of the DPA.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) fabric: &'static Fabric,
+    pub(super) function: usize,
+    pub(super) context: u32,
+    /// Protection domain of accesses behind keys.
+    pub(super) pd: u32,
+    pub(super) messages: VecDeque<Message>,
+    /// Accesses behind keys.
+    pub(super) accesses: u64,
+    /// Doorbells.
+    pub(super) doorbells: u64,
+}
+
+impl Device {
+    /// Does something with each contiguous piece of a range behind a key.
+    fn each(
+        &mut self,
+        (key, address, length): (u32, u64, usize),
+        need: Need,
+        mut act: impl FnMut(Space, u64, std::ops::Range<usize>) -> crate::memory::Result<()>,
+    ) -> Result<(), Denied> {
+        self.accesses += 1;
+        let side = Side {
+            function: self.function,
+            pd: self.pd,
+            qpn: QPN_ANY,
+        };
+        let denied = |at: usize, text: &str| {
+            let address = address.wrapping_add(at as u64);
+            Denied(format!("key {key:#x}, address {address:#x}: {text}"))
+        };
+        let locked = self.fabric.lock();
+        let mut done = 0;
+        while done < length {
+            let at = address.wrapping_add(done as u64);
+            let piece = resolve(&locked, side, key, at, (length - done) as u64, need)
+                .map_err(|reason| denied(done, text(reason)))?;
+            let bytes = usize::try_from(piece.length).unwrap_or(length - done);
+            if bytes == 0 {
+                return Err(denied(done, "the key's list has an empty entry"));
+            }
+            act(piece.space, piece.address, done..done + bytes)
+                .map_err(|_| denied(done, "the memory behind the key is not mapped"))?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    /// The queue pair's page of doorbells, if the context has it.
+    fn page_of(&self, locked: &Locked<'_>, qpn: u32) -> Option<u32> {
+        let qps = &locked.peek(self.function).qps;
+        qps.owned(qp_slot(qpn), self.context).map(|qp| qp.uar)
+    }
+}
+
+fn text(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoKey => "no such key",
+        Reason::Free => "the key is not bound",
+        Reason::Foreign => "the key belongs to another protection domain",
+        Reason::Rights => "the key does not grant this access",
+        Reason::Bounds => "beyond the key's range",
+        Reason::Depth => "the key's chain is too long",
+        Reason::Stale => "the alias has lost its key",
+    }
+}
+
+impl dpa_os::Device for Device {
+    fn read(&mut self, key: u32, address: u64, bytes: &mut [u8]) -> Result<(), Denied> {
+        let range = (key, address, bytes.len());
+        self.each(range, Need::LocalRead, |space, at, part| {
+            space.read(at, &mut bytes[part])
+        })
+    }
+
+    fn write(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Denied> {
+        let range = (key, address, bytes.len());
+        self.each(range, Need::LocalWrite, |space, at, part| {
+            space.write(at, &bytes[part])
+        })
+    }
+
+    /// Atomic with respect to other atomics of the device, because all of them hold its lock.
+    fn atomic(
+        &mut self,
+        key: u32,
+        address: u64,
+        size: u8,
+        operation: rv64::Atomic,
+        operand: u64,
+    ) -> Result<u64, Denied> {
+        let size_of = usize::from(size);
+        let mut old = 0;
+        let range = (key, address, size_of);
+        self.each(range, Need::LocalWrite, |space, at, part| {
+            if part.len() != size_of {
+                return Err(crate::memory::MemoryError::Fault);
+            }
+            let mut word = [0; 8];
+            space.read(at, &mut word[..size_of])?;
+            old = u64::from_le_bytes(word);
+            let new = operation.apply(old, operand, size).to_le_bytes();
+            space.write(at, &new[..size_of])
+        })?;
+        Ok(old)
+    }
+
+    fn ring_send(&mut self, uar: u32, qpn: u32, _index: u16) -> Result<(), Denied> {
+        self.doorbells += 1;
+        let page = self.page_of(&self.fabric.lock(), qpn);
+        if page != Some(uar) {
+            return Err(Denied(format!(
+                "doorbell of queue pair {qpn:#x}: {}",
+                match page {
+                    Some(_) => "it has another page of doorbells than the thread's outbox",
+                    None => "the process has no such queue pair",
+                }
+            )));
+        }
+        let place = Place {
+            uar,
+            register: None,
+        };
+        ring_send(self.fabric, self.function, (self.context, qpn), place);
+        Ok(())
+    }
+
+    fn arm(&mut self, _uar: u32, cqn: u32, consumer: u32) -> Result<(), Denied> {
+        self.doorbells += 1;
+        let locked = self.fabric.lock();
+        let cqs = &locked.peek(self.function).cqs;
+        let is_ours =
+            slot_of_number(cqn).is_some_and(|slot| cqs.owned(slot, self.context).is_some());
+        drop(locked);
+        if !is_ours {
+            return Err(Denied(format!(
+                "doorbell of completion queue {cqn:#x}: the process has no such queue"
+            )));
+        }
+        let command = consumer & 0xff_ffff;
+        ring_arm(
+            self.fabric,
+            self.function,
+            (self.context, cqn),
+            Some(command),
+        );
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message) {
+        if self.messages.len() >= MESSAGES_MAX {
+            self.messages.pop_front();
+        }
+        self.messages.push_back(message);
+    }
+}

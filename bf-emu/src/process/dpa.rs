@@ -1,0 +1,192 @@
+//! This process's connections to the DPA's runner: the process that has the DPA's memory and executes its threads.
+//!
+//! The first command of a context starts the runner if there is none. A context has one connection that carries no command: the
+//! runner releases the context's objects when it closes. Each command has another connection, so that a remote call that
+//! runs does not keep other threads from the device. Once a connection has broken, the DPA is lost for the context.
+
+pub(crate) mod wire;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Context, ENV_AS, ENV_STATE, Process};
+use crate::sys::{self, Errno};
+use crate::view::state::ENV_LIBRARY;
+use wire::{Answer, Kind, Request};
+
+/// Environment variable with the path of the program `bf-emu`.
+pub const ENV_PROGRAM: &str = "BFEMU_PROGRAM";
+/// Name of the runner's socket in the state directory.
+pub const SOCKET: &str = "dpa.sock";
+/// Idle connections that a context keeps.
+const IDLE_MAX: usize = 4;
+
+/// Connections of a context.
+#[derive(Debug)]
+struct Session {
+    /// Keeps the context's objects.
+    #[expect(dead_code, reason = "open as long as the session")]
+    control: UnixStream,
+    idle: Vec<UnixStream>,
+    is_lost: bool,
+}
+
+/// By process and context: the child of a fork has sessions of its own.
+static SESSIONS: Mutex<Option<HashMap<(i32, u32), Session>>> = Mutex::new(None);
+
+fn sessions() -> MutexGuard<'static, Option<HashMap<(i32, u32), Session>>> {
+    SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends a command of a context to the runner, and waits for the answer.
+///
+/// # Errors
+/// EIO: the runner has ended. ENODEV: it cannot be started.
+pub(crate) fn command(
+    process: &Process,
+    context: Context,
+    (kind, object): (Kind, u32),
+    input: &[u8],
+    capacity: usize,
+) -> Result<Answer, Errno> {
+    let key = (sys::pid(), context.number);
+    if !process.contexts.is_of(context, key.0) {
+        // The objects belong to the program that has opened the context.
+        return Err(Errno(libc::EPERM));
+    }
+    let request = Request {
+        kind,
+        process: process.number()?,
+        context: context.number,
+        function: u32::try_from(context.function).map_err(|_| Errno(libc::EINVAL))?,
+        object,
+        capacity: u32::try_from(capacity).map_err(|_| Errno(libc::EINVAL))?,
+        pid: sys::pid(),
+    };
+    let stream = take(process, key, &request)?;
+    let exchanged = exchange(&stream, &request, input);
+    let mut sessions = sessions();
+    let Some(session) = sessions.get_or_insert_default().get_mut(&key) else {
+        return Err(Errno(libc::EIO));
+    };
+    match exchanged {
+        Ok(answer) => {
+            if session.idle.len() < IDLE_MAX {
+                session.idle.push(stream);
+            }
+            Ok(answer)
+        }
+        Err(_) => {
+            session.is_lost = true;
+            Err(Errno(libc::EIO))
+        }
+    }
+}
+
+fn exchange(stream: &UnixStream, request: &Request, input: &[u8]) -> io::Result<Answer> {
+    request.send(stream, input)?;
+    Answer::receive(stream)
+}
+
+/// A connection of a context for one command. The first one of a context opens its session.
+fn take(process: &Process, key: (i32, u32), request: &Request) -> Result<UnixStream, Errno> {
+    let state = process.fabric().path();
+    let socket = state.parent().unwrap_or(state).join(SOCKET);
+    let mut sessions = sessions();
+    let sessions = sessions.get_or_insert_default();
+    if let Some(session) = sessions.get_mut(&key) {
+        if session.is_lost {
+            return Err(Errno(libc::EIO));
+        }
+        if let Some(stream) = session.idle.pop() {
+            return Ok(stream);
+        }
+        let connected = UnixStream::connect(&socket);
+        return connected.map_err(|_| {
+            session.is_lost = true;
+            Errno(libc::EIO)
+        });
+    }
+    let control = open(&socket, request)?;
+    let stream = UnixStream::connect(&socket).map_err(|_| Errno(libc::EIO))?;
+    let session = Session {
+        control,
+        idle: Vec::new(),
+        is_lost: false,
+    };
+    sessions.insert(key, session);
+    Ok(stream)
+}
+
+/// Opens a session. A runner that ends at this moment is replaced once.
+fn open(socket: &Path, request: &Request) -> Result<UnixStream, Errno> {
+    let hello = Request {
+        kind: Kind::Hello,
+        ..*request
+    };
+    for _ in 0..2 {
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            Err(_) => {
+                start(socket)?;
+                UnixStream::connect(socket).map_err(|_| Errno(libc::ENODEV))?
+            }
+        };
+        match exchange(&stream, &hello, &[]) {
+            Ok(answer) if answer.status == 0 && answer.errno == 0 => return Ok(stream),
+            Ok(_) => return Err(Errno(libc::ENOMEM)),
+            Err(_) => {}
+        }
+    }
+    Err(Errno(libc::ENODEV))
+}
+
+/// The program `bf-emu`: by the environment, or beside the library.
+fn program() -> Option<PathBuf> {
+    if let Some(program) = std::env::var_os(ENV_PROGRAM).filter(|path| !path.is_empty()) {
+        return Some(program.into());
+    }
+    let library = PathBuf::from(std::env::var_os(ENV_LIBRARY)?);
+    let dir = library.parent()?;
+    let candidates = [dir.join("bf-emu"), dir.join("../../bin/bf-emu")];
+    candidates.into_iter().find(|path| path.is_file())
+}
+
+/// Starts the runner. It answers when its socket exists.
+fn start(socket: &Path) -> Result<(), Errno> {
+    let refused = |text: String| {
+        let text = format!("bf-emu: the DPA's runner cannot be started: {text}\n");
+        let _ = sys::write(2, text.as_bytes());
+        Errno(libc::ENODEV)
+    };
+    let program =
+        program().ok_or_else(|| refused(format!("no program bf-emu; name it in {ENV_PROGRAM}")))?;
+    let mut command = Command::new(&program);
+    command.args(["dpa", "serve", "--background"]);
+    command
+        .arg("--state")
+        .arg(socket.parent().unwrap_or(socket));
+    for name in ["LD_PRELOAD", ENV_STATE, ENV_AS, ENV_LIBRARY] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(refused(format!("{}: {status}", program.display()))),
+        // The program ignores SIGCHLD, so the result is not known. The connection will show it.
+        Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+        Err(error) => Err(refused(format!("{}: {error}", program.display()))),
+    }
+}
+
+/// Ends a context's session: the runner releases its objects.
+pub(super) fn close(context: Context) {
+    if let Some(sessions) = sessions().as_mut() {
+        sessions.remove(&(sys::pid(), context.number));
+    }
+}

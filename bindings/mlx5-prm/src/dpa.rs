@@ -1,0 +1,203 @@
+//! The data path accelerator (DPA): processes, threads and memory, as general objects.
+//!
+//! The numbers of the object types are NVIDIA's. Their layouts are not public: those here are this project's own, and so are
+//! the operations of `MODIFY_GENERAL_OBJECT` and `QUERY_GENERAL_OBJECT`. Queues in DPA memory have the PRM's own commands. Their
+//! umem is the one that a process has, and offsets count from the start of its heap.
+
+use crate::field::fields;
+
+/// Types of general objects.
+pub mod object {
+    /// An allocation of a process's heap.
+    pub const MEMORY: u16 = 0x28;
+    /// A process.
+    pub const PROCESS: u16 = 0x2a;
+    /// A thread of a process, which events activate.
+    pub const THREAD: u16 = 0x2b;
+    /// A page of doorbells for threads.
+    pub const OUTBOX: u16 = 0x2d;
+    /// Memory of the host, by a key.
+    pub const WINDOW: u16 = 0x39;
+}
+
+/// Operations of a process, in [`OPERATION`](self::OPERATION) of `MODIFY_GENERAL_OBJECT`.
+pub mod modify {
+    /// Copies from a umem of the caller.
+    pub const COPY_IN: u16 = 1;
+    /// Copies to a umem of the caller.
+    pub const COPY_OUT: u16 = 2;
+    /// Fills memory with a byte.
+    pub const FILL: u16 = 3;
+    /// Launches a kernel. The command ends when the launch is in the queue.
+    pub const LAUNCH: u16 = 5;
+    /// Thread: events start it from now on.
+    pub const RUN: u16 = 8;
+    /// Thread: an event.
+    pub const ACTIVATE: u16 = 9;
+    /// Thread: new attributes.
+    pub const SET: u16 = 10;
+}
+
+/// Operations of a process, in [`OPERATION`](self::OPERATION) of `QUERY_GENERAL_OBJECT`.
+pub mod query {
+    /// State and fault.
+    pub const STATUS: u16 = 0;
+    /// Takes messages of threads.
+    pub const MESSAGES: u16 = 1;
+    /// Counters of the threads.
+    pub const COUNTERS: u16 = 2;
+    /// Calls a function and waits for its result.
+    pub const CALL: u16 = 4;
+    /// The text of the last refused command of the context.
+    pub const REASON: u16 = 6;
+    /// Registers and memory, as an ELF core file, from an offset on.
+    pub const CORE: u16 = 7;
+}
+
+/// State of a process.
+pub mod state {
+    /// It can execute functions.
+    pub const ALIVE: u8 = 0;
+    /// A fault has ended it.
+    pub const FAULT: u8 = 1;
+    /// A thread has ended it.
+    pub const FINISHED: u8 = 2;
+}
+
+/// Places of a word.
+pub mod word {
+    /// No word.
+    pub const NONE: u8 = 0;
+    /// DPA memory.
+    pub const DPA: u8 = 1;
+    /// Behind a key.
+    pub const KEY: u8 = 2;
+}
+
+/// Changes of a word at the end of a launch.
+pub mod done {
+    /// It gets the value.
+    pub const SET: u8 = 0;
+    /// The value is added.
+    pub const ADD: u8 = 1;
+}
+
+/// Affinity of a thread.
+pub mod affinity {
+    /// Any execution unit.
+    pub const ANY: u8 = 0;
+    /// One execution unit.
+    pub const UNIT: u8 = 1;
+    /// A group of execution units.
+    pub const GROUP: u8 = 2;
+}
+
+/// Bytes of the input of `CREATE_GENERAL_OBJECT` for any of the objects.
+pub const CREATE_IN_BYTES: usize = 0x40;
+/// Bytes of the output of `CREATE_GENERAL_OBJECT` for any of the objects.
+pub const CREATE_OUT_BYTES: usize = 0x40;
+/// Bytes before the arguments of a call or launch, and before the bytes of an answer.
+pub const BODY_AT: usize = 0x80;
+/// Most bytes of arguments of a call or launch.
+pub const ARGUMENT_BYTES_MAX: usize = 4096;
+
+fields! {
+    /// Create (except a process): the process.
+    PROCESS_ID = 0x080, 32;
+    /// Create a process: umem of the caller with the program.
+    IMAGE_UMEM = 0x080, 32;
+    /// Create a process or a window: protection domain for accesses to memory behind keys.
+    PD = 0x0a8, 24;
+    /// Create a process: offset of the program in the umem.
+    IMAGE_OFFSET = 0x0c0, 64;
+    /// Create a process: bytes of the program.
+    IMAGE_BYTES = 0x100, 64;
+    /// Create a process: most instructions of a function; 0 for the device's own limit.
+    INSTRUCTIONS = 0x140, 64;
+    /// Process created: its umem.
+    UMEM = 0x080, 32;
+    /// Process created: first address of its heap.
+    HEAP = 0x0c0, 64;
+    /// Process created: bytes of its heap.
+    HEAP_BYTES = 0x100, 64;
+    /// Process created: most threads of the device.
+    THREADS = 0x140, 32;
+    /// Process created: its execution units.
+    UNITS = 0x160, 32;
+    /// Create memory: bytes.
+    MEMORY_BYTES = 0x0c0, 64;
+    /// Memory created: its address.
+    MEMORY_ADDRESS = 0x0c0, 64;
+    /// Create an outbox: its page of doorbells.
+    UAR = 0x0a8, 24;
+    /// Outbox or window created: its number in the process, for device code.
+    CONFIG_ID = 0x0a0, 32;
+    /// Create or change a thread: kind of its affinity.
+    AFFINITY = 0x0a0, 8;
+    /// Create or change a thread: the execution unit or group.
+    AFFINITY_ID = 0x0b0, 16;
+    /// Create or change a thread: address of its function.
+    FUNCTION = 0x0c0, 64;
+    /// Create, change or run a thread: argument of its function.
+    ARGUMENT = 0x100, 64;
+    /// Create or change a thread: address of its local storage.
+    LOCAL_STORAGE = 0x140, 64;
+    /// Operation of modify or query.
+    OPERATION = 0x080, 16;
+    /// Fill: the byte.
+    BYTE = 0x098, 8;
+    /// Copy: umem of the caller.
+    COPY_UMEM = 0x0a0, 32;
+    /// Copy: offset in the umem.
+    COPY_OFFSET = 0x0c0, 64;
+    /// Copy or fill: bytes.
+    COPY_BYTES = 0x100, 64;
+    /// Copy or fill: address in DPA memory.
+    COPY_ADDRESS = 0x140, 64;
+    /// Call or launch: address of the unpack function.
+    UNPACK = 0x0c0, 64;
+    /// Call or launch: address of the function.
+    KERNEL = 0x100, 64;
+    /// Call or launch: bytes of the arguments, which follow at [`BODY_AT`].
+    ARGUMENT_BYTES = 0x140, 32;
+    /// Launch: threads.
+    WIDTH = 0x160, 32;
+    /// Launch: place of the word to wait for, see [`word`].
+    WAIT_WORD = 0x180, 8;
+    /// Launch: place of the word that reports the end.
+    DONE_WORD = 0x188, 8;
+    /// Launch: change of that word, see [`done`].
+    DONE_OPERATION = 0x190, 8;
+    /// Launch: key of the word to wait for.
+    WAIT_KEY = 0x1a0, 32;
+    /// Launch: address of the word to wait for.
+    WAIT_ADDRESS = 0x1c0, 64;
+    /// Launch: bits of the word that count.
+    WAIT_MASK = 0x200, 64;
+    /// Launch: it starts when they are above this number.
+    WAIT_ABOVE = 0x240, 64;
+    /// Launch: key of the word that reports the end.
+    DONE_KEY = 0x280, 32;
+    /// Launch: address of the word that reports the end.
+    DONE_ADDRESS = 0x2c0, 64;
+    /// Launch: operand of its change.
+    DONE_VALUE = 0x300, 64;
+    /// Called: the result.
+    RESULT = 0x0c0, 64;
+    /// Query: the stream, or the offset in a core file.
+    QUERY_OFFSET = 0x0c0, 64;
+    /// Queried: bytes of the answer, which follow at [`BODY_AT`].
+    BODY_BYTES = 0x0a0, 32;
+    /// Status: state of the process, see [`state`].
+    STATE = 0x080, 8;
+    /// Status: thread of the fault.
+    FAULT_THREAD = 0x140, 32;
+    /// Status: program counter of the fault.
+    FAULT_PC = 0x0c0, 64;
+    /// Status: address of the fault.
+    FAULT_ADDRESS = 0x100, 64;
+    /// `CREATE_CQ`: the queue activates a thread, whose id is in [`CQ_THREAD`].
+    CQ_APU = 0x087, 1;
+    /// `CREATE_CQ`: the thread, in place of the event queue.
+    CQ_THREAD = 0x120, 32;
+}

@@ -1,0 +1,34 @@
+//! `libflexio`: programs of the host run functions on the DPA of a BlueField, by device commands through stock libmlx5.
+//!
+//! [`App`] is a program for the DPA with the functions that the host may call. [`Process`] is such a program on the DPA of one
+//! function of the adapter, with memory, remote calls and launches. [`Thread`] is a function of it that events activate. [`Cq`] and
+//! [`Qp`] are queues in its memory, [`Mkey`] is a key onto it, [`Outbox`] and [`Window`] are what device code needs for doorbells and
+//! for memory behind keys.
+//!
+//! An object keeps what it needs: the process ends with its last object. Objects may move between threads; two threads may use a
+//! process at a time, so that one copies while another waits for a remote call.
+//!
+//! Layouts of the commands are this project's own (`mlx5_prm::dpa`), because NVIDIA's are not public. So the library needs a device
+//! that knows them.
+//!
+//! The C interface has the names and types of FlexIO. Its status values are those of [`Status`].
+
+mod app;
+mod error;
+mod launch;
+mod memory;
+mod object;
+mod process;
+mod queue;
+mod thread;
+pub mod variadic;
+mod verbs;
+
+pub use app::{App, Function, Pack};
+pub use error::{Error, Result, Status};
+pub use launch::{Done, DoneOperation, Launch, Wait, Word};
+pub use process::{Fault, Limits, Message, Process, ThreadCounters};
+pub use queue::{
+    Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
+};
+pub use thread::{Affinity, Thread, ThreadAttr};
