@@ -20,6 +20,8 @@ mod memory;
 mod object;
 mod process;
 mod queue;
+pub mod registration;
+pub mod resources;
 mod thread;
 pub mod variadic;
 mod verbs;

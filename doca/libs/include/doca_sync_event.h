@@ -29,7 +29,7 @@ typedef uint64_t doca_dpa_dev_sync_event_t;
 typedef uint64_t doca_dpa_dev_sync_event_remote_net_t;
 
 doca_error_t doca_sync_event_create(struct doca_sync_event **event);
-/* Stops and frees the event. DOCA_ERROR_IN_USE while a launched kernel uses it. */
+/* Stops and frees the event. A kernel that still uses it gets a fatal error. */
 doca_error_t doca_sync_event_destroy(struct doca_sync_event *event);
 
 /* Before start: the places. All DPA contexts of an event belong to one process of the DPA; a DPA and a CPU may each be

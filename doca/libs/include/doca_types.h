@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+/* Public programs use its functions without including it. */
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,9 +8,16 @@
 //! The types and names are those that public programs use. The headers and their texts are this project's own.
 
 pub mod argp;
+pub mod buf;
+pub mod buf_array;
+pub mod ctx;
 mod description;
 pub mod dev;
+pub mod dpa;
 pub mod error;
 pub mod log;
+pub mod mmap;
 mod object;
-mod variadic;
+mod path;
+pub mod rdma;
+pub mod sync_event;

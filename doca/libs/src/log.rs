@@ -2,7 +2,6 @@
 
 use crate::error::{Code, Result, call, fail};
 use crate::object::{self, Object, check_place, find, publish};
-use crate::variadic::{Frame, variadic};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -411,52 +410,45 @@ unsafe extern "C" {
 /// Body of `doca_log`.
 ///
 /// # Safety
-/// `frame` is from the entry, and the caller's arguments are those of the header.
-unsafe extern "C" fn log_frame(frame: *mut Frame) {
-    let text = |address: u64| {
-        let pointer = std::ptr::with_exposed_provenance::<c_char>(usize::try_from(address).ok()?);
-        // SAFETY: a string of the caller, or NULL.
-        (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) })
-    };
+/// The arguments are those of the header.
+unsafe extern "C" fn log_line(
+    level: u32,
+    source: c_int,
+    file: *const c_char,
+    line: c_int,
+    format: *const c_char,
+    list: *mut c_void,
+) {
     let log = || {
-        // SAFETY: the entry has just made it.
-        let frame = unsafe { &mut *frame };
-        // SAFETY: the entry has five named arguments.
-        let [level, source, file, line, format] =
-            std::array::from_fn(|at| unsafe { frame.named(at, 5) });
-        // The upper halves of the two `int` are not defined.
-        let low = |value: u64| (value & 0xffff_ffff) as u32;
-        let level = Level::parse(low(level))?;
+        let level = Level::parse(level)?;
         let wanted = state()
             .backends
             .iter()
             .any(|backend| !backend.is_sdk && level <= backend.level);
-        let Some(format) = text(format).filter(|_| wanted && level != Disable) else {
+        if !wanted || level == Disable || format.is_null() {
             return Ok(());
-        };
+        }
         let mut bytes = [0_u8; LINE_BYTES];
         // SAFETY: the buffer has this size, and the list belongs to the format by contract.
-        unsafe {
-            vsnprintf(
-                bytes.as_mut_ptr().cast(),
-                bytes.len(),
-                format.as_ptr(),
-                frame.list(),
-            )
-        };
+        unsafe { vsnprintf(bytes.as_mut_ptr().cast(), bytes.len(), format, list) };
         let said = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
-        let source = usize::try_from(low(source)).unwrap_or(usize::MAX);
+        let source = usize::try_from(source).unwrap_or(usize::MAX);
         let source = state().sources.get(source).cloned().unwrap_or_default();
-        let file = text(file).unwrap_or_default().to_string_lossy();
+        let file = if file.is_null() {
+            c""
+        } else {
+            // SAFETY: a string by contract.
+            unsafe { CStr::from_ptr(file) }
+        };
+        let file = file.to_string_lossy();
         let file = file.rsplit('/').next().unwrap_or_default();
-        let line = c_int::from_ne_bytes(low(line).to_ne_bytes());
         program(level, &source, Some((file, line)), &said.to_string_lossy());
         Ok(())
     };
     call("doca_log", log);
 }
 
-variadic! {
+flexio::variadic! {
     /// `doca_log`.
-    doca_log, 5, log_frame
+    doca_log, 5, log_line
 }
