@@ -706,6 +706,12 @@ impl SignalsHeld {
         set_mask(!fault_signals(), Some(&mut before));
         Self { before }
     }
+
+    /// The signals that were blocked before.
+    #[must_use]
+    pub fn before(&self) -> u64 {
+        self.before
+    }
 }
 
 impl Default for SignalsHeld {
@@ -728,6 +734,34 @@ const fn fault_signals() -> u64 {
         | 1 << (libc::SIGFPE - 1)
         | 1 << (libc::SIGTRAP - 1)
         | 1 << (libc::SIGABRT - 1)
+}
+
+/// Unblocks all signals: a program may have been started by one that holds them.
+pub fn unblock_signals() {
+    set_mask(0, None);
+}
+
+/// Waits until a descriptor is readable or closed, with this set of blocked signals. The handlers of others run meanwhile.
+pub fn wait_readable(fd: RawFd, blocked: u64) {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let no_limit: *const libc::timespec = std::ptr::null();
+    let mut again = true;
+    while again {
+        // The kernel's signal set is 8 bytes on every supported platform.
+        let polled = syscall!(
+            libc::SYS_ppoll,
+            &raw mut poll,
+            1,
+            no_limit,
+            &raw const blocked,
+            8
+        );
+        again = polled == Err(Errno(libc::EINTR));
+    }
 }
 
 fn set_mask(mask: u64, before: Option<&mut u64>) {

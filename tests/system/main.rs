@@ -17,6 +17,7 @@ mod contexts;
 mod cost;
 mod crash;
 mod deferred;
+mod dpa;
 mod evidence;
 mod faults;
 mod forms;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
     cases.extend(seen::cases());
     cases.extend(privileged::cases());
     cases.extend(crash::cases());
+    cases.extend(dpa::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
     cases.extend(naaice_limits::cases());

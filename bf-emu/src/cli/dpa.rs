@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -10,13 +11,16 @@ use bf_emu::dpa;
 use bf_emu::view::state::locate;
 use clap::{Args, Subcommand};
 
-use super::args::{FormArgs, StateArgs, print};
+use super::args::{FormArgs, print};
 
 /// Name of the file in the state directory with what the runner says at its end.
 const LOG: &str = "dpa.log";
 
 #[derive(Args, Debug)]
 pub(super) struct DpaArgs {
+    /// The fabric's directory [default: $BFEMU_STATE, else /dev/shm/bf-emu-<uid>]
+    #[arg(long, value_name = "DIR", global = true)]
+    state: Option<PathBuf>,
     #[command(subcommand)]
     action: Action,
 }
@@ -26,21 +30,15 @@ enum Action {
     /// List the processes of the DPA, and the fault of each
     Ps {
         #[command(flatten)]
-        state: StateArgs,
-        #[command(flatten)]
         form: FormArgs,
     },
     /// Show the threads of the DPA: activations, cycles and instructions of each
     Stat {
         #[command(flatten)]
-        state: StateArgs,
-        #[command(flatten)]
         form: FormArgs,
     },
     /// Execute the DPA's programs, until no program uses it; programs start this themselves
     Serve {
-        #[command(flatten)]
-        state: StateArgs,
         /// Return as soon as programs can connect
         #[arg(long)]
         background: bool,
@@ -49,24 +47,21 @@ enum Action {
 
 /// Executes the command.
 pub(super) fn act(args: &DpaArgs) -> Result<()> {
+    let state = locate(args.state.as_deref());
     match &args.action {
-        Action::Ps { state, form } => ps(state, form.json),
-        Action::Stat { state, form } => stat(state, form.json),
-        Action::Serve {
-            state,
-            background: true,
-        } => background(state),
-        Action::Serve { state, .. } => serve(state),
+        Action::Ps { form } => ps(&state, form.json),
+        Action::Stat { form } => stat(&state, form.json),
+        Action::Serve { background: true } => background(&state),
+        Action::Serve { .. } => serve(&state),
     }
 }
 
-fn reports(args: &StateArgs) -> Result<Vec<dpa::ProcessReport>> {
-    let state = locate(args.state.as_deref());
-    dpa::report(&state).context("asking the runner of the DPA")
+fn reports(state: &Path) -> Result<Vec<dpa::ProcessReport>> {
+    dpa::report(state).context("asking the runner of the DPA")
 }
 
-fn ps(args: &StateArgs, json: bool) -> Result<()> {
-    let processes = reports(args)?;
+fn ps(state: &Path, json: bool) -> Result<()> {
+    let processes = reports(state)?;
     if json {
         return print(&format!("{}\n", serde_json::to_string_pretty(&processes)?));
     }
@@ -90,8 +85,8 @@ fn ps(args: &StateArgs, json: bool) -> Result<()> {
     print(&text)
 }
 
-fn stat(args: &StateArgs, json: bool) -> Result<()> {
-    let processes = reports(args)?;
+fn stat(state: &Path, json: bool) -> Result<()> {
+    let processes = reports(state)?;
     if json {
         return print(&format!("{}\n", serde_json::to_string_pretty(&processes)?));
     }
@@ -116,28 +111,26 @@ fn stat(args: &StateArgs, json: bool) -> Result<()> {
     print(&text)
 }
 
-fn serve(args: &StateArgs) -> Result<()> {
-    let state = locate(args.state.as_deref());
+fn serve(state: &Path) -> Result<()> {
     let ready = || {
         let mut out = io::stdout().lock();
         writeln!(out, "ready").and_then(|()| out.flush())
     };
-    dpa::serve(&state, ready)
+    dpa::serve(state, ready)
         .map_err(|error| anyhow::anyhow!("{error}"))
         .with_context(|| format!("serving the DPA of {}", state.display()))
 }
 
 /// Starts the runner in a session of its own and waits until it is ready.
-fn background(args: &StateArgs) -> Result<()> {
+fn background(state: &Path) -> Result<()> {
     // Pipes and sockets of the program that has started this one must not stay open as long as the runner.
     // SAFETY: this program has opened no file.
     unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32) };
     let program = std::env::current_exe().context("finding this program's own file")?;
-    let state = locate(args.state.as_deref());
     let log = state.join(LOG);
     let log = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
     let mut command = Command::new(program);
-    command.args(["dpa", "serve", "--state"]).arg(&state);
+    command.args(["dpa", "serve", "--state"]).arg(state);
     command.current_dir("/").process_group(0);
     command
         .stdin(Stdio::null())

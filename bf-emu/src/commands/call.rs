@@ -78,15 +78,18 @@ pub(crate) struct Call<'a> {
     pub(crate) context: Context,
     /// File descriptor of the context.
     pub(crate) fd: RawFd,
+    /// Signals that the caller blocks.
+    pub(crate) signals: u64,
     cost_ns: Cell<u64>,
 }
 
 impl<'a> Call<'a> {
-    pub(crate) fn new(process: &'a Process, context: Context, fd: RawFd) -> Self {
+    pub(crate) fn new(process: &'a Process, context: Context, fd: RawFd, signals: u64) -> Self {
         Self {
             process,
             context,
             fd,
+            signals,
             cost_ns: Cell::new(0),
         }
     }

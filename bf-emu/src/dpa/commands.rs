@@ -10,7 +10,7 @@ use dpa_os::OsError;
 use mlx5_prm::Field;
 use mlx5_prm::cmd::{self, status};
 
-use super::server::{Dpa, Object, Runner, Session, What};
+use super::tables::{Dpa, Object, Runner, Session, What};
 use crate::bits::low32;
 use crate::fabric::Function;
 use crate::fabric::numbers::slot_of_number;

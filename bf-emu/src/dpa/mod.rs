@@ -12,6 +12,7 @@ mod commands;
 mod device;
 mod report;
 mod server;
+mod tables;
 mod worker;
 
 pub use report::{ProcessReport, ThreadReport, report};

@@ -6,7 +6,7 @@ use std::path::Path;
 use dpa_os::Kind as ThreadKind;
 use serde::{Deserialize, Serialize};
 
-use super::server::{Runner, What};
+use super::tables::{Runner, What};
 use crate::process::dpa::SOCKET;
 use crate::process::dpa::wire::{Answer, Kind, Request};
 

@@ -157,10 +157,11 @@ impl Worker {
     fn run(&self, mut state: State) {
         let mut pause_ns = *PAUSE_NS.start();
         while !state.is_ended {
+            // A command is in the list before its wake-up is in the pipe, so the pipe comes first.
+            self.events(&mut state);
             for job in self.take() {
                 job(&mut state);
             }
-            self.events(&mut state);
             if state.is_ended {
                 break;
             }

@@ -8,6 +8,7 @@ pub(crate) mod wire;
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -42,13 +43,13 @@ fn sessions() -> MutexGuard<'static, Option<HashMap<(i32, u32), Session>>> {
     SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends a command of a context to the runner, and waits for the answer.
+/// Sends a command of a context to the runner, and waits for the answer. A remote call may take long, so the caller's signals come
+/// through, except those that it blocks.
 ///
 /// # Errors
 /// EIO: the runner has ended. ENODEV: it cannot be started.
 pub(crate) fn command(
-    process: &Process,
-    context: Context,
+    (process, context, signals): (&Process, Context, u64),
     (kind, object): (Kind, u32),
     input: &[u8],
     capacity: usize,
@@ -68,7 +69,7 @@ pub(crate) fn command(
         pid: sys::pid(),
     };
     let stream = take(process, key, &request)?;
-    let exchanged = exchange(&stream, &request, input);
+    let exchanged = exchange(&stream, &request, input, signals);
     let mut sessions = sessions();
     let Some(session) = sessions.get_or_insert_default().get_mut(&key) else {
         return Err(Errno(libc::EIO));
@@ -87,8 +88,14 @@ pub(crate) fn command(
     }
 }
 
-fn exchange(stream: &UnixStream, request: &Request, input: &[u8]) -> io::Result<Answer> {
+fn exchange(
+    stream: &UnixStream,
+    request: &Request,
+    input: &[u8],
+    signals: u64,
+) -> io::Result<Answer> {
     request.send(stream, input)?;
+    sys::wait_readable(stream.as_raw_fd(), signals);
     Answer::receive(stream)
 }
 
@@ -136,7 +143,7 @@ fn open(socket: &Path, request: &Request) -> Result<UnixStream, Errno> {
                 UnixStream::connect(socket).map_err(|_| Errno(libc::ENODEV))?
             }
         };
-        match exchange(&stream, &hello, &[]) {
+        match exchange(&stream, &hello, &[], u64::MAX) {
             Ok(answer) if answer.status == 0 && answer.errno == 0 => return Ok(stream),
             Ok(_) => return Err(Errno(libc::ENOMEM)),
             Err(_) => {}

@@ -30,6 +30,8 @@ pub mod modify {
     pub const FILL: u16 = 3;
     /// Launches a kernel. The command ends when the launch is in the queue.
     pub const LAUNCH: u16 = 5;
+    /// Arms a completion queue in memory of the process.
+    pub const ARM: u16 = 6;
     /// Thread: events start it from now on.
     pub const RUN: u16 = 8;
     /// Thread: an event.
@@ -144,6 +146,10 @@ fields! {
     LOCAL_STORAGE = 0x140, 64;
     /// Operation of modify or query.
     OPERATION = 0x080, 16;
+    /// Arm: the completion queue.
+    ARM_CQ = 0x0a8, 24;
+    /// Arm: its consumer counter.
+    ARM_COUNTER = 0x0c8, 24;
     /// Fill: the byte.
     BYTE = 0x098, 8;
     /// Copy: umem of the caller.

@@ -14,6 +14,7 @@
 //! The C interface has the names and types of FlexIO. Its status values are those of [`Status`].
 
 mod app;
+mod capi;
 mod error;
 mod launch;
 mod memory;

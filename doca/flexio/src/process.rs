@@ -379,6 +379,15 @@ impl Process {
         self.modify(&input)
     }
 
+    /// Arms a completion queue.
+    pub(crate) fn arm(&self, cq: u32, consumer: u32) -> Result<()> {
+        let input = self
+            .change(modify::ARM)
+            .with(dpa::ARM_CQ, cq.into())
+            .with(dpa::ARM_COUNTER, consumer.into());
+        self.modify(&input)
+    }
+
     /// The addresses of a function, and its arguments, in a command.
     fn work(&self, input: Input, function: &Function, arguments: &[u8]) -> Result<Input> {
         let bytes = arguments.len();

@@ -220,11 +220,18 @@ pub struct Cq {
     #[expect(dead_code, reason = "destroyed with this value")]
     object: Object,
     number: u32,
-    #[expect(dead_code, reason = "lives as long as this value")]
     process: Process,
 }
 
 impl Cq {
+    /// Arms the queue: a completion beyond the consumer counter is an event.
+    ///
+    /// # Errors
+    /// The process has ended.
+    pub fn arm(&self, consumer: u32) -> Result<()> {
+        self.process.arm(self.number, consumer)
+    }
+
     /// Creates a completion queue.
     ///
     /// # Errors

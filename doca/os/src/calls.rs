@@ -1,8 +1,9 @@
 //! Device calls of threads, messages and FlexIO. Those of DOCA are in [`crate::doca`].
 
-use crate::context::{Answer, Context, Refusal};
+use crate::context::{Answer, Context};
 use crate::doca;
 use crate::kernel::OUTBOXES_MAX;
+use crate::refusal::Refusal;
 use dpa_dev::calls::THREAD_RETURN;
 
 /// What follows a device call.
@@ -198,7 +199,7 @@ fn window(context: &mut Context<'_, '_>) -> Result<Option<u64>, Refusal> {
 
 /// The pointer to an address of a window.
 fn pointer(base: u64, address: u64) -> Option<u64> {
-    (address < crate::environment::WINDOW_BYTES).then_some(base + address)
+    (address < crate::window::WINDOW_BYTES).then_some(base + address)
 }
 
 fn copy(context: &mut Context<'_, '_>, to: u64, from: u64, bytes: u32) -> Result<u64, Refusal> {

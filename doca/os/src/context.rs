@@ -1,8 +1,8 @@
 //! A device call in progress: its arguments, memory of both kinds, and what the device does for it.
 
 use crate::device::{Denied, Device, Message};
-use crate::doca;
 use crate::kernel::{Doorbell, Kernel};
+pub(crate) use crate::refusal::Refusal;
 use crate::thread::{Kind, ThreadView};
 use rv64::{Atomic, Call, HartId};
 
@@ -12,23 +12,6 @@ const SP: u8 = 2;
 const TEXT_MAX: usize = 4096;
 /// Most doorbells that wait for the end of a run.
 const DOORBELLS_MAX: usize = 4096;
-
-/// Why a device call ends its thread, and with it the process: one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Refusal(pub String);
-
-impl From<Denied> for Refusal {
-    fn from(denied: Denied) -> Self {
-        Self(denied.0)
-    }
-}
-
-impl From<rv64::Fault> for Refusal {
-    fn from(fault: rv64::Fault) -> Self {
-        Self(fault.to_string())
-    }
-}
 
 /// How the thread goes on after a device call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,14 +241,6 @@ impl Context<'_, '_> {
         )))
     }
 
-    /// The text of a C format, with the variable arguments from index `first` on.
-    ///
-    /// # Errors
-    /// A text or an argument is not readable, or a conversion is not known.
-    pub fn format(&mut self, format: u64, first: u8) -> Result<String, Refusal> {
-        crate::format::format(self, format, first)
-    }
-
     /// Sends a line to the host.
     pub fn message(&mut self, stream: i32, level: u8, text: String) {
         let thread = self.thread().number;
@@ -313,17 +288,6 @@ impl Context<'_, '_> {
                 local_storage: 0,
             },
         }
-    }
-
-    /// What the modules of DOCA keep for the thread.
-    ///
-    /// # Errors
-    /// The thread does not exist.
-    pub fn state(&mut self) -> Result<&mut doca::State, Refusal> {
-        let thread = self.kernel.thread_mut(self.hart);
-        thread
-            .map(|thread| &mut thread.state)
-            .ok_or_else(|| Refusal("the thread does not exist".to_owned()))
     }
 }
 

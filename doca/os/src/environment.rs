@@ -1,20 +1,14 @@
 //! The environment of a program: windows, outbox, device calls and intrinsics.
 
 use crate::calls::{self, Outcome};
-use crate::context::{Answer, Context, Refusal};
+use crate::context::{Answer, Context};
 use crate::device::Device;
 use crate::fixed;
 use crate::kernel::{Doorbell, Kernel};
+use crate::refusal::Refusal;
 use crate::thread::Kind;
 use dpa_dev::{intrinsics, outbox};
 use rv64::{Action, Atomic, Call, Environment, HartId, WindowAccess};
-
-/// First address of all windows.
-pub const WINDOWS: u64 = 1 << 60;
-/// Bytes of the window onto a key: all addresses of a process.
-pub const WINDOW_BYTES: u64 = 1 << 48;
-/// Most keys that a process has windows onto.
-pub const WINDOWS_MAX: usize = 4096;
 
 /// Number of the range of windows for the machine.
 pub(crate) const ALL_WINDOWS: u32 = 0;

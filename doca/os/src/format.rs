@@ -1,6 +1,7 @@
 //! Texts from C formats.
 
-use crate::context::{Context, Refusal};
+use crate::context::Context;
+use crate::refusal::Refusal;
 
 /// Most bytes of a text.
 const TEXT_MAX: usize = 4096;
@@ -21,12 +22,18 @@ struct Spec {
     bytes: u8,
 }
 
+impl Context<'_, '_> {
+    /// The text of a C format, with the variable arguments from index `first` on.
+    ///
+    /// # Errors
+    /// A text or an argument is not readable, or a conversion is not known.
+    pub fn format(&mut self, format: u64, first: u8) -> Result<String, Refusal> {
+        text(self, format, first)
+    }
+}
+
 /// The text of the format at an address, with the variable arguments from index `first` on.
-pub(crate) fn format(
-    context: &mut Context<'_, '_>,
-    address: u64,
-    first: u8,
-) -> Result<String, Refusal> {
+fn text(context: &mut Context<'_, '_>, address: u64, first: u8) -> Result<String, Refusal> {
     let format = context.text(address)?;
     let mut next = first;
     let mut argument = |context: &Context<'_, '_>| {

@@ -1,9 +1,9 @@
 //! State of a process beside its machine: threads, doorbells, messages, windows, the fault.
 
-use crate::context::Refusal;
-use crate::environment::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use crate::fault::Fault;
+use crate::refusal::Refusal;
 use crate::thread::{THREADS_MAX, Thread};
+use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use rv64::HartId;
 use std::collections::{HashMap, HashSet};
 

@@ -29,12 +29,15 @@ mod format;
 mod kernel;
 mod launch;
 mod os;
+mod refusal;
 mod thread;
+mod window;
 
-pub use context::{Answer, Context, Refusal};
+pub use context::{Answer, Context};
 pub use device::{Denied, Device, Message};
-pub use environment::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 pub use fault::Fault;
 pub use launch::{Done, DoneOperation, LAUNCHES_MAX, Launch, Wait, Word};
 pub use os::{Finished, Limits, Os, OsError, Progress};
+pub use refusal::Refusal;
 pub use thread::{Affinity, Attributes, Counters, Kind, THREADS_MAX, ThreadView};
+pub use window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};

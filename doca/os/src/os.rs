@@ -1,12 +1,13 @@
 //! A process of the DPA: its program, threads, launches and remote calls.
 
-use crate::context::Refusal;
 use crate::device::Device;
-use crate::environment::{ALL_WINDOWS, Env, OUTBOX, WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
+use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel, OUTBOXES_MAX};
 use crate::launch::{Done, DoneOperation, LAUNCHES_MAX, Launch, Running, Wait, Word};
+use crate::refusal::Refusal;
 use crate::thread::{Attributes, Counters, Ending, Kind, THREADS_MAX, Thread};
+use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use dpa_dev::outbox;
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
 use std::collections::VecDeque;

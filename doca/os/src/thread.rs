@@ -1,7 +1,5 @@
 //! Threads of a process.
 
-use crate::doca;
-
 /// Most threads of a process, and of the whole device: one for each hardware thread.
 pub const THREADS_MAX: u32 = 256;
 
@@ -107,7 +105,6 @@ pub(crate) struct Thread {
     pub(crate) windows: [Option<u32>; 2],
     /// Page of its doorbells.
     pub(crate) uar: Option<u32>,
-    pub(crate) state: doca::State,
 }
 
 impl Thread {
@@ -131,7 +128,6 @@ impl Thread {
             waits_since_ns: 0,
             windows: [None; 2],
             uar: None,
-            state: doca::State::default(),
         }
     }
 }

@@ -418,6 +418,8 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
                 "xgvmi-blk",
                 "-p",
                 "naaice",
+                "-p",
+                "flexio",
                 "--examples",
             ]),
         )?

@@ -32,7 +32,12 @@ fn pass(
     input: &[u8],
     capacity: usize,
 ) -> Result<wire::Answer> {
-    let answer = command(call.process, call.context, kind, input, capacity)?;
+    let answer = command(
+        (call.process, call.context, call.signals),
+        kind,
+        input,
+        capacity,
+    )?;
     match (answer.status, answer.errno) {
         (0, 0) => Ok(answer),
         (0, errno) => Err(CommandError::Kernel(Errno(errno))),

@@ -44,27 +44,22 @@ pub fn ioctl(
     request: u64,
     argument: usize,
 ) -> Result<i32, Errno> {
-    let _held = sys::SignalsHeld::new();
-    let answer = carry_out(process, (context, fd), request, argument);
+    let held = sys::SignalsHeld::new();
+    let call = Call::new(process, context, fd, held.before());
+    let answer = carry_out(&call, request, argument);
     polling::changed();
     answer
 }
 
-fn carry_out(
-    process: &Process,
-    (context, fd): (Context, RawFd),
-    request: u64,
-    argument: usize,
-) -> Result<i32, Errno> {
+fn carry_out(call: &Call<'_>, request: u64, argument: usize) -> Result<i32, Errno> {
     if request != ioctl::RDMA_VERBS_IOCTL {
         return Err(Errno(libc::ENOTTY));
     }
-    let start_ns = if process.fabric().profile().is_free() {
+    let start_ns = if call.fabric().profile().is_free() {
         0
     } else {
         sys::now_ns()
     };
-    let call = Call::new(process, context, fd);
     let (ioctl, method) = match parse(argument) {
         Ok(parsed) => parsed,
         Err(errno) => {
@@ -72,8 +67,8 @@ fn carry_out(
             return Err(errno);
         }
     };
-    let traced = fault::traced(&call, &ioctl);
-    let result = fault::inject(&call, &ioctl).unwrap_or_else(|| (method.run)(&call, &ioctl));
+    let traced = fault::traced(call, &ioctl);
+    let result = fault::inject(call, &ioctl).unwrap_or_else(|| (method.run)(call, &ioctl));
     if matches!(result, Err(Errno(libc::EOPNOTSUPP))) {
         call.counters().refuse(Refusal::UnknownIoctl);
     }
@@ -82,7 +77,7 @@ fn carry_out(
         sys::wait_until(start_ns.saturating_add(cost_ns));
     }
     if let Some(traced) = traced {
-        traced.end(&call, result);
+        traced.end(call, result);
     }
     result.map(|()| 0)
 }

@@ -10,7 +10,7 @@ use rv64::{Config, Program};
 
 use super::{Command, Refused, Result, get, get8, get16, gone, refused};
 use crate::dpa::device::Device;
-use crate::dpa::server::{Dpa, Runner, What};
+use crate::dpa::tables::{Dpa, Runner, What};
 use crate::dpa::worker::{Pipe, Worker};
 use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Channel, ChannelKind, Subscription, Umem};
@@ -262,7 +262,7 @@ fn thread(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
     }
     let what = What::Thread { process };
     let session = command.session;
-    let object = crate::dpa::server::Object { session, what };
+    let object = crate::dpa::tables::Object { session, what };
     tables.objects.insert(number, object);
     let fields = [(cmd::GENERAL_OBJECT_ID, u64::from(number))];
     let output = command.output(dpa::CREATE_OUT_BYTES, &fields, &[]);

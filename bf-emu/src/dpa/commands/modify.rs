@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use dpa_os::{Done, DoneOperation, Launch, Wait, Word};
+use dpa_os::{Device as _, Done, DoneOperation, Launch, Wait, Word};
 use mlx5_prm::cmd::status;
 use mlx5_prm::dpa::{self, done, modify as op, word};
 
 use super::create::attributes;
 use super::{Command, Refused, Result, get, get8, get16, gone, refused};
-use crate::dpa::server::{Dpa, Object, What};
+use crate::dpa::tables::{Dpa, Object, What};
 use crate::memory::Space;
 
 /// Bytes that one step of a copy moves.
@@ -29,6 +29,14 @@ pub(super) fn modify(command: &Command<'_>, id: u32, object: &Object) -> Result<
                 .worker
                 .ask(move |state| state.os.fill(address, byte, bytes));
             Ok(filled.ok_or_else(gone)??)
+        }
+        (What::Process(dpa), op::ARM) => {
+            let (cqn, consumer) = (get(input, dpa::ARM_CQ), get(input, dpa::ARM_COUNTER));
+            let armed = dpa.worker.ask(move |state| {
+                let armed = state.device.arm(0, cqn, consumer);
+                armed.map_err(|denied| Refused(status::BAD_RESOURCE, denied.0))
+            });
+            armed.ok_or_else(gone)?
         }
         (What::Process(dpa), op::LAUNCH) => launch(command, id, dpa),
         (What::Thread { process }, op::RUN) => {
@@ -143,7 +151,7 @@ fn launch(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<()> {
         }),
     };
     let threads = launch.threads;
-    if threads > WIDTH_MAX {
+    if threads == 0 || threads > WIDTH_MAX {
         let text = format!("a launch of {threads} threads: allowed are 1 to {WIDTH_MAX}");
         return refused(status::LIMITS_EXCEEDED, text);
     }

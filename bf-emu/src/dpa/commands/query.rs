@@ -7,7 +7,7 @@ use mlx5_prm::dpa::{self, query as op, state as state_of};
 
 use super::modify::arguments;
 use super::{Command, Refused, Result, get16, gone, refused};
-use crate::dpa::server::{Dpa, Object, What};
+use crate::dpa::tables::{Dpa, Object, What};
 
 pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<Vec<u8>> {
     let operation = get16(command.input, dpa::OPERATION);
