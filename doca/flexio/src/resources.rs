@@ -3,9 +3,9 @@
 //! A file has one line for each program: its key, a colon, and execution units or ranges of them, such as `my_app: 3, 8-11`. Empty
 //! lines and those that begin with `#` are skipped.
 
+use crate::capi::guard;
 use crate::error::{Error, Result};
-use crate::registration::status;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char};
 use std::str;
 
 /// Most bytes of a file.
@@ -15,7 +15,7 @@ const UNITS: u32 = 256;
 
 /// `struct flexio_resource`: the units of one program.
 #[derive(Debug)]
-pub struct Resource {
+pub(crate) struct Resource {
     units: Vec<u32>,
 }
 
@@ -75,13 +75,13 @@ fn units(list: &str) -> std::result::Result<Vec<u32>, String> {
 /// # Safety
 /// `key` is NULL or a string, `text` NULL or `length` bytes, `resource` NULL or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexio_resources_create(
+unsafe extern "C" fn flexio_resources_create(
     key: *const c_char,
     text: *const c_char,
     length: usize,
     resource: *mut *mut Resource,
-) -> c_int {
-    status("flexio_resources_create", || {
+) -> u32 {
+    guard("flexio_resources_create", || {
         if key.is_null() || text.is_null() || resource.is_null() || length > FILE_MAX {
             return Err(Error::failed(format!(
                 "a pointer is NULL, or the file has more than {FILE_MAX} bytes"
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn flexio_resources_create(
 /// # Safety
 /// NULL, or from [`flexio_resources_create`] and not destroyed before.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexio_resources_destroy(resource: *mut Resource) -> c_int {
+unsafe extern "C" fn flexio_resources_destroy(resource: *mut Resource) -> u32 {
     if !resource.is_null() {
         // SAFETY: as the caller promises.
         drop(unsafe { Box::from_raw(resource) });
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn flexio_resources_destroy(resource: *mut Resource) -> c_
 /// # Safety
 /// NULL, or a live resource.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexio_resources_get_eus_num(resource: *const Resource) -> u32 {
+unsafe extern "C" fn flexio_resources_get_eus_num(resource: *const Resource) -> u32 {
     // SAFETY: as the caller promises.
     let resource = unsafe { resource.as_ref() };
     resource.map_or(0, |of| u32::try_from(of.units.len()).unwrap_or(UNITS))
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn flexio_resources_get_eus_num(resource: *const Resource)
 /// # Safety
 /// NULL, or a live resource.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexio_resources_get_eus(resource: *mut Resource) -> *mut u32 {
+unsafe extern "C" fn flexio_resources_get_eus(resource: *mut Resource) -> *mut u32 {
     // SAFETY: as the caller promises.
     let resource = unsafe { resource.as_mut() };
     resource.map_or(std::ptr::null_mut(), |of| of.units.as_mut_ptr())
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn flexio_resources_get_eus(resource: *mut Resource) -> *m
 
 /// `flexio_resources_get_eugs_num`: the file has no groups.
 #[unsafe(no_mangle)]
-pub extern "C" fn flexio_resources_get_eugs_num(_resource: *const Resource) -> u32 {
+extern "C" fn flexio_resources_get_eugs_num(_resource: *const Resource) -> u32 {
     0
 }
 

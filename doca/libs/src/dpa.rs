@@ -80,7 +80,8 @@ impl Dpa {
 
 /// The program behind a pointer of C.
 fn application(app: *mut c_void) -> Result<Application> {
-    match App::from_raw(app) {
+    // SAFETY: NULL, or a program of dpacc's archive by contract.
+    match unsafe { App::from_raw(app) } {
         Some(found) => Ok(Application {
             app: found,
             pointer: app.expose_provenance(),
