@@ -141,6 +141,10 @@ impl Completion {
             overrun_ignore: false,
         };
         let cq = Cq::create(core.process(), &attributes).map_err(failed)?;
+        if thread.is_some() {
+            // The first completion activates the thread, without a request of device code.
+            cq.arm(0).map_err(failed)?;
+        }
         let words = [
             (completion::NUMBER, u64::from(cq.number())),
             (completion::LOG_ENTRIES, u64::from(log_entries)),
