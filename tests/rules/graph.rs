@@ -32,6 +32,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ),
     ("dpa-dev", &[]),
     ("dpacc", &["dpa-dev"]),
+    ("doca-libs", &["dpa-dev", "flexio", "mlx5dv-sys"]),
     ("bf-emu", &["cli-pages", "mlx5-prm"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),

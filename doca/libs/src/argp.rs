@@ -90,12 +90,12 @@ fn none() -> Fault {
 /// # Safety
 /// NULL, or a string.
 unsafe fn text(pointer: *const c_char) -> Option<String> {
-    // SAFETY: checked, and a string by contract.
-    (!pointer.is_null()).then(|| {
-        unsafe { CStr::from_ptr(pointer) }
-            .to_string_lossy()
-            .into_owned()
-    })
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: a string by contract.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Some(text.to_string_lossy().into_owned())
 }
 
 /// `doca_argp_init`.

@@ -251,7 +251,7 @@ pub extern "C" fn doca_dpa_set_log_level(dpa: *mut Dpa, level: u32) -> Code {
     call("doca_dpa_set_log_level", || {
         let dpa = find(dpa)?;
         let mut config = dpa.config.enter()?;
-        if !(10..=60).contains(&level) || level % 10 != 0 {
+        if !(10..=60).contains(&level) || !level.is_multiple_of(10) {
             fail!(
                 InvalidValue,
                 "{level} is no level of device code; they are 10, 20, 30, 40, 50 and 60"

@@ -314,7 +314,8 @@ fn a_hash_table_answers_as_a_map() {
 fn a_matrix_is_transposed_and_a_copy_stays_inside_its_buffers() {
     let mut bench = Bench::new();
     let (rows, columns) = (3_usize, 5_usize);
-    let matrix: Vec<u8> = (0..rows * columns * 4).map(|at| at as u8).collect();
+    let matrix: Vec<u8> = (0..60).collect();
+    assert_eq!(matrix.len(), rows * columns * 4);
     bench.device.keys.insert(1, matrix.clone());
     bench.device.keys.insert(2, vec![0; matrix.len()]);
     let length = matrix.len() as u64;
@@ -361,7 +362,7 @@ fn wires(bench: &mut Bench) -> Wires {
         .os
         .fill(ring, 0xf1, (CQE_BYTES as u64) << log_entries)
         .expect("own memory");
-    let elements = bench.place(element::WORDS as u64 * WORD << log_entries);
+    let elements = bench.place((element::WORDS as u64 * WORD) << log_entries);
     let (send, receive) = (bench.place(64 << SEND_LOG), bench.place(16 * 4));
     let (record, marks) = (bench.place(8), bench.place(1 << SEND_LOG));
     let words = [
