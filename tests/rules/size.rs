@@ -22,7 +22,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["bindings/"], 2_000),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
-    (&["doca/"], 24_600),
+    (&["doca/"], 30_100),
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),
