@@ -48,6 +48,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("dpa-os", &["dpa-dev", "rv64"]),
     ("flexio", &["dpa-dev", "mlx5-prm", "mlx5dv-sys", "rv64"]),
     ("bf-emu", &["cli-pages", "dpa-os", "mlx5-prm", "rv64"]),
+    ("doca-libs", &["dpa-dev", "flexio", "mlx5dv-sys"]),
     ("bf-emu-preload", &["bf-emu", "mlx5-prm"]),
     ("xgvmi-ucp", &["ucx-sys"]),
     ("xgvmi-daemon", &["xgvmi-pool"]),

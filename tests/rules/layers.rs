@@ -351,7 +351,7 @@ const CRATES: &[Crate] = &[
             ("device", &["verbs", "object", "memory", "launch"]),
             ("processes", &["process"]),
             ("objects", &["queue", "thread"]),
-            ("C interface", &["capi"]),
+            ("C interface", &["capi", "resources"]),
         ],
     },
     Crate {

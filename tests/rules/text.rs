@@ -199,6 +199,7 @@ pub(super) fn exports(tree: &Tree) -> Vec<String> {
         .filter(|file| !file.path.starts_with("clients/naaice/src/capi/"))
         .filter(|file| !file.path.starts_with("services/blk/capi/src/"))
         .filter(|file| !file.path.starts_with("services/blk/fio/src/"))
+        .filter(|file| !file.path.starts_with("doca/libs/src/"))
         .filter(|file| !file.path.starts_with("doca/flexio/src/"))
         .flat_map(|file| {
             file.faults(|line| {

@@ -18,6 +18,7 @@ mod contexts;
 mod cost;
 mod crash;
 mod deferred;
+mod doca;
 mod dpa;
 mod evidence;
 mod faults;
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
     cases.extend(seen::cases());
     cases.extend(privileged::cases());
     cases.extend(crash::cases());
+    cases.extend(doca::cases());
     cases.extend(dpa::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());

@@ -34,6 +34,7 @@
 pub mod calls;
 pub mod intrinsics;
 mod library;
+pub mod objects;
 pub mod outbox;
 
 pub use library::{HEADERS, LINKER_SCRIPT, assembly};

@@ -25,7 +25,7 @@ pub(crate) struct CProcess {
 }
 
 /// Carries out a function of the interface. An error becomes a line on stderr, and a panic an error.
-fn guard(name: &str, act: impl FnOnce() -> Result<()>) -> u32 {
+pub(crate) fn guard(name: &str, act: impl FnOnce() -> Result<()>) -> u32 {
     let done = catch_unwind(AssertUnwindSafe(act))
         .unwrap_or_else(|_| Err(Error::failed("an internal error of the library")));
     match done {

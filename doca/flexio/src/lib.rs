@@ -23,6 +23,7 @@ mod memory;
 mod object;
 mod process;
 mod queue;
+mod resources;
 mod thread;
 pub mod variadic;
 mod verbs;

@@ -1,5 +1,7 @@
 //! `cargo xtask install`: installs the library into UCX's module directory, and the command, below a prefix.
 
+mod dpa;
+
 use crate::stage::{self, LIBRARY, Layout, Part};
 use crate::workspace;
 use anyhow::{Context, Result, bail};
@@ -9,6 +11,11 @@ use std::process::ExitCode;
 
 const HELP: &str = "\
 Usage: cargo xtask install --prefix DIR
+       cargo xtask install --dpa DIR
+
+The second form installs what builds of DPA programs need, in the places of a DOCA installation: include/, lib/ with
+lib/pkgconfig/, tools/dpacc, VERSION. A build script that names /opt/mellanox/doca finds it through a link of that name. The first
+form does the following.
 
 Builds the library and its commands, and installs below DIR:
 
@@ -37,10 +44,17 @@ If DIR is UCX's own prefix and UCX is 1.22 or later, UCX loads the library by it
 
 /// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    let Some(prefix) = parse(arguments)? else {
+    let Some((prefix, is_dpa)) = parse(arguments)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
+    if is_dpa {
+        dpa::install(&prefix)?;
+        println!("installed in {}", prefix.display());
+        let place = prefix.join("lib/pkgconfig");
+        println!("for meson and make:  PKG_CONFIG_PATH={}", place.display());
+        return Ok(ExitCode::SUCCESS);
+    }
     let built = stage::build()?;
     let layout = Layout::prefix(&prefix);
     for part in [
@@ -64,23 +78,24 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The prefix; `None` for a help request.
-fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
+/// The prefix, and whether it is for DPA programs; `None` for a help request.
+fn parse(arguments: Vec<String>) -> Result<Option<(PathBuf, bool)>> {
     use lexopt::prelude::{Long, Short};
     let mut prefix = None;
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
-            Long("prefix") => prefix = Some(PathBuf::from(parser.value()?)),
+            Long("prefix") => prefix = Some((PathBuf::from(parser.value()?), false)),
+            Long("dpa") => prefix = Some((PathBuf::from(parser.value()?), true)),
             Short('h') | Long("help") => return Ok(None),
             other => bail!("{}; try: cargo xtask install --help", other.unexpected()),
         }
     }
-    let prefix = prefix.context("--prefix is missing; try: cargo xtask install --help")?;
+    let (prefix, is_dpa) =
+        prefix.context("--prefix is missing; try: cargo xtask install --help")?;
     let absolute = std::path::absolute(&prefix);
-    Ok(Some(
-        absolute.with_context(|| prefix.display().to_string())?,
-    ))
+    let absolute = absolute.with_context(|| prefix.display().to_string())?;
+    Ok(Some((absolute, is_dpa)))
 }
 
 #[cfg(test)]
@@ -94,7 +109,14 @@ mod tests {
         assert!(parse(&["--prefix"]).is_err());
         assert!(parse(&["here"]).is_err());
         assert_eq!(parse(&["--help"]).unwrap(), None);
-        assert_eq!(parse(&["--prefix=/opt/x"]).unwrap(), Some("/opt/x".into()));
-        assert!(parse(&["--prefix", "x"]).unwrap().unwrap().is_absolute());
+        assert_eq!(
+            parse(&["--prefix=/opt/x"]).unwrap(),
+            Some(("/opt/x".into(), false))
+        );
+        assert_eq!(
+            parse(&["--dpa", "/opt/y"]).unwrap(),
+            Some(("/opt/y".into(), true))
+        );
+        assert!(parse(&["--prefix", "x"]).unwrap().unwrap().0.is_absolute());
     }
 }

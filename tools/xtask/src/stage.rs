@@ -369,7 +369,7 @@ fn program(source: &Path, target: &Path, mode: u32) -> Result<()> {
     }
 }
 
-fn file(source: &Path, target: &Path, mode: u32) -> Result<()> {
+pub(crate) fn file(source: &Path, target: &Path, mode: u32) -> Result<()> {
     replace(target, |path| {
         fs::copy(source, path)?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -385,7 +385,7 @@ pub(crate) fn text(text: &str, target: &Path, mode: u32) -> Result<()> {
     })
 }
 
-fn link(to: &str, target: &Path) -> Result<()> {
+pub(crate) fn link(to: &str, target: &Path) -> Result<()> {
     replace(target, |path| symlink(to, path))
 }
 

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include <libflexio/flexio_ver.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -39,6 +41,7 @@ struct flexio_mkey;
 struct flexio_cq;
 struct flexio_qp;
 struct flexio_msg_stream;
+struct flexio_resource;
 
 /* Programs. The archive of the compiler driver makes these calls. ------------------------------------------------------ */
 
@@ -308,6 +311,17 @@ flexio_status flexio_msg_stream_create(struct flexio_process *process,
 flexio_status flexio_msg_stream_flush(struct flexio_msg_stream *stream);
 flexio_status flexio_msg_stream_destroy(struct flexio_msg_stream *stream);
 int flexio_msg_stream_get_id(struct flexio_msg_stream *stream);
+
+/* Execution units of a program, from a file with lines such as `my_app: 3, 8-11`, of at most 1 MiB. ------------------- */
+
+/* Fails if the file has no line for the key, or a bad one. */
+flexio_status flexio_resources_create(const char *key, const char *text, size_t length, struct flexio_resource **resource);
+flexio_status flexio_resources_destroy(struct flexio_resource *resource);
+uint32_t flexio_resources_get_eus_num(struct flexio_resource *resource);
+/* In ascending order; valid as long as the resource. */
+uint32_t *flexio_resources_get_eus(struct flexio_resource *resource);
+/* Groups of units: none. */
+uint32_t flexio_resources_get_eugs_num(struct flexio_resource *resource);
 
 #ifdef __cplusplus
 }

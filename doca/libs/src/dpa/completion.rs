@@ -1,0 +1,395 @@
+//! Completion queues of the DPA, and the queue pairs that report to them.
+
+use super::thread::Thread;
+use super::{Block, Core, Dpa, failed};
+use crate::error::{Code, Fault, Result, call, fail};
+use crate::object::{Alone, Lease, Object, Users, check_place, find, publish, store, withdraw};
+use dpa_dev::objects::{Kind, WORD, completion, element, queue};
+use flexio::{Cq, CqAttr, CqTarget, Qp, QpAttr, Receive};
+use std::sync::Arc;
+
+/// Most elements of a completion queue.
+const ELEMENTS_MAX: u32 = 65_536;
+/// Entries of a queue beyond the program's, for completions that it does not see.
+const SPARE: u32 = 16;
+/// Bytes of an entry of a completion queue, and of a block of a send queue.
+const BLOCK: u64 = 64;
+/// Bytes of a receive entry, as a logarithm.
+const LOG_RECEIVE: u32 = 4;
+
+/// `struct doca_dpa_completion`.
+#[derive(Debug)]
+pub struct Completion {
+    dpa: Arc<Dpa>,
+    elements: u32,
+    state: Alone<State>,
+    /// What reports to the queue.
+    pub(crate) users: Arc<Users>,
+    _lease: Lease,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    thread: Option<Arc<Thread>>,
+    live: Option<Live>,
+}
+
+/// A started queue.
+#[derive(Debug)]
+struct Live {
+    // Destroyed before its memory.
+    cq: Cq,
+    handle: Block,
+    queues: Block,
+    /// Addresses of the attached queues; 0 for a free place.
+    attached: Vec<u64>,
+    _memory: [Block; 3],
+    _thread: Option<Lease>,
+}
+
+impl Object for Completion {
+    const NAME: &'static str = "struct doca_dpa_completion";
+}
+
+fn not_started() -> Fault {
+    Fault::new(
+        Code::BadState,
+        "the completion queue is not started: call doca_dpa_completion_start first",
+    )
+}
+
+impl Completion {
+    /// The process of the queue.
+    pub(crate) fn core(&self) -> Result<Arc<Core>> {
+        self.dpa.core()
+    }
+
+    /// The handle of the started queue.
+    pub(crate) fn handle(&self) -> Result<u64> {
+        match &self.state.enter()?.live {
+            Some(live) => Ok(live.handle.address()),
+            None => Err(not_started()),
+        }
+    }
+
+    fn number(&self) -> Result<u32> {
+        match &self.state.enter()?.live {
+            Some(live) => Ok(live.cq.number()),
+            None => Err(not_started()),
+        }
+    }
+
+    /// Adds a queue to those whose completions are known.
+    fn attach(&self, queue: u64) -> Result<()> {
+        let mut state = self.state.enter()?;
+        let Some(live) = &mut state.live else {
+            return Err(not_started());
+        };
+        let free = live.attached.iter().position(|place| *place == 0);
+        let at = free.unwrap_or(live.attached.len());
+        if at as u64 >= completion::QUEUES_MAX {
+            fail!(
+                Full,
+                "{} queues report to this completion queue, the maximum",
+                completion::QUEUES_MAX
+            );
+        }
+        live.queues.set(at, queue)?;
+        if free.is_none() {
+            live.attached.push(queue);
+            let count = live.attached.len() as u64;
+            live.handle.set(completion::QUEUE_COUNT, count)?;
+        } else {
+            live.attached[at] = queue;
+        }
+        Ok(())
+    }
+
+    /// Removes a queue.
+    fn detach(&self, queue: u64) {
+        let Ok(mut state) = self.state.enter() else {
+            return;
+        };
+        if let Some(live) = &mut state.live
+            && let Some(at) = live.attached.iter().position(|place| *place == queue)
+        {
+            // A dead process has no device code that reads the list.
+            let _ = live.queues.set(at, 0);
+            live.attached[at] = 0;
+        }
+    }
+
+    fn start(&self, thread: Option<&Arc<Thread>>) -> Result<Live> {
+        let core = self.dpa.core()?;
+        let entries = (self.elements + SPARE).next_power_of_two();
+        let log_entries = entries.ilog2();
+        let ring = Block::new(&core, BLOCK << log_entries)?;
+        ring.write(0, &Cq::initial_ring(log_entries))?;
+        let doorbell = Block::new(&core, 8)?;
+        let elements = Block::new(&core, element::WORDS as u64 * WORD * u64::from(entries))?;
+        let queues = Block::new(&core, completion::QUEUES_MAX * WORD)?;
+        let target = match thread {
+            Some(thread) => CqTarget::Thread(thread.number()?),
+            None => CqTarget::None,
+        };
+        let attributes = CqAttr {
+            log_entries,
+            ring: ring.address(),
+            doorbell: doorbell.address(),
+            uar: core.uar(),
+            target,
+            overrun_ignore: false,
+        };
+        let cq = Cq::create(core.process(), &attributes).map_err(failed)?;
+        if thread.is_some() {
+            // The first completion activates the thread, without a request of device code.
+            cq.arm(0).map_err(failed)?;
+        }
+        let words = [
+            (completion::NUMBER, u64::from(cq.number())),
+            (completion::LOG_ENTRIES, u64::from(log_entries)),
+            (completion::RING, ring.address()),
+            (completion::DOORBELL, doorbell.address()),
+            (completion::UAR, u64::from(core.uar())),
+            (completion::ELEMENTS, elements.address()),
+            (completion::QUEUES, queues.address()),
+        ];
+        Ok(Live {
+            handle: Block::object(&core, Kind::Completion, completion::WORDS, &words)?,
+            cq,
+            queues,
+            attached: Vec::new(),
+            _memory: [ring, doorbell, elements],
+            _thread: thread.map(|thread| thread.users.lease(Completion::NAME)),
+        })
+    }
+}
+
+/// Sizes and numbers of a queue pair.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub(crate) send: u32,
+    pub(crate) receive: Option<u32>,
+    pub(crate) user_data: u32,
+}
+
+/// A queue pair that reports to a completion queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    // Destroyed before its memory.
+    qp: Qp,
+    object: Block,
+    _memory: [Block; 3],
+    completion: Arc<Completion>,
+}
+
+impl Queue {
+    pub(crate) fn new(completion: &Arc<Completion>, sizes: Sizes) -> Result<Self> {
+        let core = completion.core()?;
+        let log_send = sizes.send.next_power_of_two().max(4).ilog2();
+        let log_receive = sizes
+            .receive
+            .map(|entries| entries.next_power_of_two().ilog2());
+        let receive = log_receive.map(|log_entries| Receive {
+            log_entries,
+            log_stride: LOG_RECEIVE,
+        });
+        let receive_bytes = log_receive.map_or(0, |log| 1_u64 << (log + LOG_RECEIVE));
+        let ring = Block::new(&core, receive_bytes.max(BLOCK) + (BLOCK << log_send))?;
+        let doorbell = Block::new(&core, 8)?;
+        let marks = Block::new(&core, 1 << log_send)?;
+        let cq = completion.number()?;
+        let attributes = QpAttr {
+            ring: ring.address(),
+            log_send,
+            receive,
+            doorbell: doorbell.address(),
+            send_cq: cq,
+            recv_cq: cq,
+            uar: core.uar(),
+            ..QpAttr::default()
+        };
+        let qp = Qp::create(core.process(), &attributes).map_err(failed)?;
+        let words = [
+            (queue::NUMBER, u64::from(qp.number())),
+            (queue::UAR, u64::from(core.uar())),
+            (queue::DOORBELL, doorbell.address()),
+            (queue::SEND_RING, ring.address() + qp.send_offset()),
+            (queue::SEND_LOG, u64::from(log_send)),
+            (queue::RECEIVE_RING, ring.address()),
+            (queue::RECEIVE_LOG, u64::from(log_receive.unwrap_or(0))),
+            (queue::MARKS, marks.address()),
+            (queue::USER_DATA, u64::from(sizes.user_data)),
+        ];
+        let object = Block::object(&core, Kind::Queue, queue::WORDS, &words)?;
+        completion.attach(object.address())?;
+        Ok(Self {
+            qp,
+            object,
+            _memory: [ring, doorbell, marks],
+            completion: Arc::clone(completion),
+        })
+    }
+
+    pub(crate) fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.object.address()
+    }
+
+    /// Lets device code post.
+    pub(crate) fn set_connected(&self) -> Result<()> {
+        self.object.set(queue::CONNECTED, 1)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.completion.detach(self.object.address());
+    }
+}
+
+/// `doca_dpa_completion_create`.
+///
+/// # Safety
+/// `place` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_completion_create(
+    dpa: *mut Dpa,
+    elements: u32,
+    place: *mut *mut Completion,
+) -> Code {
+    call("doca_dpa_completion_create", || {
+        check_place(place)?;
+        let dpa = find(dpa)?;
+        dpa.core()?;
+        if elements == 0 || elements > ELEMENTS_MAX {
+            fail!(
+                InvalidValue,
+                "{elements} elements: a completion queue has 1 to {ELEMENTS_MAX}"
+            );
+        }
+        let created = Arc::new(Completion {
+            _lease: dpa.users.lease(Completion::NAME),
+            dpa,
+            elements,
+            state: Alone::default(),
+            users: Arc::default(),
+        });
+        // SAFETY: checked above.
+        unsafe { place.write(publish(&created)) };
+        Ok(())
+    })
+}
+
+/// `doca_dpa_completion_destroy`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_completion_destroy(completion: *mut Completion) -> Code {
+    call("doca_dpa_completion_destroy", || {
+        let completion = find(completion)?;
+        let mut state = completion.state.enter()?;
+        completion.users.check_none()?;
+        state.live = None;
+        withdraw(&completion);
+        Ok(())
+    })
+}
+
+/// `doca_dpa_completion_get_queue_size`.
+///
+/// # Safety
+/// `elements` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_completion_get_queue_size(
+    completion: *mut Completion,
+    elements: *mut u32,
+) -> Code {
+    call("doca_dpa_completion_get_queue_size", || {
+        let size = find(completion)?.elements;
+        // SAFETY: as the caller promises.
+        unsafe { store(elements, size) }
+    })
+}
+
+/// `doca_dpa_completion_set_thread`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_completion_set_thread(
+    completion: *mut Completion,
+    thread: *mut Thread,
+) -> Code {
+    call("doca_dpa_completion_set_thread", || {
+        let (completion, thread) = (find(completion)?, find(thread)?);
+        let mut state = completion.state.enter()?;
+        if state.live.is_some() {
+            fail!(BadState, "the completion queue is started with its thread");
+        }
+        if !Arc::ptr_eq(&completion.dpa.core()?, &thread.dpa.core()?) {
+            fail!(NotPermitted, "the thread belongs to another DPA context");
+        }
+        state.thread = Some(thread);
+        Ok(())
+    })
+}
+
+/// `doca_dpa_completion_get_thread`.
+///
+/// # Safety
+/// `thread` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_completion_get_thread(
+    completion: *mut Completion,
+    thread: *mut *const Thread,
+) -> Code {
+    call("doca_dpa_completion_get_thread", || {
+        let of = find(completion)?.state.enter()?.thread.clone();
+        let pointer = of.map_or(std::ptr::null(), |of| Arc::as_ptr(&of));
+        // SAFETY: as the caller promises.
+        unsafe { store(thread, pointer) }
+    })
+}
+
+/// `doca_dpa_completion_start`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_completion_start(completion: *mut Completion) -> Code {
+    call("doca_dpa_completion_start", || {
+        let completion = find(completion)?;
+        let mut state = completion.state.enter()?;
+        if state.live.is_some() {
+            fail!(BadState, "the completion queue is started already");
+        }
+        state.live = Some(completion.start(state.thread.as_ref())?);
+        Ok(())
+    })
+}
+
+/// `doca_dpa_completion_stop`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_completion_stop(completion: *mut Completion) -> Code {
+    call("doca_dpa_completion_stop", || {
+        let completion = find(completion)?;
+        let mut state = completion.state.enter()?;
+        completion.users.check_none()?;
+        match state.live.take() {
+            Some(_) => Ok(()),
+            None => Err(not_started()),
+        }
+    })
+}
+
+/// `doca_dpa_completion_get_dpa_handle`.
+///
+/// # Safety
+/// `handle` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_completion_get_dpa_handle(
+    completion: *mut Completion,
+    handle: *mut u64,
+) -> Code {
+    call("doca_dpa_completion_get_dpa_handle", || {
+        let address = find(completion)?.handle()?;
+        // SAFETY: as the caller promises.
+        unsafe { store(handle, address) }
+    })
+}

@@ -1,0 +1,135 @@
+//! Notification completions: what device code activates a thread by.
+
+use super::thread::Thread;
+use super::{Block, Dpa};
+use crate::error::{Code, Result, call, fail};
+use crate::object::{Alone, Lease, Object, check_place, find, publish, store, withdraw};
+use dpa_dev::objects::{Kind, notification};
+use std::sync::Arc;
+
+/// `struct doca_dpa_notification_completion`.
+#[derive(Debug)]
+pub struct Notification {
+    dpa: Arc<Dpa>,
+    thread: Arc<Thread>,
+    live: Alone<Option<(Block, Lease)>>,
+    _lease: Lease,
+}
+
+impl Object for Notification {
+    const NAME: &'static str = "struct doca_dpa_notification_completion";
+}
+
+/// `doca_dpa_notification_completion_create`.
+///
+/// # Safety
+/// `completion` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_notification_completion_create(
+    dpa: *mut Dpa,
+    thread: *mut Thread,
+    completion: *mut *mut Notification,
+) -> Code {
+    call("doca_dpa_notification_completion_create", || {
+        check_place(completion)?;
+        let (dpa, thread) = (find(dpa)?, find(thread)?);
+        if !Arc::ptr_eq(&dpa.core()?, &thread.dpa.core()?) {
+            fail!(NotPermitted, "the thread belongs to another DPA context");
+        }
+        let created = Arc::new(Notification {
+            _lease: dpa.users.lease(Notification::NAME),
+            dpa,
+            thread,
+            live: Alone::new(None),
+        });
+        // SAFETY: checked above.
+        unsafe { completion.write(publish(&created)) };
+        Ok(())
+    })
+}
+
+/// `doca_dpa_notification_completion_destroy`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_notification_completion_destroy(completion: *mut Notification) -> Code {
+    call("doca_dpa_notification_completion_destroy", || {
+        let completion = find(completion)?;
+        *completion.live.enter()? = None;
+        withdraw(&completion);
+        Ok(())
+    })
+}
+
+/// `doca_dpa_notification_completion_get_thread`.
+///
+/// # Safety
+/// `thread` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_notification_completion_get_thread(
+    completion: *mut Notification,
+    thread: *mut *const Thread,
+) -> Code {
+    call("doca_dpa_notification_completion_get_thread", || {
+        let completion = find(completion)?;
+        // SAFETY: as the caller promises.
+        unsafe { store(thread, Arc::as_ptr(&completion.thread)) }
+    })
+}
+
+/// `doca_dpa_notification_completion_start`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_notification_completion_start(completion: *mut Notification) -> Code {
+    call("doca_dpa_notification_completion_start", || {
+        let completion = find(completion)?;
+        let mut live = completion.live.enter()?;
+        if live.is_some() {
+            fail!(BadState, "the notification completion is started");
+        }
+        let number = u64::from(completion.thread.number()?);
+        let words = [(notification::THREAD, number)];
+        let core = completion.dpa.core()?;
+        let block = Block::object(&core, Kind::Notification, notification::WORDS, &words)?;
+        *live = Some((block, completion.thread.users.lease(Notification::NAME)));
+        Ok(())
+    })
+}
+
+/// `doca_dpa_notification_completion_stop`.
+#[unsafe(no_mangle)]
+pub extern "C" fn doca_dpa_notification_completion_stop(completion: *mut Notification) -> Code {
+    call("doca_dpa_notification_completion_stop", || {
+        let completion = find(completion)?;
+        let mut live = completion.live.enter()?;
+        if live.take().is_none() {
+            fail!(BadState, "the notification completion is not started");
+        }
+        Ok(())
+    })
+}
+
+/// `doca_dpa_notification_completion_get_dpa_handle`.
+///
+/// # Safety
+/// `handle` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_dpa_notification_completion_get_dpa_handle(
+    completion: *mut Notification,
+    handle: *mut u64,
+) -> Code {
+    call("doca_dpa_notification_completion_get_dpa_handle", || {
+        let completion = find(completion)?;
+        let live = completion.live.enter()?;
+        let address = started(&live)?;
+        // SAFETY: as the caller promises.
+        unsafe { store(handle, address) }
+    })
+}
+
+fn started(live: &Option<(Block, Lease)>) -> Result<u64> {
+    match live {
+        Some((block, _)) => Ok(block.address()),
+        None => fail!(
+            BadState,
+            "the notification completion is not started: call doca_dpa_notification_completion_start first"
+        ),
+    }
+}

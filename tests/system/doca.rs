@@ -1,0 +1,201 @@
+//! The C libraries of DOCA: programs that use their headers run kernels on the emulated DPA.
+
+use crate::harness::{Case, Outcome};
+use crate::world::{LIMIT, Testbed, World, succeed};
+use anyhow::{Context as _, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testbed::process;
+
+/// The compiler of the DPA's programs.
+const COMPILER: &str = "riscv64-unknown-elf-gcc";
+/// Variable with the directory of NVIDIA's samples of DOCA.
+const SAMPLES: &str = "XGVMI_DOCA_SAMPLES";
+/// Samples that are compiled for the host. The first one runs.
+const HOST_CODE: [&str; 5] = [
+    "kernel_launch",
+    "ping_pong",
+    "basic_initiator_target",
+    "initiator_target",
+    "nvqual",
+];
+/// Names of the one library, for the linker.
+const LIBRARIES: [&str; 5] = [
+    "doca_common",
+    "doca_argp",
+    "doca_rdma",
+    "doca_dpa",
+    "flexio",
+];
+
+/// Scenarios of the program `doca_host.c`, each with the text that a line of the library must have.
+const SCENARIOS: [(&str, &str, &str); 9] = [
+    ("doca_chain", "chain", ""),
+    ("doca_diamond", "diamond", ""),
+    (
+        "doca_launches",
+        "launches",
+        "no kernel launched before it raises above 7",
+    ),
+    (
+        "doca_memory",
+        "memory",
+        "are beyond the allocation, which has 99 from there",
+    ),
+    ("doca_calls", "calls", "0 entries: a hash table has 1 to"),
+    (
+        "doca_buffers",
+        "buffers",
+        "1 struct doca_buf_arr still in use",
+    ),
+    ("doca_rdma", "rdma", "no description of a memory map"),
+    (
+        "doca_threads",
+        "threads",
+        "the kernel of a thread has one uint64_t",
+    ),
+    ("doca_faults", "faults", "doca_device.c:"),
+];
+
+pub(crate) fn cases() -> Vec<Case> {
+    let own = SCENARIOS.map(|(name, scenario, line)| {
+        Case::that_may_skip(name, move |world| {
+            if !has_compiler() {
+                return Ok(no_compiler());
+            }
+            run_scenario(world, scenario, line).map(|()| Outcome::Passed)
+        })
+    });
+    let mut cases: Vec<Case> = own.into();
+    cases.push(Case::that_may_skip(
+        "doca_sample_kernel_launch",
+        |world| match std::env::var_os(SAMPLES).filter(|root| !root.is_empty()) {
+            None => Ok(Outcome::Skipped(format!(
+                "{SAMPLES} names no directory of the samples"
+            ))),
+            Some(_) if !has_compiler() => Ok(no_compiler()),
+            Some(root) => sample(world, Path::new(&root)).map(|()| Outcome::Passed),
+        },
+    ));
+    cases
+}
+
+fn has_compiler() -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|dir| dir.join(COMPILER).is_file())
+}
+
+fn no_compiler() -> Outcome {
+    Outcome::Skipped(format!(
+        "no {COMPILER}; cargo xtask doctor names the packages"
+    ))
+}
+
+/// A directory with the library under all its names.
+fn libraries(world: &World) -> Result<PathBuf> {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doca-libs");
+    std::fs::create_dir_all(&dir)?;
+    let library = world.built("libdoca_common.so");
+    let names = LIBRARIES.iter().map(|name| format!("lib{name}.so"));
+    for name in names.chain(["libdoca_common.so.2".to_owned()]) {
+        let link = dir.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == library) {
+            continue;
+        }
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&library, &link)
+            .with_context(|| format!("a link {}", link.display()))?;
+    }
+    Ok(dir)
+}
+
+/// The C compiler with headers and warnings.
+fn cc(more: &[&Path]) -> Command {
+    let root = testbed::workspace::root();
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+    for dir in ["doca/libs/include", "doca/flexio/include"] {
+        cc.arg("-I").arg(root.join(dir));
+    }
+    for dir in more {
+        cc.arg("-I").arg(dir);
+    }
+    cc
+}
+
+/// Compiles device code to an archive.
+fn archive(world: &World, source: &Path, app: &str) -> Result<PathBuf> {
+    let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{app}.a"));
+    let mut driver = Command::new(world.built("dpacc"));
+    driver
+        .arg(source)
+        .arg("-o")
+        .arg(&archive)
+        .args(["-mcpu=nv-dpa-bf3", "-hostcc=gcc"])
+        .arg(format!("--app-name={app}"))
+        .arg("--devicecc-options=-g -O2 -Wall -Wextra -Werror")
+        .arg("-device-libs=-L. -ldoca_dpa_dev -ldoca_dpa_dev_comm");
+    process::stdout(&mut driver, LIMIT)?;
+    Ok(archive)
+}
+
+/// Links a program of object or source files.
+fn link(world: &World, mut cc: Command, inputs: &[PathBuf], name: &str) -> Result<PathBuf> {
+    let dir = libraries(world)?;
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    cc.args(inputs)
+        .arg("-L")
+        .arg(&dir)
+        .arg(format!("-Wl,-rpath,{}", dir.display()));
+    cc.args(LIBRARIES.map(|name| format!("-l{name}")));
+    cc.args(["-lpthread", "-lm", "-o"]).arg(&program);
+    process::stdout(&mut cc, LIMIT)?;
+    Ok(program)
+}
+
+fn run_scenario(world: &World, scenario: &str, line: &str) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let archive = archive(world, &programs.join("doca_device.c"), "doca_test_app")?;
+    let inputs = [programs.join("doca_host.c"), archive];
+    let program = link(world, cc(&[]), &inputs, "doca_host")?;
+    let said = succeed(testbed.command("node0.host", &program).arg(scenario))?;
+    ensure!(said.lines().any(|line| line == "ok"), "{said}");
+    ensure!(said.contains(line), "no line with {line:?} in {said}");
+    Ok(())
+}
+
+/// NVIDIA's sample `kernel_launch` runs unmodified, and the host code of others compiles.
+fn sample(world: &World, root: &Path) -> Result<()> {
+    let samples = root.join("samples/doca_dpa");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let folder = |name: &str| samples.join(format!("dpa_{name}"));
+    let mut objects = Vec::new();
+    for name in HOST_CODE {
+        let sample = folder(name);
+        let sources = [
+            sample.join(format!("dpa_{name}_main.c")),
+            sample.join(format!("host/dpa_{name}_sample.c")),
+        ];
+        for (at, source) in sources.into_iter().enumerate() {
+            let object = dir.join(format!("doca_sample_{name}_{at}.o"));
+            let mut cc = cc(&[&samples, &sample, &sample.join("common")]);
+            cc.args(["-DDOCA_ALLOW_EXPERIMENTAL_API", "-c"])
+                .arg(source)
+                .arg("-o")
+                .arg(&object);
+            process::stdout(&mut cc, LIMIT)?;
+            objects.push(object);
+        }
+    }
+    let device = folder(HOST_CODE[0]).join("device/dpa_kernel_launch_kernels_dev.c");
+    let archive = archive(world, &device, "dpa_sample_app")?;
+    let common = samples.join("dpa_common.c");
+    let inputs = [objects[0].clone(), objects[1].clone(), common, archive];
+    let program = link(world, cc(&[&samples]), &inputs, "doca_sample_kernel_launch")?;
+    let testbed = Testbed::new(world)?;
+    let said = succeed(&mut testbed.command("node0.host", &program))?;
+    ensure!(said.contains("Hello from kernel"), "{said}");
+    ensure!(said.contains("Sample finished successfully"), "{said}");
+    Ok(())
+}
