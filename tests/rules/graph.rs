@@ -45,7 +45,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "rv64",
         ],
     ),
-    ("dpa-os", &["dpa-dev", "rv64"]),
+    ("dpa-os", &["dpa-dev", "mlx5-prm", "rv64"]),
     ("flexio", &["dpa-dev", "mlx5-prm", "mlx5dv-sys", "rv64"]),
     ("bf-emu", &["cli-pages", "dpa-os", "mlx5-prm", "rv64"]),
     ("doca-libs", &["dpa-dev", "flexio", "mlx5dv-sys"]),

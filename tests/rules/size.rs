@@ -21,7 +21,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["bindings/"], 2_200),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
-    (&["doca/"], 31_000),
+    (&["doca/"], 35_000),
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),

@@ -3,7 +3,6 @@
 use crate::dpa::Dpa;
 use crate::error::{Code, Result, call, fail};
 use crate::object::{Alone, Lease, Object, Users, check_place, find, publish, store, withdraw};
-use crate::rdma::Rdma;
 use std::sync::{Arc, Weak};
 
 /// `doca_ctx_state_changed_callback_t`.
@@ -13,10 +12,19 @@ type Callback = unsafe extern "C" fn(u64, *mut Ctx, u32, u32);
 const IDLE: u32 = 0;
 const RUNNING: u32 = 2;
 
+/// What a context starts and stops.
+pub(crate) trait DataPath: std::fmt::Debug + Send + Sync {
+    fn start(&self) -> Result<()>;
+    fn stop(&self) -> Result<()>;
+    fn is_running(&self) -> Result<bool>;
+    /// The DPA executes the data path from the next start on.
+    fn set_dpa(&self, dpa: Arc<Dpa>) -> Result<()>;
+}
+
 /// `struct doca_ctx`.
 #[derive(Debug)]
 pub struct Ctx {
-    rdma: Weak<Rdma>,
+    path: Weak<dyn DataPath>,
     state: Alone<State>,
 }
 
@@ -32,16 +40,16 @@ impl Object for Ctx {
 }
 
 impl Ctx {
-    pub(crate) fn new(rdma: Weak<Rdma>) -> Self {
+    pub(crate) fn new(path: Weak<dyn DataPath>) -> Self {
         Self {
-            rdma,
+            path,
             state: Alone::default(),
         }
     }
 
-    fn rdma(&self) -> Result<Arc<Rdma>> {
-        match self.rdma.upgrade() {
-            Some(rdma) => Ok(rdma),
+    fn path(&self) -> Result<Arc<dyn DataPath>> {
+        match self.path.upgrade() {
+            Some(path) => Ok(path),
             None => fail!(InvalidValue, "the object of this context was destroyed"),
         }
     }
@@ -65,7 +73,7 @@ impl Ctx {
 pub extern "C" fn doca_ctx_start(ctx: *mut Ctx) -> Code {
     call("doca_ctx_start", || {
         let ctx = find(ctx)?;
-        ctx.rdma()?.start()?;
+        ctx.path()?.start()?;
         ctx.tell(IDLE, RUNNING)
     })
 }
@@ -75,7 +83,7 @@ pub extern "C" fn doca_ctx_start(ctx: *mut Ctx) -> Code {
 pub extern "C" fn doca_ctx_stop(ctx: *mut Ctx) -> Code {
     call("doca_ctx_stop", || {
         let ctx = find(ctx)?;
-        ctx.rdma()?.stop()?;
+        ctx.path()?.stop()?;
         ctx.tell(RUNNING, IDLE)
     })
 }
@@ -87,7 +95,7 @@ pub extern "C" fn doca_ctx_stop(ctx: *mut Ctx) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn doca_ctx_get_state(ctx: *const Ctx, state: *mut u32) -> Code {
     call("doca_ctx_get_state", || {
-        let runs = find(ctx)?.rdma()?.is_running()?;
+        let runs = find(ctx)?.path()?.is_running()?;
         // SAFETY: as the caller promises.
         unsafe { store(state, if runs { RUNNING } else { IDLE }) }
     })
@@ -114,7 +122,7 @@ pub unsafe extern "C" fn doca_ctx_get_num_inflight_tasks(
 pub extern "C" fn doca_ctx_set_datapath_on_dpa(ctx: *mut Ctx, dpa: *mut Dpa) -> Code {
     call("doca_ctx_set_datapath_on_dpa", || {
         let dpa = find(dpa)?;
-        find(ctx)?.rdma()?.set_dpa(dpa)
+        find(ctx)?.path()?.set_dpa(dpa)
     })
 }
 
@@ -196,7 +204,7 @@ pub extern "C" fn doca_pe_progress(pe: *mut Pe) -> u8 {
 pub extern "C" fn doca_pe_connect_ctx(pe: *mut Pe, ctx: *mut Ctx) -> Code {
     call("doca_pe_connect_ctx", || {
         let (pe, ctx) = (find(pe)?, find(ctx)?);
-        if ctx.rdma()?.is_running()? {
+        if ctx.path()?.is_running()? {
             fail!(
                 BadState,
                 "the context runs: connect it before doca_ctx_start"

@@ -1,6 +1,6 @@
 //! Results of the C functions, and the frame around each of them.
 
-use crate::log::{self, Level};
+use crate::lines::{self, Level};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -142,7 +142,7 @@ pub(crate) fn value<T>(
             "internal error of the library; please report it",
         ),
     };
-    log::sdk(fault.level, &format!("{name}: {fault}"));
+    lines::sdk(fault.level, &format!("{name}: {fault}"));
     Err(fault.code)
 }
 

@@ -15,6 +15,7 @@ mod description;
 pub mod dev;
 pub mod dpa;
 pub mod error;
+mod lines;
 pub mod log;
 pub mod mmap;
 mod object;

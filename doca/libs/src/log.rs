@@ -1,52 +1,12 @@
-//! Log lines of the program and of the library.
+//! The C functions of the log: backends, levels and sources of the program.
 
 use crate::error::{Code, Result, call, fail};
-use crate::object::{self, Object, check_place, find, publish};
+use crate::lines::{Backend, Level, Sink, program, state};
+use crate::object::{Object, check_place, find, publish};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::io::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// `enum doca_log_level`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u32)]
-#[expect(missing_docs, reason = "the names of the header")]
-pub enum Level {
-    Disable = 10,
-    Crit = 20,
-    Error = 30,
-    Warning = 40,
-    Info = 50,
-    Debug = 60,
-    Trace = 70,
-}
-
-use Level::{Crit, Disable, Error, Info, Trace, Warning};
-
-impl Level {
-    const ALL: [Level; 7] = [Disable, Crit, Error, Warning, Info, Level::Debug, Trace];
-
-    fn parse(level: u32) -> Result<Self> {
-        match Self::ALL.iter().find(|known| **known as u32 == level) {
-            Some(level) => Ok(*level),
-            None => fail!(
-                InvalidValue,
-                "{level} is no log level; they are 10, 20, 30, 40, 50, 60 and 70"
-            ),
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Disable => "OFF",
-            Crit => "CRT",
-            Error => "ERR",
-            Warning => "WRN",
-            Info => "INF",
-            Level::Debug => "DBG",
-            Trace => "TRC",
-        }
-    }
-}
+use Level::{Disable, Info, Warning};
 
 /// Most backends.
 const BACKENDS_MAX: usize = 16;
@@ -65,131 +25,15 @@ impl Object for LogBackend {
     const NAME: &'static str = "struct doca_log_backend";
 }
 
-/// Where lines go.
-enum Sink {
-    /// Standard output, and standard error for warnings and errors.
-    Standard,
-    /// A stream of C, which the program keeps open.
-    File(*mut libc::FILE),
-    /// A file descriptor.
-    Fd(c_int),
-}
-
-struct Backend {
-    sink: Sink,
-    /// Whether it takes the lines of the library, instead of the program's.
-    is_sdk: bool,
-    level: Level,
-}
-
-// SAFETY: streams of C have locks of their own, and the pointer is used under the lock of `STATE`.
-unsafe impl Send for Backend {}
-
-struct State {
-    backends: Vec<Backend>,
-    sources: Vec<String>,
-    /// Levels that hold for backends to come.
-    program: Option<Level>,
-    sdk: Option<Level>,
-}
-
-static STATE: Mutex<State> = Mutex::new(State {
-    backends: Vec::new(),
-    sources: Vec::new(),
-    program: None,
-    sdk: None,
-});
-
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes a line of the library. Without a backend of it, errors go to standard error.
-pub(crate) fn sdk(level: Level, text: &str) {
-    let state = state();
-    let line = line(level, "DOCA", None, text);
-    let mut has = false;
-    for backend in state.backends.iter().filter(|backend| backend.is_sdk) {
-        has = true;
-        write(backend, level, &line);
+/// The level with a number of the program.
+fn level_of(number: u32) -> Result<Level> {
+    match Level::of(number) {
+        Some(level) => Ok(level),
+        None => fail!(
+            InvalidValue,
+            "{number} is no log level; they are 10, 20, 30, 40, 50, 60 and 70"
+        ),
     }
-    if !has && level <= state.sdk.unwrap_or(Error) {
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    }
-}
-
-/// Writes a line of the program, or of device code.
-fn program(level: Level, source: &str, place: Option<(&str, c_int)>, text: &str) {
-    let state = state();
-    let mut made = None;
-    for backend in state.backends.iter().filter(|backend| !backend.is_sdk) {
-        if level <= backend.level {
-            let line = made.get_or_insert_with(|| line(level, source, place, text));
-            write(backend, level, line);
-        }
-    }
-}
-
-/// Writes a line that device code has logged: to the program's backends, or to standard output without one.
-pub(crate) fn device(level: Level, text: &str) {
-    let has = state().backends.iter().any(|backend| !backend.is_sdk);
-    if has {
-        program(level, "DPA", None, text.trim_end_matches('\n'));
-    } else {
-        let line = line(level, "DPA", None, text.trim_end_matches('\n'));
-        let _ = std::io::stdout().write_all(line.as_bytes());
-    }
-}
-
-fn write(backend: &Backend, level: Level, line: &str) {
-    if level > backend.level {
-        return;
-    }
-    let bytes = line.as_bytes();
-    match backend.sink {
-        Sink::Standard if level <= Warning => {
-            let _ = std::io::stderr().write_all(bytes);
-        }
-        Sink::Standard => {
-            let mut out = std::io::stdout();
-            let _ = out.write_all(bytes).and_then(|()| out.flush());
-        }
-        // SAFETY: the program keeps the stream open.
-        Sink::File(file) => unsafe {
-            libc::fwrite(bytes.as_ptr().cast(), 1, bytes.len(), file);
-            libc::fflush(file);
-        },
-        // SAFETY: the bytes are readable. A line that the descriptor does not take whole is cut.
-        Sink::Fd(fd) => unsafe {
-            libc::write(fd, bytes.as_ptr().cast(), bytes.len());
-        },
-    }
-}
-
-fn line(level: Level, source: &str, place: Option<(&str, c_int)>, text: &str) -> String {
-    let now = std::time::SystemTime::now();
-    let since = now
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    let seconds = libc::time_t::try_from(since.as_secs()).unwrap_or_default();
-    // SAFETY: a structure of integers and a pointer, for which all zeros are valid.
-    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both are valid.
-    unsafe { libc::localtime_r(&raw const seconds, &raw mut parts) };
-    let place = match place {
-        Some((file, line)) => format!("[{file}:{line}]"),
-        None => String::new(),
-    };
-    format!(
-        "[{:02}:{:02}:{:02}:{:06}][{}][DOCA][{}][{source}]{place} {}\n",
-        parts.tm_hour,
-        parts.tm_min,
-        parts.tm_sec,
-        since.subsec_micros(),
-        object::thread_id(),
-        level.word(),
-        text.trim_end_matches('\n'),
-    )
 }
 
 fn add(sink: Sink, is_sdk: bool, place: Option<*mut *mut LogBackend>) -> Result<()> {
@@ -307,7 +151,7 @@ pub unsafe extern "C" fn doca_log_backend_create_with_fd_sdk(
 fn set_level(name: &'static str, backend: *const LogBackend, level: u32, is_sdk: bool) -> Code {
     call(name, || {
         let index = find(backend)?.0;
-        let level = Level::parse(level)?;
+        let level = level_of(level)?;
         let mut state = state();
         let backend = &mut state.backends[index];
         if backend.is_sdk != is_sdk {
@@ -345,7 +189,7 @@ pub extern "C" fn doca_log_backend_set_sdk_level(backend: *const LogBackend, lev
 
 /// Sets the level of all backends of a kind.
 pub(crate) fn set_all(level: u32, is_sdk: bool) -> Result<()> {
-    let level = Level::parse(level)?;
+    let level = level_of(level)?;
     let mut state = state();
     if is_sdk {
         state.sdk = Some(level);
@@ -420,7 +264,7 @@ unsafe extern "C" fn log_line(
     list: *mut c_void,
 ) {
     let log = || {
-        let level = Level::parse(level)?;
+        let level = level_of(level)?;
         let wanted = state()
             .backends
             .iter()

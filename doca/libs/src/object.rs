@@ -1,6 +1,7 @@
 //! Objects that C programs hold: live ones, their users, and the rule of one thread at a time.
 
 use crate::error::{Code, Fault, Result, current, fail};
+use crate::lines::thread_id;
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
@@ -72,12 +73,6 @@ pub(crate) fn check_place<T>(place: *mut T) -> Result<()> {
         fail!(InvalidValue, "the pointer for the result is NULL");
     }
     Ok(())
-}
-
-/// Number of this thread, as the system shows it.
-pub(crate) fn thread_id() -> i32 {
-    // SAFETY: no preconditions.
-    unsafe { libc::gettid() }
 }
 
 /// Data that one call at a time may use.

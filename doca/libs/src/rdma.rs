@@ -1,6 +1,6 @@
 //! RDMA connections for the DPA.
 
-use crate::ctx::Ctx;
+use crate::ctx::{Ctx, DataPath};
 use crate::description::BYTES;
 use crate::dev::{Dev, DevInfo};
 use crate::dpa::{Block, Completion, Core, Dpa, Queue, Sizes};
@@ -84,12 +84,14 @@ impl Rdma {
         }
         Ok(state)
     }
+}
 
-    pub(crate) fn is_running(&self) -> Result<bool> {
+impl DataPath for Rdma {
+    fn is_running(&self) -> Result<bool> {
         Ok(self.state.enter()?.live.is_some())
     }
 
-    pub(crate) fn set_dpa(&self, dpa: Arc<Dpa>) -> Result<()> {
+    fn set_dpa(&self, dpa: Arc<Dpa>) -> Result<()> {
         let mut state = self.settings()?;
         if !Arc::ptr_eq(&dpa.dev, &self.dev) {
             fail!(
@@ -104,7 +106,7 @@ impl Rdma {
         Ok(())
     }
 
-    pub(crate) fn start(&self) -> Result<()> {
+    fn start(&self) -> Result<()> {
         let mut state = self.settings()?;
         let Some((dpa, _)) = &state.dpa else {
             fail!(
@@ -145,7 +147,7 @@ impl Rdma {
         Ok(())
     }
 
-    pub(crate) fn stop(&self) -> Result<()> {
+    fn stop(&self) -> Result<()> {
         let mut state = self.state.enter()?;
         let Some(live) = state.live.take() else {
             return Err(not_running());
@@ -178,7 +180,7 @@ pub unsafe extern "C" fn doca_rdma_create(dev: *mut Dev, place: *mut *mut Rdma) 
         let created = Arc::new_cyclic(|own: &Weak<Rdma>| Rdma {
             _lease: dev.users.lease(Rdma::NAME),
             dev,
-            ctx: Arc::new(Ctx::new(Weak::clone(own))),
+            ctx: Arc::new(Ctx::new(Weak::clone(own) as Weak<dyn DataPath>)),
             state: Alone::new(State {
                 rights: 0,
                 settings: Settings::default(),

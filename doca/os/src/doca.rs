@@ -3,17 +3,15 @@
 mod buffers;
 mod completions;
 mod events;
+mod object;
 mod posts;
 mod rdma;
 mod send;
 mod table;
 
 use crate::context::{Answer, Context, Refusal};
-use dpa_dev::objects::{Kind, WORD};
-
-/// What a thread keeps between two calls.
-#[derive(Debug, Default)]
-pub struct State {}
+use dpa_dev::objects::Kind;
+use object::Object;
 
 /// Serves a device call of DOCA.
 pub(crate) fn call(number: u16, context: &mut Context<'_, '_>) -> Result<Answer, Refusal> {
@@ -35,46 +33,6 @@ pub(crate) fn call(number: u16, context: &mut Context<'_, '_>) -> Result<Answer,
         )),
     };
     answer.map_err(|refusal| Refusal(format!("{name}: {refusal}")))
-}
-
-/// An object of the host library.
-#[derive(Debug, Clone, Copy)]
-struct Object(u64);
-
-impl Object {
-    /// The object behind a handle.
-    fn of(context: &mut Context<'_, '_>, kind: Kind, handle: u64) -> Result<Self, Refusal> {
-        let name = kind.name();
-        if handle == 0 {
-            return Err(Refusal(format!("the handle of the {name} is 0")));
-        }
-        match context.read_u64(handle) {
-            Ok(first) if first == kind as u64 && handle.is_multiple_of(WORD) => Ok(Self(handle)),
-            _ => Err(Refusal(format!(
-                "{handle:#x} is no handle of a live {name} of this process"
-            ))),
-        }
-    }
-
-    /// The object of an argument.
-    fn argument(context: &mut Context<'_, '_>, kind: Kind, n: u8) -> Result<Self, Refusal> {
-        let handle = context.argument(n)?;
-        Self::of(context, kind, handle)
-    }
-
-    fn word(self, context: &mut Context<'_, '_>, index: usize) -> Result<u64, Refusal> {
-        context.read_u64(self.0 + WORD * index as u64)
-    }
-
-    fn set(self, context: &mut Context<'_, '_>, index: usize, value: u64) -> Result<(), Refusal> {
-        context.write_u64(self.0 + WORD * index as u64, value)
-    }
-}
-
-/// The lower half of an argument of 32 bits.
-fn half(context: &Context<'_, '_>, n: u8) -> Result<u32, Refusal> {
-    let bytes = context.argument(n)?.to_le_bytes();
-    Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
 fn device_set(context: &mut Context<'_, '_>) -> Result<Answer, Refusal> {

@@ -2,7 +2,7 @@
 
 use crate::dev::Dev;
 use crate::error::{Code, Fault, Result, fail};
-use crate::log::{self, Level};
+use crate::lines::{self, Level};
 use dpa_dev::objects::{Kind, WORD, context};
 use flexio::{App, Function, Mkey, Outbox, Process, Status};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Core {
                 _ => Level::Info,
             };
             if level as u32 <= most {
-                log::device(level, &message.text);
+                lines::device(level, &message.text);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Memory maps, buffers and copies.
 
-use super::{Object, half, send};
+use super::object::{Object, half};
+use super::send;
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::{Kind, async_ops};
 

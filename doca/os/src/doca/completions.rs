@@ -3,7 +3,7 @@
 //! Some completions are for this module alone: the requests that a program posts without a report ask for one now and then,
 //! so that their blocks of the send ring become free. The program does not see these.
 
-use super::Object;
+use super::object::Object;
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::{Kind, WORD, completion, element, queue};
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, OWNER_AT, opcode};

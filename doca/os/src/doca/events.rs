@@ -1,6 +1,6 @@
 //! Sync events.
 
-use super::Object;
+use super::object::Object;
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::{Kind, event};
 use rv64::Atomic;

@@ -1,8 +1,8 @@
 //! RDMA operations.
 
 use super::buffers::Buffer;
+use super::object::{Object, half};
 use super::send::{FLUSH, NO_REPORT, Queue, Request};
-use super::{Object, half};
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::{Kind, WORD, queue, rdma, remote_event};
 use mlx5_prm::wqe::opcode;

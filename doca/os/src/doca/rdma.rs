@@ -1,7 +1,7 @@
 //! RDMA of version 2.0: one connection, buffers and offsets.
 
-use super::Object;
 use super::buffers::Buffer;
+use super::object::Object;
 use super::posts::{Rdma, atomic, length, signal};
 use super::send::{FLUSH, NO_REPORT, Request};
 use crate::context::{Answer, Context, Refusal};

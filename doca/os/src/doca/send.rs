@@ -1,7 +1,7 @@
 //! Send queues: requests in the format of mlx5.
 
-use super::Object;
 use super::completions::Completion;
+use super::object::Object;
 use crate::context::{Context, Refusal};
 use dpa_dev::objects::{Kind, queue};
 use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, RemoteAddress, WQEBB_BYTES, flag, opcode};

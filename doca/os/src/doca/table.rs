@@ -1,6 +1,6 @@
 //! Hash tables.
 
-use super::{Object, half};
+use super::object::{Object, half};
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::{Kind, WORD, table};
 
