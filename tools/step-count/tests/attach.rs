@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A process that ends with the test.
 struct Ended(Child);
@@ -14,6 +15,14 @@ impl Drop for Ended {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// Number of times that a process has waited. Each step of the counted process is such a wait of `step-count`.
+fn waits(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.expect("a count").trim().parse().expect("a number")
 }
 
 #[test]
@@ -35,6 +44,12 @@ fn a_running_process_is_counted_until_the_end_is_requested_and_then_continues() 
     let line = BufReader::new(stdout).lines().next();
     assert_eq!(line.expect("a line").expect("readable"), "attached");
 
+    let before = waits(count.0.id());
+    let limit = Instant::now() + Duration::from_secs(60);
+    while waits(count.0.id()) < before + 100 {
+        assert!(Instant::now() < limit, "it does not count");
+        std::thread::yield_now();
+    }
     let pid = i32::try_from(count.0.id()).expect("a process id");
     // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
