@@ -2,7 +2,7 @@
 //! library. `include/` documents them.
 //!
 //! An install prefix has the library once, and the other names are links to it: all parts share one list of live objects
-//! ([`object`]), one log ([`log`]) and one rule of threads. Each C function runs inside [`error::call`], which turns a fault
+//! (`object`), one log ([`log`]) and one rule of threads. Each C function runs inside `error::call`, which turns a fault
 //! into one line of the log and keeps panics inside.
 //!
 //! The types and names are those that public programs use. The headers and their texts are this project's own.

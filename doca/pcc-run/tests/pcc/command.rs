@@ -30,7 +30,7 @@ fn the_command_reports_rates_instructions_and_what_the_device_sustains() {
     let folder = tempfile::tempdir().expect("a folder");
     let (scenario, constant) = (scenario(&folder), source("../pcc-dev/examples/constant.c"));
     for build in
-        builds("pcc::command::the_command_reports_rates_instructions_and_what_the_device_sustains")
+        builds("command::the_command_reports_rates_instructions_and_what_the_device_sustains")
     {
         let name = if build == Build::Dpa { "dpa" } else { "host" };
         let output = command(&scenario, &constant, &["--build", name, "--set", "0=65536"]);

@@ -7,7 +7,7 @@ use std::process::Command;
 
 #[test]
 fn the_comparison_accounts_for_each_packet_and_has_all_fields() {
-    let test = "pcc::demo::the_comparison_accounts_for_each_packet_and_has_all_fields";
+    let test = "demo::the_comparison_accounts_for_each_packet_and_has_all_fields";
     let counts = builds(test).contains(&Build::Dpa);
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(env!("CARGO_BIN_EXE_pcc-demo"))

@@ -84,8 +84,7 @@ fn any_event(random: &mut fastrand::Rng, now: &mut u32) -> Event {
 
 #[test]
 fn each_example_decides_as_the_algorithm_of_the_lab_in_both_builds() {
-    for build in
-        builds("pcc::examples::each_example_decides_as_the_algorithm_of_the_lab_in_both_builds")
+    for build in builds("examples::each_example_decides_as_the_algorithm_of_the_lab_in_both_builds")
     {
         for name in NAMES {
             let started = image(&example(name), build).start(&options(name));
@@ -141,8 +140,7 @@ fn incast(name: &str, duration_us: u64, warmup_us: u64) -> pcc_lab::Scenario {
 
 #[test]
 fn both_builds_give_the_same_sequence_of_rates_as_the_algorithm_of_the_lab() {
-    let test =
-        "pcc::examples::both_builds_give_the_same_sequence_of_rates_as_the_algorithm_of_the_lab";
+    let test = "examples::both_builds_give_the_same_sequence_of_rates_as_the_algorithm_of_the_lab";
     let builds = builds(test);
     for name in NAMES {
         let mut scenario = incast(name, 1_500, 0);
@@ -204,7 +202,7 @@ fn hpcc_keeps_its_target_with_a_short_queue() {
 #[test]
 fn dcqcn_halves_at_the_first_cnp_and_recovers_half_the_way_each_period() {
     for build in
-        builds("pcc::examples::dcqcn_halves_at_the_first_cnp_and_recovers_half_the_way_each_period")
+        builds("examples::dcqcn_halves_at_the_first_cnp_and_recovers_half_the_way_each_period")
     {
         let process = start(&example("dcqcn"), build);
         // The paper's period of alpha.
@@ -251,9 +249,7 @@ fn response(now: u32, delay: u32, utilisation_percent: u32) -> Event {
 
 #[test]
 fn swift_adds_half_a_packet_and_cuts_in_proportion_to_the_excess() {
-    for build in
-        builds("pcc::examples::swift_adds_half_a_packet_and_cuts_in_proportion_to_the_excess")
-    {
+    for build in builds("examples::swift_adds_half_a_packet_and_cuts_in_proportion_to_the_excess") {
         let process = start(&example("swift"), build);
         // No flow scaling, beta 80 %, as in the paper.
         process
@@ -292,8 +288,7 @@ fn swift_adds_half_a_packet_and_cuts_in_proportion_to_the_excess() {
 
 #[test]
 fn hpcc_divides_by_the_excess_and_adds_five_times_below_the_target() {
-    for build in
-        builds("pcc::examples::hpcc_divides_by_the_excess_and_adds_five_times_below_the_target")
+    for build in builds("examples::hpcc_divides_by_the_excess_and_adds_five_times_below_the_target")
     {
         let started = image(&example("hpcc"), build).start(&options("hpcc"));
         let mut program = started.expect("started");

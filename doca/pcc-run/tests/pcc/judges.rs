@@ -18,7 +18,7 @@ fn named(test: &str, variable: &str) -> Option<PathBuf> {
     let root = checkout(variable);
     if root.is_none() {
         let reason = format!("{variable} names no directory of the programs");
-        skip(&format!("pcc::judges::{test}"), &reason);
+        skip(&format!("judges::{test}"), &reason);
     }
     root
 }
@@ -141,7 +141,7 @@ fn the_template_has_its_parameters_and_counters() {
     let Some(sources) = rtt_template("the_template_has_its_parameters_and_counters") else {
         return;
     };
-    for build in builds("pcc::judges::the_template_has_its_parameters_and_counters") {
+    for build in builds("judges::the_template_has_its_parameters_and_counters") {
         let process = started(&sources, build);
         let query = |what, number| process.query(what, 0, number).expect("a value");
         assert_eq!((query(Query::Id, 0), query(Query::Version, 0)), (0xbfff, 1));
@@ -173,7 +173,7 @@ fn the_template_follows_its_rules_event_by_event() {
     let Some(sources) = rtt_template("the_template_follows_its_rules_event_by_event") else {
         return;
     };
-    for build in builds("pcc::judges::the_template_follows_its_rules_event_by_event") {
+    for build in builds("judges::the_template_follows_its_rules_event_by_event") {
         let process = started(&sources, build);
         let mut flow = Flow::new(&process);
         let mut rate = RATE_MAX;
@@ -232,7 +232,7 @@ fn the_template_asks_again_for_a_probe_that_is_lost() {
     let Some(sources) = rtt_template("the_template_asks_again_for_a_probe_that_is_lost") else {
         return;
     };
-    for build in builds("pcc::judges::the_template_asks_again_for_a_probe_that_is_lost") {
+    for build in builds("judges::the_template_asks_again_for_a_probe_that_is_lost") {
         let mut flow = Flow::new(&started(&sources, build));
         // Without the flag that the probe was sent, the second TX event after the request asks again.
         assert_eq!(flow.tx(0, 1_001).1, 1);
@@ -273,7 +273,7 @@ fn in_both_builds(
     options: &Options,
 ) -> Report {
     let mut results = Vec::new();
-    for build in builds(&format!("pcc::judges::{test}")) {
+    for build in builds(&format!("judges::{test}")) {
         let (lab, report) = run(scenario, &image(sources, build), options);
         assert_eq!(report.counters.failures, 0, "{:?}", report.process_failures);
         if build == Build::Dpa {
@@ -361,7 +361,7 @@ fn the_telemetry_program_of_a_sender_follows_queue_and_rate_of_the_switch() {
     let Some(sources) = sample(test, "rp/switch_telemetry", &files) else {
         return;
     };
-    for build in builds(&format!("pcc::judges::{test}")) {
+    for build in builds(&format!("judges::{test}")) {
         let process = started(&sources, build);
         let value =
             |number| u32::try_from(process.query(Query::Parameter, 0, number).expect("a value"));
@@ -435,7 +435,7 @@ fn the_telemetry_program_of_a_receiver_answers_with_what_the_last_switch_wrote()
         is_np: true,
         ..sources
     };
-    for build in builds(&format!("pcc::judges::{test}")) {
+    for build in builds(&format!("judges::{test}")) {
         let process = started(&sources, build);
         let probe = |switches: &[[u8; 32]]| {
             let hops = u8::try_from(switches.len()).expect("few");
@@ -509,7 +509,7 @@ fn the_exercise_of_the_tutorial_prints_what_its_guide_shows() {
         let Some(solution) = tutorial(test, folder, "rtt_template.c") else {
             return;
         };
-        for build in builds(&format!("pcc::judges::{test}")) {
+        for build in builds(&format!("judges::{test}")) {
             let (lines, _) = printed(&exercise, build, 1.0, 1_600);
             let expect =
                 [1, 501, 1_001].map(|number| format!("PURE_ECN cnp={number} rate=1048576"));

@@ -80,7 +80,7 @@ fn cases(model: Model) -> Vec<(Event, [u32; 9])> {
 
 #[test]
 fn each_getter_returns_the_field_of_each_model() {
-    for build in builds("pcc::library::each_getter_returns_the_field_of_each_model") {
+    for build in builds("library::each_getter_returns_the_field_of_each_model") {
         for model in [Model::Bf3, Model::Cx8] {
             let sources = Sources {
                 model,
@@ -141,7 +141,7 @@ fn lab_event(a: u32, b: u32) -> algorithm::Event {
 #[test]
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a product")]
 fn arithmetic_and_services_are_exact() {
-    for build in builds("pcc::library::arithmetic_and_services_are_exact") {
+    for build in builds("library::arithmetic_and_services_are_exact") {
         let mut process = start(&program("numbers"), build);
         let mut random = fastrand::Rng::with_seed(5);
         for step in 0..2_000_u32 {
@@ -189,7 +189,7 @@ fn arithmetic_and_services_are_exact() {
 
 #[test]
 fn messages_have_the_form_of_printf() {
-    for build in builds("pcc::library::messages_have_the_form_of_printf") {
+    for build in builds("library::messages_have_the_form_of_printf") {
         let process = start(&program("numbers"), build);
         let output = process.output();
         assert_eq!(
@@ -202,8 +202,7 @@ fn messages_have_the_form_of_printf() {
 
 #[test]
 fn the_mailbox_passes_requests_and_refuses_what_the_program_refuses() {
-    for build in
-        builds("pcc::library::the_mailbox_passes_requests_and_refuses_what_the_program_refuses")
+    for build in builds("library::the_mailbox_passes_requests_and_refuses_what_the_program_refuses")
     {
         let process = start(&program("numbers"), build);
         assert_eq!(
@@ -268,7 +267,7 @@ fn what_the_library_refuses_has_one_clear_line() {
         (9, "counter 1: algorithm 0 has 1, from 0"),
         (10, "algorithm 0 is declared twice"),
     ];
-    for build in builds("pcc::library::what_the_library_refuses_has_one_clear_line") {
+    for build in builds("library::what_the_library_refuses_has_one_clear_line") {
         let image = image(&limits(0, &[]), build);
         for (gbps, expect) in cases {
             let line = image.start(&with(gbps)).expect_err("a refusal").to_string();
@@ -286,7 +285,7 @@ fn with(gbps: u32) -> Options {
 
 #[test]
 fn a_program_that_lacks_a_callback_is_refused() {
-    for build in builds("pcc::library::a_program_that_lacks_a_callback_is_refused") {
+    for build in builds("library::a_program_that_lacks_a_callback_is_refused") {
         for (lacks, name) in [(1, "init"), (2, "algo"), (3, "set_algo_params")] {
             let started = image(&limits(lacks, &[]), build).start(&Options::default());
             let line = started.expect_err("a refusal").to_string();
@@ -318,7 +317,7 @@ fn the_first_versions_have_lower_limits() {
 
 #[test]
 fn parameters_and_counters_obey_their_limits() {
-    for build in builds("pcc::library::parameters_and_counters_obey_their_limits") {
+    for build in builds("library::parameters_and_counters_obey_their_limits") {
         let process = start(&limits(0, &[]), build);
         let query = |what, number| process.query(what, 7, number).expect("a value");
         assert_eq!(query(Query::Algorithm, 0), 7);

@@ -7,7 +7,7 @@ use pcc_run::{Build, Options, Sources};
 
 /// Two processes per host, four flows to one host. None without a compiler for the DPA.
 fn survived(test: &str, case: u32, bytes: u64) -> Option<(Lab, Report)> {
-    let test = format!("pcc::survive::{test}");
+    let test = format!("survive::{test}");
     let build = builds(&test)
         .into_iter()
         .find(|build| *build == Build::Dpa)?;
