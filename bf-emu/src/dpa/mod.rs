@@ -5,7 +5,7 @@
 //! reaches any other, and they go away if the runner is killed. What belongs to a context goes away with the context's
 //! connection (see `process::dpa`), and so with its program.
 //!
-//! Each process of the DPA has a thread of the runner ([`worker`]), so that one that computes does not keep others waiting. It
+//! Each process of the DPA has a thread of the runner (`worker`), so that one that computes does not keep others waiting. It
 //! sleeps on a pipe while there is nothing to do: the engine writes the events of completion queues to it.
 
 mod command;

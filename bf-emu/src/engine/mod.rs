@@ -7,7 +7,7 @@
 //! milliseconds.
 //!
 //! Three other modes exist: [`deferred`] finds programs that depend on immediate execution,
-//! [`adversary`] those that depend on an order that no standard promises, and in [`polling`] mode a
+//! `adversary` those that depend on an order that no standard promises, and in [`polling`] mode a
 //! thread watches the doorbell records.
 //!
 //! All code here may run in a signal handler. It does not allocate, takes no lock except the

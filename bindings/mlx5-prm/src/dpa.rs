@@ -20,7 +20,7 @@ pub mod object {
     pub const WINDOW: u16 = 0x39;
 }
 
-/// Operations of a process, in [`OPERATION`](self::OPERATION) of `MODIFY_GENERAL_OBJECT`.
+/// Operations of a process, in [`OPERATION`] of `MODIFY_GENERAL_OBJECT`.
 pub mod modify {
     /// Copies from a umem of the caller.
     pub const COPY_IN: u16 = 1;
@@ -40,7 +40,7 @@ pub mod modify {
     pub const SET: u16 = 10;
 }
 
-/// Operations of a process, in [`OPERATION`](self::OPERATION) of `QUERY_GENERAL_OBJECT`.
+/// Operations of a process, in [`OPERATION`] of `QUERY_GENERAL_OBJECT`.
 pub mod query {
     /// State and fault.
     pub const STATUS: u16 = 0;
