@@ -52,7 +52,7 @@ fn run(command: &mut Command) -> Result<()> {
 pub fn tests_on_the_device(env: &setup::Env) -> Result<Command> {
     let mut command = Command::new("cargo");
     command
-        .args(["test", "-p", "xgvmi-tests", "--test", "system"])
+        .args(["test", "--workspace", "--test", "system"])
         .envs(env.for_cc());
     let artefacts = workspace::target_dir().join("release");
     command.env("XGVMI_TEST_BIN", artefacts);

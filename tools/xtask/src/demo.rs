@@ -199,8 +199,10 @@ impl Build {
         let mut command = Command::new("cargo");
         command.current_dir(workspace::root());
         command.args(["build", "--release", "--color", "never"]);
-        for package in ["bf-emu", "bf-emu-preload", "uct-plugin", "osu-bench"] {
-            command.args(["-p", package]);
+        if !workspace::builds_whole() {
+            for package in ["bf-emu", "bf-emu-preload", "uct-plugin", "osu-bench"] {
+                command.args(["-p", package]);
+            }
         }
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut cargo = process::Group::spawn(&mut command).context("cannot run cargo")?;

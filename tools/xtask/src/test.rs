@@ -29,13 +29,12 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
   fmt      rustfmt changes nothing
   build    release build for the following phases
   tidy     project rules that no other tool checks
-  unit     unit, integration and documentation tests
+  unit     unit, integration and documentation tests; the FFI crates against the installed headers
   suites   a sample of cargo xtask suites
   matrix   the library in two stock UCX versions and the distribution's, at each entry point
   system   stock programs and the device's rules on the emulated device
   counts   instructions of hot paths of pool and service, if valgrind is installed
   dist     the packages, checked and unpacked (see cargo xtask dist)
-  layout   the FFI crates against the installed headers
   clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
 
@@ -114,9 +113,8 @@ const PHASES: &[Phase] = &[
     after(&["setup", "build", "tidy"], "system", 1000, system),
     after(&["setup", "build"], "counts", 600, counts),
     after(&["setup", "build"], "dist", 600, packages),
-    quick(after(&["setup", "unit"], "layout", 200, layout)),
-    quick(after(&["layout"], "clippy", 900, clippy)),
-    after(&["layout", "clippy"], "docs", 900, documents),
+    quick(after(&["unit"], "clippy", 900, clippy)),
+    after(&["clippy"], "docs", 900, documents),
     alone("patches", 600, patches),
     alone("aarch64", 900, other_processor),
     alone("demo", 180, demo),
@@ -158,6 +156,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         filters,
     };
     let tally = Mutex::new(Tally::default());
+    workspace::build_whole();
     schedule::run(&chosen, &world, &tally);
     let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut accepted = skips::read(&workspace::root().join("tests/skips.toml"))?;
@@ -249,13 +248,16 @@ fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 /// The project rules, each a test of `tests/rules`.
 pub(crate) fn rules() -> Command {
     let mut command = cargo();
-    command.args(["test", "-p", "xgvmi-tests", "--test", "rules"]);
+    command.args(["test", "--workspace", "--test", "rules"]);
     command
 }
 
 fn tidiness(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     cases(phase, world, rules().args(["--", "--show-output"]))
 }
+
+/// Arguments of clippy itself.
+const CLIPPY: [&str; 1] = ["-Dwarnings"];
 
 fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     // The second build: without its device the pool is purely safe code, which the first build cannot check.
@@ -272,7 +274,8 @@ fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         command
             .arg("clippy")
             .args(what)
-            .args(["--", "-D", "warnings"]);
+            .arg("--")
+            .args(CLIPPY);
         cases.push(Case {
             name: name.to_owned(),
             ..single(phase, world, &mut command)?
@@ -285,6 +288,20 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = cargo();
     command.args(["doc", "--workspace", "--no-deps"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
+    // The compiler and the arguments of phase clippy, else cargo would check every crate a second time without them.
+    let sysroot = process::stdout(
+        Command::new("rustc").args(["--print", "sysroot"]),
+        Duration::from_secs(60),
+    )?;
+    let clippy = Path::new(sysroot.trim()).join("bin/clippy-driver");
+    if clippy.exists() {
+        command.env("RUSTC_WORKSPACE_WRAPPER", clippy);
+        let arguments: String = CLIPPY
+            .iter()
+            .map(|one| format!("{one}__CLIPPY_HACKERY__"))
+            .collect();
+        command.env("CLIPPY_ARGS", arguments);
+    }
     let rustdoc = single(phase, world, &mut command)?;
     let mut cases = vec![Case {
         name: "rustdoc".to_owned(),
@@ -302,17 +319,12 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Crates whose tests compare with installed headers.
-const FFI: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
-
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let compilers = setup::riscv().unwrap_or_default();
     let test = |what| {
         let mut command = cargo();
         command.args(["test", "--no-fail-fast", "--workspace", what]);
-        for package in FFI.into_iter().chain(["xgvmi-tests"]) {
-            command.args(["--exclude", package]);
-        }
+        command.args(["--exclude", "xgvmi-tests"]);
         if let Ok(env) = world.env() {
             point_at_ucx(&mut command, env);
         }
@@ -356,21 +368,6 @@ fn point_at_ucx(command: &mut Command, env: &Env) {
 /// The fuzz targets are a workspace of their own, which no other phase compiles.
 fn fuzz_targets(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(vec![single(phase, world, &mut fuzz::check())?])
-}
-
-fn layout(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    let env = world.env()?;
-    let mut command = cargo();
-    command.args(["test", "--no-fail-fast"]);
-    for package in FFI {
-        command.args(["-p", package]);
-    }
-    point_at_ucx(&mut command, env);
-    cases(
-        phase,
-        world,
-        command.args(["--", "--show-output"]).args(&world.filters),
-    )
 }
 
 fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
@@ -621,6 +618,7 @@ impl World {
     /// Runs `command` to its end or to the phase's limit and logs its output.
     fn run(&self, phase: &Phase, command: &mut Command) -> Result<process::Done> {
         command.current_dir(workspace::root());
+        command.env(workspace::BUILD_WHOLE, "1");
         let done = process::run(command, phase.limit)?;
         let path = self.logs.join(format!("{}.log", phase.name));
         let mut log = fs::File::options().create(true).append(true).open(&path)?;
@@ -690,7 +688,7 @@ mod tests {
         };
         check(
             &["--quick"],
-            &["setup", "fmt", "tidy", "unit", "layout", "clippy"],
+            &["setup", "fmt", "tidy", "unit", "clippy"],
         );
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
