@@ -8,7 +8,7 @@ use crate::abi::{MdHandle, MemAttachParams, MemDeregParams, MemHandle, MkeyPackP
 use crate::module::Module;
 use crate::original::{self, Object};
 use crate::panic::guard;
-use crate::{export, import, log, release, serve};
+use crate::{domains, export, import, log, release, serve};
 
 /// `UCT_IB_MLX5_XGVMI_ABI_VERSION` of the patch.
 const ABI_VERSION: u32 = 1;
@@ -121,9 +121,11 @@ unsafe extern "C" fn mem_reg(md: MdHandle, memh: MemHandle, address: *mut c_void
     if let Some(object) = unsafe { served(md) }
         // SAFETY: the memory domain is of this object.
         && unsafe { serve::is_served(object, md) }
+        // SAFETY: UCX does not close the memory domain during this call.
+        && let Some(served) = unsafe { domains::known(md) }
     {
         // SAFETY: UCX has just registered the handle.
-        let note = || unsafe { release::note(md, memh, address.addr(), length) };
+        let note = || unsafe { release::note(served, memh, address.addr(), length) };
         let _noted = guard("mem_reg", note);
     }
 }

@@ -10,7 +10,7 @@ use xgvmi_pool::{
     OwnerUuid, PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
-use crate::abi::{MemDeregFn, MemRegFn};
+use crate::abi::{MdHandle, MemDeregFn, MemRegFn};
 use crate::check::{Adapter, KeyForm, MdFacts};
 use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
@@ -22,16 +22,20 @@ use crate::{chunks, config, hot, log, rkey};
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Md {
+    /// The content of `host`; null if there is none.
+    hooks: AtomicPtr<HostHooks<Mlx5Device>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
     /// UCX's own operations of the hot path.
     pub(crate) mem_reg: MemRegFn,
     pub(crate) mem_dereg: MemDeregFn,
-    shown: rkey::Shown,
     /// The words of `counts`; null before the first event.
     words: AtomicPtr<AtomicU64>,
     owner: OwnerUuid,
+    shown: rkey::Shown,
     key_form: KeyForm,
     counts: counter_file::Counts,
+    /// UCX's memory domain.
+    handle: MdHandle,
     object: &'static Object,
     facts: MdFacts,
     chunks: chunks::Place,
@@ -56,9 +60,15 @@ unsafe impl Sync for Md {}
 
 impl Md {
     /// A memory domain of the object, with nothing open.
-    pub(crate) fn new(object: &'static Object, facts: MdFacts, owner: OwnerUuid) -> Self {
+    pub(crate) fn new(
+        object: &'static Object,
+        handle: MdHandle,
+        facts: MdFacts,
+        owner: OwnerUuid,
+    ) -> Self {
         let originals = object.originals();
         Self {
+            handle,
             object,
             mem_reg: originals.mem_reg,
             mem_dereg: originals.mem_dereg,
@@ -70,6 +80,7 @@ impl Md {
             chunks: chunks::Place::default(),
             keys: rkey::Place::default(),
             device: Opened::default(),
+            hooks: AtomicPtr::default(),
             host: OnceLock::new(),
             opening: Mutex::new(()),
             dpu: OnceLock::new(),
@@ -82,6 +93,11 @@ impl Md {
     /// A number that is unique among the existing memory domains.
     pub(crate) fn identity(md: &Arc<Self>) -> usize {
         Arc::as_ptr(md).addr()
+    }
+
+    /// UCX's memory domain. Valid until UCX closes it.
+    pub(crate) fn handle(&self) -> MdHandle {
+        self.handle
     }
 
     /// The copy of UCX that the memory domain belongs to.
@@ -126,11 +142,12 @@ impl Md {
     }
 
     /// The pool, opened at the first call. `None` if the device is not suitable.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn host(&self) -> Option<&HostHooks<Mlx5Device>> {
-        match self.host.get() {
-            Some(host) => host.as_ref(),
+        // SAFETY: the content of `host`, which is written once and lives as long as this value.
+        match unsafe { self.hooks.load(Ordering::Acquire).as_ref() } {
             None => self.open_host(),
+            hooks => hooks,
         }
     }
 
@@ -159,7 +176,10 @@ impl Md {
                 None
             }
         };
-        self.host.get_or_init(|| host).as_ref()
+        let hooks = self.host.get_or_init(|| host).as_ref()?;
+        self.hooks
+            .store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
+        Some(hooks)
     }
 
     /// The alias map, opened at the first call. `None` if the device is not suitable.

@@ -9,6 +9,7 @@ use crate::abi::{
     memh_flags,
 };
 use crate::export::Packed;
+use crate::md::Md;
 use crate::module::Module;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
@@ -205,7 +206,7 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
             && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }
         {
             // SAFETY: as above.
-            unsafe { note(md, memh_p.read(), address.addr(), length) };
+            unsafe { note(served, memh_p.read(), address.addr(), length) };
         }
         return status;
     }
@@ -242,9 +243,11 @@ unsafe fn reg(
         && !allocator::is_short()
         // SAFETY: the memory domain is of this object.
         && unsafe { serve::is_served(object, md) }
+        // SAFETY: UCX does not close the memory domain during this call.
+        && let Some(served) = unsafe { domains::known(md) }
     {
         // SAFETY: the operation succeeded, so it has written the handle.
-        unsafe { note(md, memh_p.read(), address.addr(), length) };
+        unsafe { note(served, memh_p.read(), address.addr(), length) };
     }
     status
 }
@@ -252,11 +255,11 @@ unsafe fn reg(
 /// Records memory that UCX has just registered, unless its handle shows it.
 ///
 /// # Safety
-/// `memh` is a live memory handle of `md`, which is served.
+/// `memh` is a live memory handle of `served`.
 #[cold]
-unsafe fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+unsafe fn note(served: &Md, memh: MemHandle, address: usize, length: usize) {
     // SAFETY: by the contract of this function.
-    let note = || unsafe { release::note(md, memh, address, length) };
+    let note = || unsafe { release::note(served, memh, address, length) };
     let _noted = guard("mem_reg", note);
 }
 

@@ -26,16 +26,12 @@ pub(crate) unsafe fn shows(served: &Md, memh: MemHandle, address: usize, length:
 /// Records memory that a domain has just registered.
 ///
 /// # Safety
-/// `memh` is a live memory handle of `md`, which is served.
+/// `memh` is a live memory handle of `served`.
 #[cold]
-pub(crate) unsafe fn note(md: MdHandle, memh: MemHandle, address: usize, length: usize) {
+pub(crate) unsafe fn note(served: &Md, memh: MemHandle, address: usize, length: usize) {
     if allocator::is_short() {
         return;
     }
-    // SAFETY: UCX does not close the memory domain during a call for it.
-    let Some(served) = (unsafe { domains::known(md) }) else {
-        return;
-    };
     // SAFETY: by the contract of this function.
     unsafe {
         served
@@ -55,7 +51,7 @@ pub(crate) unsafe fn note(md: MdHandle, memh: MemHandle, address: usize, length:
     };
     // An older handle at the same address was freed without this library's knowledge. Its key is
     // released.
-    if let Some(key) = REGISTRATIONS.note(md, memh, memory) {
+    if let Some(key) = REGISTRATIONS.note(served.handle(), memh, memory) {
         give_back(served, key);
     }
 }

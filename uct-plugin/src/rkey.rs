@@ -17,7 +17,7 @@
 
 use std::mem::offset_of;
 use std::ptr::with_exposed_provenance;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 use xgvmi_pool::mlx5::ibv_mr;
 
@@ -76,13 +76,13 @@ impl Memory {
 /// contains an offset.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
-    at: AtomicU32,
+    at: AtomicU16,
     /// Number of searches.
-    tries: AtomicU32,
+    tries: AtomicU16,
 }
 
 /// Searches per memory domain: the first registrations may be of an unusual kind.
-const TRIES_MAX: u32 = 8;
+const TRIES_MAX: u16 = 8;
 
 impl Shown {
     /// The memory that the handle shows. `None` if it shows none here.
@@ -91,7 +91,7 @@ impl Shown {
     /// The handle is live and belongs to the memory domain of this value.
     #[inline(always)]
     pub(crate) unsafe fn memory(&self, memh: MemHandle) -> Option<Memory> {
-        let at = self.at.load(Ordering::Relaxed) as usize;
+        let at = usize::from(self.at.load(Ordering::Relaxed));
         // SAFETY: every memory handle starts with these fields.
         let head = unsafe { &*memh.cast::<MemhHead>() };
         if at == UNKNOWN || head.flags & memh_flags::MULTITHREADED != 0 {
@@ -121,7 +121,7 @@ impl Shown {
     ) {
         // SAFETY: every memory handle starts with these fields.
         let head = unsafe { memh.cast::<MemhHead>().read() };
-        if self.at.load(Ordering::Relaxed) as usize != UNKNOWN
+        if usize::from(self.at.load(Ordering::Relaxed)) != UNKNOWN
             || head.flags & memh_flags::MULTITHREADED != 0
             || self.tries.fetch_add(1, Ordering::Relaxed) >= TRIES_MAX
         {
@@ -135,7 +135,7 @@ impl Shown {
         };
         let through_kernel = |address| read_word(std::ptr::without_provenance(address));
         if let Some((at, _)) = find(facts_of(facts), &wanted, through_kernel)
-            && let Ok(at) = u32::try_from(at)
+            && let Ok(at) = u16::try_from(at)
         {
             self.at.store(at, Ordering::Relaxed);
         }
@@ -399,8 +399,8 @@ mod tests {
         assert_eq!(offset_of!(Handle, mr), 96);
         change(&mut handle, &mut mr);
         let shown = Shown {
-            at: AtomicU32::new(96),
-            tries: AtomicU32::new(0),
+            at: AtomicU16::new(96),
+            tries: AtomicU16::new(0),
         };
         let memh: MemHandle = (&raw mut handle).cast();
         // SAFETY: the handle is live, and its registration is at the offset.

@@ -130,7 +130,7 @@ unsafe fn checked(object: &'static Object, md: MdHandle, attr: *const c_void) ->
             if owner.is_none() {
                 log::warning!("memory domain not served: no random numbers");
             }
-            Some(Arc::new(Md::new(object, facts, owner?)))
+            Some(Arc::new(Md::new(object, md, facts, owner?)))
         }
         // A device that cannot export keys.
         Ok(None) => None,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::core::Core;
-use crate::device::{MkeyDevice, UmrOp};
+use crate::device::{MkeyDevice, QuickPath as _, UmrOp};
 use crate::error::{ChainError, DeviceError, PoolError, ReleaseError, Rest};
 use crate::event::PoolEvent;
 use crate::export::BoundKey;
@@ -85,7 +85,10 @@ impl<D: MkeyDevice> Core<D> {
             // No other thread has the slot, so its state need not show the request.
             let mkey = self.slots.advance_mkey(id, State::Free, State::Bound);
             let ran = match cache.binds().is_multiple_of(CHAINS_PER_SAMPLE) {
-                false => self.device.bind(mkey, region),
+                false => match self.quick.bind(mkey, region) {
+                    Some(ran) => ran,
+                    None => self.bind_by_run(mkey, region.addr(), region.len(), region.lkey()),
+                },
                 true => self.bind_timed(mkey, region.addr(), region.len(), region.lkey()),
             };
             return match ran {
@@ -111,9 +114,25 @@ impl<D: MkeyDevice> Core<D> {
         lkey: Lkey,
     ) -> Result<(), Box<ChainError>> {
         let start = Instant::now();
-        self.device.bind(mkey, Region::of_parts(addr, len, lkey))?;
+        let region = Region::of_parts(addr, len, lkey);
+        match self.quick.bind(mkey, region) {
+            Some(ran) => ran?,
+            None => self.bind_by_run(mkey, addr, len, lkey)?,
+        }
         self.latencies.bind.record(start.elapsed());
         Ok(())
+    }
+
+    #[cold]
+    fn bind_by_run(
+        &self,
+        mkey: Mkey,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+    ) -> Result<(), Box<ChainError>> {
+        let span = Region::of_parts(addr, len, lkey).into();
+        Ok(self.device.run(&[UmrOp::Bind { mkey, span }])?)
     }
 
     #[cold]
@@ -143,6 +162,9 @@ impl<D: MkeyDevice> Core<D> {
         failed: Box<ChainError>,
     ) -> Result<BoundKey, Box<PoolError>> {
         let (id, mkey) = (key.slot(), key.mkey());
+        if !self.device.is_ours() {
+            return Err(Box::new(PoolError::Forked));
+        }
         self.counters.chains.one();
         self.slots.advance(id, State::Bound, State::Leased);
         let span = Region::of_parts(addr, len, lkey).into();
@@ -312,7 +334,10 @@ impl<D: MkeyDevice> Core<D> {
         // before it is in the cache.
         self.slots.advance(id, State::Bound, State::Free);
         let ran = match number.is_multiple_of(CHAINS_PER_SAMPLE) {
-            false => self.device.invalidate(mkey),
+            false => match self.quick.invalidate(mkey) {
+                Some(ran) => ran,
+                None => self.invalidate_by_run(mkey),
+            },
             true => self.invalidate_timed(mkey),
         };
         match ran {
@@ -328,9 +353,17 @@ impl<D: MkeyDevice> Core<D> {
     #[cold]
     fn invalidate_timed(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
         let start = Instant::now();
-        self.device.invalidate(mkey)?;
+        match self.quick.invalidate(mkey) {
+            Some(ran) => ran?,
+            None => self.invalidate_by_run(mkey)?,
+        }
         self.latencies.invalidate.record(start.elapsed());
         Ok(())
+    }
+
+    #[cold]
+    fn invalidate_by_run(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        Ok(self.device.run(&[UmrOp::Invalidate { mkey }])?)
     }
 
     /// Handles a key whose first invalidation failed.
@@ -341,6 +374,10 @@ impl<D: MkeyDevice> Core<D> {
         mkey: Mkey,
         failed: ChainError,
     ) -> Result<(), Box<ReleaseError>> {
+        // A key in a forked child belongs to the parent.
+        if !self.device.is_ours() {
+            return Ok(());
+        }
         self.slots.advance(id, State::Free, State::Unsure);
         Ok(self.clean_again(id, mkey, failed)?)
     }

@@ -38,11 +38,12 @@ const CLOSE_WAIT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Core<D: MkeyDevice> {
-    pub(crate) device: Arc<D>,
+    pub(crate) quick: D::Quick,
     pub(crate) slots: Slots,
     /// A copy of what each export and release reads of the policy.
     pub(crate) hot: Hot,
     pub(crate) free_list: FreeList,
+    pub(crate) device: Arc<D>,
     pub(crate) gate: Gate,
     /// Release time of the first pending key, in nanoseconds since `epoch`; zero if there is none.
     pub(crate) pending_since: AtomicU64,
@@ -117,7 +118,7 @@ impl VacantSlots {
 }
 
 /// Bytes per key of a pool's maximum: a slot, its number, and entries in two queues.
-const BYTES_PER_KEY: usize = LINE_BYTES + 112;
+const BYTES_PER_KEY: usize = LINE_BYTES + 144;
 /// Bytes of a pool without keys.
 const BYTES_BESIDE: usize = 64 << 10;
 
@@ -195,6 +196,7 @@ impl<D: MkeyDevice> Core<D> {
             observer,
             keeper: Keeper::new(),
             idle_watch: IdleWatch::default(),
+            quick: device.quick(),
             device,
             policy,
         })
@@ -261,9 +263,12 @@ impl<D: MkeyDevice> Core<D> {
 
     /// Claims the cache of the calling thread, which has this number, for a bind or an invalidation. Until the claim is dropped,
     /// the pool does not close. `None` if the thread must take the other path, by [`Core::enter`].
+    ///
+    /// A forked child may get the claim too. The device executes none of its requests, and everything else
+    /// is the child's copy of the pool.
     #[inline(always)]
     pub(crate) fn claim(&self, thread: usize) -> Option<Claimed<'_>> {
-        if !self.hot.is_direct || !self.device.is_ours() {
+        if !self.hot.is_direct {
             return None;
         }
         // A closed pool has all claims.

@@ -75,6 +75,13 @@ pub struct MkeySpec {
 /// Any thread may make these calls, several at a time. Each call has a time limit: commands the
 /// kernel's limit, [`MkeyDevice::run`] the device's limit.
 pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
+    /// A shorter path of [`MkeyDevice::run`] for single requests, which a pool keeps in its own data.
+    /// `()` if there is none.
+    type Quick: QuickPath;
+
+    /// The shorter path.
+    fn quick(&self) -> Self::Quick;
+
     /// The function that owns the keys.
     fn gvmi(&self) -> Gvmi;
 
@@ -120,29 +127,35 @@ pub trait MkeyDevice: fmt::Debug + Send + Sync + 'static {
     /// after a later call of `run` has posted anything.
     fn run(&self, chain: &[UmrOp<'_>]) -> Result<(), ChainError>;
 
-    /// Executes one bind to one region: [`MkeyDevice::run`] of this request alone. A device may have a
-    /// shorter path. The caller has just found [`MkeyDevice::is_ours`] true.
-    ///
-    /// # Errors
-    /// Those of [`MkeyDevice::run`].
-    #[inline]
-    fn bind(&self, mkey: Mkey, region: Region) -> Result<(), Box<ChainError>> {
-        let span = region.into();
-        Ok(self.run(&[UmrOp::Bind { mkey, span }])?)
-    }
-
-    /// Executes one invalidation, like [`MkeyDevice::bind`].
-    ///
-    /// # Errors
-    /// Those of [`MkeyDevice::run`].
-    #[inline]
-    fn invalidate(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
-        Ok(self.run(&[UmrOp::Invalidate { mkey }])?)
-    }
-
     /// Number of times that the queue of the requests failed and was replaced.
     fn recoveries(&self) -> u64 {
         0
+    }
+}
+
+/// Single requests of a device, in fewer steps than [`MkeyDevice::run`] takes.
+pub trait QuickPath: fmt::Debug + Send + Sync + 'static {
+    /// Executes one bind to one region. `None` if nothing was posted, as in a forked child:
+    /// [`MkeyDevice::run`] must do it, or report the error.
+    ///
+    /// # Errors
+    /// Those of [`MkeyDevice::run`].
+    fn bind(&self, mkey: Mkey, region: Region) -> Option<Result<(), Box<ChainError>>>;
+
+    /// Executes one invalidation, like [`QuickPath::bind`].
+    ///
+    /// # Errors
+    /// Those of [`MkeyDevice::run`].
+    fn invalidate(&self, mkey: Mkey) -> Option<Result<(), Box<ChainError>>>;
+}
+
+impl QuickPath for () {
+    fn bind(&self, _mkey: Mkey, _region: Region) -> Option<Result<(), Box<ChainError>>> {
+        None
+    }
+
+    fn invalidate(&self, _mkey: Mkey) -> Option<Result<(), Box<ChainError>>> {
+        None
     }
 }
 

@@ -1,10 +1,9 @@
 //! The free list: a bounded queue for all threads, and in front of it one cache per group of
 //! threads. Most leases and returns then touch no memory that another thread writes.
 //!
-//! Keys leave in the order of their return. A thread takes from the `out` side of its cache and
-//! returns to the `back` side. The queue holds chunks of keys: an empty `out` takes the first
-//! chunk, and a full `back` becomes the last one. A released key therefore idles until the keys
-//! before it have been used, to within one chunk. [`ReuseOrder::Lifo`] reverses this: a thread
+//! Keys leave in the order of their return. The queue holds chunks of keys: a cache without keys to take
+//! gets the first chunk, and the keys that were returned to a cache become the last one. A released key
+//! therefore idles until the keys before it have been used, to within one chunk. [`ReuseOrder::Lifo`] reverses this: a thread
 //! takes the key that it returned last, and the chunks form a stack. Caches belong to the pool and
 //! not to threads, so a thread that ends holds no keys. Its keys in a cache serve the next thread of
 //! that cache, and any thread that finds the queue and its own cache empty. No thread waits for a
@@ -26,8 +25,8 @@ use crate::sync::{AtomicUsize, Mutex, Ordering, Queue, lock, yield_now};
 /// Maximum number of caches. With more threads, several share a cache.
 const CACHES_MAX: usize = 64;
 
-/// Minimum number of keys on each side of a cache, if the pool has more than one cache.
-const SHARE_MIN: usize = 4;
+/// Minimum number of keys of a cache, if the pool has more than one cache.
+const SHARE_MIN: usize = 8;
 
 /// Number of passes over the caches while other threads hold all of them, before the thread uses the
 /// queue directly. A thread holds a cache for some nanoseconds, unless the scheduler preempts it.
@@ -43,7 +42,7 @@ const ROUNDS_MAX: u32 = 1;
 pub(crate) struct FreeList {
     /// A power of two of them.
     caches: Box<[CachePadded<LocalCache>]>,
-    /// Keys on one side of a cache; zero if there are no caches.
+    /// Keys of a cache; zero if there are no caches.
     cache_keys: u32,
     order: ReuseOrder,
     /// Apart from the fields that every lease reads and no thread writes, like the marks.
@@ -85,18 +84,27 @@ pub(crate) struct Traffic {
 }
 
 impl FreeList {
-    /// A free list for up to `capacity` keys, with `caches` caches and `cache_keys` keys on each side
-    /// of a cache. All caches together take at most a quarter of the keys. Otherwise threads would
+    /// A free list for up to `capacity` keys, with `caches` caches of `cache_keys` keys. All caches together take at most a quarter of the keys. Otherwise threads would
     /// find no key while other caches are full. A small pool has fewer caches, so that each has at
-    /// least [`SHARE_MIN`] keys on each side.
+    /// least [`SHARE_MIN`] keys.
     pub(crate) fn new(capacity: u32, cache_keys: u32, caches: usize, order: ReuseOrder) -> Self {
         let caches = caches.clamp(1, CACHES_MAX).next_power_of_two();
-        let fitting = capacity as usize / 4 / (2 * SHARE_MIN);
+        let fitting = capacity as usize / 4 / SHARE_MIN;
         let caches = fitting
             .checked_ilog2()
             .map_or(caches, |log| caches.min(1 << log));
-        let share = capacity as usize / 4 / (2 * caches);
-        let share = u32::try_from(share).expect("a part of `capacity`");
+        let share = capacity as usize / 4 / caches;
+        let share = match u32::try_from(share).expect("a part of `capacity`") {
+            // In so small a pool the order of reuse is exact.
+            0..2 => 0,
+            share => share,
+        };
+        let cache_keys = match order {
+            ReuseOrder::Fifo | ReuseOrder::Lifo => cache_keys.min(CACHE_KEYS_MAX).min(share),
+            // A lookup by address does not find a key in a cache.
+            ReuseOrder::Affinity => 0,
+        };
+        let cache = |_| CachePadded::new(LocalCache::new(cache_keys));
         Self {
             queue: Box::new(match order {
                 // In the worst case each chunk has one key.
@@ -110,12 +118,8 @@ impl FreeList {
                 taken: AtomicUsize::new(0),
                 returned: AtomicUsize::new(0),
             })),
-            caches: (0..caches).map(|_| CachePadded::default()).collect(),
-            cache_keys: match order {
-                ReuseOrder::Fifo | ReuseOrder::Lifo => cache_keys.min(CACHE_KEYS_MAX).min(share),
-                // A lookup by address does not find a key in a cache.
-                ReuseOrder::Affinity => 0,
-            },
+            caches: (0..caches).map(cache).collect(),
+            cache_keys,
             order,
         }
     }
@@ -144,7 +148,7 @@ impl FreeList {
         }
         let own = self.own_cache(thread);
         if let Some(cache) = self.caches[own].claim()
-            && cache.put(id, self.cache_keys)
+            && cache.put(id)
         {
             return;
         }
@@ -175,7 +179,7 @@ impl FreeList {
     /// Returns a key for the holder of a cache, as [`FreeList::put`] does.
     #[inline(always)]
     pub(crate) fn put_claimed(&self, cache: &Claimed<'_>, id: SlotId) {
-        if !cache.put(id, self.cache_keys) {
+        if !cache.put(id) {
             self.flush(cache, id);
         }
     }
@@ -209,12 +213,25 @@ impl FreeList {
         })
     }
 
-    /// Refills an empty cache with a chunk of the queue and takes a key.
+    /// Refills an empty cache with a chunk of the queue, or with the keys that were returned to it, and
+    /// takes a key.
     #[cold]
     fn refill(&self, cache: &Claimed<'_>) -> Option<SlotId> {
-        let chunk = self.next()?;
-        cache.refill(&chunk);
-        self.note_idle();
+        match self.next() {
+            Some(chunk) => {
+                if !cache.has_places(&chunk) {
+                    self.push(cache.clear_returned());
+                }
+                cache.refill(&chunk, self.order);
+                self.note_idle();
+            }
+            None => {
+                self.note_idle();
+                if !cache.put_returned_out(self.order) {
+                    return None;
+                }
+            }
+        }
         cache.take(self.order)
     }
 
@@ -227,15 +244,12 @@ impl FreeList {
         if let Some(found) = self.take_claimed(&cache) {
             return Some(found);
         }
-        if let Some(found) = cache.take_returned() {
-            return Some(found);
-        }
         drop(cache);
         // Take a key from another cache.
         for step in 1..=self.caches.len() {
             let other = (own + step) & (self.caches.len() - 1);
             if let Some(cache) = self.claim(other)
-                && let Some(found) = cache.take(self.order).or_else(|| cache.take_returned())
+                && let Some(found) = self.take_claimed(&cache)
             {
                 return Some(found);
             }
@@ -288,22 +302,26 @@ impl FreeList {
         }
     }
 
-    /// Moves the chunk of a full cache to the queue and returns the key.
+    /// Moves keys of a full cache to the queue and returns the key.
     #[cold]
     fn flush(&self, cache: &Claimed<'_>, id: SlotId) {
-        let full = cache.clear_returned();
-        match self.order {
-            ReuseOrder::Fifo | ReuseOrder::Affinity => self.push(full),
+        let older = match self.order {
+            ReuseOrder::Fifo | ReuseOrder::Affinity => cache.clear_returned(),
             ReuseOrder::Lifo => {
-                let older = cache.clear_out();
-                cache.refill(&full);
-                if !older.is_empty() {
-                    self.push(older);
+                let out = cache.clear_out(self.order);
+                match out.is_empty() {
+                    true => cache.clear_older(),
+                    false => out,
                 }
             }
+        };
+        // All keys of the cache may be out.
+        if older.is_empty() {
+            return self.put_without_cache(id);
         }
-        let has_space = cache.put(id, self.cache_keys);
-        assert!(has_space, "an empty cache takes a key");
+        self.push(older);
+        let has_place = cache.put(id);
+        assert!(has_place, "a key left its place");
     }
 
     #[cold]
@@ -485,14 +503,14 @@ mod tests {
     #[test]
     fn a_small_pool_has_fewer_caches_instead_of_none() {
         for (capacity, caches, expect) in [
-            (256, 64, (8, 4)),
-            (4096, 64, (64, 8)),
-            (4096, 1, (1, 16)),
-            (100, 64, (2, 6)),
+            (256, 64, (8, 8)),
+            (4096, 64, (64, 16)),
+            (4096, 1, (1, 24)),
+            (100, 64, (2, 12)),
             // Too few keys for any cache.
             (31, 64, (64, 0)),
         ] {
-            let free_list = FreeList::new(capacity, 16, caches, ReuseOrder::Fifo);
+            let free_list = FreeList::new(capacity, 24, caches, ReuseOrder::Fifo);
             let found = (free_list.caches.len(), free_list.cache_keys);
             assert_eq!(found, expect, "{capacity} keys, {caches} processors");
         }
@@ -520,10 +538,7 @@ mod tests {
     #[test]
     fn without_caches_the_order_is_exact() {
         let free_list = FreeList::new(4, 8, 1, ReuseOrder::Fifo);
-        assert_eq!(
-            free_list.cache_keys, 0,
-            "four keys are too chunk for caches"
-        );
+        assert_eq!(free_list.cache_keys, 0, "four keys are too few for caches");
         (0..4).for_each(|id| free_list.add(SlotId(id)));
         for round in 0..20 {
             let id = take(&free_list).expect("four keys");

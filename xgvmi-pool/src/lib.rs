@@ -101,7 +101,7 @@ pub use alias::AliasMap;
 pub use alias_entry::AliasRef;
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use backoff::Backoff;
-pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
+pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, QuickPath, UmrOp};
 pub use error::{AliasError, ChainError, DeviceError, PolicyError, PoolError, ReleaseError, Rest};
 pub use event::{Observer, PoolEvent};
 pub use export::{BoundKey, Export, Lease};

@@ -5,6 +5,9 @@
 //! A thread that binds or invalidates a key holds the claim during the request. It counts its requests
 //! here, and the pool does not close before it has claimed every cache. Such a request therefore
 //! writes no memory that a thread with another cache writes, except for the device's queue.
+//!
+//! Taken keys leave places behind, and returned keys get these places. A thread that takes and returns
+//! keys in turn therefore reads and writes one cache line of keys.
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -12,18 +15,23 @@ use crate::policy::{CACHE_KEYS_MAX, ReuseOrder};
 use crate::slots::SlotId;
 use crate::sync::{AtomicBool, Ordering};
 
-const KEYS_MAX: usize = CACHE_KEYS_MAX as usize;
+/// Places for keys, a power of two: two cache lines.
+const PLACES: usize = 32;
+const CHUNK_MAX: usize = CACHE_KEYS_MAX as usize;
+const _: () = assert!(CHUNK_MAX <= PLACES);
 
 /// The cache. Only the thread that holds the claim accesses the other fields, so their loads and
 /// stores need no ordering. They are atomics because safe code cannot share other memory between
 /// threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub(crate) struct LocalCache {
     claimed: AtomicBool,
-    /// The next key on the `out` side, and the number of keys there at the refill.
+    /// Number of places in use.
+    most: u32,
+    /// The next key to take. The keys from here to the last place are *out*.
     next: AtomicU32,
-    out_len: AtomicU32,
+    /// Number of returned keys, at most `next`. They are in the first places.
     back_len: AtomicU32,
     taken: AtomicU64,
     returned: AtomicU64,
@@ -32,13 +40,12 @@ pub(crate) struct LocalCache {
     releases: AtomicU64,
     invalidates: AtomicU64,
     _pad: u64,
-    out: [AtomicU32; KEYS_MAX],
-    back: [AtomicU32; KEYS_MAX],
+    keys: [AtomicU32; PLACES],
 }
 
-// The fields of each use are one cache line, and so is each side. loom's atomics are larger.
+// The fields of each use are one cache line. loom's atomics are larger.
 #[cfg(not(loom))]
-const _: () = assert!(std::mem::offset_of!(LocalCache, out) == 64);
+const _: () = assert!(std::mem::offset_of!(LocalCache, keys) == 64);
 
 /// Requests that threads made while they held a cache.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,11 +70,29 @@ pub(crate) struct Claimed<'a>(&'a LocalCache);
 /// A chunk of keys between a cache and the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Chunk {
-    slots: [u32; KEYS_MAX],
+    slots: [u32; CHUNK_MAX],
     len: u32,
 }
 
 impl LocalCache {
+    /// An empty cache for `most` keys.
+    pub(crate) fn new(most: u32) -> Self {
+        assert!(most <= CACHE_KEYS_MAX, "more keys than places");
+        Self {
+            claimed: AtomicBool::new(false),
+            most,
+            next: AtomicU32::new(most),
+            back_len: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
+            binds: AtomicU64::new(0),
+            releases: AtomicU64::new(0),
+            invalidates: AtomicU64::new(0),
+            _pad: 0,
+            keys: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
     /// Claims the cache, if it is free.
     #[inline]
     pub(crate) fn claim(&self) -> Option<Claimed<'_>> {
@@ -107,64 +132,40 @@ impl Drop for Claimed<'_> {
 }
 
 impl Claimed<'_> {
-    /// Takes the first key of the `out` side, or by LIFO the last returned key.
+    /// Takes the next key of those that are out, or by LIFO the last returned key.
     #[inline]
     pub(crate) fn take(&self, order: ReuseOrder) -> Option<SlotId> {
         match order {
-            ReuseOrder::Fifo => {
-                let next = get(&self.0.next);
-                if next == get(&self.0.out_len) {
-                    return None;
+            ReuseOrder::Fifo => {}
+            // The keys that are out are older than the returned ones.
+            ReuseOrder::Lifo => {
+                let back = get(&self.0.back_len);
+                if back > 0 {
+                    set(&self.0.back_len, back - 1);
+                    self.count_taken();
+                    return Some(self.at(back - 1));
                 }
-                set(&self.0.next, next + 1);
-                self.count_taken();
-                Some(at(&self.0.out, next))
             }
-            // The keys of `out` are older than those of `back`.
-            ReuseOrder::Lifo => self.take_last(),
             // This order has no caches.
-            ReuseOrder::Affinity => None,
+            ReuseOrder::Affinity => return None,
         }
-    }
-
-    #[inline]
-    fn take_last(&self) -> Option<SlotId> {
-        let back = get(&self.0.back_len);
-        if back > 0 {
-            set(&self.0.back_len, back - 1);
-            self.count_taken();
-            return Some(at(&self.0.back, back - 1));
-        }
-        let len = get(&self.0.out_len);
-        if len == get(&self.0.next) {
+        let next = get(&self.0.next);
+        if next == self.0.most {
             return None;
         }
-        set(&self.0.out_len, len - 1);
+        set(&self.0.next, next + 1);
         self.count_taken();
-        Some(at(&self.0.out, len - 1))
+        Some(self.at(next))
     }
 
-    /// Takes the first returned key ahead of its turn, because there is no other.
-    pub(crate) fn take_returned(&self) -> Option<SlotId> {
-        let mut back = self.clear_returned();
-        let found = back.take_first()?;
-        for (place, slot) in self.0.back.iter().zip(back.keys()) {
-            set(place, *slot);
-        }
-        set(&self.0.back_len, back.len);
-        self.count_taken();
-        Some(found)
-    }
-
-    /// Returns a key. False if the side already holds `most` keys.
+    /// Returns a key. False if there is no place.
     #[inline]
-    pub(crate) fn put(&self, id: SlotId, most: u32) -> bool {
+    pub(crate) fn put(&self, id: SlotId) -> bool {
         let len = get(&self.0.back_len);
-        if len >= most {
+        if len == get(&self.0.next) {
             return false;
         }
-        debug_assert!(most <= CACHE_KEYS_MAX);
-        set(&self.0.back[len as usize % KEYS_MAX], id.0);
+        set(&self.0.keys[len as usize % PLACES], id.0);
         set(&self.0.back_len, len + 1);
         let _before = next(&self.0.returned);
         true
@@ -199,31 +200,78 @@ impl Claimed<'_> {
         std::mem::forget(self);
     }
 
-    /// Fills the `out` side, which must be empty.
-    pub(crate) fn refill(&self, chunk: &Chunk) {
-        assert!(
-            get(&self.0.next) == get(&self.0.out_len),
-            "keys are still out"
-        );
-        for (place, slot) in self.0.out.iter().zip(chunk.keys()) {
-            set(place, *slot);
-        }
-        set(&self.0.next, 0);
-        set(&self.0.out_len, chunk.len);
+    /// True if there are places for the chunk beside the returned keys.
+    pub(crate) fn has_places(&self, chunk: &Chunk) -> bool {
+        get(&self.0.back_len) + chunk.len <= self.0.most
     }
 
-    /// Takes all keys of the `back` side.
+    /// Puts a chunk out. No key may be out, and there must be places for the chunk.
+    pub(crate) fn refill(&self, chunk: &Chunk, order: ReuseOrder) {
+        assert!(get(&self.0.next) == self.0.most, "keys are still out");
+        assert!(self.has_places(chunk), "no places for a chunk");
+        let first = self.0.most - chunk.len;
+        for (place, slot) in self.0.keys[first as usize..]
+            .iter()
+            .zip(chunk.ordered(order))
+        {
+            set(place, slot);
+        }
+        set(&self.0.next, first);
+    }
+
+    /// Puts the returned keys out, because there are no others. False if there is none.
+    pub(crate) fn put_returned_out(&self, order: ReuseOrder) -> bool {
+        let returned = self.clear_returned();
+        self.refill(&returned, order);
+        !returned.is_empty()
+    }
+
+    /// Takes all returned keys.
     pub(crate) fn clear_returned(&self) -> Chunk {
-        let chunk = Chunk::read(&self.0.back, 0, get(&self.0.back_len));
+        let chunk = self.read(0, get(&self.0.back_len));
         set(&self.0.back_len, 0);
         chunk
     }
 
-    /// Takes all keys of the `out` side.
-    pub(crate) fn clear_out(&self) -> Chunk {
-        let chunk = Chunk::read(&self.0.out, get(&self.0.next), get(&self.0.out_len));
-        set(&self.0.next, 0);
-        set(&self.0.out_len, 0);
+    /// Takes the older half of the returned keys.
+    pub(crate) fn clear_older(&self) -> Chunk {
+        let len = get(&self.0.back_len);
+        let (older, rest) = (
+            self.read(0, len.div_ceil(2)),
+            self.read(len.div_ceil(2), len),
+        );
+        for (place, slot) in self.0.keys.iter().zip(rest.keys()) {
+            set(place, *slot);
+        }
+        set(&self.0.back_len, rest.len);
+        older
+    }
+
+    /// Takes all keys that are out, the oldest first.
+    pub(crate) fn clear_out(&self, order: ReuseOrder) -> Chunk {
+        let mut chunk = self.read(get(&self.0.next), self.0.most);
+        if order == ReuseOrder::Lifo {
+            let len = chunk.len();
+            chunk.slots[..len].reverse();
+        }
+        set(&self.0.next, self.0.most);
+        chunk
+    }
+
+    #[inline]
+    fn at(&self, number: u32) -> SlotId {
+        SlotId(get(&self.0.keys[number as usize % PLACES]))
+    }
+
+    fn read(&self, from: u32, to: u32) -> Chunk {
+        let mut chunk = Chunk {
+            len: to - from,
+            ..Chunk::default()
+        };
+        let places = &self.0.keys[from as usize..to as usize];
+        for (slot, place) in chunk.slots.iter_mut().zip(places) {
+            *slot = get(place);
+        }
         chunk
     }
 
@@ -268,22 +316,14 @@ impl Chunk {
         Some(SlotId(first))
     }
 
-    fn read(places: &[AtomicU32; KEYS_MAX], from: u32, to: u32) -> Self {
-        let mut chunk = Self {
-            len: to - from,
-            ..Self::default()
-        };
-        let places = &places[from as usize..to as usize];
-        for (slot, place) in chunk.slots.iter_mut().zip(places) {
-            *slot = get(place);
-        }
-        chunk
+    /// The keys in the order in which they are taken.
+    fn ordered(&self, order: ReuseOrder) -> impl Iterator<Item = u32> + '_ {
+        let last = self.len().wrapping_sub(1);
+        (0..self.len()).map(move |at| match order {
+            ReuseOrder::Lifo => self.slots[last - at],
+            ReuseOrder::Fifo | ReuseOrder::Affinity => self.slots[at],
+        })
     }
-}
-
-#[inline]
-fn at(places: &[AtomicU32; KEYS_MAX], number: u32) -> SlotId {
-    SlotId(get(&places[number as usize % KEYS_MAX]))
 }
 
 /// Adds one to a counter that only the holder of the claim writes. Returns the count before.
@@ -308,9 +348,21 @@ fn set(place: &AtomicU32, value: u32) {
 mod tests {
     use super::*;
 
+    const FIFO: ReuseOrder = ReuseOrder::Fifo;
+    const LIFO: ReuseOrder = ReuseOrder::Lifo;
+
+    fn chunk(keys: std::ops::Range<u32>) -> Chunk {
+        let mut chunk = Chunk::default();
+        for key in keys {
+            chunk.slots[chunk.len()] = key;
+            chunk.len += 1;
+        }
+        chunk
+    }
+
     #[test]
     fn a_cache_has_one_owner_at_a_time() {
-        let cache = LocalCache::default();
+        let cache = LocalCache::new(4);
         let claimed = cache.claim().expect("nobody has it");
         for _ in 0..3 {
             assert!(cache.claim().is_none(), "and asking does not free it");
@@ -320,24 +372,47 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_came_back_wait_for_their_turn() {
-        let cache = LocalCache::default();
+    fn returned_keys_get_the_places_of_taken_ones_and_wait_for_their_turn() {
+        let cache = LocalCache::new(3);
         let cache = cache.claim().expect("nobody has it");
+        assert_eq!(cache.take(FIFO), None, "empty");
+        cache.refill(&chunk(0..3), FIFO);
+        assert!(!cache.put(SlotId(7)), "all places are in use");
         for id in 0..3 {
-            assert!(cache.put(SlotId(id), 3));
+            assert_eq!(cache.take(FIFO), Some(SlotId(id)));
+            assert!(cache.put(SlotId(10 + id)));
         }
-        assert!(!cache.put(SlotId(3), 3), "full");
-        assert_eq!(cache.take(ReuseOrder::Fifo), None, "none is out");
-        assert_eq!(cache.take_returned(), Some(SlotId(0)));
-        let chunk = cache.clear_returned();
-        assert_eq!(chunk.keys(), [1, 2]);
-        cache.refill(&chunk);
-        assert!(cache.put(SlotId(4), 3));
-        assert_eq!(cache.take(ReuseOrder::Fifo), Some(SlotId(1)));
-        assert_eq!(cache.take(ReuseOrder::Lifo), Some(SlotId(4)));
-        assert_eq!(cache.take(ReuseOrder::Lifo), Some(SlotId(2)));
-        assert_eq!(cache.take(ReuseOrder::Lifo), None);
+        assert_eq!(cache.take(FIFO), None, "none is out");
+        assert!(!cache.put(SlotId(7)) && !cache.has_places(&chunk(0..1)));
+        assert!(cache.put_returned_out(FIFO));
+        assert_eq!(cache.take(FIFO), Some(SlotId(10)));
+        assert!(cache.put(SlotId(20)) && !cache.put(SlotId(21)));
+        assert_eq!(cache.clear_returned().keys(), [20]);
+        assert_eq!(cache.clear_out(FIFO).keys(), [11, 12]);
+        assert!(!cache.put_returned_out(FIFO));
         assert_eq!(cache.0.traffic(), (4, 4));
+    }
+
+    #[test]
+    fn by_lifo_the_last_key_is_the_next() {
+        let cache = LocalCache::new(4);
+        let cache = cache.claim().expect("nobody has it");
+        cache.refill(&chunk(0..3), LIFO);
+        assert_eq!(cache.take(LIFO), Some(SlotId(2)));
+        for id in [5, 6] {
+            assert!(
+                cache.put(SlotId(id)),
+                "a place of the cache and one of a taken key"
+            );
+        }
+        assert!(!cache.put(SlotId(7)));
+        assert_eq!(cache.take(LIFO), Some(SlotId(6)));
+        assert_eq!(cache.clear_out(LIFO).keys(), [0, 1], "the oldest first");
+        for id in [6, 7, 8] {
+            assert!(cache.put(SlotId(id)));
+        }
+        assert_eq!(cache.clear_older().keys(), [5, 6]);
+        assert_eq!(cache.clear_returned().keys(), [7, 8]);
     }
 
     #[test]

@@ -200,7 +200,7 @@ fn closing_and_releasing_do_not_meet() {
     });
 }
 
-/// A pool with one cache of one key on each side: a thread that finds the cache free binds and
+/// A pool with one cache of one key: a thread that finds the cache free binds and
 /// invalidates under its claim, and the other thread takes the path through the gate.
 fn with_one_cache(fabric: &SimFabric) -> MkeyPool<SimDevice> {
     let policy = PoolPolicy {

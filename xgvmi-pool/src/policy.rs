@@ -103,8 +103,8 @@ pub struct PoolPolicy {
     pub keeper: bool,
     /// Selection of the next free key.
     pub order: ReuseOrder,
-    /// Number of keys that a group of threads keeps on each side of its cache. Default 16, at most
-    /// 16; a small pool uses fewer. With 0 there are no caches, and the order of reuse is exact.
+    /// Number of keys that a group of threads keeps in its cache. Default 24, at most 24; a small pool
+    /// uses fewer. With 0 there are no caches, and the order of reuse is exact.
     pub cache_keys: u32,
     /// Number of groups of threads, with one cache each. Rounded up to a power of two, maximum 64.
     /// Default 0: the number of processors of the process, read when the pool opens.
@@ -144,7 +144,7 @@ impl Default for PoolPolicy {
             age: Duration::from_secs(60),
             keeper: false,
             order: ReuseOrder::default(),
-            cache_keys: 16,
+            cache_keys: 24,
             caches: 0,
             klm_entries: Self::KLM_ENTRIES,
             tag: Tag::UCX_POOLED,
@@ -202,8 +202,8 @@ const ALIASES_CAP: u32 = 1 << 22;
 const THREADS_CAP: u32 = 64;
 /// Maximum number of KLM entries per key: the field of `mlx5dv_create_mkey` has 16 bits.
 const KLM_ENTRIES_CAP: u32 = 1 << 16;
-/// Maximum number of keys on one side of a local cache.
-pub(crate) const CACHE_KEYS_MAX: u32 = 16;
+/// Maximum number of keys of a local cache.
+pub(crate) const CACHE_KEYS_MAX: u32 = 24;
 /// Longest wait. A wait of a day is as good as unlimited, and a sum of times must not overflow.
 const WAIT_CAP: Duration = Duration::from_secs(24 * 3600);
 /// Longest batch: requests of two building blocks in the largest send queue.

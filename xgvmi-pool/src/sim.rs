@@ -327,6 +327,10 @@ impl World {
 }
 
 impl MkeyDevice for SimDevice {
+    type Quick = ();
+
+    fn quick(&self) {}
+
     fn gvmi(&self) -> Gvmi {
         self.gvmi
     }

@@ -57,6 +57,10 @@ impl Weightless {
 }
 
 impl MkeyDevice for Weightless {
+    type Quick = ();
+
+    fn quick(&self) {}
+
     fn gvmi(&self) -> Gvmi {
         Gvmi::new(1)
     }

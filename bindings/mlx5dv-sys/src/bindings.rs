@@ -2519,7 +2519,6 @@ pub struct mlx5dv_devx_umem {
     pub umem_id: u32,
 }
 #[repr(C)]
-#[derive(Debug, Copy, Clone)]
 pub struct mlx5dv_devx_uar {
     pub reg_addr: *mut ::core::ffi::c_void,
     pub base_addr: *mut ::core::ffi::c_void,

@@ -21,6 +21,8 @@ pub(super) struct CqRing {
     count: u32,
     /// Number of entries read so far.
     next: u32,
+    /// The adapter learns the number of read entries when these bits of it are zero.
+    quiet: u32,
     /// Binary logarithm of the bytes of an entry: 64, or 128 with the completion in the second half.
     log_bytes: u8,
 }
@@ -55,8 +57,19 @@ impl CqRing {
             record,
             count: raw.cqe_cnt,
             next: 0,
+            quiet: Self::quiet(raw.cqe_cnt),
             log_bytes,
         })
+    }
+
+    const fn quiet(count: u32) -> u32 {
+        (count / 4).saturating_sub(1)
+    }
+
+    /// Number of completions for which a ring of `count` entries has space: of the others the adapter may not
+    /// know yet that they were read.
+    pub(super) const fn capacity(count: u32) -> u32 {
+        count - Self::quiet(count)
     }
 
     /// The number of the next request, if the adapter has written its completion and it is a
@@ -142,6 +155,9 @@ impl CqRing {
     #[inline(always)]
     fn advance_from(&mut self, entry: u32) {
         self.next = entry.wrapping_add(1);
+        if self.next & self.quiet != 0 {
+            return;
+        }
         // The record holds 24 bits of the counter; it tells the adapter which entries are free.
         let record = (self.next & 0xff_ffff).to_be();
         // SAFETY: a doorbell record is two aligned words, of which this is the first. Volatile,

@@ -8,20 +8,18 @@ use std::time::Duration;
 use mlx5dv_sys::{MLX5DV_OBJ_PD, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_devx_obj, mlx5dv_obj};
 
 use super::caps::Caps;
-use super::fork::ForkGuard;
+use super::fork::{ForkGuard, Quick};
 use super::form::Form;
-use super::progress::{Single, Ticket};
 use super::proofs::{OnFailure, Proof, Proofs, Prove};
 use super::queue::{Shape, UmrQueue};
 use super::queues::{Queues, Recipe};
 use super::read::{self, ReadError};
 use super::send::Post;
 use super::{alias, caps, command, mkey, thread};
-use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, UmrOp};
+use crate::device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, QuickPath as _, UmrOp};
 use crate::error::{ChainError, DeviceError, Rest};
 use crate::gate::{Gate, Inside};
 use crate::key::{AccessKey, Gvmi, Lkey, Mkey, MkeyIndex, RemoteKey, VirtAddr};
-use crate::region::Region;
 use crate::sync::{Mutex, lock};
 
 /// Maximum time that closing waits for running calls. The kernel limits the time of a command.
@@ -72,10 +70,8 @@ impl Default for Mlx5Options {
 /// supports.
 const SQ_WQEBBS: std::ops::RangeInclusive<u32> = 64..=32_768;
 
-/// A function of an adapter, with its exporting and its importing side. A request touches the first
-/// cache line only.
+/// A function of an adapter, with its exporting and its importing side.
 #[derive(Debug)]
-#[repr(C, align(64))]
 pub struct Mlx5Device {
     fork: ForkGuard,
     gate: Gate,
@@ -90,9 +86,6 @@ pub struct Mlx5Device {
     /// entries of the function's key table.
     objects: Mutex<HashMap<MkeyIndex, Object>>,
 }
-
-// The first of the queues follows, in 16 bytes.
-const _: () = assert!(std::mem::offset_of!(Mlx5Device, queues) <= 48);
 
 #[derive(Debug)]
 struct Object(NonNull<mlx5dv_devx_obj>);
@@ -242,42 +235,32 @@ impl Mlx5Device {
         while let Some(form) = self.proofs.missing(chain) {
             self.proofs.prove(&self.queues, form)?;
         }
-        if let Some(queue) = self.queues.made()
-            && !queue.has_failed()
-        {
-            return queue.run(chain);
+        if let Some(queue) = self.queues.made() {
+            if self.proofs.is_usable(Form::Stock) {
+                self.fork.quick().use_queue(queue);
+            }
+            if !queue.has_failed() {
+                return queue.run(chain);
+            }
         }
         self.queues.get().map_err(not_posted)?.run(chain)
-    }
-
-    #[cold]
-    fn bind_slowly(
-        &self,
-        mkey: Mkey,
-        addr: VirtAddr,
-        len: u64,
-        lkey: Lkey,
-    ) -> Result<(), Box<ChainError>> {
-        let span = Region::of_parts(addr, len, lkey).into();
-        Ok(self.run_inside(&[UmrOp::Bind { mkey, span }])?)
-    }
-
-    #[cold]
-    fn invalidate_slowly(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
-        Ok(self.run_inside(&[UmrOp::Invalidate { mkey }])?)
     }
 
     /// Runs one request.
     #[inline(never)]
     fn run_one(&self, op: &UmrOp<'_>) -> Result<(), ChainError> {
+        let quick = self.fork.quick();
         let ran = match op {
-            UmrOp::Invalidate { mkey } => self.invalidate(*mkey),
+            UmrOp::Invalidate { mkey } => quick.invalidate(*mkey),
             UmrOp::Bind { mkey, span } => match span.regions() {
-                &[region] => self.bind(*mkey, region),
-                _ => return self.run_inside(std::slice::from_ref(op)),
+                &[region] => quick.bind(*mkey, region),
+                _ => None,
             },
         };
-        ran.map_err(|failed| *failed)
+        match ran {
+            Some(ran) => ran.map_err(|failed| *failed),
+            None => self.run_inside(std::slice::from_ref(op)),
+        }
     }
 
     #[inline]
@@ -324,26 +307,6 @@ impl Mlx5Device {
     }
 }
 
-/// Waits for a bind that was posted and did not complete at once.
-#[cold]
-fn bind_posted(
-    queue: &UmrQueue,
-    first: u64,
-    mkey: Mkey,
-    addr: VirtAddr,
-    len: u64,
-    lkey: Lkey,
-) -> Result<(), Box<ChainError>> {
-    let span = Region::of_parts(addr, len, lkey).into();
-    Ok(queue.wait(Ticket::single(first), &[UmrOp::Bind { mkey, span }])?)
-}
-
-/// Waits for an invalidation that was posted and did not complete at once.
-#[cold]
-fn invalidation_posted(queue: &UmrQueue, first: u64, mkey: Mkey) -> Result<(), Box<ChainError>> {
-    Ok(queue.wait(Ticket::single(first), &[UmrOp::Invalidate { mkey }])?)
-}
-
 /// An error before the first request of a chain.
 #[cold]
 fn not_posted(source: DeviceError) -> ChainError {
@@ -355,6 +318,12 @@ fn not_posted(source: DeviceError) -> ChainError {
 }
 
 impl MkeyDevice for Mlx5Device {
+    type Quick = Quick;
+
+    fn quick(&self) -> Quick {
+        self.fork.quick().clone()
+    }
+
     #[inline]
     fn gvmi(&self) -> Gvmi {
         self.caps.gvmi
@@ -401,38 +370,6 @@ impl MkeyDevice for Mlx5Device {
             return self.run_one(op);
         }
         self.run_inside(chain)
-    }
-
-    // Outside of the gate, like the next function: the first queue lives as long as the device. The lock
-    // under which it posts and polls is also held to tear it down, and then it refuses requests.
-    #[inline(always)]
-    fn bind(&self, mkey: Mkey, region: Region) -> Result<(), Box<ChainError>> {
-        if let Some(len) = Form::stock_bytes(region)
-            && self.proofs.is_usable(Form::Stock)
-            && let Some(queue) = self.queues.made()
-        {
-            match queue.bind(mkey, (region, len)) {
-                Single::Done => return Ok(()),
-                Single::Posted(first) => {
-                    let (addr, len) = (region.addr(), region.len());
-                    return bind_posted(queue, first, mkey, addr, len, region.lkey());
-                }
-                Single::Refused => {}
-            }
-        }
-        self.bind_slowly(mkey, region.addr(), region.len(), region.lkey())
-    }
-
-    #[inline(always)]
-    fn invalidate(&self, mkey: Mkey) -> Result<(), Box<ChainError>> {
-        if let Some(queue) = self.queues.made() {
-            match queue.invalidate(mkey) {
-                Single::Done => return Ok(()),
-                Single::Posted(first) => return invalidation_posted(queue, first, mkey),
-                Single::Refused => {}
-            }
-        }
-        self.invalidate_slowly(mkey)
     }
 
     fn recoveries(&self) -> u64 {

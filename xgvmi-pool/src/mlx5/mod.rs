@@ -38,6 +38,7 @@ mod thread;
 mod wqe;
 
 pub use device::{Mlx5Device, Mlx5Options};
+pub use fork::Quick;
 pub use form::Form;
 pub use function::Function;
 pub use proof::ProofStep;

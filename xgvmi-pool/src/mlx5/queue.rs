@@ -24,16 +24,16 @@ use mlx5dv_sys::{
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
 use super::progress::{Progress, Single, Ticket};
-use super::receive::Receiver;
 use super::register::Register;
-use super::send::{Post, Sender, VerbsSend};
+use super::send::{Ends, Post, VerbsSend};
 use super::send_ring::{SendRing, low16};
 use super::send_verbs::PostSend;
 use super::short_lock::{Held, ShortLock};
 use super::template::Templates;
 use super::wqe::{Request, Slot, WQEBBS_MAX, Wqe};
+use crate::device::UmrOp;
 use crate::error::{ChainError, DeviceError, Rest};
-use crate::key::Mkey;
+use crate::key::{Lkey, Mkey, VirtAddr};
 use crate::region::Region;
 use crate::sync::{AtomicBool, Ordering};
 
@@ -84,22 +84,14 @@ pub(super) struct UmrQueue {
 
 const _: () = assert!(std::mem::offset_of!(UmrQueue, templates) <= 128);
 
-/// Both ends of the queue.
+/// Both ends of the queue, and the state of its posts.
 #[derive(Debug)]
 #[repr(C)]
 struct Work {
-    /// `None` after the queue pair was destroyed.
-    producer: Option<Producer>,
-    /// `None` after the completion queue was destroyed.
-    receiver: Option<Receiver>,
-}
-
-#[derive(Debug)]
-struct Producer {
-    sender: Sender,
     /// Number of the next building block. 64 bits: it never wraps.
     next: u64,
-    cold: Box<Cold>,
+    /// `None` after the queue pair was destroyed.
+    ends: Option<Ends>,
     /// Maximum number of building blocks in flight for a post from a template; zero without
     /// templates.
     capacity: u32,
@@ -107,9 +99,10 @@ struct Producer {
     fence: u8,
     /// Fence of a request behind a UMR.
     fence_behind: u8,
+    cold: Box<Cold>,
 }
 
-/// The parts of a producer that only other posts and the tear-down need.
+/// The parts that only other posts and the tear-down need.
 #[derive(Debug)]
 struct Cold {
     /// Buffer in which entries are encoded before the copy to the ring.
@@ -117,6 +110,8 @@ struct Cold {
     qp: Handle<ibv_qp>,
     /// Freed after the queue pair.
     register: Option<Arc<Register>>,
+    /// The completion queue exists.
+    has_cq: bool,
 }
 
 /// A verbs object. Any thread may use it.
@@ -154,27 +149,29 @@ impl UmrQueue {
         // SAFETY: the context is live by the caller's promise.
         let mut parts = unsafe { Parts::new(lib, context, pd, entries) }?;
         let (raw_qp, raw_cq) = parts.create_qp(context, shape)?;
-        let sender = match parts.post {
-            // SAFETY: libmlx5 has just described this queue, and no other code posts to it. Its
-            // register is its own or takes single stores only; `create_qp` ensures that.
-            Post::Raw => unsafe { SendRing::new(&raw_qp) }.map(Sender::Ring),
+        let ends = match parts.post {
+            // SAFETY: libmlx5 has just described both queues, and no other code posts or polls. The
+            // register is the queue pair's own or takes single stores only; `create_qp` ensures that.
+            Post::Raw => unsafe { SendRing::new(&raw_qp) }.and_then(|sender| {
+                // SAFETY: as above.
+                let completions = unsafe { CqRing::new(&raw_cq) }?;
+                Ok(Ends::Rings {
+                    sender,
+                    completions,
+                })
+            }),
             // SAFETY: just created with the flag for raw requests, and no other code posts to it.
-            Post::Verbs => unsafe { VerbsSend::new(lib, parts.qp()?) }.map(Sender::Verbs),
+            Post::Verbs => unsafe { VerbsSend::new(lib, parts.qp()?) }.map(Ends::Verbs),
             Post::Send => {
                 let requests = shape.wqebbs.div_ceil(WQEBBS_PER_REQUEST) as usize;
                 // SAFETY: just created, and no other code posts to it.
                 let send = unsafe { PostSend::new(parts.qp()?, requests) };
-                Ok(Sender::Send(Box::new(send)))
+                Ok(Ends::Send(Box::new(send)))
             }
         };
-        let receiver = match parts.post {
-            // SAFETY: libmlx5 has just described this queue, and no other code polls it.
-            Post::Raw => unsafe { CqRing::new(&raw_cq) }.map(Receiver::Ring),
-            Post::Verbs | Post::Send => Ok(Receiver::Verbs),
-        };
-        let (sender, receiver) = (sender.map_err(unsupported)?, receiver.map_err(unsupported)?);
+        let ends = ends.map_err(unsupported)?;
         let requests = match parts.post {
-            Post::Raw => raw_cq.cqe_cnt,
+            Post::Raw => CqRing::capacity(raw_cq.cqe_cnt),
             // libmlx5 counts requests, each of the reserved size.
             Post::Verbs | Post::Send => raw_cq
                 .cqe_cnt
@@ -190,26 +187,27 @@ impl UmrQueue {
         unsafe { loopback.connect(lib, qp) }?;
         // SAFETY: the queue pair is live.
         let qpn = unsafe { (*qp.as_ptr()).qp_num };
-        let post = sender.post();
+        let post = ends.post();
         let (cq, register) = parts.keep();
-        let templates = Templates::new(qpn);
-        let producer = Producer {
-            sender,
+        let templates = match post {
+            Post::Raw => Templates::new(qpn),
+            Post::Verbs | Post::Send => None,
+        };
+        let work = Work {
             next: 0,
+            ends: Some(ends),
+            capacity: templates.as_ref().map_or(0, |_| capacity),
+            fence: 0,
+            fence_behind: shape.fence,
             cold: Box::new(Cold {
                 scratch: Wqe::new(),
                 qp: Handle(qp),
                 register: register.map(Arc::new),
+                has_cq: true,
             }),
-            capacity: templates.as_ref().map_or(0, |_| capacity),
-            fence: 0,
-            fence_behind: shape.fence,
         };
         Ok(Self {
-            work: ShortLock::new(Work {
-                producer: Some(producer),
-                receiver: Some(receiver),
-            }),
+            work: ShortLock::new(work),
             templates: templates.unwrap_or(Templates::NONE),
             progress: Progress::default(),
             cq: Handle(cq),
@@ -232,7 +230,7 @@ impl UmrQueue {
     /// The register, for another queue pair that rings it only within [`UmrQueue::alone`]. The
     /// creation of a register page costs more than everything else that such a queue pair needs.
     pub(super) fn register(&self) -> Option<Arc<Register>> {
-        self.work.lock().producer.as_ref()?.cold.register.clone()
+        self.work.lock().cold.register.clone()
     }
 
     /// Runs a function while no thread posts to the queue.
@@ -264,6 +262,32 @@ impl UmrQueue {
         self.post_single(mkey, None)
     }
 
+    /// Waits for a bind that was posted and did not complete at once.
+    ///
+    /// # Errors
+    /// Those of [`UmrQueue::run`].
+    #[cold]
+    pub(super) fn await_bind(
+        &self,
+        first: u64,
+        mkey: Mkey,
+        addr: VirtAddr,
+        len: u64,
+        lkey: Lkey,
+    ) -> Result<(), Box<ChainError>> {
+        let span = Region::of_parts(addr, len, lkey).into();
+        Ok(self.wait(Ticket::single(first), &[UmrOp::Bind { mkey, span }])?)
+    }
+
+    /// Waits for an invalidation that was posted and did not complete at once.
+    ///
+    /// # Errors
+    /// Those of [`UmrQueue::run`].
+    #[cold]
+    pub(super) fn await_invalidation(&self, first: u64, mkey: Mkey) -> Result<(), Box<ChainError>> {
+        Ok(self.wait(Ticket::single(first), &[UmrOp::Invalidate { mkey }])?)
+    }
+
     /// Executes a chain and returns when its last request is complete.
     ///
     /// # Errors
@@ -291,16 +315,16 @@ impl UmrQueue {
         let mut work = self.work.lock();
         let first = match &mut *work {
             Work {
-                producer:
-                    Some(Producer {
-                        sender: Sender::Ring(ring),
-                        next,
-                        capacity,
-                        fence,
-                        fence_behind,
-                        ..
+                next,
+                ends:
+                    Some(Ends::Rings {
+                        sender: ring,
+                        completions,
                     }),
-                receiver: Some(Receiver::Ring(completions)),
+                capacity,
+                fence,
+                fence_behind,
+                ..
             } if *next + wqebbs - self.progress.done() <= u64::from(*capacity)
                 && !self.has_failed() =>
             {
@@ -347,10 +371,10 @@ impl UmrQueue {
             if self.progress.done() > first {
                 return true;
             }
-            let Some(Receiver::Ring(ring)) = work.receiver.as_mut() else {
+            let Some(Ends::Rings { completions, .. }) = work.ends.as_mut() else {
                 return false;
             };
-            match ring.pop_success() {
+            match completions.pop_success() {
                 Some(counter) => self.progress.succeed(counter),
                 None if work.is_wanted() => return false,
                 None => hint::spin_loop(),
@@ -413,19 +437,26 @@ impl UmrQueue {
             let reason = error.to_string();
             return Err(DeviceError::QueueDown { reason });
         }
-        let Some(producer) = work.producer.as_mut() else {
+        let Work {
+            next,
+            ends: Some(ends),
+            fence: next_fence,
+            cold,
+            ..
+        } = &mut *work
+        else {
             return Err(DeviceError::Closed);
         };
-        let first = producer.next;
+        let first = *next;
         let end = first + u64::from(wqebbs);
         if end - self.progress.done() > u64::from(self.capacity) {
             return Ok(None);
         }
         let mut last = first;
-        let mut fence = producer.fence;
-        producer.sender.begin();
+        let mut fence = *next_fence;
+        ends.begin();
         for (position, op) in chain.iter().enumerate() {
-            last = producer.next;
+            last = *next;
             let signaled = position + 1 == chain.len();
             let slot = Slot {
                 index: low16(last),
@@ -433,27 +464,27 @@ impl UmrQueue {
                 signaled,
                 fence,
             };
-            let wqe = &mut producer.cold.scratch;
-            if let Err(what) = producer.sender.add(last, op, slot, wqe) {
-                producer.sender.abort();
-                producer.next = first;
+            let wqe = &mut cold.scratch;
+            if let Err(what) = ends.add(last, op, slot, wqe) {
+                ends.abort();
+                *next = first;
                 return Err(DeviceError::Unsupported {
                     what: what.to_owned(),
                 });
             }
             // A chain may invalidate a key and bind it again.
             fence = if op.is_umr() { self.fence } else { 0 };
-            producer.next += op.wqebbs() as u64;
+            *next += op.wqebbs() as u64;
             if signaled {
-                assert_eq!(producer.next, end, "a chain takes what was measured");
-                if let Err(errno) = producer.sender.commit(end, wqe) {
-                    producer.next = first;
+                assert_eq!(*next, end, "a chain takes what was measured");
+                if let Err(errno) = ends.commit(end, wqe) {
+                    *next = first;
                     let reason = format!("libmlx5 does not post: errno {errno}");
                     return Err(DeviceError::QueueDown { reason });
                 }
             }
         }
-        producer.fence = fence;
+        *next_fence = fence;
         Ok(Some(Ticket { first, last }))
     }
 
@@ -483,11 +514,11 @@ impl UmrQueue {
             return 1;
         };
         for poll in 1..=SPINS {
-            let Some(receiver) = work.receiver.as_mut() else {
+            let Some(ends) = work.ends.as_mut() else {
                 return poll;
             };
-            // SAFETY: live while the lock is held and there is a receiver, and polled only under it.
-            while let Some(cqe) = unsafe { receiver.pop(self.cq.0) } {
+            // SAFETY: live while the lock is held and there are the ends, and polled only under it.
+            while let Some(cqe) = unsafe { ends.pop(self.cq.0) } {
                 self.progress.count(&cqe, self.qpn);
             }
             let is_known = |ticket: Ticket| self.progress.done() > ticket.last;
@@ -508,17 +539,18 @@ impl UmrQueue {
         self.progress.give_up(DeviceError::Closed);
         // Under the lock that protects the memory of the queue.
         let mut work = self.work.lock();
-        if let Some(Producer { cold, .. }) = work.producer.as_ref() {
+        if work.ends.is_some() {
             // SAFETY: live until here, and no thread writes to its ring any more.
-            let errno = unsafe { self.lib.ibv_destroy_qp(cold.qp.0.as_ptr()) };
+            let errno = unsafe { self.lib.ibv_destroy_qp(work.cold.qp.0.as_ptr()) };
             if errno != 0 {
                 let reason = format!("ibv_destroy_qp of {:#x}: errno {errno}", self.qpn);
                 return Err(DeviceError::QueueDown { reason });
             }
+            work.ends = None;
             // This also frees the doorbell register, whose queue pair is gone.
-            work.producer = None;
+            work.cold.register = None;
         }
-        if work.receiver.take().is_some() {
+        if std::mem::take(&mut work.cold.has_cq) {
             // SAFETY: live until here, its queue pair is gone, and no thread reads it any more.
             let errno = unsafe { self.lib.ibv_destroy_cq(self.cq.0.as_ptr()) };
             if errno != 0 {
@@ -549,8 +581,7 @@ impl Drop for UmrQueue {
             let _left = self.tear_down();
             return;
         }
-        let producer = self.work.get_mut().producer.as_mut();
-        if let Some(register) = producer.and_then(|producer| producer.cold.register.take()) {
+        if let Some(register) = self.work.get_mut().cold.register.take() {
             std::mem::forget(register);
         }
     }

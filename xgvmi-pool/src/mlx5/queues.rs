@@ -77,9 +77,8 @@ impl Queues {
 
     /// The first queue, also after it has failed: it lives as long as the device, and refuses requests
     /// then.
-    #[inline(always)]
-    pub(super) fn made(&self) -> Option<&UmrQueue> {
-        self.first.get().map(|first| &**first)
+    pub(super) fn made(&self) -> Option<&Arc<UmrQueue>> {
+        self.first.get()
     }
 
     /// A working queue.

@@ -1,4 +1,4 @@
-//! Polling of completions: from the ring by this crate, or through libmlx5.
+//! Completions that libmlx5 polls, in the adapter's form.
 
 use std::ptr::NonNull;
 
@@ -10,31 +10,7 @@ use mlx5dv_sys::{
     IBV_WC_SUCCESS, IBV_WC_WR_FLUSH_ERR, ibv_cq, ibv_poll_cq, ibv_wc, ibv_wc_status,
 };
 
-use super::cq_ring::CqRing;
 use super::send_ring::low16;
-
-/// The receiver of one completion queue. A queue that libmlx5 posts to must also be polled through
-/// libmlx5: libmlx5 learns from completions which part of the ring is free.
-#[derive(Debug)]
-pub(super) enum Receiver {
-    Ring(CqRing),
-    Verbs,
-}
-
-impl Receiver {
-    /// The next completion, if there is one.
-    ///
-    /// # Safety
-    /// `cq` is the live completion queue of this receiver, and no other code polls it.
-    #[inline]
-    pub(super) unsafe fn pop(&mut self, cq: NonNull<ibv_cq>) -> Option<Cqe> {
-        match self {
-            Self::Ring(ring) => ring.pop(),
-            // SAFETY: the caller's promise.
-            Self::Verbs => unsafe { poll(cq) }.map(|wc| to_cqe(&wc)),
-        }
-    }
-}
 
 /// The next completion from `ibv_poll_cq`. A queue that fails to poll has none, so the wait for it
 /// times out.
@@ -50,7 +26,7 @@ pub(super) unsafe fn poll(cq: NonNull<ibv_cq>) -> Option<ibv_wc> {
 
 /// The completion as the adapter wrote it, reduced to the fields that this crate uses. The number
 /// of a request is the number of its first building block.
-fn to_cqe(wc: &ibv_wc) -> Cqe {
+pub(super) fn to_cqe(wc: &ibv_wc) -> Cqe {
     let error = syndrome_of(wc.status);
     let [vendor_syndrome, ..] = wc.vendor_err.to_le_bytes();
     Cqe {

@@ -1,9 +1,12 @@
-//! Posting of requests: written into the ring by this crate, or through libmlx5.
+//! Both ends of a queue: requests and completions in the rings by this crate, or through libmlx5.
 
 use std::ptr::NonNull;
 
-use mlx5dv_sys::{Mlx5Lib, ibv_qp, ibv_qp_ex, mlx5dv_qp_ex};
+use mlx5_prm::cqe::Cqe;
+use mlx5dv_sys::{Mlx5Lib, ibv_cq, ibv_qp, ibv_qp_ex, mlx5dv_qp_ex};
 
+use super::cq_ring::CqRing;
+use super::receive;
 use super::send_ring::SendRing;
 use super::send_verbs::PostSend;
 use super::wqe::{Request, Slot, Wqe};
@@ -23,18 +26,23 @@ pub enum Post {
     Send,
 }
 
-/// The sender of one queue pair.
+/// Both ends of one queue pair. A queue that libmlx5 posts to must also be polled through libmlx5: libmlx5
+/// learns from completions which part of the ring is free.
 #[derive(Debug)]
-pub(super) enum Sender {
-    Ring(SendRing),
+#[repr(C, u32)]
+pub(super) enum Ends {
+    Rings {
+        sender: SendRing,
+        completions: CqRing,
+    },
     Verbs(VerbsSend),
     Send(Box<PostSend>),
 }
 
-impl Sender {
+impl Ends {
     pub(super) fn post(&self) -> Post {
         match self {
-            Self::Ring(_) => Post::Raw,
+            Self::Rings { .. } => Post::Raw,
             Self::Verbs(_) => Post::Verbs,
             Self::Send(_) => Post::Send,
         }
@@ -44,7 +52,7 @@ impl Sender {
     #[inline]
     pub(super) fn begin(&mut self) {
         match self {
-            Self::Ring(_) => {}
+            Self::Rings { .. } => {}
             Self::Verbs(verbs) => verbs.begin(),
             Self::Send(send) => send.begin(),
         }
@@ -65,11 +73,11 @@ impl Sender {
     ) -> Result<(), &'static str> {
         const TOO_LONG: &str = "a bind of so many list entries";
         match self {
-            Self::Ring(ring) => {
+            Self::Rings { sender, .. } => {
                 if !request.write(slot, wqe) {
                     return Err(TOO_LONG);
                 }
-                ring.write(at, wqe);
+                sender.write(at, wqe);
             }
             Self::Verbs(verbs) => {
                 if !request.write(slot, wqe) {
@@ -98,12 +106,27 @@ impl Sender {
     #[inline]
     pub(super) fn commit(&mut self, end: u64, last: &Wqe) -> Result<(), i32> {
         match self {
-            Self::Ring(ring) => {
-                ring.ring(end, last);
+            Self::Rings { sender, .. } => {
+                sender.ring(end, last);
                 Ok(())
             }
             Self::Verbs(verbs) => verbs.commit(),
             Self::Send(send) => send.commit(),
+        }
+    }
+
+    /// The next completion, if there is one.
+    ///
+    /// # Safety
+    /// `cq` is the live completion queue of this queue pair, and no other code polls it.
+    #[inline]
+    pub(super) unsafe fn pop(&mut self, cq: NonNull<ibv_cq>) -> Option<Cqe> {
+        match self {
+            Self::Rings { completions, .. } => completions.pop(),
+            Self::Verbs(_) | Self::Send(_) => {
+                // SAFETY: the caller's promise.
+                unsafe { receive::poll(cq) }.map(|wc| receive::to_cqe(&wc))
+            }
         }
     }
 }

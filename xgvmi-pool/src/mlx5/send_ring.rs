@@ -15,6 +15,10 @@ const SEND_RECORD: usize = 1;
 /// The ring of one queue pair, with this value as the only writer, and its doorbell. The doorbell
 /// is the queue pair's own, or takes single stores only. All pointers are libmlx5's and live as
 /// long as the queue pair.
+///
+/// A register of BlueFlame has two doorbells, which libmlx5 uses in turn, because the stores of two
+/// copied requests must not mix. A single store needs only the first one, as in Linux' and DPDK's
+/// Ethernet drivers.
 #[derive(Debug)]
 pub(super) struct SendRing {
     blocks: NonNull<[u64; WQEBB_BYTES / 8]>,
@@ -22,9 +26,6 @@ pub(super) struct SendRing {
     doorbell: NonNull<u64>,
     /// Number of building blocks of the ring minus one: the number is a power of two.
     mask: u32,
-    /// Distance in bytes of the two doorbells, which alternate; zero if there is only one.
-    doorbell_stride: u16,
-    second_doorbell: bool,
 }
 
 // SAFETY: the pointers refer to memory of the process that any thread may write; `&mut self` on
@@ -47,15 +48,11 @@ impl SendRing {
         let ring = NonNull::new(raw.sq.buf.cast()).ok_or("the send queue has no buffer")?;
         let record = NonNull::new(raw.dbrec).ok_or("the queue pair has no doorbell record")?;
         let doorbell = NonNull::new(raw.bf.reg.cast()).ok_or("the queue pair has no doorbell")?;
-        let stride = u16::try_from(raw.bf.size);
-        let doorbell_stride = stride.map_err(|_| "the doorbells are too far apart")?;
         Ok(Self {
             blocks: ring,
             record,
             doorbell,
             mask: raw.sq.wqe_cnt - 1,
-            doorbell_stride,
-            second_doorbell: false,
         })
     }
 
@@ -111,14 +108,9 @@ impl SendRing {
         // SAFETY: as above; volatile, because the adapter reads it.
         unsafe { record.write_volatile(counter) };
         mmio::wc_start();
-        let offset = usize::from(self.doorbell_stride) * usize::from(self.second_doorbell);
-        // SAFETY: the second doorbell lies one stride behind the first, in the same UAR page
-        // (libmlx5: `bf->offset ^= bf->buf_size`).
-        let doorbell = unsafe { self.doorbell.byte_add(offset) };
         // SAFETY: a doorbell takes aligned stores of eight bytes.
-        unsafe { doorbell.write_volatile(first) };
+        unsafe { self.doorbell.write_volatile(first) };
         mmio::flush_writes();
-        self.second_doorbell = !self.second_doorbell;
     }
 }
 

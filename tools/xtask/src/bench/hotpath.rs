@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Number of counted rounds of the pool or the library: a whole batch, or a whole chunk of free keys.
 fn rounds(mode: &str) -> usize {
     match mode {
-        "strict" => 16,
+        "strict" => 24,
         _ => BATCH,
     }
 }
@@ -564,9 +564,9 @@ const LIBRARY_MOST: f64 = 1.0;
 /// reads its consumer counter at every second request, and that of the library's longer queue less often.
 const EMULATOR_MOST: f64 = 1.02;
 /// Maximum cache lines of the library's own data in a round that also accesses the queue of free keys.
-const LINES_MOST: f64 = 19.0;
+const LINES_MOST: f64 = 14.0;
 /// Maximum instructions of the library in a round.
-const INSTRUCTIONS_MOST: f64 = 725.0;
+const INSTRUCTIONS_MOST: f64 = 650.0;
 /// Maximum locked instructions of the library in a round: two claims of the thread's free keys, two locks of the queue, and
 /// that of the registration's line; now and then a chunk of free keys.
 const LOCKED_MOST: f64 = 6.0;
