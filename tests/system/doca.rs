@@ -92,7 +92,7 @@ fn no_compiler() -> Outcome {
 }
 
 /// A directory with the library under all its names.
-fn libraries(world: &World) -> Result<PathBuf> {
+pub(crate) fn libraries(world: &World) -> Result<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doca-libs");
     std::fs::create_dir_all(&dir)?;
     let library = world.built("libdoca_common.so");

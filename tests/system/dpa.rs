@@ -1,5 +1,6 @@
 //! The DPA: programs of the host run functions on it through stock libmlx5.
 
+use crate::doca::libraries;
 use crate::harness::{Case, Outcome};
 use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, ensure};
@@ -243,7 +244,7 @@ fn c_program(world: &World, _image: &Path) -> Result<()> {
         .arg("-I")
         .arg(&programs);
     process::stdout(&mut driver, LIMIT)?;
-    let libraries = world.built("");
+    let libraries = libraries(world)?;
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"])
         .arg(programs.join("flexio_host.c"))

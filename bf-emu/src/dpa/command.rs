@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dpa_os::OsError;
 use mlx5_prm::Field;
 use mlx5_prm::cmd::{self, status};
+use mlx5_prm::dpa::Unknown;
 
 use super::tables::{Dpa, Object, Runner, Session, What};
 use crate::bits::low32;
@@ -29,6 +30,12 @@ impl From<OsError> for Refused {
             _ => status::BAD_PARAM,
         };
         Self(status, error.to_string())
+    }
+}
+
+impl From<Unknown> for Refused {
+    fn from(unknown: Unknown) -> Self {
+        Self(status::BAD_PARAM, unknown.to_string())
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dpa_os::{Device as _, Done, DoneOperation, Launch, Wait, Word};
+use dpa_os::{Device as _, Launch};
 use mlx5_prm::cmd::status;
-use mlx5_prm::dpa::{self, done, modify as op, word};
+use mlx5_prm::dpa::{self, Done, Wait, modify as op};
 
 use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
 use super::create::attributes;
@@ -108,47 +108,15 @@ pub(super) fn arguments(input: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-fn place(kind: u8, key: u32, address: u64) -> Result<Option<Word>> {
-    Ok(match kind {
-        word::NONE => None,
-        word::DPA => Some(Word::Dpa(address)),
-        word::KEY => Some(Word::Key { key, address }),
-        _ => return refused(status::BAD_PARAM, format!("no place {kind} of a word")),
-    })
-}
-
 fn launch(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<()> {
     let input = command.input;
-    let wait = place(
-        get8(input, dpa::WAIT_WORD),
-        get(input, dpa::WAIT_KEY),
-        dpa::WAIT_ADDRESS.get(input),
-    )?;
-    let done_word = place(
-        get8(input, dpa::DONE_WORD),
-        get(input, dpa::DONE_KEY),
-        dpa::DONE_ADDRESS.get(input),
-    )?;
-    let operation = match get8(input, dpa::DONE_OPERATION) {
-        done::SET => DoneOperation::Set,
-        done::ADD => DoneOperation::Add,
-        other => return refused(status::BAD_PARAM, format!("no change {other} of a word")),
-    };
     let launch = Launch {
         unpack: dpa::UNPACK.get(input),
         function: dpa::KERNEL.get(input),
         arguments: arguments(input)?,
         threads: get(input, dpa::WIDTH),
-        wait: wait.map(|word| Wait {
-            word,
-            mask: dpa::WAIT_MASK.get(input),
-            above: dpa::WAIT_ABOVE.get(input),
-        }),
-        done: done_word.map(|word| Done {
-            word,
-            operation,
-            value: dpa::DONE_VALUE.get(input),
-        }),
+        wait: Wait::parse(input)?,
+        done: Done::parse(input)?,
     };
     let threads = launch.threads;
     if threads == 0 || threads > WIDTH_MAX {

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use dpa_os::Kind as ThreadKind;
+use mlx5_prm::dpa::{ThreadCounters, ThreadKind};
 use serde::{Deserialize, Serialize};
 
 use super::tables::{Runner, What};
@@ -83,7 +83,7 @@ pub(super) fn collect(runner: &'static Runner) -> Vec<u8> {
     serde_json::to_vec(&processes).unwrap_or_default()
 }
 
-fn of_thread(counters: dpa_os::Counters) -> ThreadReport {
+fn of_thread(counters: ThreadCounters) -> ThreadReport {
     let kind = match counters.kind {
         ThreadKind::Call => "call",
         ThreadKind::Launch => "launch",

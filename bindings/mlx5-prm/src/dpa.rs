@@ -4,7 +4,41 @@
 //! the operations of `MODIFY_GENERAL_OBJECT` and `QUERY_GENERAL_OBJECT`. Queues in DPA memory have the PRM's own commands. Their
 //! umem is the one that a process has, and offsets count from the start of its heap.
 
+mod launch;
+mod message;
+mod thread;
+
+use crate::Field;
 use crate::field::fields;
+pub use launch::{Done, DoneOperation, Wait, Word};
+pub use message::MessageHead;
+pub use thread::{Affinity, ThreadAttr, ThreadCounters, ThreadKind};
+
+/// A number in a command that stands for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown {
+    what: &'static str,
+    number: u8,
+}
+
+impl Unknown {
+    const fn new(what: &'static str, number: u8) -> Self {
+        Self { what, number }
+    }
+}
+
+impl core::fmt::Display for Unknown {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no {} {}", self.what, self.number)
+    }
+}
+
+impl core::error::Error for Unknown {}
+
+/// Writes fields. False if one is outside.
+fn put(input: &mut [u8], fields: &[(Field, u64)]) -> bool {
+    fields.iter().all(|(field, value)| field.set(input, *value))
+}
 
 /// Types of general objects.
 pub mod object {

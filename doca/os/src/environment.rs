@@ -6,8 +6,8 @@ use crate::device::Device;
 use crate::fixed;
 use crate::kernel::{Doorbell, Kernel};
 use crate::refusal::Refusal;
-use crate::thread::Kind;
 use dpa_dev::{intrinsics, outbox};
+use mlx5_prm::dpa::ThreadKind as Kind;
 use rv64::{Action, Atomic, Call, Environment, HartId, WindowAccess};
 
 /// Number of the range of windows for the machine.

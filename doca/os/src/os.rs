@@ -7,11 +7,14 @@ use crate::device::Device;
 use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel};
-use crate::launch::{Done, DoneOperation, LAUNCHES_MAX, Launch, Running, Wait, Word};
+use crate::launch::{LAUNCHES_MAX, Launch, Running};
 use crate::refusal::Refusal;
-use crate::thread::{Attributes, Counters, Ending, Kind, THREADS_MAX, Thread};
+use crate::thread::{Ending, THREADS_MAX, Thread};
 use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use dpa_dev::outbox;
+use mlx5_prm::dpa::{
+    Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind as Kind, Wait, Word,
+};
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
 use std::collections::VecDeque;
 
@@ -153,11 +156,11 @@ impl Os {
             ranks: Vec::new(),
             finished: Vec::new(),
         };
-        os.caller = os.add(caller, Kind::Call, Attributes::default())?;
+        os.caller = os.add(caller, Kind::Call, ThreadAttr::default())?;
         Ok(os)
     }
 
-    fn add(&mut self, number: u32, kind: Kind, attributes: Attributes) -> Result<HartId, OsError> {
+    fn add(&mut self, number: u32, kind: Kind, attributes: ThreadAttr) -> Result<HartId, OsError> {
         let hart = self.machine.create_hart()?;
         match self.kernel.threads.get_mut(hart as usize) {
             Some(place) => *place = Some(Thread::new(number, kind, attributes)),
@@ -207,11 +210,11 @@ impl Os {
     }
 
     /// Counters of all threads.
-    pub fn counters(&self) -> impl Iterator<Item = Counters> {
+    pub fn counters(&self) -> impl Iterator<Item = ThreadCounters> {
         let threads = self.kernel.threads.iter().zip(0..);
         threads.filter_map(|(thread, hart)| {
             let thread = thread.as_ref()?;
-            Some(Counters {
+            Some(ThreadCounters {
                 number: thread.view.number,
                 kind: thread.view.kind,
                 runs: thread.is_running,
@@ -293,7 +296,7 @@ impl Os {
             let Some(number) = number() else {
                 return Err(width(self.ranks.len()));
             };
-            let hart = self.add(number, Kind::Launch, Attributes::default())?;
+            let hart = self.add(number, Kind::Launch, ThreadAttr::default())?;
             self.ranks.push(hart);
         }
         self.launches.push_back(launch);
