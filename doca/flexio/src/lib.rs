@@ -25,6 +25,7 @@ mod object;
 mod process;
 mod queue;
 mod resources;
+mod shared;
 mod thread;
 pub mod variadic;
 mod verbs;
@@ -39,4 +40,5 @@ pub use process::{Fault, Limits, Message, Process};
 pub use queue::{
     Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
 };
+pub use shared::{Rmp, RmpAttr};
 pub use thread::Thread;

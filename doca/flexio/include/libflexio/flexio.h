@@ -40,6 +40,7 @@ struct flexio_window;
 struct flexio_mkey;
 struct flexio_cq;
 struct flexio_qp;
+struct flexio_rmp;
 struct flexio_msg_stream;
 struct flexio_resource;
 
@@ -201,6 +202,35 @@ flexio_status flexio_cq_create(struct flexio_process *process,
 flexio_status flexio_cq_destroy(struct flexio_cq *cq);
 uint32_t flexio_cq_get_cq_num(struct flexio_cq *cq);
 
+enum flexio_wq_type {
+	FLEXIO_WQ_TYPE_LINKED_LIST = 0,
+	FLEXIO_WQ_TYPE_CYCLIC = 1,
+};
+
+struct flexio_wq_attr {
+	uint8_t log_wq_stride; /* log2 of the bytes of an entry, 5 to 9: 16 unused bytes, and data segments of 16. */
+	uint8_t log_wq_depth;
+	uint32_t uar_id; /* 0 */
+	uint32_t user_index; /* 0 */
+	struct ibv_pd *pd; /* NULL or that of the process. */
+	union {
+		struct {
+			enum flexio_wq_type wq_type; /* CYCLIC */
+		} rq;
+	};
+	struct flexio_qmem wq_ring_qmem;
+	struct flexio_qmem wq_dbr_qmem; /* 8 bytes; the counter of entries, 4 bytes big-endian, is first. */
+};
+
+/* A receive queue that queue pairs share. The device takes its entries in the order of the ring. */
+flexio_status flexio_rmp_create(struct flexio_process *process,
+				struct ibv_context *ibv_ctx,
+				const struct flexio_wq_attr *fattr,
+				struct flexio_rmp **rmp);
+flexio_status flexio_rmp_destroy(struct flexio_rmp *rmp);
+/* Its number, for flexio_qp_attr.rmpqn. */
+uint32_t flexio_rmp_get_wq_num(struct flexio_rmp *rmp);
+
 enum flexio_qp_transport {
 	FLEXIO_QPC_ST_RC = 0,
 	FLEXIO_QPC_ST_UC = 1,
@@ -209,6 +239,7 @@ enum flexio_qp_transport {
 
 enum flexio_qp_rq_type {
 	FLEXIO_QP_QPC_RQ_TYPE_REGULAR = 0,
+	FLEXIO_QP_QPC_RQ_TYPE_SRQ_RMP_XRC_SRQ_XRQ = 1,
 	FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ = 3,
 };
 
@@ -247,6 +278,7 @@ struct flexio_qp_attr {
 	uint32_t uar_id;
 	uint32_t sq_cqn;
 	uint32_t rq_cqn;
+	uint32_t rmpqn; /* The shared receive queue, for FLEXIO_QP_QPC_RQ_TYPE_SRQ_RMP_XRC_SRQ_XRQ. */
 	uint32_t user_index;
 	uint32_t ops_flag;
 	/* For changes of the state. */
