@@ -332,7 +332,17 @@ const CRATES: &[Crate] = &[
         root: "doca/os/src",
         name: "dpa_os",
         layers: &[
-            ("values", &["device", "fault", "fixed", "launch", "window"]),
+            (
+                "values",
+                &[
+                    "device",
+                    "event_queue",
+                    "fault",
+                    "fixed",
+                    "launch",
+                    "window",
+                ],
+            ),
             ("threads", &["refusal", "thread"]),
             ("state", &["kernel"]),
             ("device calls", &["context"]),
@@ -351,7 +361,7 @@ const CRATES: &[Crate] = &[
             ("device", &["verbs", "object", "memory", "launch"]),
             ("processes", &["process"]),
             ("queues", &["queue", "thread"]),
-            ("objects", &["shared"]),
+            ("objects", &["events", "shared", "tasks"]),
             ("C interface", &["capi", "resources"]),
         ],
     },

@@ -15,12 +15,14 @@ const COMPILER: &str = "riscv64-unknown-elf-gcc";
 const PROBE: &str = "examples/dpa_probe";
 
 /// Scenarios of the probe that run alone and end with `ok`.
-const SCENARIOS: [(&str, &str); 10] = [
+const SCENARIOS: [(&str, &str); 12] = [
     ("dpa_calls", "calls"),
     ("dpa_memory", "memory"),
     ("dpa_launches", "launches"),
     ("dpa_launches_wait", "waits"),
     ("dpa_events", "events"),
+    ("dpa_event_queue", "event_queue"),
+    ("dpa_command_queue", "tasks"),
     ("dpa_window", "window"),
     ("dpa_messages", "messages"),
     ("dpa_threads_taken", "threads"),

@@ -22,7 +22,7 @@ impl From<OsError> for Refused {
         let status = match &error {
             OsError::Dead(_) => status::BAD_SYS_STATE,
             OsError::Full { .. } | OsError::Width { .. } => status::LIMITS_EXCEEDED,
-            OsError::NoThread(_) => status::BAD_RESOURCE,
+            OsError::NoThread(_) | OsError::NoQueue(_) => status::BAD_RESOURCE,
             OsError::Heap(rv64::HeapError::Full { .. } | rv64::HeapError::TooMany) => {
                 status::NO_RESOURCES
             }

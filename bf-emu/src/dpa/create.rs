@@ -10,6 +10,7 @@ use rv64::{Config, Program};
 
 use super::command::{Command, Refused, Result, get, get16, gone, refused};
 use super::device::Device;
+use super::queues;
 use super::tables::{Dpa, Runner, What};
 use super::worker::{Pipe, Worker};
 use crate::fabric::numbers::{number_of, slot_of_number};
@@ -34,6 +35,8 @@ pub(super) fn create(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
         object::MEMORY => memory(command),
         object::THREAD => thread(command),
         object::OUTBOX | object::WINDOW => configured(command),
+        object::EVENT_QUEUE => queues::events(command),
+        object::COMMAND_QUEUE => queues::commands(command),
         kind => refused(status::BAD_PARAM, format!("no object of type {kind:#x}")),
     }
 }
@@ -52,7 +55,7 @@ impl Runner {
     }
 }
 
-fn no_thread<T>() -> Result<T> {
+pub(super) fn no_thread<T>() -> Result<T> {
     let text = format!("all {THREADS_MAX} threads of the DPA are taken");
     refused(status::LIMITS_EXCEEDED, text)
 }

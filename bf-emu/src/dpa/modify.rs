@@ -58,6 +58,19 @@ pub(super) fn modify(command: &Command<'_>, id: u32, object: &Object) -> Result<
                 .ask(move |state| state.os.set_thread(id, attributes));
             Ok(set.ok_or_else(gone)??)
         }
+        (What::CommandQueue { process }, op::TASK) => {
+            let (function, argument) = (dpa::FUNCTION.get(input), dpa::ARGUMENT.get(input));
+            let dpa = command.process(*process)?;
+            let added = dpa
+                .worker
+                .ask(move |state| state.os.add_task(id, function, argument));
+            Ok(added.ok_or_else(gone)??)
+        }
+        (What::CommandQueue { process }, op::START) => {
+            let dpa = command.process(*process)?;
+            let runs = dpa.worker.ask(move |state| state.os.run_task_queue(id));
+            Ok(runs.ok_or_else(gone)??)
+        }
         (_, operation) => refused(
             status::BAD_OP,
             format!("operation {operation} of object {id} does not exist"),

@@ -23,6 +23,12 @@ pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<V
         (What::Process(dpa), op::MESSAGES) => messages(command, dpa),
         (What::Process(dpa), op::COUNTERS) => counters(command, dpa),
         (What::Process(dpa), op::CALL) => call(command, dpa),
+        (What::CommandQueue { process }, op::EMPTY) => {
+            let dpa = command.process(*process)?;
+            let asked = dpa.worker.ask(move |state| state.os.has_no_tasks(id));
+            let is_empty = asked.ok_or_else(gone)??;
+            Ok(answer(command, &[(dpa::RESULT, is_empty.into())], &[]))
+        }
         (_, operation) => refused(
             status::BAD_OP,
             format!("question {operation} of object {id} does not exist"),

@@ -36,7 +36,7 @@ pub struct ProcessReport {
 pub struct ThreadReport {
     /// Its number.
     pub number: u32,
-    /// What it is for: call, launch, handler.
+    /// What it is for: call, launch, handler, worker.
     pub kind: String,
     /// It executes a function.
     pub runs: bool,
@@ -88,6 +88,7 @@ fn of_thread(counters: ThreadCounters) -> ThreadReport {
         ThreadKind::Call => "call",
         ThreadKind::Launch => "launch",
         ThreadKind::Handler => "handler",
+        ThreadKind::Worker => "worker",
     };
     ThreadReport {
         number: counters.number,

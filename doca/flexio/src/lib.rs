@@ -19,6 +19,7 @@
 mod app;
 mod capi;
 mod error;
+mod events;
 mod launch;
 mod memory;
 mod object;
@@ -26,12 +27,14 @@ mod process;
 mod queue;
 mod resources;
 mod shared;
+mod tasks;
 mod thread;
 pub mod variadic;
 mod verbs;
 
 pub use app::{App, Function, Pack};
 pub use error::{Error, Result, Status};
+pub use events::{Eq, EqAttr};
 pub use launch::Launch;
 pub use mlx5_prm::dpa::{
     Affinity, Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind, Wait, Word,
@@ -41,4 +44,5 @@ pub use queue::{
     Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
 };
 pub use shared::{Rmp, RmpAttr};
+pub use tasks::{CommandQueue, CommandQueueAttr};
 pub use thread::Thread;

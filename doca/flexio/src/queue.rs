@@ -195,6 +195,8 @@ pub enum CqTarget {
     None,
     /// It activates this thread of the process, after the queue was armed.
     Thread(u32),
+    /// It is an entry of this event queue of the process, see [`Eq`](crate::Eq), after the completion queue was armed.
+    Queue(u32),
 }
 
 /// Attributes of a completion queue.
@@ -239,14 +241,14 @@ impl Cq {
     pub fn create(process: &Process, attr: &CqAttr) -> Result<Self> {
         check("completion queue", attr.log_entries, LOG_CQ_MAX)?;
         let umem = u64::from(process.umem());
-        let (is_apu, thread) = match attr.target {
+        let (is_apu, target) = match attr.target {
             CqTarget::None => (0, 0),
-            CqTarget::Thread(thread) => (1, thread),
+            CqTarget::Thread(target) | CqTarget::Queue(target) => (1, target),
         };
         let input = Input::new(opcode::CREATE_CQ, cq::CREATE_IN_BYTES)
             .with(cq::DBR_UMEM_VALID, 1)
             .with(dpa::CQ_APU, is_apu)
-            .with(dpa::CQ_THREAD, thread.into())
+            .with(dpa::CQ_THREAD, target.into())
             .with(cq::OVERRUN_IGNORE, attr.overrun_ignore.into())
             .with(cq::DBR_UMEM_ID, umem)
             .with(cq::DBR_ADDR, process.offset(attr.doorbell)?)

@@ -67,6 +67,11 @@ impl Env<'_> {
                 qpn: high,
                 index: u16::try_from(low & 0xffff).unwrap_or_default(),
             },
+            outbox::EQ_DB_REARM | outbox::EQ_DB_NO_REARM => Doorbell::Events {
+                id: low,
+                counter: high,
+                arms: offset == outbox::EQ_DB_REARM,
+            },
             _ => {
                 return Err(Refusal(format!(
                     "register {offset:#x} of the outbox is not available"

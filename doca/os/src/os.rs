@@ -1,9 +1,11 @@
 //! A process of the DPA: its program, launches and remote calls, and their execution.
 
+mod events;
 mod memory;
 mod objects;
+mod tasks;
 
-use crate::device::Device;
+use crate::device::{Denied, Device};
 use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel};
@@ -16,7 +18,9 @@ use mlx5_prm::dpa::{
     Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind as Kind, Wait, Word,
 };
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+pub use tasks::TASKS_MAX;
+use tasks::TaskQueue;
 
 /// Most bytes of the arguments of a call or launch.
 const ARGUMENTS_MAX: usize = 4096;
@@ -58,6 +62,9 @@ pub enum OsError {
     /// No such thread.
     #[error("the process has no event handler {0}")]
     NoThread(u32),
+    /// No such command queue.
+    #[error("the process has no command queue {0}")]
+    NoQueue(u32),
     /// The thread executes a function.
     #[error("thread {0} is running")]
     Running(u32),
@@ -127,6 +134,7 @@ pub struct Os {
     /// Harts of the threads of launches.
     ranks: Vec<HartId>,
     finished: Vec<Finished>,
+    tasks: HashMap<u32, TaskQueue>,
 }
 
 impl Os {
@@ -155,6 +163,7 @@ impl Os {
             running: None,
             ranks: Vec::new(),
             finished: Vec::new(),
+            tasks: HashMap::new(),
         };
         os.caller = os.add(caller, Kind::Call, ThreadAttr::default())?;
         Ok(os)
@@ -369,7 +378,8 @@ impl Os {
                 && self
                     .launches
                     .front()
-                    .is_some_and(|next| next.wait.is_none());
+                    .is_some_and(|next| next.wait.is_none())
+            || self.has_ready_tasks();
         if can_begin || self.machine.harts().any(is_ready) {
             Progress::Busy
         } else if self.kernel.is_polling || !self.launches.is_empty() {
@@ -417,6 +427,7 @@ impl Os {
                 }),
             }
         }
+        self.begin_tasks();
         self.begin_launch(device);
     }
 
@@ -539,6 +550,9 @@ impl Os {
             let done = match doorbell {
                 Doorbell::Send { uar, qpn, index } => device.ring_send(uar, qpn, index),
                 Doorbell::Arm { uar, cqn, consumer } => device.arm(uar, cqn, consumer),
+                Doorbell::Events { id, counter, arms } => {
+                    self.consumed(id, counter, arms).map_err(Denied)
+                }
             };
             if let Err(denied) = done {
                 self.fail(hart, &denied.0);
@@ -564,6 +578,8 @@ impl Os {
                 }
             }
             Kind::Launch => self.rank_ended(device),
+            // An idle one takes the next task.
+            Kind::Worker => {}
             Kind::Handler => {
                 let again = match ending {
                     Ending::Retrigger => true,

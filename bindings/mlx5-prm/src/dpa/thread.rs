@@ -77,6 +77,8 @@ pub enum ThreadKind {
     Launch,
     /// Events activate it.
     Handler,
+    /// It executes the tasks of a command queue.
+    Worker,
 }
 
 /// Counters of a thread.
@@ -106,6 +108,7 @@ impl ThreadCounters {
             ThreadKind::Call => 0,
             ThreadKind::Launch => 1,
             ThreadKind::Handler => 2,
+            ThreadKind::Worker => 3,
         };
         let mut bytes = [0; Self::BYTES];
         bytes[..6].copy_from_slice(&[a, b, c, d, kind, self.runs.into()]);
@@ -130,6 +133,7 @@ impl ThreadCounters {
                 0 => ThreadKind::Call,
                 1 => ThreadKind::Launch,
                 2 => ThreadKind::Handler,
+                3 => ThreadKind::Worker,
                 number => return Err(Unknown::new("kind of threads", number)),
             },
             runs: runs != 0,
@@ -172,10 +176,10 @@ mod tests {
         };
         let mut bytes = counters.to_bytes();
         assert_eq!(ThreadCounters::parse(&bytes), Ok(counters));
-        bytes[4] = 3;
+        bytes[4] = 4;
         assert_eq!(
             ThreadCounters::parse(&bytes),
-            Err(Unknown::new("kind of threads", 3))
+            Err(Unknown::new("kind of threads", 4))
         );
     }
 }

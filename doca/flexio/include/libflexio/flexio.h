@@ -41,6 +41,8 @@ struct flexio_mkey;
 struct flexio_cq;
 struct flexio_qp;
 struct flexio_rmp;
+struct flexio_eq;
+struct flexio_cmdq;
 struct flexio_msg_stream;
 struct flexio_resource;
 
@@ -160,6 +162,49 @@ struct flexio_thread *flexio_event_handler_get_thread(struct flexio_event_handle
 /* The number by which device code activates it. */
 uint32_t flexio_event_handler_get_id(struct flexio_event_handler *event_handler);
 
+/* Event queues: an entry of 64 bytes for each event of the completion queues that name the queue. ------------------------ */
+
+struct flexio_eq_attr {
+	uint8_t log_eq_ring_depth;
+	uint32_t uar_id; /* 0 */
+	struct flexio_thread *thread; /* An event activates it, and after flexio_dev_eq_rearm() the next one does; or NULL. */
+};
+
+/* The library allocates the ring. Its entries have the owner bit 1 at first. */
+flexio_status flexio_eq_create(struct flexio_process *process,
+			       struct ibv_context *ibv_ctx,
+			       struct flexio_eq_attr *attr,
+			       struct flexio_eq **eq);
+flexio_status flexio_eq_destroy(struct flexio_eq *eq);
+uint32_t flexio_eq_get_eq_num(struct flexio_eq *eq);
+flexio_uintptr_t flexio_eq_get_ring_daddr(struct flexio_eq *eq);
+
+/* Command queues: tasks that threads of the DPA execute while the host goes on. ----------------------------------------- */
+
+enum flexio_cmdq_state {
+	FLEXIO_CMDQ_STATE_PENDING = 0,
+	FLEXIO_CMDQ_STATE_RUNNING = 1,
+};
+
+struct flexio_cmdq_attr {
+	int workers; /* Threads, 1 to 254. */
+	int batch_size; /* Tasks that a thread takes at a time, at least 1. */
+	enum flexio_cmdq_state state;
+};
+
+struct flexio_cmdq;
+
+flexio_status flexio_cmdq_create(struct flexio_process *process,
+				 struct flexio_cmdq_attr *fattr,
+				 struct flexio_cmdq **cmdq);
+/* Tasks that run end at once. */
+flexio_status flexio_cmdq_destroy(struct flexio_cmdq *cmdq);
+/* A function with one uint64_t. At most 65,536 tasks wait. */
+flexio_status flexio_cmdq_task_add(struct flexio_cmdq *cmdq, flexio_func_t *host_func, uint64_t arg);
+flexio_status flexio_cmdq_state_running(struct flexio_cmdq *cmdq);
+/* 1 after all tasks, and after a fault, which flexio_err_status_get() reports. */
+int flexio_cmdq_is_empty(struct flexio_cmdq *cmdq);
+
 /* Queues, whose rings and doorbell records the program allocates on the DPA. --------------------------------------------- */
 
 enum flexio_memtype {
@@ -186,8 +231,11 @@ enum flexio_cq_element_type {
 struct flexio_cq_attr {
 	uint8_t log_cq_depth;
 	uint8_t overrun_ignore;
-	enum flexio_cq_element_type element_type; /* DPA_THREAD or NON_DPA_CQ */
-	struct flexio_thread *thread; /* For DPA_THREAD. */
+	enum flexio_cq_element_type element_type; /* DPA_THREAD, EXT_EQ or NON_DPA_CQ */
+	union {
+		struct flexio_thread *thread; /* For DPA_THREAD. */
+		struct flexio_eq *eq; /* For EXT_EQ. */
+	};
 	uint32_t uar_id;
 	flexio_uintptr_t cq_dbr_daddr; /* 8 bytes */
 	struct flexio_qmem cq_ring_qmem; /* 64 bytes each, the last one 0xf1 at first */

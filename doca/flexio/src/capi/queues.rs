@@ -1,5 +1,6 @@
 //! The C interface: completion queues and queue pairs.
 
+use super::commands::CEq;
 use super::objects::check_pd;
 use super::{CProcess, destroy, given, guard, put};
 use crate::error::{Error, Result};
@@ -14,6 +15,7 @@ use std::ffi::{c_int, c_void};
 const MEMORY_OF_DPA: u32 = 0;
 /// `FLEXIO_CQ_ELEMENT_TYPE_*`.
 const ELEMENT_THREAD: u32 = 0;
+const ELEMENT_EVENTS: u32 = 2;
 const ELEMENT_NONE: u32 = 8;
 /// log2 of the bytes of a receive entry: one data segment.
 const LOG_RECEIVE: u32 = 4;
@@ -46,14 +48,15 @@ pub(crate) struct CCqAttr {
     log_cq_depth: u8,
     overrun_ignore: u8,
     element_type: u32,
-    thread: *const Thread,
+    /// A thread, or an event queue.
+    target: *const c_void,
     uar_id: u32,
     cq_dbr_daddr: u64,
     cq_ring_qmem: Qmem,
     no_arm: u8,
 }
 
-fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
+pub(super) fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
     if context.is_null() || context == process.context() {
         Ok(())
     } else {
@@ -85,8 +88,13 @@ unsafe extern "C" fn flexio_cq_create(
         let target = match attr.element_type {
             ELEMENT_THREAD => {
                 // SAFETY: from `flexio_event_handler_get_thread`.
-                let thread = unsafe { given(attr.thread, "the thread") }?;
+                let thread = unsafe { given(attr.target.cast::<Thread>(), "the thread") }?;
                 CqTarget::Thread(thread.number())
+            }
+            ELEMENT_EVENTS => {
+                // SAFETY: from `flexio_eq_create`.
+                let events = unsafe { given(attr.target.cast::<CEq>(), "the event queue") }?;
+                CqTarget::Queue(events.queue.number())
             }
             ELEMENT_NONE => CqTarget::None,
             other => {
