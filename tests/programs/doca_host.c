@@ -385,6 +385,76 @@ static void threads(void)
 	MUST(doca_dpa_thread_destroy(other));
 }
 
+/* Three senders of one RDMA object, whose receive entries all connections share. */
+static void connections(void)
+{
+	enum { SENDERS = 3, ENTRIES = 4, SENDS = 24 };
+	static uint64_t from[SENDERS] = {101, 202, 303};
+	struct activation activation = {0};
+	struct doca_dpa_thread *thread;
+	struct doca_dpa_completion *completion;
+	struct doca_rdma *hub;
+	struct doca_rdma_connection *connection;
+	struct end senders[SENDERS];
+	struct doca_mmap *target;
+	struct doca_sync_event *sum;
+	uint64_t argument = device(sizeof(activation)), to = device(8 * SENDS), handle, result, total = 0;
+	uint32_t from_key, to_key, posted = 0;
+	const void *details;
+	size_t length;
+
+	MUST(doca_dpa_thread_create(dpa, &thread));
+	MUST(doca_dpa_thread_set_func_arg(thread, &activated, argument));
+	MUST(doca_dpa_thread_start(thread));
+	MUST(doca_dpa_completion_create(dpa, 16, &completion));
+	MUST(doca_dpa_completion_set_thread(completion, thread));
+	MUST(doca_dpa_completion_start(completion));
+	MUST(doca_dpa_completion_get_dpa_handle(completion, &activation.completion));
+	MUST(doca_rdma_create(dev, &hub));
+	MUST(doca_rdma_set_permissions(hub, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE));
+	MUST(doca_rdma_set_max_num_connections(hub, SENDERS));
+	MUST(doca_rdma_set_recv_queue_size(hub, ENTRIES));
+	MUST(doca_ctx_set_datapath_on_dpa(doca_rdma_as_ctx(hub), dpa));
+	MUST(doca_rdma_dpa_completion_attach(hub, completion));
+	MUST(doca_ctx_start(doca_rdma_as_ctx(hub)));
+	MUST(doca_rdma_get_dpa_handle(hub, &handle));
+	for (int at = 0; at < SENDERS; at++) {
+		senders[at] = end_of(NULL, NULL);
+		MUST(doca_rdma_export(hub, &details, &length, &connection));
+		MUST(doca_rdma_connect(hub, senders[at].details, senders[at].length, connection));
+		MUST(doca_rdma_connect(senders[at].rdma, details, length, senders[at].connection));
+	}
+	REFUSED(doca_rdma_export(hub, &details, &length, &connection), DOCA_ERROR_FULL);
+	sum = event("d>c", &activation.event);
+	MUST(doca_dpa_h2d_memcpy(dpa, argument, &activation, sizeof(activation)));
+	MUST(doca_dpa_thread_run(thread));
+	map(from, sizeof(from), &from_key);
+	MUST(doca_mmap_create(&target));
+	MUST(doca_mmap_set_dpa_memrange(target, dpa, to, 8 * SENDS));
+	MUST(doca_mmap_set_permissions(target, DOCA_ACCESS_FLAG_LOCAL_READ_WRITE));
+	MUST(doca_mmap_start(target));
+	MUST(doca_mmap_dev_get_dpa_handle(target, dev, &to_key));
+	for (uint32_t sent = 0; sent < SENDS; sent++) {
+		for (; posted < SENDS && posted < sent + ENTRIES; posted++)
+			MUST(doca_dpa_rpc(dpa, &receive_one, &result, handle, to_key, to + 8 * posted, (uint64_t)8));
+		/* In no fixed order of the senders: the entries are taken in the order of their posts. */
+		MUST(doca_dpa_rpc(dpa, &send_one, &result, senders[sent * 7 / 4 % SENDERS].handle, from_key,
+				  (uint64_t)&from[sent * 7 / 4 % SENDERS], (uint64_t)8, sent + 1));
+		total += sent + 1;
+		MUST(doca_sync_event_wait_gt(sum, total - 1, UINT64_MAX));
+	}
+	for (uint32_t at = 0; at < SENDS; at++) {
+		MUST(doca_dpa_d2h_memcpy(dpa, &result, to + 8 * at, 8));
+		CHECK(result == from[at * 7 / 4 % SENDERS]);
+	}
+	MUST(doca_dpa_d2h_memcpy(dpa, &activation, argument, sizeof(activation)));
+	CHECK(activation.seen == SENDS);
+	/* One entry more than the queue has. */
+	for (uint32_t at = 0; at < ENTRIES; at++)
+		MUST(doca_dpa_rpc(dpa, &receive_one, &result, handle, to_key, to, (uint64_t)8));
+	REFUSED(doca_dpa_rpc(dpa, &receive_one, &result, handle, to_key, to, (uint64_t)8), DOCA_ERROR_DEVICE_FATAL_ERROR);
+}
+
 static void faults(void)
 {
 	struct doca_dpa *first = dpa;
@@ -409,7 +479,7 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} scenarios[] = {
 		{"chain", chain}, {"diamond", diamond}, {"launches", launches}, {"memory", memory}, {"calls", calls},
-		{"buffers", buffers}, {"rdma", rdma}, {"threads", threads}, {"faults", faults},
+		{"buffers", buffers}, {"rdma", rdma}, {"connections", connections}, {"threads", threads}, {"faults", faults},
 	};
 
 	open_all();

@@ -332,7 +332,17 @@ const CRATES: &[Crate] = &[
         root: "doca/os/src",
         name: "dpa_os",
         layers: &[
-            ("values", &["device", "fault", "fixed", "launch", "window"]),
+            (
+                "values",
+                &[
+                    "device",
+                    "event_queue",
+                    "fault",
+                    "fixed",
+                    "launch",
+                    "window",
+                ],
+            ),
             ("threads", &["refusal", "thread"]),
             ("state", &["kernel"]),
             ("device calls", &["context"]),
@@ -350,7 +360,8 @@ const CRATES: &[Crate] = &[
             ("programs", &["app"]),
             ("device", &["verbs", "object", "memory", "launch"]),
             ("processes", &["process"]),
-            ("objects", &["queue", "thread"]),
+            ("queues", &["queue", "thread"]),
+            ("objects", &["events", "shared", "tasks"]),
             ("C interface", &["capi", "resources"]),
         ],
     },

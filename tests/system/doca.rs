@@ -30,7 +30,7 @@ const LIBRARIES: [&str; 5] = [
 ];
 
 /// Scenarios of the program `doca_host.c`, each with the text that a line of the library must have.
-const SCENARIOS: [(&str, &str, &str); 9] = [
+const SCENARIOS: [(&str, &str, &str); 10] = [
     ("doca_chain", "chain", ""),
     ("doca_diamond", "diamond", ""),
     (
@@ -50,6 +50,11 @@ const SCENARIOS: [(&str, &str, &str); 9] = [
         "1 struct doca_buf_arr still in use",
     ),
     ("doca_rdma", "rdma", "no description of a memory map"),
+    (
+        "doca_connections",
+        "connections",
+        "the receive queue has its 4 operations",
+    ),
     (
         "doca_threads",
         "threads",
@@ -146,7 +151,7 @@ fn no_compiler() -> Outcome {
 }
 
 /// A directory with the library under all its names.
-fn libraries(world: &World) -> Result<PathBuf> {
+pub(crate) fn libraries(world: &World) -> Result<PathBuf> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doca-libs");
     std::fs::create_dir_all(&dir)?;
     let library = world.built("libdoca_common.so");

@@ -1,5 +1,6 @@
 //! The DPA: programs of the host run functions on it through stock libmlx5.
 
+use crate::doca::libraries;
 use crate::harness::{Case, Outcome};
 use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, ensure};
@@ -14,12 +15,14 @@ const COMPILER: &str = "riscv64-unknown-elf-gcc";
 const PROBE: &str = "examples/dpa_probe";
 
 /// Scenarios of the probe that run alone and end with `ok`.
-const SCENARIOS: [(&str, &str); 10] = [
+const SCENARIOS: [(&str, &str); 12] = [
     ("dpa_calls", "calls"),
     ("dpa_memory", "memory"),
     ("dpa_launches", "launches"),
     ("dpa_launches_wait", "waits"),
     ("dpa_events", "events"),
+    ("dpa_event_queue", "event_queue"),
+    ("dpa_command_queue", "tasks"),
     ("dpa_window", "window"),
     ("dpa_messages", "messages"),
     ("dpa_threads_taken", "threads"),
@@ -243,7 +246,7 @@ fn c_program(world: &World, _image: &Path) -> Result<()> {
         .arg("-I")
         .arg(&programs);
     process::stdout(&mut driver, LIMIT)?;
-    let libraries = world.built("");
+    let libraries = libraries(world)?;
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"])
         .arg(programs.join("flexio_host.c"))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use dpa_os::OsError;
 use mlx5_prm::Field;
 use mlx5_prm::cmd::{self, status};
+use mlx5_prm::dpa::Unknown;
 
 use super::tables::{Dpa, Object, Runner, Session, What};
 use crate::bits::low32;
@@ -21,7 +22,7 @@ impl From<OsError> for Refused {
         let status = match &error {
             OsError::Dead(_) => status::BAD_SYS_STATE,
             OsError::Full { .. } | OsError::Width { .. } => status::LIMITS_EXCEEDED,
-            OsError::NoThread(_) => status::BAD_RESOURCE,
+            OsError::NoThread(_) | OsError::NoQueue(_) => status::BAD_RESOURCE,
             OsError::Heap(rv64::HeapError::Full { .. } | rv64::HeapError::TooMany) => {
                 status::NO_RESOURCES
             }
@@ -29,6 +30,12 @@ impl From<OsError> for Refused {
             _ => status::BAD_PARAM,
         };
         Self(status, error.to_string())
+    }
+}
+
+impl From<Unknown> for Refused {
+    fn from(unknown: Unknown) -> Self {
+        Self(status::BAD_PARAM, unknown.to_string())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlx5_prm::cmd::status;
 
 use super::command::{Command, Refused, Result, gone, refused};
-use super::tables::{Dpa, Runner, Session, What};
+use super::tables::{Dpa, Runner, Session, Tables, What};
 use super::{create, modify, query};
 use crate::fabric::Function;
 use crate::fabric::table::Owner;
@@ -108,22 +108,31 @@ impl Command<'_> {
                 let dpa = self.process(process)?;
                 dpa.worker.ask(move |state| state.os.remove_window(window));
             }
+            What::EventQueue { process } => {
+                let dpa = self.process(process)?;
+                dpa.worker.ask(move |state| state.os.remove_event_queue(id));
+            }
+            What::CommandQueue { process } => {
+                let dpa = self.process(process)?;
+                dpa.worker.ask(move |state| state.os.remove_task_queue(id));
+                let mut tables = self.runner.tables();
+                tables.threads.retain(|_, (_, owner)| *owner != id);
+            }
         }
         self.runner.tables().objects.remove(&id);
         Ok(())
     }
 
-    /// The channel, counted from 1, and the cookie of a thread's events.
-    fn events(&self, thread: u32) -> Result<Vec<u8>> {
-        let What::Thread { process } = self.object(thread)?.what else {
-            return refused(
-                status::BAD_RESOURCE,
-                format!("object {thread} is no thread"),
-            );
+    /// The channel, counted from 1, and the cookie of the events of a thread or event queue.
+    fn events(&self, target: u32) -> Result<Vec<u8>> {
+        let (What::Thread { process } | What::EventQueue { process }) = self.object(target)?.what
+        else {
+            let text = format!("object {target} is no thread and no event queue");
+            return refused(status::BAD_RESOURCE, text);
         };
         let channel = self.process(process)?.channel + 1;
         let mut output = channel.to_le_bytes().to_vec();
-        output.extend_from_slice(&u64::from(thread).to_le_bytes());
+        output.extend_from_slice(&u64::from(target).to_le_bytes());
         Ok(output)
     }
 }
@@ -173,15 +182,15 @@ fn end_process(runner: &'static Runner, session: Session, id: u32, dpa: &Dpa) {
     drop(locked);
     dpa.worker.end();
     let mut tables = runner.tables();
-    tables.threads.retain(|_, (_, process)| *process != id);
-    tables.objects.retain(|other, object| {
-        *other != id
-            && !matches!(object.what,
-                What::Memory { process, .. }
-                | What::Thread { process }
-                | What::Outbox { process, .. }
-                | What::Window { process, .. } if process == id)
-    });
+    let Tables {
+        objects, threads, ..
+    } = &mut *tables;
+    let is_gone = |other: u32| {
+        let object = objects.get(&other);
+        other == id || object.is_some_and(|object| object.what.process() == Some(id))
+    };
+    threads.retain(|_, (_, owner)| !is_gone(*owner));
+    objects.retain(|other, object| *other != id && object.what.process() != Some(id));
 }
 
 /// Releases all objects of a session.

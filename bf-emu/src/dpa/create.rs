@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use dpa_os::{Affinity, Attributes, Limits, Os, OsError, THREADS_MAX};
+use dpa_os::{Limits, Os, OsError, THREADS_MAX};
 use mlx5_prm::cmd::{self, status};
-use mlx5_prm::dpa::{self, affinity, object};
+use mlx5_prm::dpa::{self, Affinity, ThreadAttr, object};
 use rv64::{Config, Program};
 
-use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
+use super::command::{Command, Refused, Result, get, get16, gone, refused};
 use super::device::Device;
+use super::queues;
 use super::tables::{Dpa, Runner, What};
 use super::worker::{Pipe, Worker};
 use crate::fabric::numbers::{number_of, slot_of_number};
@@ -18,7 +19,7 @@ use crate::fabric::table::Owner;
 use crate::memory::Space;
 
 /// Execution units: 16 cores with 16 each, without the two that the DPA's own operating system keeps.
-const UNITS: u32 = 254;
+const UNITS: u16 = 254;
 /// Most instructions of a function, without a limit of the caller.
 const INSTRUCTIONS: u64 = 20_000_000_000;
 /// Longest wait of a thread for a word: the watchdog's time.
@@ -34,6 +35,8 @@ pub(super) fn create(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
         object::MEMORY => memory(command),
         object::THREAD => thread(command),
         object::OUTBOX | object::WINDOW => configured(command),
+        object::EVENT_QUEUE => queues::events(command),
+        object::COMMAND_QUEUE => queues::commands(command),
         kind => refused(status::BAD_PARAM, format!("no object of type {kind:#x}")),
     }
 }
@@ -52,7 +55,7 @@ impl Runner {
     }
 }
 
-fn no_thread<T>() -> Result<T> {
+pub(super) fn no_thread<T>() -> Result<T> {
     let text = format!("all {THREADS_MAX} threads of the DPA are taken");
     refused(status::LIMITS_EXCEEDED, text)
 }
@@ -217,31 +220,21 @@ fn memory(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
 }
 
 /// The attributes of a thread in a command.
-pub(super) fn attributes(input: &[u8]) -> Result<Attributes> {
-    let id = u32::from(get16(input, dpa::AFFINITY_ID));
-    let affinity = match get8(input, dpa::AFFINITY) {
-        affinity::ANY => Affinity::Any,
-        affinity::UNIT if id < UNITS => Affinity::Unit(id),
-        affinity::UNIT => {
+pub(super) fn attributes(input: &[u8]) -> Result<ThreadAttr> {
+    let attr = ThreadAttr::parse(input)?;
+    match attr.affinity {
+        Affinity::Unit(id) if id >= UNITS => {
             let last = UNITS - 1;
             let text = format!("execution unit {id}: a process may use 0 to {last}");
-            return refused(status::BAD_PARAM, text);
+            refused(status::BAD_PARAM, text)
         }
         // No group of execution units exists on this device.
-        affinity::GROUP => {
-            return refused(
-                status::BAD_PARAM,
-                format!("no group {id} of execution units"),
-            );
-        }
-        kind => return refused(status::BAD_PARAM, format!("no affinity {kind}")),
-    };
-    Ok(Attributes {
-        function: dpa::FUNCTION.get(input),
-        argument: dpa::ARGUMENT.get(input),
-        local_storage: dpa::LOCAL_STORAGE.get(input),
-        affinity,
-    })
+        Affinity::Group(id) => refused(
+            status::BAD_PARAM,
+            format!("no group {id} of execution units"),
+        ),
+        _ => Ok(attr),
+    }
 }
 
 fn thread(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {

@@ -14,6 +14,7 @@ mod create;
 mod device;
 mod modify;
 mod query;
+mod queues;
 mod report;
 mod server;
 mod tables;

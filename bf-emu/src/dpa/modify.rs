@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dpa_os::{Device as _, Done, DoneOperation, Launch, Wait, Word};
+use dpa_os::{Device as _, Launch};
 use mlx5_prm::cmd::status;
-use mlx5_prm::dpa::{self, done, modify as op, word};
+use mlx5_prm::dpa::{self, Done, Wait, modify as op};
 
 use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
 use super::create::attributes;
@@ -58,6 +58,19 @@ pub(super) fn modify(command: &Command<'_>, id: u32, object: &Object) -> Result<
                 .ask(move |state| state.os.set_thread(id, attributes));
             Ok(set.ok_or_else(gone)??)
         }
+        (What::CommandQueue { process }, op::TASK) => {
+            let (function, argument) = (dpa::FUNCTION.get(input), dpa::ARGUMENT.get(input));
+            let dpa = command.process(*process)?;
+            let added = dpa
+                .worker
+                .ask(move |state| state.os.add_task(id, function, argument));
+            Ok(added.ok_or_else(gone)??)
+        }
+        (What::CommandQueue { process }, op::START) => {
+            let dpa = command.process(*process)?;
+            let runs = dpa.worker.ask(move |state| state.os.run_task_queue(id));
+            Ok(runs.ok_or_else(gone)??)
+        }
         (_, operation) => refused(
             status::BAD_OP,
             format!("operation {operation} of object {id} does not exist"),
@@ -108,47 +121,15 @@ pub(super) fn arguments(input: &[u8]) -> Result<Vec<u8>> {
     }
 }
 
-fn place(kind: u8, key: u32, address: u64) -> Result<Option<Word>> {
-    Ok(match kind {
-        word::NONE => None,
-        word::DPA => Some(Word::Dpa(address)),
-        word::KEY => Some(Word::Key { key, address }),
-        _ => return refused(status::BAD_PARAM, format!("no place {kind} of a word")),
-    })
-}
-
 fn launch(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<()> {
     let input = command.input;
-    let wait = place(
-        get8(input, dpa::WAIT_WORD),
-        get(input, dpa::WAIT_KEY),
-        dpa::WAIT_ADDRESS.get(input),
-    )?;
-    let done_word = place(
-        get8(input, dpa::DONE_WORD),
-        get(input, dpa::DONE_KEY),
-        dpa::DONE_ADDRESS.get(input),
-    )?;
-    let operation = match get8(input, dpa::DONE_OPERATION) {
-        done::SET => DoneOperation::Set,
-        done::ADD => DoneOperation::Add,
-        other => return refused(status::BAD_PARAM, format!("no change {other} of a word")),
-    };
     let launch = Launch {
         unpack: dpa::UNPACK.get(input),
         function: dpa::KERNEL.get(input),
         arguments: arguments(input)?,
         threads: get(input, dpa::WIDTH),
-        wait: wait.map(|word| Wait {
-            word,
-            mask: dpa::WAIT_MASK.get(input),
-            above: dpa::WAIT_ABOVE.get(input),
-        }),
-        done: done_word.map(|word| Done {
-            word,
-            operation,
-            value: dpa::DONE_VALUE.get(input),
-        }),
+        wait: Wait::parse(input)?,
+        done: Done::parse(input)?,
     };
     let threads = launch.threads;
     if threads == 0 || threads > WIDTH_MAX {

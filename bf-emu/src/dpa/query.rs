@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mlx5_prm::cmd::status;
-use mlx5_prm::dpa::{self, query as op, state as state_of};
+use mlx5_prm::dpa::{self, MessageHead, ThreadCounters, query as op, state as state_of};
 
 use super::command::{Command, Refused, Result, get16, gone, refused};
 use super::modify::arguments;
@@ -23,6 +23,12 @@ pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<V
         (What::Process(dpa), op::MESSAGES) => messages(command, dpa),
         (What::Process(dpa), op::COUNTERS) => counters(command, dpa),
         (What::Process(dpa), op::CALL) => call(command, dpa),
+        (What::CommandQueue { process }, op::EMPTY) => {
+            let dpa = command.process(*process)?;
+            let asked = dpa.worker.ask(move |state| state.os.has_no_tasks(id));
+            let is_empty = asked.ok_or_else(gone)??;
+            Ok(answer(command, &[(dpa::RESULT, is_empty.into())], &[]))
+        }
         (_, operation) => refused(
             status::BAD_OP,
             format!("question {operation} of object {id} does not exist"),
@@ -63,10 +69,8 @@ fn report(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
     Ok(answer(command, &fields, body.as_bytes()))
 }
 
-/// Takes messages, as many as fit. Each has its thread and its stream with 4 bytes, its level with 1, a zero byte, the length of
-/// its text with 2, all big-endian, and its text.
+/// Takes messages, as many as fit.
 fn messages(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
-    const HEAD_BYTES: usize = 12;
     let room = command.capacity.saturating_sub(dpa::BODY_AT);
     let taken = dpa.worker.ask(move |state| {
         let mut body = Vec::new();
@@ -74,13 +78,16 @@ fn messages(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
             // Texts of the operating system are shorter than 8 KiB.
             let length = u16::try_from(message.text.len()).unwrap_or(u16::MAX);
             let text = message.text.as_bytes();
-            if body.len() + HEAD_BYTES + text.len() > room {
+            if body.len() + MessageHead::BYTES + text.len() > room {
                 break;
             }
-            body.extend_from_slice(&message.thread.to_be_bytes());
-            body.extend_from_slice(&message.stream.to_be_bytes());
-            body.extend_from_slice(&[message.level, 0]);
-            body.extend_from_slice(&length.to_be_bytes());
+            let head = MessageHead {
+                thread: message.thread,
+                stream: message.stream,
+                level: message.level,
+                bytes: length,
+            };
+            body.extend_from_slice(&head.to_bytes());
             body.extend_from_slice(text);
             state.device.messages.pop_front();
         }
@@ -89,19 +96,13 @@ fn messages(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
     Ok(answer(command, &[], &taken.ok_or_else(gone)?))
 }
 
-/// Counters of each thread: number, kind, whether it runs, activations, instructions; 8 bytes each, big-endian.
+/// Counters of each thread.
 fn counters(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
     let asked = dpa.worker.ask(|state| {
-        let words = state.os.counters().flat_map(|thread| {
-            [
-                u64::from(thread.number),
-                thread.kind as u64,
-                u64::from(thread.runs),
-                thread.activations,
-                thread.instructions,
-            ]
-        });
-        words.flat_map(u64::to_be_bytes).collect::<Vec<u8>>()
+        let counters = state.os.counters();
+        counters
+            .flat_map(ThreadCounters::to_bytes)
+            .collect::<Vec<u8>>()
     });
     Ok(answer(command, &[], &asked.ok_or_else(gone)?))
 }

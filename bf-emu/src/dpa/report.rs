@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use dpa_os::Kind as ThreadKind;
+use mlx5_prm::dpa::{ThreadCounters, ThreadKind};
 use serde::{Deserialize, Serialize};
 
 use super::tables::{Runner, What};
@@ -36,7 +36,7 @@ pub struct ProcessReport {
 pub struct ThreadReport {
     /// Its number.
     pub number: u32,
-    /// What it is for: call, launch, handler.
+    /// What it is for: call, launch, handler, worker.
     pub kind: String,
     /// It executes a function.
     pub runs: bool,
@@ -83,11 +83,12 @@ pub(super) fn collect(runner: &'static Runner) -> Vec<u8> {
     serde_json::to_vec(&processes).unwrap_or_default()
 }
 
-fn of_thread(counters: dpa_os::Counters) -> ThreadReport {
+fn of_thread(counters: ThreadCounters) -> ThreadReport {
     let kind = match counters.kind {
         ThreadKind::Call => "call",
         ThreadKind::Launch => "launch",
         ThreadKind::Handler => "handler",
+        ThreadKind::Worker => "worker",
     };
     ThreadReport {
         number: counters.number,

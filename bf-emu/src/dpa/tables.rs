@@ -28,6 +28,23 @@ pub(super) enum What {
     Thread { process: u32 },
     Outbox { process: u32, id: u32 },
     Window { process: u32, id: u32 },
+    EventQueue { process: u32 },
+    CommandQueue { process: u32 },
+}
+
+impl What {
+    /// The process of an object that is none.
+    pub(super) fn process(&self) -> Option<u32> {
+        match self {
+            Self::Process(_) => None,
+            Self::Memory { process, .. }
+            | Self::Thread { process }
+            | Self::Outbox { process, .. }
+            | Self::Window { process, .. }
+            | Self::EventQueue { process }
+            | Self::CommandQueue { process } => Some(*process),
+        }
+    }
 }
 
 /// A process of the DPA.
@@ -58,7 +75,7 @@ pub(super) struct Open {
 pub(super) struct Tables {
     pub(super) sessions: HashMap<Session, Open>,
     pub(super) objects: HashMap<u32, Object>,
-    /// Threads of each card: number of the thread, and its process.
+    /// Threads of each card: number of the thread, and the process or command queue whose end frees it.
     pub(super) threads: HashMap<u32, (u64, u32)>,
     last: u32,
     /// Outboxes and windows made so far.

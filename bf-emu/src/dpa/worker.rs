@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use dpa_os::{Os, Progress};
 
 use super::device::Device;
+use crate::bits::low32;
 use crate::sys;
 
 /// Instructions between two looks at commands and events.
 const SLICE: u64 = 200_000;
 /// First and longest pause of a process that waits for a word.
 const PAUSE_NS: std::ops::RangeInclusive<u64> = 20_000..=1_000_000;
-/// Cookie of a wake-up that is no event. Threads have larger numbers.
+/// Cookie of a wake-up that is no event. Threads and queues have larger numbers.
 const WAKE: u64 = 0;
 /// Bytes of an event.
 const EVENT_BYTES: usize = 8;
@@ -203,11 +204,10 @@ impl Worker {
         while let Ok(count) = sys::read(self.pipe.read_fd, &mut bytes) {
             for event in bytes[..count].as_chunks::<EVENT_BYTES>().0 {
                 let cookie = u64::from_ne_bytes(*event);
-                if let Ok(thread) = u32::try_from(cookie)
-                    && cookie != WAKE
-                {
-                    // The thread may have been destroyed since.
-                    let _ = state.os.activate(thread);
+                if cookie != WAKE {
+                    // A thread, or an event queue and the completion queue. It may have been destroyed since.
+                    let (target, cqn) = (low32(cookie), low32(cookie >> 32));
+                    let _ = state.os.event(target, cqn);
                 }
             }
             if count < bytes.len() {

@@ -4,7 +4,41 @@
 //! the operations of `MODIFY_GENERAL_OBJECT` and `QUERY_GENERAL_OBJECT`. Queues in DPA memory have the PRM's own commands. Their
 //! umem is the one that a process has, and offsets count from the start of its heap.
 
+mod launch;
+mod message;
+mod thread;
+
+use crate::Field;
 use crate::field::fields;
+pub use launch::{Done, DoneOperation, Wait, Word};
+pub use message::MessageHead;
+pub use thread::{Affinity, ThreadAttr, ThreadCounters, ThreadKind};
+
+/// A number in a command that stands for nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown {
+    what: &'static str,
+    number: u8,
+}
+
+impl Unknown {
+    const fn new(what: &'static str, number: u8) -> Self {
+        Self { what, number }
+    }
+}
+
+impl core::fmt::Display for Unknown {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "no {} {}", self.what, self.number)
+    }
+}
+
+impl core::error::Error for Unknown {}
+
+/// Writes fields. False if one is outside.
+fn put(input: &mut [u8], fields: &[(Field, u64)]) -> bool {
+    fields.iter().all(|(field, value)| field.set(input, *value))
+}
 
 /// Types of general objects.
 pub mod object {
@@ -16,8 +50,12 @@ pub mod object {
     pub const THREAD: u16 = 0x2b;
     /// A page of doorbells for threads.
     pub const OUTBOX: u16 = 0x2d;
+    /// An event queue in memory of a process.
+    pub const EVENT_QUEUE: u16 = 0x33;
     /// Memory of the host, by a key.
     pub const WINDOW: u16 = 0x39;
+    /// Tasks and the threads that execute them. The number is this project's own.
+    pub const COMMAND_QUEUE: u16 = 0xfd00;
 }
 
 /// Operations of a process, in [`OPERATION`] of `MODIFY_GENERAL_OBJECT`.
@@ -38,6 +76,10 @@ pub mod modify {
     pub const ACTIVATE: u16 = 9;
     /// Thread: new attributes.
     pub const SET: u16 = 10;
+    /// Command queue: one more task, see [`FUNCTION`](super::FUNCTION) and [`ARGUMENT`](super::ARGUMENT).
+    pub const TASK: u16 = 11;
+    /// Command queue: its threads take tasks from now on.
+    pub const START: u16 = 12;
 }
 
 /// Operations of a process, in [`OPERATION`] of `QUERY_GENERAL_OBJECT`.
@@ -54,6 +96,8 @@ pub mod query {
     pub const REASON: u16 = 6;
     /// Registers and memory, as an ELF core file, from an offset on.
     pub const CORE: u16 = 7;
+    /// Command queue: whether all tasks have ended.
+    pub const EMPTY: u16 = 8;
 }
 
 /// State of a process.
@@ -130,6 +174,18 @@ fields! {
     MEMORY_BYTES = 0x0c0, 64;
     /// Memory created: its address.
     MEMORY_ADDRESS = 0x0c0, 64;
+    /// Create an event queue: log2 of its entries.
+    LOG_EVENTS = 0x0a0, 8;
+    /// Create an event queue: address of its ring.
+    EVENT_RING = 0x0c0, 64;
+    /// Create an event queue: the thread that its events activate; 0 for none.
+    EVENT_THREAD = 0x100, 32;
+    /// Create a command queue: its threads.
+    WORKERS = 0x0a0, 16;
+    /// Create a command queue: its threads take tasks from the start.
+    RUNS = 0x0b0, 1;
+    /// Create a command queue: tasks that a thread takes at a time.
+    BATCH = 0x0c0, 32;
     /// Create an outbox: its page of doorbells.
     UAR = 0x0a8, 24;
     /// Outbox or window created: its number in the process, for device code.
@@ -188,7 +244,7 @@ fields! {
     DONE_ADDRESS = 0x2c0, 64;
     /// Launch: operand of its change.
     DONE_VALUE = 0x300, 64;
-    /// Called: the result.
+    /// Called: the result. Asked whether a command queue is empty: 1 or 0.
     RESULT = 0x0c0, 64;
     /// Query: the stream, or the offset in a core file.
     QUERY_OFFSET = 0x0c0, 64;
@@ -202,8 +258,8 @@ fields! {
     FAULT_PC = 0x0c0, 64;
     /// Status: address of the fault.
     FAULT_ADDRESS = 0x100, 64;
-    /// `CREATE_CQ`: the queue activates a thread, whose id is in [`CQ_THREAD`].
+    /// `CREATE_CQ`: the queue's events go to the thread or the event queue whose id is in [`CQ_THREAD`].
     CQ_APU = 0x087, 1;
-    /// `CREATE_CQ`: the thread, in place of the event queue.
+    /// `CREATE_CQ`: the thread or event queue of the DPA, in place of the adapter's event queue.
     CQ_THREAD = 0x120, 32;
 }

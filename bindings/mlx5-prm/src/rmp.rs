@@ -2,6 +2,12 @@
 
 use crate::field::fields;
 
+/// Bytes of the input of `CREATE_RMP`.
+pub const CREATE_IN_BYTES: usize = 0x110;
+
+/// State of a queue that takes entries.
+pub const READY: u8 = 1;
+
 fields! {
     /// State: 1 is ready.
     STATE = 0x108, 4;
@@ -27,6 +33,8 @@ fields! {
     DBR_UMEM_ID = 0x3c0, 32;
     /// umem of the ring.
     WQ_UMEM_ID = 0x3e0, 32;
+    /// Offset of the ring in its umem.
+    WQ_UMEM_OFFSET = 0x400, 64;
 }
 
 /// Kinds of work queue.

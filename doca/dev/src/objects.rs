@@ -142,8 +142,10 @@ pub mod rdma {
     pub const SCRATCH: usize = 4;
     /// Address of the [`completion`](super::completion) queue.
     pub const COMPLETION: usize = 5;
+    /// Address of the [`queue`](super::queue) whose receive entries all connections share; 0 if the only connection has its own.
+    pub const SHARED: usize = 6;
     /// Words of the object.
-    pub const WORDS: usize = 6;
+    pub const WORDS: usize = 7;
 }
 
 /// A queue pair: send ring and receive ring in the format of mlx5.
@@ -179,8 +181,14 @@ pub mod queue {
     pub const USER_DATA: usize = 14;
     /// 1 when the queue pair is connected.
     pub const CONNECTED: usize = 15;
+    /// Address of the queue whose receive entries it uses; 0 if it has its own.
+    pub const SHARED: usize = 16;
     /// Words of the object.
-    pub const WORDS: usize = 16;
+    pub const WORDS: usize = 17;
+    /// log2 of the bytes of a receive entry of a queue pair's own ring.
+    pub const LOG_ENTRY: u32 = 4;
+    /// log2 of the bytes of a receive entry that queue pairs share. Its data segment is the upper half.
+    pub const LOG_SHARED_ENTRY: u32 = 5;
 }
 
 /// Asynchronous operations.

@@ -1,5 +1,6 @@
 //! The C interface, `include/libflexio/flexio.h`: programs, processes, memory.
 
+mod commands;
 mod objects;
 mod queues;
 mod stream;

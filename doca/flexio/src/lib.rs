@@ -1,6 +1,7 @@
 //! `libflexio`: a program runs functions on the DPA.
 //!
-//! This is `libflexio`. It commands the DPA of a BlueField through stock libmlx5.
+//! It commands the DPA of a BlueField through stock libmlx5. The shared library that contains it is built by `doca-libs`, so
+//! that a program of FlexIO and DOCA has it once.
 //!
 //! [`App`] is a program for the DPA with the functions that the host may call. [`Process`] is such a program on the DPA of one
 //! function of the adapter, with memory, remote calls and launches. [`Thread`] is a function of it that events activate. [`Cq`] and
@@ -18,21 +19,30 @@
 mod app;
 mod capi;
 mod error;
+mod events;
 mod launch;
 mod memory;
 mod object;
 mod process;
 mod queue;
 mod resources;
+mod shared;
+mod tasks;
 mod thread;
 pub mod variadic;
 mod verbs;
 
 pub use app::{App, Function, Pack};
 pub use error::{Error, Result, Status};
-pub use launch::{Done, DoneOperation, Launch, Wait, Word};
-pub use process::{Fault, Limits, Message, Process, ThreadCounters};
+pub use events::{Eq, EqAttr};
+pub use launch::Launch;
+pub use mlx5_prm::dpa::{
+    Affinity, Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind, Wait, Word,
+};
+pub use process::{Fault, Limits, Message, Process};
 pub use queue::{
     Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
 };
-pub use thread::{Affinity, Thread, ThreadAttr};
+pub use shared::{Rmp, RmpAttr};
+pub use tasks::{CommandQueue, CommandQueueAttr};
+pub use thread::Thread;

@@ -36,6 +36,13 @@ impl Input {
         self
     }
 
+    /// Fills fields. Values beyond the input are the library's error.
+    pub(crate) fn filled(mut self, fill: impl FnOnce(&mut [u8]) -> bool) -> Self {
+        let filled = fill(&mut self.bytes);
+        debug_assert!(filled, "{} bytes", self.bytes.len());
+        self
+    }
+
     /// Appends bytes.
     pub(crate) fn and(mut self, bytes: &[u8]) -> Self {
         self.bytes.extend_from_slice(bytes);

@@ -2,13 +2,13 @@
 
 use crate::app::{App, Function};
 use crate::error::{Error, Result, Status};
-use crate::launch::{DoneOperation, Launch, Word};
+use crate::launch::Launch;
 use crate::memory::Umem;
 use crate::object::{Input, Object};
 use crate::verbs::{Context, Pd};
 use mlx5_prm::Field;
 use mlx5_prm::cmd::{self, opcode};
-use mlx5_prm::dpa::{self, done, modify, object, query, state, word};
+use mlx5_prm::dpa::{self, MessageHead, ThreadCounters, modify, object, query, state};
 use mlx5dv_sys::{ibv_context, ibv_pd};
 use std::collections::HashMap;
 use std::fmt;
@@ -18,10 +18,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const COPY_BYTES: usize = 256 << 10;
 /// Most bytes of an answer.
 const ANSWER_BYTES: usize = 16 << 10;
-/// Bytes of a message before its text.
-const MESSAGE_BYTES: usize = 12;
-/// Bytes of the counters of a thread.
-const COUNTER_BYTES: usize = 40;
 
 /// Bounds of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,21 +73,6 @@ pub struct Message {
     pub level: u8,
     /// The text.
     pub text: String,
-}
-
-/// Counters of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ThreadCounters {
-    /// Its number.
-    pub number: u32,
-    /// 0: remote calls; 1: launches; 2: events.
-    pub kind: u32,
-    /// It executes a function.
-    pub runs: bool,
-    /// Functions that it has begun.
-    pub activations: u64,
-    /// Instructions that it has executed. Each takes a cycle.
-    pub instructions: u64,
 }
 
 /// A process on the DPA. A copy is the same process, which ends with the last copy and the last object of it.
@@ -433,30 +414,11 @@ impl Process {
     /// # Errors
     /// The number of threads is not possible, or the process has ended.
     pub fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        let place = |of: Option<Word>| match of {
-            None => (word::NONE, 0, 0),
-            Some(Word::Dpa(address)) => (word::DPA, 0, address),
-            Some(Word::Key { key, address }) => (word::KEY, key, address),
-        };
-        let (wait_kind, wait_key, wait_at) = place(launch.wait.map(|wait| wait.word));
-        let (done_kind, done_key, done_at) = place(launch.done.map(|done| done.word));
-        let operation = match launch.done.map(|done| done.operation) {
-            Some(DoneOperation::Add) => done::ADD,
-            _ => done::SET,
-        };
         let input = self
             .change(modify::LAUNCH)
             .with(dpa::WIDTH, launch.threads.into())
-            .with(dpa::WAIT_WORD, wait_kind.into())
-            .with(dpa::WAIT_KEY, wait_key.into())
-            .with(dpa::WAIT_ADDRESS, wait_at)
-            .with(dpa::WAIT_MASK, launch.wait.map_or(0, |wait| wait.mask))
-            .with(dpa::WAIT_ABOVE, launch.wait.map_or(0, |wait| wait.above))
-            .with(dpa::DONE_WORD, done_kind.into())
-            .with(dpa::DONE_OPERATION, operation.into())
-            .with(dpa::DONE_KEY, done_key.into())
-            .with(dpa::DONE_ADDRESS, done_at)
-            .with(dpa::DONE_VALUE, launch.done.map_or(0, |done| done.value));
+            .filled(|bytes| launch.wait.is_none_or(|wait| wait.put(bytes)))
+            .filled(|bytes| launch.done.is_none_or(|done| done.put(bytes)));
         let input = self.work(input, launch.function, launch.arguments)?;
         self.modify(&input).map_err(|error| self.lined(error))
     }
@@ -499,8 +461,13 @@ impl Process {
             if rest.is_empty() {
                 break;
             }
-            while let Some((message, behind)) = message(rest) {
-                waiting.push(message);
+            while let Some((head, text, behind)) = MessageHead::split(rest) {
+                waiting.push(Message {
+                    thread: head.thread,
+                    stream: head.stream,
+                    level: head.level,
+                    text: String::from_utf8_lossy(text).into_owned(),
+                });
                 rest = behind;
             }
         }
@@ -517,28 +484,12 @@ impl Process {
     /// The DPA is lost.
     pub fn counters(&self) -> Result<Vec<ThreadCounters>> {
         let output = self.ask(&self.question(query::COUNTERS), ANSWER_BYTES)?;
-        let records = body(&output)
-            .unwrap_or_default()
-            .as_chunks::<COUNTER_BYTES>()
-            .0;
-        let words = records.iter().map(|record| {
-            let mut words = [0; COUNTER_BYTES / 8];
-            for (word, bytes) in words.iter_mut().zip(record.as_chunks::<8>().0) {
-                *word = u64::from_be_bytes(*bytes);
-            }
-            words
-        });
-        Ok(words
-            .map(
-                |[number, kind, runs, activations, instructions]| ThreadCounters {
-                    number: low(number),
-                    kind: low(kind),
-                    runs: runs != 0,
-                    activations,
-                    instructions,
-                },
-            )
-            .collect())
+        let body = body(&output).unwrap_or_default();
+        let records = body.as_chunks::<{ ThreadCounters::BYTES }>().0.iter();
+        let counters = records.map(ThreadCounters::parse);
+        counters
+            .collect::<std::result::Result<_, _>>()
+            .map_err(|error| Error::failed(error.to_string()))
     }
 }
 
@@ -552,19 +503,4 @@ pub(crate) fn low(value: u64) -> u32 {
 fn body(output: &[u8]) -> Option<&[u8]> {
     let bytes = low(dpa::BODY_BYTES.get(output)) as usize;
     output.get(dpa::BODY_AT..)?.get(..bytes)
-}
-
-/// The first message of an answer, and what is behind it.
-fn message(bytes: &[u8]) -> Option<(Message, &[u8])> {
-    let (head, rest) = bytes.split_first_chunk::<MESSAGE_BYTES>()?;
-    let [t0, t1, t2, t3, s0, s1, s2, s3, level, _, l0, l1] = *head;
-    let length = usize::from(u16::from_be_bytes([l0, l1]));
-    let text = String::from_utf8_lossy(rest.get(..length)?).into_owned();
-    let message = Message {
-        thread: u32::from_be_bytes([t0, t1, t2, t3]),
-        stream: i32::from_be_bytes([s0, s1, s2, s3]),
-        level,
-        text,
-    };
-    Some((message, &rest[length..]))
 }

@@ -176,7 +176,7 @@ impl Process {
     }
 
     /// Creates a queue or key by a command that the DPA does not see.
-    fn create_queue(&self, input: &Input, what: &str) -> Result<(Object, Vec<u8>)> {
+    pub(crate) fn create_queue(&self, input: &Input, what: &str) -> Result<(Object, Vec<u8>)> {
         let context = crate::verbs::Context(self.context());
         // SAFETY: the process's creator keeps the context open as long as its objects.
         let created = unsafe { Object::create(context, input, cmd::HEADER_BYTES) };
@@ -195,6 +195,8 @@ pub enum CqTarget {
     None,
     /// It activates this thread of the process, after the queue was armed.
     Thread(u32),
+    /// It is an entry of this event queue of the process, see [`Eq`](crate::Eq), after the completion queue was armed.
+    Queue(u32),
 }
 
 /// Attributes of a completion queue.
@@ -239,14 +241,14 @@ impl Cq {
     pub fn create(process: &Process, attr: &CqAttr) -> Result<Self> {
         check("completion queue", attr.log_entries, LOG_CQ_MAX)?;
         let umem = u64::from(process.umem());
-        let (is_apu, thread) = match attr.target {
+        let (is_apu, target) = match attr.target {
             CqTarget::None => (0, 0),
-            CqTarget::Thread(thread) => (1, thread),
+            CqTarget::Thread(target) | CqTarget::Queue(target) => (1, target),
         };
         let input = Input::new(opcode::CREATE_CQ, cq::CREATE_IN_BYTES)
             .with(cq::DBR_UMEM_VALID, 1)
             .with(dpa::CQ_APU, is_apu)
-            .with(dpa::CQ_THREAD, thread.into())
+            .with(dpa::CQ_THREAD, target.into())
             .with(cq::OVERRUN_IGNORE, attr.overrun_ignore.into())
             .with(cq::DBR_UMEM_ID, umem)
             .with(cq::DBR_ADDR, process.offset(attr.doorbell)?)
@@ -280,7 +282,7 @@ impl Cq {
     }
 }
 
-fn check(what: &str, log: u32, most: u32) -> Result<()> {
+pub(crate) fn check(what: &str, log: u32, most: u32) -> Result<()> {
     if log > most {
         let text = format!("a {what} of 2^{log} entries: the maximum is 2^{most}");
         return Err(Error::failed(text));
@@ -320,6 +322,8 @@ pub struct QpAttr {
     pub log_send: u32,
     /// Its receive queue.
     pub receive: Option<Receive>,
+    /// Number of the shared receive queue that it uses in place of its own, see [`Rmp`](crate::Rmp).
+    pub shared: Option<u32>,
     /// Address of the doorbell record: the counter of receives and that of sends, 4 bytes each, big-endian.
     pub doorbell: u64,
     /// Completion queue of sends.
@@ -433,7 +437,15 @@ impl Qp {
         } else {
             attr.pd
         };
-        let kind = receive.map_or(rq_type::ZERO_SIZE, |_| rq_type::REGULAR);
+        let kind = match (receive, attr.shared) {
+            (None, None) => rq_type::ZERO_SIZE,
+            (Some(_), None) => rq_type::REGULAR,
+            (None, Some(_)) => rq_type::SRQ_RMP_XRC,
+            (Some(_), Some(_)) => {
+                let text = "a queue pair has a receive queue of its own or a shared one, not both";
+                return Err(Error::failed(text));
+            }
+        };
         let umem = u64::from(process.umem());
         let mut input = Input::new(opcode::CREATE_QP, qp::CREATE_IN_BYTES)
             .with(at(context::ST), service.into())
@@ -446,6 +458,7 @@ impl Qp {
             .with(at(context::CQN_SND), attr.send_cq.into())
             .with(at(context::CQN_RCV), attr.recv_cq.into())
             .with(at(context::RQ_TYPE), kind.into())
+            .with(at(context::SRQN), attr.shared.unwrap_or_default().into())
             .with(at(context::DBR_UMEM_VALID), 1)
             .with(at(context::DBR_UMEM_ID), umem)
             .with(at(context::DBR_ADDR), process.offset(attr.doorbell)?)

@@ -4,33 +4,8 @@ use crate::error::{Error, Result};
 use crate::object::{Input, Object};
 use crate::process::{Process, low};
 use mlx5_prm::cmd::{self, opcode};
-use mlx5_prm::dpa::{self, affinity, modify, object};
+use mlx5_prm::dpa::{self, ThreadAttr, modify, object};
 use std::sync::{Mutex, PoisonError};
-
-/// The execution unit of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Affinity {
-    /// Any.
-    #[default]
-    None,
-    /// This one, 0 to 253.
-    Unit(u16),
-    /// One of this group.
-    Group(u16),
-}
-
-/// Attributes of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct ThreadAttr {
-    /// Address of its function, `void function(uint64_t)`.
-    pub function: u64,
-    /// Argument of the function.
-    pub argument: u64,
-    /// Address of its local storage on the DPA, or 0.
-    pub local_storage: u64,
-    /// Its execution unit.
-    pub affinity: Affinity,
-}
 
 /// An event handler: each event starts its function, after [`run`](Self::run).
 #[derive(Debug)]
@@ -42,20 +17,6 @@ pub struct Thread {
     process: Process,
 }
 
-fn fields(input: Input, attr: &ThreadAttr) -> Input {
-    let (kind, id) = match attr.affinity {
-        Affinity::None => (affinity::ANY, 0),
-        Affinity::Unit(id) => (affinity::UNIT, id),
-        Affinity::Group(id) => (affinity::GROUP, id),
-    };
-    input
-        .with(dpa::AFFINITY, kind.into())
-        .with(dpa::AFFINITY_ID, id.into())
-        .with(dpa::FUNCTION, attr.function)
-        .with(dpa::ARGUMENT, attr.argument)
-        .with(dpa::LOCAL_STORAGE, attr.local_storage)
-}
-
 impl Thread {
     /// Creates a thread.
     ///
@@ -63,7 +24,7 @@ impl Thread {
     /// All threads of the device are taken, or an attribute is not possible.
     pub fn create(process: &Process, attr: &ThreadAttr) -> Result<Self> {
         let input = Input::general(object::THREAD).with(dpa::PROCESS_ID, process.id().into());
-        let input = fields(input, attr);
+        let input = input.filled(|bytes| attr.put(bytes));
         let (object, output) = process.create_object(&input, dpa::CREATE_OUT_BYTES)?;
         Ok(Self {
             object,
@@ -123,7 +84,7 @@ impl Thread {
             .unwrap_or_else(PoisonError::into_inner);
         let mut new = *attributes;
         change(&mut new);
-        self.change(modify::SET, |input| fields(input, &new))?;
+        self.change(modify::SET, |input| input.filled(|bytes| new.put(bytes)))?;
         *attributes = new;
         Ok(())
     }

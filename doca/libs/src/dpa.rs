@@ -8,11 +8,13 @@ pub mod launch;
 pub mod memory;
 pub mod notification;
 mod probe;
+mod receives;
 pub mod table;
 pub mod thread;
 
 pub(crate) use self::completion::{Completion, Queue, Sizes};
 pub(crate) use self::core::{Block, Core, failed};
+pub(crate) use self::receives::Receives;
 
 use crate::dev::{Dev, DevInfo, ask, store_text};
 use crate::error::{Code, Fault, Result, call, fail};

@@ -3,7 +3,7 @@
 use crate::ctx::{Ctx, DataPath};
 use crate::description::BYTES;
 use crate::dev::{Dev, DevInfo};
-use crate::dpa::{Block, Completion, Core, Dpa, Queue, Sizes};
+use crate::dpa::{Block, Completion, Core, Dpa, Queue, Receives, Sizes};
 use crate::error::{Code, Fault, Result, call, fail, value};
 use crate::mmap::{access, check_rights};
 use crate::object::{Alone, Guard, Lease, Object, check_place, find, publish, store, withdraw};
@@ -48,6 +48,8 @@ struct State {
 #[derive(Debug)]
 struct Live {
     connections: Vec<Arc<Connection>>,
+    /// Of several connections.
+    receives: Option<Arc<Receives>>,
     list: Block,
     handle: Block,
     core: Arc<Core>,
@@ -130,7 +132,13 @@ impl DataPath for Rdma {
         let count = u64::from(state.connections);
         let list = Block::new(&core, count * WORD)?;
         let (key, scratch) = core.scratch();
+        let receives = match count {
+            1 => None,
+            _ => Some(Receives::new(&core, state.receive)?),
+        };
+        let shared = receives.as_ref().map_or(0, |shared| shared.address());
         let words = [
+            (rdma::SHARED, shared),
             (rdma::CONNECTIONS, list.address()),
             (rdma::COUNT, count),
             (rdma::SCRATCH_KEY, u64::from(key)),
@@ -140,6 +148,7 @@ impl DataPath for Rdma {
         let handle = Block::object(&core, Kind::Rdma, rdma::WORDS, &words)?;
         state.live = Some(Live {
             connections: Vec::new(),
+            receives,
             list,
             handle,
             core,
@@ -297,11 +306,7 @@ pub extern "C" fn doca_rdma_dpa_completion_attach(
 fn export(rdma: &Rdma) -> Result<Arc<Connection>> {
     let mut state = rdma.state.enter()?;
     let (most, rights, settings) = (state.connections, state.rights, state.settings);
-    let sizes = Sizes {
-        send: state.send,
-        receive: Some(state.receive),
-        user_data: 0,
-    };
+    let (send, receive) = (state.send, state.receive);
     let completion = state.completion.as_ref().map(|(of, _)| Arc::clone(of));
     let (Some(live), Some(completion)) = (&mut state.live, completion) else {
         return Err(not_running());
@@ -313,6 +318,13 @@ fn export(rdma: &Rdma) -> Result<Arc<Connection>> {
             "the RDMA object has {most} connections, the maximum of doca_rdma_set_max_num_connections"
         );
     }
+    let shared = live.receives.clone();
+    let sizes = Sizes {
+        send,
+        receive: shared.is_none().then_some(receive),
+        shared,
+        user_data: 0,
+    };
     let queue = Queue::new(&completion, sizes)?;
     path::prepare(queue.qp(), access(rights))?;
     let end = End::of(live.core.dev(), queue.qp().number(), settings.gid_index)?;

@@ -3,7 +3,8 @@
 use crate::device::{Denied, Device, Message};
 use crate::kernel::{Doorbell, Kernel};
 pub(crate) use crate::refusal::Refusal;
-use crate::thread::{Kind, ThreadView};
+use crate::thread::ThreadView;
+use mlx5_prm::dpa::ThreadKind as Kind;
 use rv64::{Atomic, Call, HartId};
 
 /// Register of the stack pointer.

@@ -6,8 +6,8 @@ use crate::device::Device;
 use crate::fixed;
 use crate::kernel::{Doorbell, Kernel};
 use crate::refusal::Refusal;
-use crate::thread::Kind;
 use dpa_dev::{intrinsics, outbox};
+use mlx5_prm::dpa::ThreadKind as Kind;
 use rv64::{Action, Atomic, Call, Environment, HartId, WindowAccess};
 
 /// Number of the range of windows for the machine.
@@ -66,6 +66,11 @@ impl Env<'_> {
                 uar,
                 qpn: high,
                 index: u16::try_from(low & 0xffff).unwrap_or_default(),
+            },
+            outbox::EQ_DB_REARM | outbox::EQ_DB_NO_REARM => Doorbell::Events {
+                id: low,
+                counter: high,
+                arms: offset == outbox::EQ_DB_REARM,
             },
             _ => {
                 return Err(Refusal(format!(

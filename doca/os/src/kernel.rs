@@ -1,5 +1,6 @@
 //! State of a process beside its machine: threads, doorbells, messages, windows, the fault.
 
+use crate::event_queue::EventQueue;
 use crate::fault::Fault;
 use crate::refusal::Refusal;
 use crate::thread::{THREADS_MAX, Thread};
@@ -10,11 +11,17 @@ use std::collections::{HashMap, HashSet};
 /// Most outboxes of a process.
 pub(crate) const OUTBOXES_MAX: usize = 256;
 
+/// Most event queues of a process.
+pub(crate) const EVENT_QUEUES_MAX: usize = 256;
+/// Most command queues of a process.
+pub(crate) const TASK_QUEUES_MAX: usize = 256;
+
 /// A doorbell that waits for the end of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doorbell {
     Send { uar: u32, qpn: u32, index: u16 },
     Arm { uar: u32, cqn: u32, consumer: u32 },
+    Events { id: u32, counter: u32, arms: bool },
 }
 
 /// State of a process.
@@ -33,6 +40,8 @@ pub(crate) struct Kernel {
     pub(crate) outboxes: HashMap<u32, u32>,
     /// Objects of windows.
     pub(crate) window_objects: HashSet<u32>,
+    /// Event queues by their number.
+    pub(crate) event_queues: HashMap<u32, EventQueue>,
     /// The reason of the last refused access or call.
     pub(crate) refusal: Option<String>,
     pub(crate) fault: Option<Fault>,
@@ -53,6 +62,7 @@ impl Kernel {
             places: HashMap::new(),
             outboxes: HashMap::new(),
             window_objects: HashSet::new(),
+            event_queues: HashMap::new(),
             refusal: None,
             fault: None,
             is_finished: false,

@@ -1,19 +1,26 @@
 //! A process of the DPA: its program, launches and remote calls, and their execution.
 
+mod events;
 mod memory;
 mod objects;
+mod tasks;
 
-use crate::device::Device;
+use crate::device::{Denied, Device};
 use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel};
-use crate::launch::{Done, DoneOperation, LAUNCHES_MAX, Launch, Running, Wait, Word};
+use crate::launch::{LAUNCHES_MAX, Launch, Running};
 use crate::refusal::Refusal;
-use crate::thread::{Attributes, Counters, Ending, Kind, THREADS_MAX, Thread};
+use crate::thread::{Ending, THREADS_MAX, Thread};
 use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use dpa_dev::outbox;
+use mlx5_prm::dpa::{
+    Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind as Kind, Wait, Word,
+};
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
+pub use tasks::TASKS_MAX;
+use tasks::TaskQueue;
 
 /// Most bytes of the arguments of a call or launch.
 const ARGUMENTS_MAX: usize = 4096;
@@ -55,6 +62,9 @@ pub enum OsError {
     /// No such thread.
     #[error("the process has no event handler {0}")]
     NoThread(u32),
+    /// No such command queue.
+    #[error("the process has no command queue {0}")]
+    NoQueue(u32),
     /// The thread executes a function.
     #[error("thread {0} is running")]
     Running(u32),
@@ -124,6 +134,7 @@ pub struct Os {
     /// Harts of the threads of launches.
     ranks: Vec<HartId>,
     finished: Vec<Finished>,
+    tasks: HashMap<u32, TaskQueue>,
 }
 
 impl Os {
@@ -152,12 +163,13 @@ impl Os {
             running: None,
             ranks: Vec::new(),
             finished: Vec::new(),
+            tasks: HashMap::new(),
         };
-        os.caller = os.add(caller, Kind::Call, Attributes::default())?;
+        os.caller = os.add(caller, Kind::Call, ThreadAttr::default())?;
         Ok(os)
     }
 
-    fn add(&mut self, number: u32, kind: Kind, attributes: Attributes) -> Result<HartId, OsError> {
+    fn add(&mut self, number: u32, kind: Kind, attributes: ThreadAttr) -> Result<HartId, OsError> {
         let hart = self.machine.create_hart()?;
         match self.kernel.threads.get_mut(hart as usize) {
             Some(place) => *place = Some(Thread::new(number, kind, attributes)),
@@ -207,11 +219,11 @@ impl Os {
     }
 
     /// Counters of all threads.
-    pub fn counters(&self) -> impl Iterator<Item = Counters> {
+    pub fn counters(&self) -> impl Iterator<Item = ThreadCounters> {
         let threads = self.kernel.threads.iter().zip(0..);
         threads.filter_map(|(thread, hart)| {
             let thread = thread.as_ref()?;
-            Some(Counters {
+            Some(ThreadCounters {
                 number: thread.view.number,
                 kind: thread.view.kind,
                 runs: thread.is_running,
@@ -293,7 +305,7 @@ impl Os {
             let Some(number) = number() else {
                 return Err(width(self.ranks.len()));
             };
-            let hart = self.add(number, Kind::Launch, Attributes::default())?;
+            let hart = self.add(number, Kind::Launch, ThreadAttr::default())?;
             self.ranks.push(hart);
         }
         self.launches.push_back(launch);
@@ -366,7 +378,8 @@ impl Os {
                 && self
                     .launches
                     .front()
-                    .is_some_and(|next| next.wait.is_none());
+                    .is_some_and(|next| next.wait.is_none())
+            || self.has_ready_tasks();
         if can_begin || self.machine.harts().any(is_ready) {
             Progress::Busy
         } else if self.kernel.is_polling || !self.launches.is_empty() {
@@ -414,6 +427,7 @@ impl Os {
                 }),
             }
         }
+        self.begin_tasks();
         self.begin_launch(device);
     }
 
@@ -536,6 +550,9 @@ impl Os {
             let done = match doorbell {
                 Doorbell::Send { uar, qpn, index } => device.ring_send(uar, qpn, index),
                 Doorbell::Arm { uar, cqn, consumer } => device.arm(uar, cqn, consumer),
+                Doorbell::Events { id, counter, arms } => {
+                    self.consumed(id, counter, arms).map_err(Denied)
+                }
             };
             if let Err(denied) = done {
                 self.fail(hart, &denied.0);
@@ -561,6 +578,8 @@ impl Os {
                 }
             }
             Kind::Launch => self.rank_ended(device),
+            // An idle one takes the next task.
+            Kind::Worker => {}
             Kind::Handler => {
                 let again = match ending {
                     Ending::Retrigger => true,

@@ -1,43 +1,9 @@
 //! Threads of a process.
 
+use mlx5_prm::dpa::{ThreadAttr, ThreadKind as Kind};
+
 /// Most threads of a process, and of the whole device: one for each hardware thread.
 pub const THREADS_MAX: u32 = 256;
-
-/// What a thread is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// It executes the remote calls.
-    Call,
-    /// It executes a rank of each launch.
-    Launch,
-    /// Events activate it.
-    Handler,
-}
-
-/// The execution unit of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Affinity {
-    /// Any.
-    #[default]
-    Any,
-    /// This one.
-    Unit(u32),
-    /// One of this group.
-    Group(u32),
-}
-
-/// Attributes of an event handler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Attributes {
-    /// Address of its function.
-    pub function: u64,
-    /// Argument of the function.
-    pub argument: u64,
-    /// Address of its local storage, or 0.
-    pub local_storage: u64,
-    /// Its execution unit.
-    pub affinity: Affinity,
-}
 
 /// A thread as a device call sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -54,21 +20,6 @@ pub struct ThreadView {
     pub argument: u64,
     /// Address of its local storage, or 0.
     pub local_storage: u64,
-}
-
-/// Counters of a thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Counters {
-    /// Its number on the device.
-    pub number: u32,
-    /// What it is for.
-    pub kind: Kind,
-    /// It executes a function now.
-    pub runs: bool,
-    /// Functions that it has begun.
-    pub activations: u64,
-    /// Instructions that it has executed. One takes a cycle of the model.
-    pub instructions: u64,
 }
 
 /// How an activation has ended.
@@ -89,7 +40,7 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) struct Thread {
     pub(crate) view: ThreadView,
-    pub(crate) attributes: Attributes,
+    pub(crate) attributes: ThreadAttr,
     /// A handler that events start.
     pub(crate) is_prepared: bool,
     /// An event has come that has not started it.
@@ -108,7 +59,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    pub(crate) fn new(number: u32, kind: Kind, attributes: Attributes) -> Self {
+    pub(crate) fn new(number: u32, kind: Kind, attributes: ThreadAttr) -> Self {
         Self {
             view: ThreadView {
                 number,

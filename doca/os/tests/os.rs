@@ -1,9 +1,7 @@
 //! Programs on the operating system, with a device that is a table of words.
 
-use dpa_os::{
-    Attributes, Denied, Device, Done, DoneOperation, Finished, Launch, Limits, Message, Os,
-    Progress, Wait, Word,
-};
+use dpa_os::{Denied, Device, Finished, Launch, Limits, Message, Os, Progress};
+use mlx5_prm::dpa::{Done, DoneOperation, ThreadAttr, Wait, Word};
 use rv64::{Atomic, Config, Program};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -293,9 +291,9 @@ fn a_handler_runs_once_for_each_event() {
     let (mut os, mut device) = (os(program), Words::default());
     let count = os.allocate(8).expect("memory");
     os.fill(count, 0, 8).expect("memory");
-    let attributes = Attributes {
+    let attributes = ThreadAttr {
         function: symbol(program, "handler"),
-        ..Attributes::default()
+        ..ThreadAttr::default()
     };
     os.create_thread(20, attributes).expect("a thread");
     os.prepare(20, count).expect("a thread");

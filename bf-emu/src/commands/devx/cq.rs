@@ -63,6 +63,11 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
         .cqs
         .insert(owner, queue)
         .ok_or_else(|| full(call, Full::Cqs))?;
+    if user_handle != 0
+        && let Some(queue) = function.cqs.get_mut(slot)
+    {
+        queue.user_handle |= u64::from(number_of(slot)) << 32;
+    }
     moderation::set(&mut locked, call.function(), slot, moderation);
     let mut output = Output::new(cmd::HEADER_BYTES, capacity);
     output.set(cmd::OBJECT_NUMBER, u64::from(number_of(slot)));

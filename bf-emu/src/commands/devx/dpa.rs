@@ -21,6 +21,8 @@ pub(super) fn is_creation(input: &[u8]) -> bool {
         object::THREAD,
         object::OUTBOX,
         object::WINDOW,
+        object::EVENT_QUEUE,
+        object::COMMAND_QUEUE,
     ];
     !cmd::GENERAL_OBJECT_ALIAS.is_set(input)
         && types.contains(&get16(input, cmd::GENERAL_OBJECT_TYPE))
@@ -67,8 +69,8 @@ pub(super) fn query(call: &Call<'_>, object: u32, input: &[u8], capacity: usize)
     Ok(pass(call, (wire::Kind::Query, object), input, capacity)?.output)
 }
 
-/// The channel, counted from 1, and the cookie of the events of the thread that a new completion queue activates; zeroes
-/// if it activates none.
+/// The channel, counted from 1, and the cookie of the events of a new completion queue that a thread or an event queue of the DPA
+/// gets; zeroes if none does. The upper half of the cookie is free for the number of the completion queue.
 pub(super) fn events(call: &Call<'_>, input: &[u8]) -> Result<(u32, u64)> {
     if !dpa::CQ_APU.is_set(input) {
         return Ok((0, 0));

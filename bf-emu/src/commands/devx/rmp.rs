@@ -33,7 +33,8 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
     let owner = super::dpa::owner_in(call, function, &umems)?;
     let pd = pd_slot(call, function, get(input, rmp::PD))?;
     let ring_bytes = 1u64 << (log_size + log_stride);
-    let base = in_umem(call, function, get(input, rmp::WQ_UMEM_ID), 0, ring_bytes)?;
+    let (umem, offset) = (get(input, rmp::WQ_UMEM_ID), rmp::WQ_UMEM_OFFSET.get(input));
+    let base = in_umem(call, function, umem, offset, ring_bytes)?;
     let (umem, offset) = (get(input, rmp::DBR_UMEM_ID), rmp::DBR_ADDR.get(input));
     let dbrec = in_umem(call, function, umem, offset, DBREC_BYTES)?;
     let queue = Srq {

@@ -94,6 +94,13 @@ FLEXIO_DEV_DOORBELL(flexio_dev_eq_update_ci, uint32_t ci, uint32_t qnum)
 	FLEXIO_DEV_DONE;
 }
 
+/* The same, and the next event above the consumer index activates the thread of the event queue. */
+FLEXIO_DEV_DOORBELL(flexio_dev_eq_rearm, uint32_t ci, uint32_t qnum)
+{
+	dpa_outbox_write(DPA_OUTBOX_EQ_DB_REARM, DPA_OUTBOX_VALUE(qnum & 0xffffff, ci));
+	FLEXIO_DEV_DONE;
+}
+
 /* An empty completion on a queue, which activates what waits for it. */
 FLEXIO_DEV_DOORBELL(flexio_dev_zcqe_gen, uint32_t cqn)
 {

@@ -114,12 +114,8 @@ struct handler {
 };
 
 /* Takes the completions of a queue and arms it again. */
-void on_completion(uint64_t argument)
+static void take(struct handler *own)
 {
-	struct handler *own = (struct handler *)argument;
-	struct flexio_dev_thread_ctx *dtctx;
-	flexio_dev_get_thread_ctx(&dtctx);
-	flexio_dev_outbox_config(dtctx, own->outbox);
 	own->activations++;
 	for (;;) {
 		volatile struct flexio_dev_cqe64 *cqe = &own->ring[own->index & (own->entries - 1)];
@@ -132,7 +128,66 @@ void on_completion(uint64_t argument)
 	}
 	__dpa_thread_memory_writeback();
 	flexio_dev_cq_arm(own->index, own->cqn);
+}
+
+void on_completion(uint64_t argument)
+{
+	struct handler *own = (struct handler *)argument;
+	struct flexio_dev_thread_ctx *dtctx;
+	flexio_dev_get_thread_ctx(&dtctx);
+	flexio_dev_outbox_config(dtctx, own->outbox);
+	take(own);
 	flexio_dev_thread_reschedule();
+}
+
+/* What a handler of an event queue needs. */
+struct events {
+	uint64_t outbox;
+	uint64_t eqn;
+	uint64_t entries;
+	struct flexio_dev_eqe *ring;
+	uint64_t index;
+	uint64_t events;
+	uint64_t wrong;
+	uint64_t reserved;
+	struct handler queue;
+};
+
+/* Takes the events of a queue, and the completions of the queue that each names. */
+void on_queue(uint64_t argument)
+{
+	struct events *own = (struct events *)argument;
+	struct flexio_dev_thread_ctx *dtctx;
+	flexio_dev_get_thread_ctx(&dtctx);
+	flexio_dev_outbox_config(dtctx, own->outbox);
+	for (;;) {
+		volatile struct flexio_dev_eqe *eqe = &own->ring[own->index & (own->entries - 1)];
+		if ((eqe->owner & 1) != ((own->index / own->entries) & 1))
+			break;
+		own->index++;
+		own->events++;
+		if (be32_to_cpu(eqe->event_data.cqn) != own->queue.cqn || eqe->type != 0)
+			own->wrong++;
+		take(&own->queue);
+	}
+	flexio_dev_eq_rearm(own->index, own->eqn);
+	flexio_dev_thread_reschedule();
+}
+
+void doca_dpa_dev_yield(void);
+
+/* Tasks of a command queue. Two that meet need two threads. */
+uint64_t task(uint64_t word)
+{
+	return __atomic_add_fetch((uint64_t *)word, 1, __ATOMIC_SEQ_CST);
+}
+
+uint64_t meet(uint64_t word)
+{
+	__atomic_add_fetch((uint64_t *)word, 1, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n((uint64_t *)word, __ATOMIC_SEQ_CST) < 2)
+		doca_dpa_dev_yield();
+	return 0;
 }
 
 /* Counts its activations. */

@@ -40,6 +40,9 @@ struct flexio_window;
 struct flexio_mkey;
 struct flexio_cq;
 struct flexio_qp;
+struct flexio_rmp;
+struct flexio_eq;
+struct flexio_cmdq;
 struct flexio_msg_stream;
 struct flexio_resource;
 
@@ -159,6 +162,49 @@ struct flexio_thread *flexio_event_handler_get_thread(struct flexio_event_handle
 /* The number by which device code activates it. */
 uint32_t flexio_event_handler_get_id(struct flexio_event_handler *event_handler);
 
+/* Event queues: an entry of 64 bytes for each event of the completion queues that name the queue. ------------------------ */
+
+struct flexio_eq_attr {
+	uint8_t log_eq_ring_depth;
+	uint32_t uar_id; /* 0 */
+	struct flexio_thread *thread; /* An event activates it, and after flexio_dev_eq_rearm() the next one does; or NULL. */
+};
+
+/* The library allocates the ring. Its entries have the owner bit 1 at first. */
+flexio_status flexio_eq_create(struct flexio_process *process,
+			       struct ibv_context *ibv_ctx,
+			       struct flexio_eq_attr *attr,
+			       struct flexio_eq **eq);
+flexio_status flexio_eq_destroy(struct flexio_eq *eq);
+uint32_t flexio_eq_get_eq_num(struct flexio_eq *eq);
+flexio_uintptr_t flexio_eq_get_ring_daddr(struct flexio_eq *eq);
+
+/* Command queues: tasks that threads of the DPA execute while the host goes on. ----------------------------------------- */
+
+enum flexio_cmdq_state {
+	FLEXIO_CMDQ_STATE_PENDING = 0,
+	FLEXIO_CMDQ_STATE_RUNNING = 1,
+};
+
+struct flexio_cmdq_attr {
+	int workers; /* Threads, 1 to 254. */
+	int batch_size; /* Tasks that a thread takes at a time, at least 1. */
+	enum flexio_cmdq_state state;
+};
+
+struct flexio_cmdq;
+
+flexio_status flexio_cmdq_create(struct flexio_process *process,
+				 struct flexio_cmdq_attr *fattr,
+				 struct flexio_cmdq **cmdq);
+/* Tasks that run end at once. */
+flexio_status flexio_cmdq_destroy(struct flexio_cmdq *cmdq);
+/* A function with one uint64_t. At most 65,536 tasks wait. */
+flexio_status flexio_cmdq_task_add(struct flexio_cmdq *cmdq, flexio_func_t *host_func, uint64_t arg);
+flexio_status flexio_cmdq_state_running(struct flexio_cmdq *cmdq);
+/* 1 after all tasks, and after a fault, which flexio_err_status_get() reports. */
+int flexio_cmdq_is_empty(struct flexio_cmdq *cmdq);
+
 /* Queues, whose rings and doorbell records the program allocates on the DPA. --------------------------------------------- */
 
 enum flexio_memtype {
@@ -185,8 +231,11 @@ enum flexio_cq_element_type {
 struct flexio_cq_attr {
 	uint8_t log_cq_depth;
 	uint8_t overrun_ignore;
-	enum flexio_cq_element_type element_type; /* DPA_THREAD or NON_DPA_CQ */
-	struct flexio_thread *thread; /* For DPA_THREAD. */
+	enum flexio_cq_element_type element_type; /* DPA_THREAD, EXT_EQ or NON_DPA_CQ */
+	union {
+		struct flexio_thread *thread; /* For DPA_THREAD. */
+		struct flexio_eq *eq; /* For EXT_EQ. */
+	};
 	uint32_t uar_id;
 	flexio_uintptr_t cq_dbr_daddr; /* 8 bytes */
 	struct flexio_qmem cq_ring_qmem; /* 64 bytes each, the last one 0xf1 at first */
@@ -201,6 +250,35 @@ flexio_status flexio_cq_create(struct flexio_process *process,
 flexio_status flexio_cq_destroy(struct flexio_cq *cq);
 uint32_t flexio_cq_get_cq_num(struct flexio_cq *cq);
 
+enum flexio_wq_type {
+	FLEXIO_WQ_TYPE_LINKED_LIST = 0,
+	FLEXIO_WQ_TYPE_CYCLIC = 1,
+};
+
+struct flexio_wq_attr {
+	uint8_t log_wq_stride; /* log2 of the bytes of an entry, 5 to 9: 16 unused bytes, and data segments of 16. */
+	uint8_t log_wq_depth;
+	uint32_t uar_id; /* 0 */
+	uint32_t user_index; /* 0 */
+	struct ibv_pd *pd; /* NULL or that of the process. */
+	union {
+		struct {
+			enum flexio_wq_type wq_type; /* CYCLIC */
+		} rq;
+	};
+	struct flexio_qmem wq_ring_qmem;
+	struct flexio_qmem wq_dbr_qmem; /* 8 bytes; the counter of entries, 4 bytes big-endian, is first. */
+};
+
+/* A receive queue that queue pairs share. The device takes its entries in the order of the ring. */
+flexio_status flexio_rmp_create(struct flexio_process *process,
+				struct ibv_context *ibv_ctx,
+				const struct flexio_wq_attr *fattr,
+				struct flexio_rmp **rmp);
+flexio_status flexio_rmp_destroy(struct flexio_rmp *rmp);
+/* Its number, for flexio_qp_attr.rmpqn. */
+uint32_t flexio_rmp_get_wq_num(struct flexio_rmp *rmp);
+
 enum flexio_qp_transport {
 	FLEXIO_QPC_ST_RC = 0,
 	FLEXIO_QPC_ST_UC = 1,
@@ -209,6 +287,7 @@ enum flexio_qp_transport {
 
 enum flexio_qp_rq_type {
 	FLEXIO_QP_QPC_RQ_TYPE_REGULAR = 0,
+	FLEXIO_QP_QPC_RQ_TYPE_SRQ_RMP_XRC_SRQ_XRQ = 1,
 	FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ = 3,
 };
 
@@ -247,6 +326,7 @@ struct flexio_qp_attr {
 	uint32_t uar_id;
 	uint32_t sq_cqn;
 	uint32_t rq_cqn;
+	uint32_t rmpqn; /* The shared receive queue, for FLEXIO_QP_QPC_RQ_TYPE_SRQ_RMP_XRC_SRQ_XRQ. */
 	uint32_t user_index;
 	uint32_t ops_flag;
 	/* For changes of the state. */

@@ -1,10 +1,12 @@
 //! The C interface: completion queues and queue pairs.
 
+use super::commands::CEq;
 use super::objects::check_pd;
 use super::{CProcess, destroy, given, guard, put};
 use crate::error::{Error, Result};
 use crate::process::Process;
 use crate::queue::{Cq, CqAttr, CqTarget, Qp, QpAttr, Receive, Remote, Retries, Transport};
+use crate::shared::{Rmp, RmpAttr};
 use crate::thread::Thread;
 use mlx5dv_sys::{ibv_context, ibv_pd};
 use std::ffi::{c_int, c_void};
@@ -13,9 +15,12 @@ use std::ffi::{c_int, c_void};
 const MEMORY_OF_DPA: u32 = 0;
 /// `FLEXIO_CQ_ELEMENT_TYPE_*`.
 const ELEMENT_THREAD: u32 = 0;
+const ELEMENT_EVENTS: u32 = 2;
 const ELEMENT_NONE: u32 = 8;
 /// log2 of the bytes of a receive entry: one data segment.
 const LOG_RECEIVE: u32 = 4;
+/// `FLEXIO_WQ_TYPE_CYCLIC`.
+const WQ_CYCLIC: u32 = 1;
 
 /// `struct flexio_qmem`.
 #[repr(C)]
@@ -43,14 +48,15 @@ pub(crate) struct CCqAttr {
     log_cq_depth: u8,
     overrun_ignore: u8,
     element_type: u32,
-    thread: *const Thread,
+    /// A thread, or an event queue.
+    target: *const c_void,
     uar_id: u32,
     cq_dbr_daddr: u64,
     cq_ring_qmem: Qmem,
     no_arm: u8,
 }
 
-fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
+pub(super) fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
     if context.is_null() || context == process.context() {
         Ok(())
     } else {
@@ -82,8 +88,13 @@ unsafe extern "C" fn flexio_cq_create(
         let target = match attr.element_type {
             ELEMENT_THREAD => {
                 // SAFETY: from `flexio_event_handler_get_thread`.
-                let thread = unsafe { given(attr.thread, "the thread") }?;
+                let thread = unsafe { given(attr.target.cast::<Thread>(), "the thread") }?;
                 CqTarget::Thread(thread.number())
+            }
+            ELEMENT_EVENTS => {
+                // SAFETY: from `flexio_eq_create`.
+                let events = unsafe { given(attr.target.cast::<CEq>(), "the event queue") }?;
+                CqTarget::Queue(events.queue.number())
             }
             ELEMENT_NONE => CqTarget::None,
             other => {
@@ -144,6 +155,7 @@ pub(crate) struct CQpAttr {
     uar_id: u32,
     sq_cqn: u32,
     rq_cqn: u32,
+    rmpqn: u32,
     user_index: u32,
     ops_flag: u32,
     next_state: u32,
@@ -198,12 +210,16 @@ unsafe extern "C" fn flexio_qp_create(
             2 => Transport::Ud,
             other => return Err(Error::failed(format!("no transport {other}"))),
         };
-        let receive = match attr.rq_type {
-            0 => Some(Receive {
-                log_entries: attr.log_rq_depth.into(),
-                log_stride: LOG_RECEIVE,
-            }),
-            3 => None,
+        let (receive, shared) = match attr.rq_type {
+            0 => (
+                Some(Receive {
+                    log_entries: attr.log_rq_depth.into(),
+                    log_stride: LOG_RECEIVE,
+                }),
+                None,
+            ),
+            1 => (None, Some(attr.rmpqn)),
+            3 => (None, None),
             other => {
                 return Err(Error::failed(format!(
                     "receive queues of type {other} are not available"
@@ -217,6 +233,7 @@ unsafe extern "C" fn flexio_qp_create(
                 ring: attr.qp_wq_buff_qmem.address("work queue")?,
                 log_send: attr.log_sq_depth.into(),
                 receive,
+                shared,
                 doorbell: attr.qp_wq_dbr_qmem.address("doorbell record")?,
                 send_cq: attr.sq_cqn,
                 recv_cq: attr.rq_cqn,
@@ -301,4 +318,79 @@ unsafe extern "C" fn flexio_qp_destroy(qp: *mut Qp) -> u32 {
 unsafe extern "C" fn flexio_qp_get_qp_num(qp: *const Qp) -> u32 {
     // SAFETY: from `flexio_qp_create`.
     unsafe { qp.as_ref() }.map_or(u32::MAX, Qp::number)
+}
+
+/// `struct flexio_wq_attr`.
+#[repr(C)]
+pub(crate) struct WqAttr {
+    log_wq_stride: u8,
+    log_wq_depth: u8,
+    uar_id: u32,
+    user_index: u32,
+    pd: *mut ibv_pd,
+    /// A union of the attributes of send queues and of receive queues: the type of the queue.
+    wq_type: u32,
+    wq_ring_qmem: Qmem,
+    wq_dbr_qmem: Qmem,
+}
+
+/// Creates a shared receive queue.
+///
+/// # Safety
+/// The header's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flexio_rmp_create(
+    process: *const CProcess,
+    context: *mut ibv_context,
+    attr: *const WqAttr,
+    rmp: *mut *mut Rmp,
+) -> u32 {
+    guard("flexio_rmp_create", || {
+        // SAFETY: from `flexio_process_create`, and the caller's attributes.
+        let (own, attr) = unsafe {
+            (
+                given(process, "the process")?,
+                given(attr, "the attributes")?,
+            )
+        };
+        let process = &own.process;
+        check_context(process, context)?;
+        check_pd(process, attr.pd)?;
+        if attr.wq_type != WQ_CYCLIC {
+            return Err(Error::failed(
+                "a shared receive queue is cyclic: set rq.wq_type to FLEXIO_WQ_TYPE_CYCLIC",
+            ));
+        }
+        let made = Rmp::create(
+            process,
+            &RmpAttr {
+                ring: attr.wq_ring_qmem.address("ring")?,
+                log_entries: attr.log_wq_depth.into(),
+                log_stride: attr.log_wq_stride.into(),
+                doorbell: attr.wq_dbr_qmem.address("doorbell record")?,
+            },
+        )?;
+        // SAFETY: the caller's place.
+        unsafe { put(rmp, Box::into_raw(Box::new(made))) }
+    })
+}
+
+/// Destroys a shared receive queue.
+///
+/// # Safety
+/// The header's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flexio_rmp_destroy(rmp: *mut Rmp) -> u32 {
+    // SAFETY: from `flexio_rmp_create`.
+    unsafe { destroy("flexio_rmp_destroy", rmp) }
+}
+
+/// Number of a shared receive queue.
+///
+/// # Safety
+/// The header's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flexio_rmp_get_wq_num(rmp: *const Rmp) -> u32 {
+    // SAFETY: from `flexio_rmp_create`.
+    unsafe { rmp.as_ref() }.map_or(u32::MAX, Rmp::number)
 }

@@ -145,6 +145,7 @@ impl AsyncOps {
         let sizes = Sizes {
             send: self.elements,
             receive: None,
+            shared: None,
             user_data: u32::try_from(self.user_data).unwrap_or_default(),
         };
         let queue = Queue::new(completion, sizes)?;

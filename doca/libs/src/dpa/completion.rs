@@ -1,7 +1,7 @@
 //! Completion queues of the DPA, and the queue pairs that report to them.
 
 use super::thread::Thread;
-use super::{Block, Core, Dpa, failed};
+use super::{Block, Core, Dpa, Receives, failed};
 use crate::error::{Code, Fault, Result, call, fail};
 use crate::object::{Alone, Lease, Object, Users, check_place, find, publish, store, withdraw};
 use dpa_dev::objects::{Kind, WORD, completion, element, queue};
@@ -14,8 +14,6 @@ const ELEMENTS_MAX: u32 = 65_536;
 const SPARE: u32 = 16;
 /// Bytes of an entry of a completion queue, and of a block of a send queue.
 const BLOCK: u64 = 64;
-/// Bytes of a receive entry, as a logarithm.
-const LOG_RECEIVE: u32 = 4;
 
 /// `struct doca_dpa_completion`.
 #[derive(Debug)]
@@ -166,10 +164,12 @@ impl Completion {
 }
 
 /// Sizes and numbers of a queue pair.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sizes {
     pub(crate) send: u32,
     pub(crate) receive: Option<u32>,
+    /// Receive entries in place of its own.
+    pub(crate) shared: Option<Arc<Receives>>,
     pub(crate) user_data: u32,
 }
 
@@ -180,6 +180,8 @@ pub(crate) struct Queue {
     qp: Qp,
     object: Block,
     _memory: [Block; 3],
+    // Destroyed after the queue pair.
+    _shared: Option<Arc<Receives>>,
     completion: Arc<Completion>,
 }
 
@@ -192,9 +194,9 @@ impl Queue {
             .map(|entries| entries.next_power_of_two().ilog2());
         let receive = log_receive.map(|log_entries| Receive {
             log_entries,
-            log_stride: LOG_RECEIVE,
+            log_stride: queue::LOG_ENTRY,
         });
-        let receive_bytes = log_receive.map_or(0, |log| 1_u64 << (log + LOG_RECEIVE));
+        let receive_bytes = log_receive.map_or(0, |log| 1_u64 << (log + queue::LOG_ENTRY));
         let ring = Block::new(&core, receive_bytes.max(BLOCK) + (BLOCK << log_send))?;
         let doorbell = Block::new(&core, 8)?;
         let marks = Block::new(&core, 1 << log_send)?;
@@ -203,6 +205,7 @@ impl Queue {
             ring: ring.address(),
             log_send,
             receive,
+            shared: sizes.shared.as_ref().map(|shared| shared.number()),
             doorbell: doorbell.address(),
             send_cq: cq,
             recv_cq: cq,
@@ -220,6 +223,10 @@ impl Queue {
             (queue::RECEIVE_LOG, u64::from(log_receive.unwrap_or(0))),
             (queue::MARKS, marks.address()),
             (queue::USER_DATA, u64::from(sizes.user_data)),
+            (
+                queue::SHARED,
+                sizes.shared.as_ref().map_or(0, |shared| shared.address()),
+            ),
         ];
         let object = Block::object(&core, Kind::Queue, queue::WORDS, &words)?;
         completion.attach(object.address())?;
@@ -227,6 +234,7 @@ impl Queue {
             qp,
             object,
             _memory: [ring, doorbell, marks],
+            _shared: sizes.shared,
             completion: Arc::clone(completion),
         })
     }

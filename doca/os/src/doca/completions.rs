@@ -135,6 +135,10 @@ impl Completion {
                         kind = HIDDEN;
                     }
                 } else if element.word(context, element::WORDS - 1)? != index + 1 {
+                    let queue = match queue.word(context, queue::SHARED)? {
+                        0 => queue,
+                        shared => Object::of(context, Kind::Queue, shared)?,
+                    };
                     let received = queue.word(context, queue::RECEIVED)?;
                     queue.set(context, queue::RECEIVED, received + 1)?;
                 }

@@ -174,6 +174,7 @@ pub(super) struct Rdma {
     count: u64,
     completion: u64,
     scratch: (u32, u64),
+    shared: u64,
 }
 
 impl Rdma {
@@ -184,6 +185,7 @@ impl Rdma {
             connections: object.word(context, rdma::CONNECTIONS)?,
             count: object.word(context, rdma::COUNT)?,
             completion: object.word(context, rdma::COMPLETION)?,
+            shared: object.word(context, rdma::SHARED)?,
             scratch: (
                 u32::try_from(key).unwrap_or_default(),
                 object.word(context, rdma::SCRATCH)?,
@@ -226,12 +228,6 @@ impl Rdma {
     }
 
     fn receive(self, context: &mut Context<'_, '_>, number: u16) -> Result<Answer, Refusal> {
-        if self.count > 1 {
-            return Err(Refusal(
-                "receive operations of a handle with several connections are not supported: use a handle for each"
-                    .to_owned(),
-            ));
-        }
         let (key, address, bytes) = if number == 0x075 {
             (
                 half(context, 1)?,
@@ -243,7 +239,10 @@ impl Rdma {
             (buffer.key, buffer.address, buffer.length)
         };
         let bytes = length(bytes)?;
-        let queue = context.read_u64(self.connections)?;
+        let (queue, log_entry) = match self.shared {
+            0 => (context.read_u64(self.connections)?, queue::LOG_ENTRY),
+            shared => (shared, queue::LOG_SHARED_ENTRY),
+        };
         if queue == 0 {
             return Err(Refusal(
                 "the RDMA handle has no connection: call doca_rdma_export first".to_owned(),
@@ -265,7 +264,9 @@ impl Rdma {
         entry[4..8].copy_from_slice(&key.to_be_bytes());
         entry[8..].copy_from_slice(&address.to_be_bytes());
         let ring = object.word(context, queue::RECEIVE_RING)?;
-        context.write_bytes(ring + (posted & (entries - 1)) * 16, &entry)?;
+        // The data segment is the end of the entry.
+        let end = ring + (((posted & (entries - 1)) + 1) << log_entry);
+        context.write_bytes(end - entry.len() as u64, &entry)?;
         object.set(context, queue::RECEIVES, posted + 1)?;
         let record = object.word(context, queue::DOORBELL)?;
         let counter = u32::try_from((posted + 1) & 0xffff).unwrap_or_default();

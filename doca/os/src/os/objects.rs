@@ -2,8 +2,9 @@
 
 use super::{Os, OsError};
 use crate::kernel::OUTBOXES_MAX;
-use crate::thread::{Attributes, Kind, Thread};
+use crate::thread::Thread;
 use crate::window::WINDOWS_MAX;
+use mlx5_prm::dpa::{ThreadAttr, ThreadKind as Kind};
 use rv64::{HartId, MachineError};
 
 impl Os {
@@ -53,7 +54,7 @@ impl Os {
     ///
     /// # Errors
     /// All threads exist, or its function has no instruction.
-    pub fn create_thread(&mut self, number: u32, attributes: Attributes) -> Result<(), OsError> {
+    pub fn create_thread(&mut self, number: u32, attributes: ThreadAttr) -> Result<(), OsError> {
         self.alive()?;
         self.check_function(attributes.function)?;
         self.add(number, Kind::Handler, attributes).map(drop)
@@ -98,7 +99,7 @@ impl Os {
     ///
     /// # Errors
     /// The process has no such event handler, or has ended.
-    pub fn set_thread(&mut self, number: u32, attributes: Attributes) -> Result<(), OsError> {
+    pub fn set_thread(&mut self, number: u32, attributes: ThreadAttr) -> Result<(), OsError> {
         self.alive()?;
         self.check_function(attributes.function)?;
         let (_, thread) = self.handler(number)?;
