@@ -49,6 +49,12 @@ impl Client {
         Ok(running)
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its next line.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Child processes with a time limit. Each has its own process group, which is ended by the recorded group id, not by
 //! name.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write as _;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -278,6 +278,27 @@ pub fn shown(command: &Command) -> String {
         let _ = write!(line, " {}", quote(argument));
     }
     line
+}
+
+/// Processor time of a running process, by its id.
+///
+/// # Errors
+/// There is no such process.
+pub fn processor_time(id: u32) -> Result<Duration> {
+    let id = libc::pid_t::try_from(id).context("the id of a process")?;
+    let mut clock = 0;
+    // SAFETY: the place of a clock's number.
+    let errno = unsafe { libc::clock_getcpuclockid(id, &raw mut clock) };
+    ensure!(errno == 0, "no clock of process {id}: errno {errno}");
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the place of a time.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    ensure!(failed == 0, "no process {id}");
+    let seconds = u64::try_from(time.tv_sec)?;
+    Ok(Duration::new(seconds, u32::try_from(time.tv_nsec)?))
 }
 
 /// Installs a handler that ends every running group on an interrupt (Ctrl-C, a CI cancel) before this process ends.

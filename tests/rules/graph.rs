@@ -117,6 +117,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
         "testbed-programs",
         &[
             "bench-report",
+            "flexio",
             "mlx5dv-sys",
             "naaice",
             "rdmacm-sys",
@@ -128,6 +129,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
             "xgvmi-offload",
             "xgvmi-pool",
             "xgvmi-ucp",
+            "xgvmi-verbs",
         ],
     ),
     ("dev-setup", &["testbed"]),

@@ -3,6 +3,7 @@
 use crate::harness::{Case, Outcome};
 use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testbed::process;
@@ -82,7 +83,60 @@ pub(crate) fn cases() -> Vec<Case> {
             Some(root) => sample(world, Path::new(&root)).map(|()| Outcome::Passed),
         },
     ));
+    cases.push(Case::that_may_skip("doca_demo", |world| {
+        if !has_compiler() {
+            return Ok(no_compiler());
+        }
+        demo(world).map(|()| Outcome::Passed)
+    }));
     cases
+}
+
+/// The demo's kernels post on aliases of the hosts' keys: all bytes arrive, pooled keys cost no command, and launches of equal
+/// width create no device object. The program itself compares the bytes and counts the objects.
+fn demo(world: &World) -> Result<()> {
+    const SIZES: [u64; 2] = [1 << 12, 1 << 16];
+    const CALLS: u64 = 3;
+    let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo-dpa");
+    let _ = std::fs::remove_dir_all(&output);
+    let mut command = Command::new(world.built("xgvmi-testbed"));
+    command.arg("dpa-demo").arg("--bin").arg(world.built(""));
+    command.arg("--output").arg(&output);
+    command.args(["--profile", "none", "--sizes", "4K,64K"]);
+    command.args(["--iterations", &CALLS.to_string()]);
+    world.with_verbs(&mut command);
+    succeed(&mut command)?;
+    let text = std::fs::read_to_string(output.join("report.json"))?;
+    let report: Value = serde_json::from_str(&text)?;
+    // Calls of each scheme: warm-up of the first size and of the second one, and timed ones; 4 ranks receive 4 blocks each.
+    let bytes = 2 * 16 * (SIZES[0] * (34 + CALLS) + SIZES[1] * (3 + CALLS));
+    ensure!(report["verified_bytes"] == bytes, "{report:#}");
+    ensure!(report["mismatches"] == 0, "{report:#}");
+    let kinds = report["launch"].as_array().context("launches")?;
+    let objects: Vec<f64> = kinds
+        .iter()
+        .filter_map(|of| of["objects"].as_f64())
+        .collect();
+    ensure!(objects == [16.0, 0.0, 0.0], "{report:#}");
+    let rows = report["rows"].as_array().context("rows")?;
+    ensure!(rows.len() == 4, "{report:#}");
+    let (mut per_block, mut commands) = (Vec::new(), Vec::new());
+    for row in rows {
+        per_block.push(row["dpa_instructions_per_block"].as_f64());
+        commands.push((row["scheme"].as_str(), row["key_commands"].as_f64()));
+    }
+    // Two buffers of each rank: create, allow, alias, and two destructions.
+    let of = |scheme, count| (Some(scheme), Some(count));
+    let expect = [of("ksm", 40.0), of("xgvmi", 0.0)].repeat(2);
+    ensure!(commands == expect, "{report:#}");
+    // A read takes the same instructions for each kind of key and each size.
+    ensure!(
+        per_block
+            .iter()
+            .all(|of| *of == per_block[0] && of.is_some_and(|of| of > 0.0)),
+        "{report:#}"
+    );
+    Ok(())
 }
 
 fn has_compiler() -> bool {

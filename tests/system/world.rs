@@ -84,6 +84,18 @@ impl World {
         Ok(command)
     }
 
+    /// Adds libibverbs to the paths of a program that starts others on a cluster of its own.
+    pub(crate) fn with_verbs(&self, command: &mut Command) {
+        for (name, value) in &self.verbs_env {
+            let own = std::env::var(name).unwrap_or_default();
+            let joined = match own.is_empty() {
+                true => value.clone(),
+                false => format!("{value}:{own}"),
+            };
+            command.env(name, joined);
+        }
+    }
+
     /// A tool of Debian's ibverbs-utils or perftest.
     pub(crate) fn verbs_tool(&self, name: &str) -> PathBuf {
         match &self.verbs_root {

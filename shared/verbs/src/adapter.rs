@@ -35,6 +35,12 @@ impl Adapter {
         Arc::clone(&self.device)
     }
 
+    /// Open context and protection domain, for queues that another library creates. They close with this value.
+    #[must_use]
+    pub fn raw(&self) -> (*mut ibv_context, *mut ibv_pd) {
+        (self.context(), self.pd())
+    }
+
     pub(crate) fn lib(&self) -> &Mlx5Lib {
         self.function.parts().0
     }

@@ -78,9 +78,20 @@ impl Buffer {
         &mut self.bytes
     }
 
+    /// Address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+
+    /// The local key.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.registered.lkey()
+    }
+
     /// Address, length and local key.
     pub(crate) fn parts(&self) -> (u64, usize, u32) {
-        let addr = self.bytes.as_ptr() as u64;
-        (addr, self.bytes.len(), self.registered.lkey())
+        (self.address(), self.bytes.len(), self.lkey())
     }
 }

@@ -2,6 +2,7 @@
 #![expect(clippy::print_stdout, reason = "a demo says what it does")]
 
 mod demo;
+mod dpa_demo;
 mod naaice_demo;
 mod storage_demo;
 
@@ -22,6 +23,18 @@ enum Program {
     NaaiceDemo(naaice_demo::Demo),
     /// One caller: batches come from standard input.
     NaaiceClient(naaice_demo::Client),
+    /// Run kernels on the DPAs of two nodes, and measure them.
+    DpaDemo(dpa_demo::Demo),
+    /// Launch kernels: batches come from standard input.
+    DpaLaunches(dpa_demo::Launches),
+    /// One side of a ping-pong of two DPAs.
+    DpaPong(dpa_demo::Pong),
+    /// The process on the DPU of a node: its kernel moves the blocks of all-to-alls.
+    DpaAgent(dpa_demo::Agent),
+    /// One rank of all-to-alls: batches come from standard input.
+    DpaRank(dpa_demo::Rank),
+    /// Print the device's counters, and note the processor time of processes.
+    DpaCounters(dpa_demo::Counters),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +44,12 @@ fn main() -> ExitCode {
         Program::StoragePlot(args) => args.run(),
         Program::NaaiceDemo(args) => args.run(),
         Program::NaaiceClient(args) => args.run(),
+        Program::DpaDemo(args) => args.run(),
+        Program::DpaLaunches(args) => args.run(),
+        Program::DpaPong(args) => args.run(),
+        Program::DpaAgent(args) => args.run(),
+        Program::DpaRank(args) => args.run(),
+        Program::DpaCounters(args) => args.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

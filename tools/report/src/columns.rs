@@ -264,6 +264,36 @@ pub const UCC: &[Column] = &[
 /// Columns of collectives that compare them with stock UCC on the hosts.
 pub const UCC_RATIOS: &[Column] = &[ratio("of_ucc", "time"), ratio("cpu_of_ucc", "host CPU")];
 
+/// Of all-to-alls whose blocks are moved by kernels of the DPA, by service processes, or by MPI.
+pub const DPA: &[Column] = &[
+    Column::scheme(10),
+    Column::size(),
+    us("us.p50", "p50"),
+    Column::count("commands_per_call.create_mkey", "create").optional(),
+    Column::count("commands_per_call.destroy_mkey", "destroy").optional(),
+    Column::count("commands_per_call.allow_other_vhca_access", "allow").optional(),
+    Column::count("commands_per_call.create_alias", "alias+").optional(),
+    Column::count("commands_per_call.destroy_alias", "alias-").optional(),
+    Column::count("commands_per_call.umr_bind", "bind").optional(),
+    Column::count("commands_per_call.umr_invalidate", "inval").optional(),
+    whole(
+        "dpa_instructions_per_block",
+        "",
+        "DPA instructions per block",
+    )
+    .optional(),
+    whole("arm_cpu_us_per_call", "us", "Arm CPU").optional(),
+];
+
+/// Of launches on the DPA.
+pub const DPA_LAUNCH: &[Column] = &[
+    Column::text("kind", "launch", 8),
+    Column::count("instructions", "instructions"),
+    Column::count("doorbells", "doorbells"),
+    Column::count("objects", "objects"),
+    us("us", "emulator's time"),
+];
+
 /// Of predicted calls.
 pub const MODEL: &[Column] = &[
     Column::count("nodes", "nodes"),

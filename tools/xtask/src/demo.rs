@@ -2,6 +2,7 @@
 //!
 //! This file sets up and builds; `xgvmi-demo orchestrate` runs the schemes.
 
+mod dpa;
 pub(crate) mod links;
 mod naaice;
 mod orchestrated;
@@ -28,6 +29,7 @@ Usage: cargo xtask demo [OPTIONS]
        cargo xtask demo naaice [OPTIONS]
        cargo xtask demo storage [OPTIONS]
        cargo xtask demo pcc [OPTIONS]
+       cargo xtask demo dpa [OPTIONS]
 
 Transfers data from host A to host B through two DPUs that never store it: four processes on stock UCX, on two emulated
 nodes with a host and a DPU function each. Every byte is verified. The command first sets up and builds what it needs.
@@ -50,6 +52,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
 `demo naaice` calls accelerators on fresh buffers; see `cargo xtask demo naaice --help`.
 `demo storage` serves a volume through a DPU; see `cargo xtask demo storage --help`.
 `demo pcc` compares congestion-control programs; see `cargo xtask demo pcc --help`.
+`demo dpa` moves data by kernels of the DPA; see `cargo xtask demo dpa --help`.
 
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
 directory is target/demo/ucx-VERSION.";
@@ -77,6 +80,9 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     }
     if arguments.first().is_some_and(|first| first == "pcc") {
         return pcc::run(arguments.split_off(1));
+    }
+    if arguments.first().is_some_and(|first| first == "dpa") {
+        return dpa::run(arguments.split_off(1));
     }
     let Some(options) = Options::parse(arguments)? else {
         println!("{HELP}");

@@ -10,5 +10,6 @@ mod report;
 mod torture;
 
 pub(crate) use client::Client;
+pub(crate) use memory::Pages;
 pub(crate) use orchestrate::Demo;
 pub(crate) use plot::Plot;

@@ -1,13 +1,14 @@
 //! What the demos of storage and of accelerators share: their options, and the run of `xgvmi-testbed`.
 
-use crate::{process, workspace};
+use crate::{process, setup, workspace};
 use anyhow::{Result, bail};
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The emulator's cost profile: the slides' times of the commands.
-const PROFILE: &str = "bluefield3";
+pub(super) const PROFILE: &str = "bluefield3";
 
 /// An option that takes a value: its name, its value by default, and its value with `--quick`.
 pub(super) type Valued = (&'static str, &'static str, &'static str);
@@ -61,6 +62,20 @@ pub(super) fn program(name: &str, output: &Path, options: &[String]) -> Command 
     command.arg("--output").arg(output);
     command.args(["--profile", PROFILE]).args(options);
     command
+}
+
+/// Adds the compilers for RISC-V to the paths of a command. Without them the program says which one it lacks.
+pub(super) fn with_riscv(command: &mut Command) {
+    for (name, paths) in setup::riscv().unwrap_or_default() {
+        let mut paths = OsString::from(paths);
+        let set = command.get_envs().find(|(known, _)| *known == name);
+        let set = set.and_then(|(_, value)| value.map(OsStr::to_owned));
+        if let Some(own) = set.or_else(|| std::env::var_os(name)) {
+            paths.push(":");
+            paths.push(own);
+        }
+        command.env(name, paths);
+    }
 }
 
 /// Runs the program, which prints its own errors and writes a report to `output`.

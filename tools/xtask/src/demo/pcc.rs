@@ -1,9 +1,8 @@
 //! `cargo xtask demo pcc`: congestion-control programs side by side in the lab. This file builds; `pcc-demo` runs.
 
 use super::orchestrated;
-use crate::{setup, workspace};
+use crate::workspace;
 use anyhow::{Result, bail};
-use std::ffi::OsString;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -47,13 +46,6 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         command.args(["--us", "4000"]);
     }
     // Without compilers for RISC-V the column of instructions is empty, and the program says so.
-    for (name, paths) in setup::riscv().unwrap_or_default() {
-        let mut paths = OsString::from(paths);
-        if let Some(own) = std::env::var_os(name) {
-            paths.push(":");
-            paths.push(own);
-        }
-        command.env(name, paths);
-    }
+    orchestrated::with_riscv(&mut command);
     orchestrated::run(&mut command, LIMIT, &output)
 }

@@ -1,7 +1,7 @@
 //! `cargo xtask demo ucc`: an unmodified MPI program under stock Open MPI and stock UCC on two emulated nodes, with MPI's
 //! own collectives, with UCC's on the hosts, and with the component's on the DPUs.
 //!
-//! The programs are OSU's two benchmarks with MPI as their backend, and `tests/programs/mpi_allreduce.c`. They use fresh
+//! The programs are OSU's two benchmarks with MPI as their backend, and `tests/programs/mpi_timed.c`. They use fresh
 //! buffers in each call and compare every received byte.
 
 use crate::place::Place;
@@ -297,7 +297,7 @@ fn one_way(
 }
 
 /// Checks that UCC's trace names the component for each collective of a kind.
-fn executed_by(component: &str, kind: &str, said: &str) -> Result<()> {
+pub(super) fn executed_by(component: &str, kind: &str, said: &str) -> Result<()> {
     let lines = said.lines().filter(|line| line.contains(kind));
     let [others, found] = lines.fold([0, 0], |mut counts, line| {
         counts[usize::from(line.contains(component))] += 1;
@@ -335,7 +335,7 @@ impl Runner<'_> {
     /// Allreduces, blocking and with computation.
     fn reductions(&self, options: &Options, way: Way) -> Result<Vec<Record>> {
         let world = self.site.world;
-        let program = programs::compile_mpi(self.site, "mpi_allreduce")?;
+        let program = programs::compile_mpi(self.site, "mpi_timed")?;
         if let Some(component) = way.traced {
             let words = [&program, "blocking", "4096", "4096", "2", "0", "-"];
             executed_by(component, " Allreduce sum", &self.run(&words, true, &[])?)?;
@@ -370,8 +370,8 @@ impl Runner<'_> {
     }
 }
 
-/// A row of the program of allreduces with the device's commands per call.
-fn counted(line: &str, prefix: &str) -> Result<Value> {
+/// A row of the timed program with the device's commands per call.
+pub(super) fn counted(line: &str, prefix: &str) -> Result<Value> {
     let mut row: Value = serde_json::from_str(line).with_context(|| line.to_owned())?;
     let read = |title: &str| -> Result<Value> {
         let file = format!("{prefix}.{}.{title}", row["size"]);

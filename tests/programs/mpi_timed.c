@@ -1,9 +1,9 @@
-/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums on MPI_COMM_WORLD, with fresh buffers in each call, and compares
- * every element. It knows only MPI.
+/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums, or MPI_Ialltoall, on MPI_COMM_WORLD, with fresh buffers in each call,
+ * and compares every element. It knows only MPI.
  *
- *   mpi_allreduce blocking|overlap LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
+ *   mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
  *
- * Sizes double from LEAST to MOST bytes. With "overlap" each timed call is started, the rank sleeps as long as the
+ * Sizes double from LEAST to MOST bytes: of a vector, or with "exchange" to each rank. With "overlap" each timed call is started, the rank sleeps as long as the
  * collective alone takes, and then waits: a computation on a core of its own. Rank 0 prints a line of JSON for each size. It
  * runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
  * PREFIX.SIZE.after. Without COMMAND it does not.
@@ -23,7 +23,7 @@ extern char **environ;
 
 enum { ITERATIONS_MAX = 10000, NAP_US = 100 };
 
-static int rank, ranks, overlap;
+static int rank, ranks, overlap, exchange;
 static unsigned sequence;
 static uint64_t wrong, verified;
 
@@ -79,6 +79,24 @@ static uint32_t element_of(int from, unsigned call, size_t at)
 	return (uint32_t)at * 2654435761u ^ (uint32_t)from * 40503u ^ call * 7919u;
 }
 
+/* An element of the block from a rank to a rank. */
+static uint32_t element_to(int from, int to, size_t at)
+{
+	return element_of(from, sequence, at) + (uint32_t)to * 2246822519u;
+}
+
+static void compare_blocks(const uint32_t *found, size_t elements)
+{
+	size_t at;
+	int from;
+
+	for (from = 0; from < ranks; from++)
+		for (at = 0; at < elements; at++)
+			if (found[(size_t)from * elements + at] != element_to(from, rank, at))
+				wrong += sizeof(*found);
+	verified += (size_t)ranks * elements * sizeof(*found);
+}
+
 static void compare(const uint32_t *found, size_t elements)
 {
 	size_t at;
@@ -95,14 +113,53 @@ static void compare(const uint32_t *found, size_t elements)
 	verified += elements * sizeof(*found);
 }
 
+static void wait_for(MPI_Request *request)
+{
+	if (MPI_Wait(request, MPI_STATUS_IGNORE))
+		stop("MPI_Wait fails");
+}
+
+/* One exchange with fresh buffers of a block for each rank. */
+static struct call once_exchanged(size_t size)
+{
+	size_t elements = size / sizeof(uint32_t), length = size * (size_t)ranks, at;
+	uint32_t *send = fresh(length), *receive = fresh(length);
+	MPI_Request request;
+	struct call call;
+	double began, cpu;
+	int to;
+
+	sequence++;
+	for (to = 0; to < ranks; to++)
+		for (at = 0; at < elements; at++)
+			send[(size_t)to * elements + at] = element_to(rank, to, at);
+	memset(receive, 0xee, length);
+	meet();
+	began = clock_us(CLOCK_MONOTONIC);
+	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+	if (MPI_Ialltoall(send, (int)elements, MPI_UINT32_T, receive, (int)elements, MPI_UINT32_T, MPI_COMM_WORLD, &request))
+		stop("MPI_Ialltoall fails");
+	wait_for(&request);
+	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	call.us = clock_us(CLOCK_MONOTONIC) - began;
+	compare_blocks(receive, elements);
+	munmap(send, length);
+	munmap(receive, length);
+	return call;
+}
+
 /* One collective with fresh buffers. `compute_us` below 0: the blocking call. */
 static struct call once(size_t size, double compute_us)
 {
 	size_t elements = size / sizeof(uint32_t), at;
-	uint32_t *send = fresh(size), *receive = fresh(size);
+	uint32_t *send, *receive;
 	struct call call;
 	double began, cpu;
 
+	if (exchange)
+		return once_exchanged(size);
+	send = fresh(size);
+	receive = fresh(size);
 	sequence++;
 	for (at = 0; at < elements; at++)
 		send[at] = element_of(rank, sequence, at);
@@ -120,8 +177,7 @@ static struct call once(size_t size, double compute_us)
 			stop("MPI_Iallreduce fails");
 		if (compute_us > 0)
 			nap(compute_us);
-		if (MPI_Wait(&request, MPI_STATUS_IGNORE))
-			stop("MPI_Wait fails");
+		wait_for(&request);
 	}
 	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
 	call.us = clock_us(CLOCK_MONOTONIC) - began;
@@ -232,8 +288,9 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	if (argc < 7)
-		stop("usage: mpi_allreduce blocking|overlap LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
+		stop("usage: mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
 	overlap = !strcmp(argv[1], "overlap");
+	exchange = !strcmp(argv[1], "exchange");
 	most = strtoul(argv[3], NULL, 10);
 	iterations = atoi(argv[4]);
 	warm_up = atoi(argv[5]);
