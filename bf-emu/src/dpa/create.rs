@@ -34,6 +34,12 @@ pub(super) fn create(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
         object::MEMORY => memory(command),
         object::THREAD => thread(command),
         object::OUTBOX | object::WINDOW => configured(command),
+        object::TELEMETRY => {
+            let card = command.runner.process.fabric().card(command.function);
+            let id = command.add(What::Telemetry { card })?;
+            let fields = [(cmd::GENERAL_OBJECT_ID, u64::from(id))];
+            Ok((id, command.output(dpa::CREATE_OUT_BYTES, &fields, &[])))
+        }
         kind => refused(status::BAD_PARAM, format!("no object of type {kind:#x}")),
     }
 }

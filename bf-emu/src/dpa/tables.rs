@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mlx5_prm::dpa::congestion;
+
 use super::worker::Worker;
 use crate::process::Process;
 
@@ -24,10 +26,25 @@ pub(super) struct Object {
 #[derive(Clone, Debug)]
 pub(super) enum What {
     Process(Arc<Dpa>),
-    Memory { process: u32, address: u64 },
-    Thread { process: u32 },
-    Outbox { process: u32, id: u32 },
-    Window { process: u32, id: u32 },
+    Memory {
+        process: u32,
+        address: u64,
+    },
+    Thread {
+        process: u32,
+    },
+    Outbox {
+        process: u32,
+        id: u32,
+    },
+    Window {
+        process: u32,
+        id: u32,
+    },
+    /// Congestion control of the card with this first function.
+    Telemetry {
+        card: usize,
+    },
 }
 
 /// A process of the DPA.
@@ -83,6 +100,40 @@ impl Tables {
     }
 }
 
+/// Functions of the device library: the one that reads the arguments, and itself.
+pub(super) type Functions = (u64, u64);
+
+/// A process of congestion control.
+#[derive(Debug, Clone)]
+pub(super) struct Attached {
+    pub(super) id: u32,
+    pub(super) dpa: Arc<Dpa>,
+    pub(super) card: usize,
+    pub(super) role: u8,
+    pub(super) event: Functions,
+    /// Address of the block of an event.
+    pub(super) block: u64,
+    pub(super) unwanted: u32,
+    pub(super) state: u8,
+    /// Why it has failed.
+    pub(super) reason: String,
+}
+
+/// All processes of congestion control, in the order of their starts.
+#[derive(Debug, Default)]
+pub(super) struct Contexts {
+    pub(super) all: Vec<Attached>,
+    pub(super) has_thread: bool,
+}
+
+impl Contexts {
+    pub(super) fn active(&self, card: usize) -> Option<&Attached> {
+        let of_card = self.all.iter().filter(|one| one.card == card);
+        let mut senders = of_card.filter(|one| one.role == congestion::REACTION);
+        senders.find(|one| one.state == congestion::ACTIVE)
+    }
+}
+
 /// The runner.
 #[derive(Debug)]
 pub(super) struct Runner {
@@ -90,6 +141,7 @@ pub(super) struct Runner {
     /// Its number on the device.
     pub(super) number: u32,
     pub(super) tables: Mutex<Tables>,
+    pub(super) congestion: Mutex<Contexts>,
     pub(super) socket: PathBuf,
 }
 

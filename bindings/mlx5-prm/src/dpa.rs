@@ -18,6 +18,8 @@ pub mod object {
     pub const OUTBOX: u16 = 0x2d;
     /// Memory of the host, by a key.
     pub const WINDOW: u16 = 0x39;
+    /// What a card's congestion control states. The number is this project's own.
+    pub const TELEMETRY: u16 = 0xff01;
 }
 
 /// Operations of a process, in [`OPERATION`] of `MODIFY_GENERAL_OBJECT`.
@@ -38,6 +40,10 @@ pub mod modify {
     pub const ACTIVATE: u16 = 9;
     /// Thread: new attributes.
     pub const SET: u16 = 10;
+    /// The process handles events of congestion control from now on, or waits until others no longer do.
+    pub const ATTACH: u16 = 11;
+    /// It handles them no longer.
+    pub const DETACH: u16 = 12;
 }
 
 /// Operations of a process, in [`OPERATION`] of `QUERY_GENERAL_OBJECT`.
@@ -54,6 +60,32 @@ pub mod query {
     pub const REASON: u16 = 6;
     /// Registers and memory, as an ELF core file, from an offset on.
     pub const CORE: u16 = 7;
+    /// State of a process that is attached to congestion control, and the reason of its end.
+    pub const CONGESTION: u16 = 8;
+    /// Telemetry: a number of the active program.
+    pub const VALUE: u16 = 9;
+    /// Telemetry: a text of the active program, by the questions for its address and its bytes.
+    pub const TEXT: u16 = 10;
+    /// Telemetry: sets the counters of a slot to 0.
+    pub const CLEAR: u16 = 11;
+}
+
+/// State of a process that is attached to congestion control.
+pub mod congestion {
+    /// It handles events.
+    pub const ACTIVE: u8 = 0;
+    /// It waits until the active one fails.
+    pub const STANDBY: u8 = 1;
+    /// It did not handle an event in time, and another one is active.
+    pub const DEACTIVATED: u8 = 2;
+    /// A fault has ended it.
+    pub const ERROR: u8 = 3;
+    /// It is not attached.
+    pub const DETACHED: u8 = 4;
+    /// Role of the sender.
+    pub const REACTION: u8 = 0;
+    /// Role of the receiver, which answers probes.
+    pub const NOTIFICATION: u8 = 1;
 }
 
 /// State of a process.
@@ -196,6 +228,17 @@ fields! {
     BODY_BYTES = 0x0a0, 32;
     /// Status: state of the process, see [`state`].
     STATE = 0x080, 8;
+    /// Attach: role, see [`congestion`].
+    ROLE = 0x098, 8;
+    /// Attach: mask of the types of events that it does not want.
+    DISABLED_EVENTS = 0x0a0, 32;
+    /// Telemetry: the question, as the device library numbers it; of a text, that for its address, and the next number for
+    /// its bytes.
+    TELEMETRY_WHAT = 0x0a0, 16;
+    /// Telemetry: the slot.
+    TELEMETRY_SLOT = 0x0b0, 16;
+    /// Telemetry: the parameter or counter.
+    TELEMETRY_NUMBER = 0x0c0, 32;
     /// Status: thread of the fault.
     FAULT_THREAD = 0x140, 32;
     /// Status: program counter of the fault.

@@ -17,6 +17,7 @@
 
 mod app;
 mod capi;
+mod congestion;
 mod error;
 mod launch;
 mod memory;
@@ -29,10 +30,12 @@ pub mod variadic;
 mod verbs;
 
 pub use app::{App, Function, Pack};
+pub use congestion::{Role, Standing, Telemetry};
 pub use error::{Error, Result, Status};
 pub use launch::{Done, DoneOperation, Launch, Wait, Word};
 pub use process::{Fault, Limits, Message, Process, ThreadCounters};
 pub use queue::{
     Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
 };
+pub use resources::parse as units_of_resources;
 pub use thread::{Affinity, Thread, ThreadAttr};

@@ -21,6 +21,7 @@ pub(super) fn is_creation(input: &[u8]) -> bool {
         object::THREAD,
         object::OUTBOX,
         object::WINDOW,
+        object::TELEMETRY,
     ];
     !cmd::GENERAL_OBJECT_ALIAS.is_set(input)
         && types.contains(&get16(input, cmd::GENERAL_OBJECT_TYPE))
