@@ -139,12 +139,12 @@ fn demo(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn has_compiler() -> bool {
+pub(crate) fn has_compiler() -> bool {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&paths).any(|dir| dir.join(COMPILER).is_file())
 }
 
-fn no_compiler() -> Outcome {
+pub(crate) fn no_compiler() -> Outcome {
     Outcome::Skipped(format!(
         "no {COMPILER}; cargo xtask doctor names the packages"
     ))
@@ -169,7 +169,7 @@ pub(crate) fn libraries(world: &World) -> Result<PathBuf> {
 }
 
 /// The C compiler with headers and warnings.
-fn cc(more: &[&Path]) -> Command {
+pub(crate) fn cc(more: &[&Path]) -> Command {
     let root = testbed::workspace::root();
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
@@ -199,7 +199,12 @@ fn archive(world: &World, source: &Path, app: &str) -> Result<PathBuf> {
 }
 
 /// Links a program of object or source files.
-fn link(world: &World, mut cc: Command, inputs: &[PathBuf], name: &str) -> Result<PathBuf> {
+pub(crate) fn link(
+    world: &World,
+    mut cc: Command,
+    inputs: &[PathBuf],
+    name: &str,
+) -> Result<PathBuf> {
     let dir = libraries(world)?;
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     cc.args(inputs)

@@ -35,6 +35,7 @@ mod naaice;
 mod naaice_limits;
 mod next_poll;
 mod offload;
+mod pcc;
 mod polling;
 mod pool;
 mod ports;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
     cases.extend(privileged::cases());
     cases.extend(crash::cases());
     cases.extend(doca::cases());
+    cases.extend(pcc::cases());
     cases.extend(dpa::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());

@@ -37,6 +37,11 @@ enum Action {
         #[command(flatten)]
         form: FormArgs,
     },
+    /// Show the flows of congestion control: slot, rate, bytes and events of each, and counters of cards
+    Flows {
+        #[command(flatten)]
+        form: FormArgs,
+    },
     /// Execute the DPA's programs, until no program uses it; programs start this themselves
     Serve {
         /// Return as soon as programs can connect
@@ -51,6 +56,7 @@ pub(super) fn act(args: &DpaArgs) -> Result<()> {
     match &args.action {
         Action::Ps { form } => ps(&state, form.json),
         Action::Stat { form } => stat(&state, form.json),
+        Action::Flows { form } => flows(&state, form.json),
         Action::Serve { background: true } => background(&state),
         Action::Serve { .. } => serve(&state),
     }
@@ -107,6 +113,38 @@ fn stat(state: &Path, json: bool) -> Result<()> {
                 thread.instructions
             ));
         }
+    }
+    print(&text)
+}
+
+fn flows(state: &Path, json: bool) -> Result<()> {
+    let report = bf_emu::report::flows::flows(state)?;
+    if json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
+    }
+    let mut text = format!(
+        "{:20} {:>8} {:>4} {:>8} {:>10} {:>14} {:>10} {:>6} NOTE\n",
+        "FUNCTION", "QP", "SLOT", "GB/S", "MESSAGES", "BYTES", "EVENTS", "LOST"
+    );
+    for flow in &report.flows {
+        text.push_str(&format!(
+            "{:20} {:>#8x} {:>4} {:>8.3} {:>10} {:>14} {:>10} {:>6} {}\n",
+            flow.function,
+            flow.qpn,
+            flow.slot,
+            flow.gbps,
+            flow.messages,
+            flow.payload_bytes,
+            flow.events,
+            flow.lost_events,
+            flow.note
+        ));
+    }
+    for card in report.cards.iter().filter(|card| card.is_controlled) {
+        text.push_str(&format!(
+            "{}: a program controls this card\n",
+            card.function
+        ));
     }
     print(&text)
 }

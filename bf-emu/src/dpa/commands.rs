@@ -118,6 +118,7 @@ impl Command<'_> {
                 let mut tables = self.runner.tables();
                 tables.threads.retain(|_, (_, owner)| *owner != id);
             }
+            What::Telemetry { .. } => {}
         }
         self.runner.tables().objects.remove(&id);
         Ok(())
@@ -167,6 +168,7 @@ fn has_queues(runner: &Runner, session: Session, dpa: &Dpa) -> bool {
 
 /// Ends a process and all its objects. No queue or key names its memory any more.
 fn end_process(runner: &'static Runner, session: Session, id: u32, dpa: &Dpa) {
+    runner.detach(id);
     let mut locked = runner.process.fabric().lock();
     let function = locked.function(dpa.function);
     // The release of the context may have removed them, and others may have the numbers now.

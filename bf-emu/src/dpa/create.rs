@@ -37,6 +37,12 @@ pub(super) fn create(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
         object::OUTBOX | object::WINDOW => configured(command),
         object::EVENT_QUEUE => queues::events(command),
         object::COMMAND_QUEUE => queues::commands(command),
+        object::TELEMETRY => {
+            let card = command.runner.process.fabric().card(command.function);
+            let id = command.add(What::Telemetry { card })?;
+            let fields = [(cmd::GENERAL_OBJECT_ID, u64::from(id))];
+            Ok((id, command.output(dpa::CREATE_OUT_BYTES, &fields, &[])))
+        }
         kind => refused(status::BAD_PARAM, format!("no object of type {kind:#x}")),
     }
 }

@@ -165,6 +165,16 @@ impl dpa_os::Device for Device {
         Ok(())
     }
 
+    /// Bytes that a port has received (1) or sent (2): port, and kind shifted by 4.
+    fn port_counter(&mut self, number: u64) -> u64 {
+        let (sent, received) = self.fabric.port_bytes(self.fabric.card(self.function));
+        match (number & 0xf, number >> 4 & 0xf) {
+            (0, 1) => received,
+            (0, 2) => sent,
+            _ => 0,
+        }
+    }
+
     fn message(&mut self, message: Message) {
         if self.messages.len() >= MESSAGES_MAX {
             self.messages.pop_front();

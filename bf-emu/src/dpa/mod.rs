@@ -10,6 +10,7 @@
 
 mod command;
 mod commands;
+mod congestion;
 mod create;
 mod device;
 mod modify;

@@ -39,6 +39,11 @@ pub(super) fn modify(command: &Command<'_>, id: u32, object: &Object) -> Result<
             armed.ok_or_else(gone)?
         }
         (What::Process(dpa), op::LAUNCH) => launch(command, id, dpa),
+        (What::Process(dpa), op::ATTACH) => super::congestion::attach(command, id, dpa),
+        (What::Process(_), op::DETACH) => {
+            command.runner.detach(id);
+            Ok(())
+        }
         (What::Thread { process }, op::RUN) => {
             let argument = dpa::ARGUMENT.get(input);
             let dpa = command.process(*process)?;

@@ -6,6 +6,7 @@ use mlx5_prm::cmd::status;
 use mlx5_prm::dpa::{self, MessageHead, ThreadCounters, query as op, state as state_of};
 
 use super::command::{Command, Refused, Result, get16, gone, refused};
+use super::congestion::telemetry;
 use super::modify::arguments;
 use super::tables::{Dpa, Object, What};
 
@@ -28,6 +29,18 @@ pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<V
             let asked = dpa.worker.ask(move |state| state.os.has_no_tasks(id));
             let is_empty = asked.ok_or_else(gone)??;
             Ok(answer(command, &[(dpa::RESULT, is_empty.into())], &[]))
+        }
+        (What::Process(dpa), op::CONGESTION) => {
+            let (state, reason) = command.runner.congestion_state(id, dpa);
+            Ok(answer(
+                command,
+                &[(dpa::STATE, state.into())],
+                reason.as_bytes(),
+            ))
+        }
+        (What::Telemetry { card }, op::VALUE | op::TEXT | op::CLEAR) => {
+            let (value, text) = telemetry(command, *card, operation)?;
+            Ok(answer(command, &[(dpa::RESULT, value)], &text))
         }
         (_, operation) => refused(
             status::BAD_OP,

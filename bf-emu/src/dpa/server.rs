@@ -72,6 +72,7 @@ pub fn serve(
         process,
         number,
         tables: Mutex::default(),
+        congestion: Mutex::default(),
         socket,
     }));
     ready()?;

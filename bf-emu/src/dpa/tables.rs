@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use mlx5_prm::dpa::congestion;
+
 use super::worker::Worker;
 use crate::process::Process;
 
@@ -30,13 +32,15 @@ pub(super) enum What {
     Window { process: u32, id: u32 },
     EventQueue { process: u32 },
     CommandQueue { process: u32 },
+    /// Congestion control of the card with this first function.
+    Telemetry { card: usize },
 }
 
 impl What {
     /// The process of an object that is none.
     pub(super) fn process(&self) -> Option<u32> {
         match self {
-            Self::Process(_) => None,
+            Self::Process(_) | Self::Telemetry { .. } => None,
             Self::Memory { process, .. }
             | Self::Thread { process }
             | Self::Outbox { process, .. }
@@ -100,6 +104,40 @@ impl Tables {
     }
 }
 
+/// Functions of the device library: the one that reads the arguments, and itself.
+pub(super) type Functions = (u64, u64);
+
+/// A process of congestion control.
+#[derive(Debug, Clone)]
+pub(super) struct Attached {
+    pub(super) id: u32,
+    pub(super) dpa: Arc<Dpa>,
+    pub(super) card: usize,
+    pub(super) role: u8,
+    pub(super) event: Functions,
+    /// Address of the block of an event.
+    pub(super) block: u64,
+    pub(super) unwanted: u32,
+    pub(super) state: u8,
+    /// Why it has failed.
+    pub(super) reason: String,
+}
+
+/// All processes of congestion control, in the order of their starts.
+#[derive(Debug, Default)]
+pub(super) struct Contexts {
+    pub(super) all: Vec<Attached>,
+    pub(super) has_thread: bool,
+}
+
+impl Contexts {
+    pub(super) fn active(&self, card: usize) -> Option<&Attached> {
+        let of_card = self.all.iter().filter(|one| one.card == card);
+        let mut senders = of_card.filter(|one| one.role == congestion::REACTION);
+        senders.find(|one| one.state == congestion::ACTIVE)
+    }
+}
+
 /// The runner.
 #[derive(Debug)]
 pub(super) struct Runner {
@@ -107,6 +145,7 @@ pub(super) struct Runner {
     /// Its number on the device.
     pub(super) number: u32,
     pub(super) tables: Mutex<Tables>,
+    pub(super) congestion: Mutex<Contexts>,
     pub(super) socket: PathBuf,
 }
 

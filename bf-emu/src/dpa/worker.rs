@@ -51,6 +51,34 @@ impl State {
         self.calls.insert(ticket, sender);
         Ok(receiver)
     }
+
+    /// Calls a function and executes the process until its end.
+    pub(super) fn complete(&mut self, functions: (u64, u64), arguments: Vec<u8>) -> Called {
+        let receiver = self
+            .call(functions, arguments)
+            .map_err(|error| error.to_string())?;
+        loop {
+            let progress = self.turn();
+            if let Ok(called) = receiver.try_recv() {
+                return called;
+            }
+            if progress != Progress::Busy {
+                return Err("a handler of congestion control waits for a word".to_owned());
+            }
+        }
+    }
+
+    /// Executes the process for a while, and passes on the results of calls that have ended.
+    fn turn(&mut self) -> Progress {
+        let progress = self.os.run(&mut self.device, sys::now_ns(), SLICE);
+        for finished in self.os.take_finished() {
+            if let Some(sender) = self.calls.remove(&finished.ticket) {
+                // The caller waits, or has ended.
+                let _ = sender.send(finished.result);
+            }
+        }
+        progress
+    }
 }
 
 /// A process of the DPA, for the threads that carry out commands.
@@ -167,14 +195,7 @@ impl Worker {
                 break;
             }
             let before = state.os.machine().retired();
-            let progress = state.os.run(&mut state.device, sys::now_ns(), SLICE);
-            for finished in state.os.take_finished() {
-                if let Some(sender) = state.calls.remove(&finished.ticket) {
-                    // The caller waits, or has ended.
-                    let _ = sender.send(finished.result);
-                }
-            }
-            match progress {
+            match state.turn() {
                 Progress::Busy => pause_ns = *PAUSE_NS.start(),
                 Progress::Waiting => {
                     // A call that only asks again executes nothing.

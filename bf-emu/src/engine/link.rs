@@ -62,7 +62,12 @@ pub(super) fn arrives_at(
 
 /// Source port, destination port and length of a request's data. None for a request without data
 /// for another queue pair (NOP, UMR, memcpy), and for a request that will be refused.
-fn way(fabric: &Fabric, function: usize, qp: &Qp, bytes: &[u8]) -> Option<(Place, Place, u64)> {
+pub(super) fn way(
+    fabric: &Fabric,
+    function: usize,
+    qp: &Qp,
+    bytes: &[u8],
+) -> Option<(Place, Place, u64)> {
     let work = work::parse(bytes, qp.service).ok()?;
     let here = Place {
         function,

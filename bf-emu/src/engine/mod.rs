@@ -37,6 +37,7 @@ mod multicast;
 mod outcome;
 mod overtake;
 mod owed;
+pub(crate) mod pace;
 mod peer;
 pub mod poller;
 pub mod polling;

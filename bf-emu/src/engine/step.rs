@@ -13,6 +13,7 @@ use super::fault::{self, Verdict};
 use super::link;
 use super::outcome::{Fault, LOCAL_OPERATION, LOST, Outcome, Reason};
 use super::overtake::{Behind, Passed};
+use super::pace;
 use super::peer::Poster;
 use super::room;
 use super::work::WORK_BYTES_MAX;
@@ -67,6 +68,9 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     if sound && let Some(until_ns) = link::arrives_at(locked, (function, qpn), &qp, &bytes) {
         return Step::OnItsWay { until_ns };
     }
+    if sound && pace::holds(locked, &poster, &bytes) {
+        return Step::Wait;
+    }
     let verdict = fault::verdict(locked, (function, qpn), &qp, &bytes);
     trace_umr(locked, &poster, &ctrl, &bytes);
     if verdict == Verdict::QpError {
@@ -87,6 +91,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
         if let Reason::NotReady(_) = reason {
             let counters = locked.fabric().counters(function);
             counters.count_port(poster.qp.port(), PortCounter::RnrNakRetryErr);
+            pace::not_ready(locked, &poster);
         }
         return Step::Wait;
     }
@@ -201,6 +206,7 @@ fn succeed(
     let (function, qpn, qp) = (poster.function, poster.qpn, &poster.qp);
     let counters = locked.fabric().counters(function);
     counters.payload(outcome.bytes.into());
+    pace::sent(locked, poster, ctrl, outcome.bytes);
     if let Verdict::Hold(until_ns) = verdict {
         fault::hold(locked, (function, qpn), ctrl, outcome.bytes, until_ns);
     } else if ctrl.is_signaled() {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::counters::Counters;
 use super::error::FabricError;
+use super::flow::Shared;
 use super::limits::PROCESSES_MAX;
 use super::lock::{Holder, SharedMutex, Taken};
 use super::port::{Identity, PortStates};
@@ -57,6 +58,7 @@ struct Head {
     counters: [Counters; FUNCTIONS_MAX],
     links: [[link::Port; PORTS_MAX]; FUNCTIONS_MAX],
     port_states: PortStates,
+    congestion: Shared,
     trace: trace::Ring,
 }
 
@@ -281,6 +283,11 @@ impl Fabric {
     /// The ports of adapters, by their first function.
     pub(super) fn links(&self) -> &[[link::Port; PORTS_MAX]; FUNCTIONS_MAX] {
         &self.head().links
+    }
+
+    /// Congestion control.
+    pub(super) fn congestion(&self) -> &Shared {
+        &self.head().congestion
     }
 
     /// The device file.

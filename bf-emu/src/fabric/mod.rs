@@ -1,9 +1,11 @@
 //! The state of the device, shared by all processes: one file with its tables, and the lock that
 //! protects them.
 
+pub mod congestion;
 pub mod counters;
 mod device;
 mod error;
+mod flow;
 pub mod journal;
 pub mod klm;
 mod limits;

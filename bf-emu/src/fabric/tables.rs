@@ -1,5 +1,6 @@
 //! The state that the lock protects: objects of each function, and state common to all functions.
 
+use super::flow::{Events, Flow};
 use super::journal::Journal;
 use super::klm::Klms;
 use super::limits::{
@@ -27,6 +28,8 @@ pub struct Function {
     pub srqs: Table<Srq, SRQS_MAX>,
     /// Queue pairs.
     pub qps: Table<Qp, QPS_MAX>,
+    /// Their flows, by the same slots.
+    pub flows: [Flow; QPS_MAX],
     /// Multicast groups with attached queue pairs.
     pub groups: Table<Group, MCAST_GROUPS_MAX>,
     /// Queue pairs attached to them.
@@ -63,4 +66,6 @@ pub struct Common {
     pub faults: Rules,
     /// Connections.
     pub rdma_cm: Manager,
+    /// Events of congestion control.
+    pub congestion: Events,
 }

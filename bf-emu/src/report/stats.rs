@@ -26,6 +26,12 @@ impl Counts {
     }
 }
 
+impl FromIterator<(&'static str, u64)> for Counts {
+    fn from_iter<T: IntoIterator<Item = (&'static str, u64)>>(counts: T) -> Self {
+        Self(counts.into_iter().collect())
+    }
+}
+
 impl Serialize for Counts {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.0.iter().copied())

@@ -56,6 +56,8 @@ pub mod object {
     pub const WINDOW: u16 = 0x39;
     /// Tasks and the threads that execute them. The number is this project's own.
     pub const COMMAND_QUEUE: u16 = 0xfd00;
+    /// What a card's congestion control states. The number is this project's own.
+    pub const TELEMETRY: u16 = 0xff01;
 }
 
 /// Operations of a process, in [`OPERATION`] of `MODIFY_GENERAL_OBJECT`.
@@ -80,6 +82,10 @@ pub mod modify {
     pub const TASK: u16 = 11;
     /// Command queue: its threads take tasks from now on.
     pub const START: u16 = 12;
+    /// The process handles events of congestion control from now on, or waits until others no longer do.
+    pub const ATTACH: u16 = 13;
+    /// It handles them no longer.
+    pub const DETACH: u16 = 14;
 }
 
 /// Operations of a process, in [`OPERATION`] of `QUERY_GENERAL_OBJECT`.
@@ -98,6 +104,32 @@ pub mod query {
     pub const CORE: u16 = 7;
     /// Command queue: whether all tasks have ended.
     pub const EMPTY: u16 = 8;
+    /// State of a process that is attached to congestion control, and the reason of its end.
+    pub const CONGESTION: u16 = 9;
+    /// Telemetry: a number of the active program.
+    pub const VALUE: u16 = 10;
+    /// Telemetry: a text of the active program, by the questions for its address and its bytes.
+    pub const TEXT: u16 = 11;
+    /// Telemetry: sets the counters of a slot to 0.
+    pub const CLEAR: u16 = 12;
+}
+
+/// State of a process that is attached to congestion control.
+pub mod congestion {
+    /// It handles events.
+    pub const ACTIVE: u8 = 0;
+    /// It waits until the active one fails.
+    pub const STANDBY: u8 = 1;
+    /// It did not handle an event in time, and another one is active.
+    pub const DEACTIVATED: u8 = 2;
+    /// A fault has ended it.
+    pub const ERROR: u8 = 3;
+    /// It is not attached.
+    pub const DETACHED: u8 = 4;
+    /// Role of the sender.
+    pub const REACTION: u8 = 0;
+    /// Role of the receiver, which answers probes.
+    pub const NOTIFICATION: u8 = 1;
 }
 
 /// State of a process.
@@ -252,6 +284,17 @@ fields! {
     BODY_BYTES = 0x0a0, 32;
     /// Status: state of the process, see [`state`].
     STATE = 0x080, 8;
+    /// Attach: role, see [`congestion`].
+    ROLE = 0x098, 8;
+    /// Attach: mask of the types of events that it does not want.
+    DISABLED_EVENTS = 0x0a0, 32;
+    /// Telemetry: the question, as the device library numbers it; of a text, that for its address, and the next number for
+    /// its bytes.
+    TELEMETRY_WHAT = 0x0a0, 16;
+    /// Telemetry: the slot.
+    TELEMETRY_SLOT = 0x0b0, 16;
+    /// Telemetry: the parameter or counter.
+    TELEMETRY_NUMBER = 0x0c0, 32;
     /// Status: thread of the fault.
     FAULT_THREAD = 0x140, 32;
     /// Status: program counter of the fault.

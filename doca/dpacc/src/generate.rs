@@ -155,10 +155,15 @@ fn pack(app: &str, function: &Function) -> String {
 /// C source of the stubs and pack functions of some functions, for the host.
 #[must_use]
 pub(crate) fn stubs(app: &str, functions: &[Function]) -> String {
+    declared(app, functions, "")
+}
+
+/// The same, with attributes of the stubs.
+fn declared(app: &str, functions: &[Function], attributes: &str) -> String {
     let mut types = Types::default();
     let mut bodies = String::new();
     for (number, function) in functions.iter().enumerate() {
-        stub(&mut bodies, number, function);
+        stub(&mut bodies, number, function, attributes);
         let symbol = pack(app, function);
         let (bytes, name) = (function.buffer(), &function.name);
         let _ = write!(
@@ -197,11 +202,11 @@ pub(crate) fn stubs(app: &str, functions: &[Function]) -> String {
 
 /// A stub has the function's name, for its address. Its text differs from those of the other stubs, so that no linker
 /// merges them.
-fn stub(out: &mut String, number: usize, function: &Function) {
+fn stub(out: &mut String, number: usize, function: &Function, attributes: &str) {
     let (name, word) = (&function.name, function.role.word());
     let _ = write!(
         out,
-        "\nvoid dpacc_stub_{number}(void) __asm__(\"{name}\");\nvoid dpacc_stub_{number}(void)\n{{\n\
+        "\n{attributes}void dpacc_stub_{number}(void) __asm__(\"{name}\");\nvoid dpacc_stub_{number}(void)\n{{\n\
          \tfputs(\"{name} is a {word} of the DPA: pass its address to the library that starts it\\n\", stderr);\n\
          \tabort();\n}}\n"
     );
@@ -214,7 +219,8 @@ pub(crate) fn meta(app: &str, functions: &[Function], own: &[Function]) -> Strin
     let mut text = if own.is_empty() {
         String::new()
     } else {
-        stubs(app, own)
+        // Several programs of one host program may have the same library.
+        declared(app, own, "__attribute__((weak)) ")
     };
     let _ = write!(
         text,

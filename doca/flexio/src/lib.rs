@@ -18,6 +18,7 @@
 
 mod app;
 mod capi;
+mod congestion;
 mod error;
 mod events;
 mod launch;
@@ -33,6 +34,7 @@ pub mod variadic;
 mod verbs;
 
 pub use app::{App, Function, Pack};
+pub use congestion::{Role, Standing, Telemetry};
 pub use error::{Error, Result, Status};
 pub use events::{Eq, EqAttr};
 pub use launch::Launch;
@@ -46,3 +48,4 @@ pub use queue::{
 pub use shared::{Rmp, RmpAttr};
 pub use tasks::{CommandQueue, CommandQueueAttr};
 pub use thread::Thread;
+pub use resources::parse as units_of_resources;

@@ -255,25 +255,25 @@ impl Process {
         }
     }
 
-    fn question(&self, operation: u16) -> Input {
+    pub(crate) fn question(&self, operation: u16) -> Input {
         Input::new(opcode::QUERY_GENERAL_OBJECT, dpa::BODY_AT)
             .with(cmd::GENERAL_OBJECT_TYPE, object::PROCESS.into())
             .with(cmd::GENERAL_OBJECT_ID, self.inner.id.into())
             .with(dpa::OPERATION, operation.into())
     }
 
-    fn ask(&self, input: &Input, output_bytes: usize) -> Result<Vec<u8>> {
+    pub(crate) fn ask(&self, input: &Input, output_bytes: usize) -> Result<Vec<u8>> {
         self.inner.object.query(input, output_bytes)
     }
 
-    fn change(&self, operation: u16) -> Input {
+    pub(crate) fn change(&self, operation: u16) -> Input {
         Input::new(opcode::MODIFY_GENERAL_OBJECT, dpa::BODY_AT)
             .with(cmd::GENERAL_OBJECT_TYPE, object::PROCESS.into())
             .with(cmd::GENERAL_OBJECT_ID, self.inner.id.into())
             .with(dpa::OPERATION, operation.into())
     }
 
-    fn modify(&self, input: &Input) -> Result<()> {
+    pub(crate) fn modify(&self, input: &Input) -> Result<()> {
         let done = self.inner.object.modify(input);
         done.map_err(|error| self.explained(error))
     }
@@ -500,7 +500,7 @@ pub(crate) fn low(value: u64) -> u32 {
 }
 
 /// The bytes of an answer.
-fn body(output: &[u8]) -> Option<&[u8]> {
+pub(crate) fn body(output: &[u8]) -> Option<&[u8]> {
     let bytes = low(dpa::BODY_BYTES.get(output)) as usize;
     output.get(dpa::BODY_AT..)?.get(..bytes)
 }

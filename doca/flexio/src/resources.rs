@@ -19,8 +19,11 @@ pub(crate) struct Resource {
     units: Vec<u32>,
 }
 
-/// Reads the units of a program.
-fn parse(key: &str, text: &[u8]) -> Result<Vec<u32>> {
+/// Reads the units of a program from such a file.
+///
+/// # Errors
+/// A line is wrong, or none has the key.
+pub fn parse(key: &str, text: &[u8]) -> Result<Vec<u32>> {
     let text = str::from_utf8(text)
         .map_err(|_| Error::failed("the file of resources is no text in UTF-8"))?;
     for (number, line) in (1..).zip(text.lines()) {

@@ -7,7 +7,7 @@ mod core;
 pub mod launch;
 pub mod memory;
 pub mod notification;
-mod probe;
+pub(crate) mod probe;
 mod receives;
 pub mod table;
 pub mod thread;

@@ -1,5 +1,5 @@
-//! The host side of DPA programs: the functions of `libdoca_common`, `libdoca_argp`, `libdoca_rdma` and `libdoca_dpa`, in one
-//! library. `include/` documents them.
+//! The host side of DPA programs: DOCA's libraries common, argp, rdma, dpa, pcc and telemetry_pcc, in one library.
+//! `include/` documents them.
 //!
 //! An install prefix has the library once, and the other names are links to it: all parts share one list of live objects
 //! (`object`), one log ([`log`]) and one rule of threads. Each C function runs inside `error::call`, which turns a fault
@@ -20,5 +20,7 @@ pub mod log;
 pub mod mmap;
 mod object;
 mod path;
+pub mod pcc;
 pub mod rdma;
 pub mod sync_event;
+pub mod telemetry;

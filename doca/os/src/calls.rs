@@ -1,5 +1,6 @@
 //! Device calls of threads, messages and FlexIO. Those of DOCA are in [`crate::doca`].
 
+use crate::congestion;
 use crate::context::{Answer, Context};
 use crate::doca;
 use crate::kernel::OUTBOXES_MAX;
@@ -30,6 +31,9 @@ const COPY_BYTES: usize = 4096;
 
 /// Serves the device call with this number.
 pub(crate) fn serve(number: u64, context: &mut Context<'_, '_>) -> Result<Outcome, Refusal> {
+    if let Some(served) = congestion::serve(number, context) {
+        return served.map(Outcome::Answer);
+    }
     let unknown = || Refusal(format!("device call {number:#x} does not exist"));
     let number = u16::try_from(number).map_err(|_| unknown())?;
     let Some(call) = dpa_dev::calls::find(number) else {

@@ -242,6 +242,17 @@ impl Context<'_, '_> {
         )))
     }
 
+    /// A counter of a port, by the number that congestion control gives it.
+    pub fn port_counter(&mut self, number: u64) -> u64 {
+        self.device.port_counter(number)
+    }
+
+    /// The device's time in microseconds.
+    #[must_use]
+    pub fn now_us(&self) -> u64 {
+        self.kernel.now_ns / 1_000
+    }
+
     /// Sends a line to the host.
     pub fn message(&mut self, stream: i32, level: u8, text: String) {
         let thread = self.thread().number;

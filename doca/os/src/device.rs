@@ -61,4 +61,10 @@ pub trait Device {
 
     /// A message of a thread.
     fn message(&mut self, message: Message);
+
+    /// A counter of a port, by the number that congestion control gives it; 0 for one that the device does not have.
+    fn port_counter(&mut self, number: u64) -> u64 {
+        let _ = number;
+        0
+    }
 }

@@ -11,7 +11,8 @@
 //!   are event handlers: an activation calls their function, and ends with a reschedule, a finish or a return.
 //! - **Launches** start in the order of the calls, when the one before has finished and the word that they wait for has
 //!   the wanted value.
-//! - **Device calls** have the numbers of [`dpa_dev::calls`]. [`doca`] has those of DOCA, this crate's own modules the rest.
+//! - **Device calls** have the numbers of [`dpa_dev::calls`]. [`doca`] has those of DOCA,
+//!   `congestion` those of the library for congestion control, this crate's own modules the rest.
 //! - **Windows.** [`WINDOWS`] is a range of addresses in which each key of memory has a part of its own. The device checks
 //!   each access. The outbox is a page of registers, as in [`dpa_dev::outbox`].
 //! - **Faults.** A trap, a refused call or the limit of instructions ends all threads of the process. [`Os::fault`] says
@@ -21,6 +22,7 @@
 //! the machine has stopped.
 
 mod calls;
+mod congestion;
 mod context;
 mod device;
 pub mod doca;
@@ -36,6 +38,7 @@ mod refusal;
 mod thread;
 mod window;
 
+pub use congestion::{STREAM_REFUSED, STREAM_TRACE};
 pub use context::{Answer, Context};
 pub use device::{Denied, Device, Message};
 pub use fault::Fault;

@@ -425,6 +425,8 @@ PCC_ENTRY uint64_t __pcc_query(uint64_t what, uint64_t port, uint64_t number, ui
 		return algorithm->parameter_number;
 	case PCC_QUERY_COUNTERS:
 		return algorithm->counter_number;
+	case PCC_QUERY_COUNTERS_ADDRESS:
+		return (uint64_t)(uintptr_t)slot->counters;
 	default:
 		break;
 	}

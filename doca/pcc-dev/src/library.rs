@@ -143,6 +143,8 @@ pub enum Query {
     CounterText = 16,
     /// Bytes of its description.
     CounterTextBytes = 17,
+    /// Address of the values of all counters.
+    CountersAddress = 18,
 }
 
 /// Text of the C header with the numbers that the library shares with the device.
@@ -172,6 +174,7 @@ fn numbers() -> String {
         (Query::Counter, "COUNTER"),
         (Query::CounterText, "COUNTER_TEXT"),
         (Query::CounterTextBytes, "COUNTER_TEXT_BYTES"),
+        (Query::CountersAddress, "COUNTERS_ADDRESS"),
     ];
     let services = SERVICES
         .iter()

@@ -23,6 +23,7 @@ pub(super) fn is_creation(input: &[u8]) -> bool {
         object::WINDOW,
         object::EVENT_QUEUE,
         object::COMMAND_QUEUE,
+        object::TELEMETRY,
     ];
     !cmd::GENERAL_OBJECT_ALIAS.is_set(input)
         && types.contains(&get16(input, cmd::GENERAL_OBJECT_TYPE))

@@ -89,7 +89,8 @@ fn reply(
     known.awaits = Awaits::Answer;
     known.deadline_ns = sys::now_ns().saturating_add(patience_ns);
     known.uid = uid;
-    let here = known.here;
+    let (here, place) = (known.here, known.local.place());
+    locked.bind_flow(place, here.qp_num);
     let waiting = locked.cm_peer(id).filter(|peer| {
         get(locked, *peer).is_ok_and(|active| active.exchange == Exchange::RequestSent)
     });

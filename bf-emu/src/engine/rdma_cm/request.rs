@@ -67,6 +67,8 @@ pub(crate) fn connect(
         false => Exchange::RequestSent,
     };
     known.stage = Stage::Connect;
+    let place = known.local.place();
+    locked.bind_flow(place, params.qp_num);
     deliver(locked, id);
     Ok(())
 }

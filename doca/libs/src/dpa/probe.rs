@@ -36,7 +36,7 @@ fn program() -> Vec<u8> {
 }
 
 /// Refuses a device without a DPA.
-pub(super) fn check(dev: &Arc<Dev>) -> Result<()> {
+pub(crate) fn check(dev: &Arc<Dev>) -> Result<()> {
     static KNOWN: Mutex<Option<HashMap<String, Option<String>>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let answers = known.get_or_insert_default();

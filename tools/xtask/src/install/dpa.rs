@@ -9,21 +9,25 @@ use std::process::Command;
 
 /// The library, and its names for the linker.
 const LIBRARY: &str = "libdoca_common.so.2";
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 7] = [
     "libdoca_common.so",
     "libdoca_argp.so",
     "libdoca_rdma.so",
     "libdoca_dpa.so",
+    "libdoca_pcc.so",
+    "libdoca_telemetry_pcc.so",
     "libflexio.so",
 ];
 /// Programs that a build calls.
 const TOOLS: [&str; 2] = ["dpacc", "dpa-app-attributes2blob"];
 /// Files of pkg-config, and the library that each names.
-const PACKAGES: [(&str, &str); 5] = [
+const PACKAGES: [(&str, &str); 7] = [
     ("doca-common", "doca_common"),
     ("doca-argp", "doca_argp"),
     ("doca-rdma", "doca_rdma"),
     ("doca-dpa", "doca_dpa"),
+    ("doca-pcc", "doca_pcc"),
+    ("doca-telemetry-pcc", "doca_telemetry_pcc"),
     ("libflexio", "flexio"),
 ];
 /// The version of DOCA whose names the headers have.

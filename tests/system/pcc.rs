@@ -1,0 +1,487 @@
+//! Congestion control: contexts of `libdoca_pcc` set the rates of stock perftest's queue pairs on the emulated device.
+
+use crate::doca::{cc, has_compiler, link, no_compiler};
+use crate::harness::{Case, Outcome};
+use crate::talk::Talk;
+use crate::world::{LIMIT, Testbed, World};
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use testbed::pair;
+use testbed::process::{self, Running};
+
+/// Set-points in Gb/s, and what a BlueField-3 gave (HPFT's measurement with the same kind of algorithm).
+const SETPOINTS: [(f64, f64); 8] = [
+    (1.0, 0.97),
+    (2.0, 1.94),
+    (4.0, 3.87),
+    (8.0, 7.76),
+    (12.0, 11.79),
+    (16.0, 15.51),
+    (32.0, 31.13),
+    (64.0, 62.49),
+];
+/// Allowed distance from these.
+const BAND: f64 = 0.04;
+/// Messages that a set-point is measured with.
+const MESSAGES: u64 = 12;
+/// A number of messages that no test reaches.
+const ENDLESS: &str = "10000000";
+
+/// Numbers of `doca_pcc_process_state_t`.
+const ACTIVE: &str = "ok 0";
+const STANDBY: &str = "ok 1";
+const DEACTIVATED: &str = "ok 2";
+const ERROR: &str = "ok 3";
+/// Faults of the test program.
+const CRASHES: u32 = 1;
+const LOOPS: u32 = 2;
+
+pub(crate) fn cases() -> Vec<Case> {
+    vec![
+        with_compiler("pcc_setpoints_of_perftest", setpoints),
+        with_compiler("pcc_two_senders_share_a_port", two_senders),
+        with_compiler("pcc_standbys_take_over", standbys),
+        with_compiler("pcc_host_refusals", refusals),
+    ]
+}
+
+fn with_compiler(name: &'static str, run: impl Fn(&World) -> Result<()> + 'static) -> Case {
+    Case::that_may_skip(name, move |world| {
+        if !has_compiler() {
+            return Ok(no_compiler());
+        }
+        run(world).map(|()| Outcome::Passed)
+    })
+}
+
+/// Nodes with Ethernet ports for full packets.
+fn testbed(world: &World, nodes: u8) -> Result<Testbed<'_>> {
+    let testbed = Testbed::new(world)?;
+    let file = testbed.path().join("topology.toml");
+    let mut text = String::new();
+    for node in 1..=nodes {
+        let _ = write!(
+            text,
+            "[[node]]\n[[node.function]]\nrole = \"host\"\nlink = \"ethernet\"\nmtu = 9000\naddresses = [\"{}\"]\n",
+            address(node)
+        );
+    }
+    std::fs::write(&file, text)?;
+    Ok(testbed.with_topology(&file))
+}
+
+fn address(node: u8) -> String {
+    format!("127.66.{node}.1")
+}
+
+/// The host program, built once per run, with a program of a sender and one of a receiver.
+fn host(world: &World) -> Result<PathBuf> {
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| build(world).map_err(|error| format!("{error:#}")));
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn build(world: &World) -> Result<PathBuf> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let mut inputs = vec![programs.join("pcc_host.c")];
+    for (source, app, library) in [
+        ("pcc_device.c", "pcc_test_app", "doca_pcc_dev"),
+        ("pcc_np_device.c", "pcc_test_np_app", "doca_pcc_np_dev"),
+    ] {
+        let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{app}.a"));
+        let mut driver = Command::new(world.built("dpacc"));
+        driver
+            .arg(programs.join(source))
+            .arg("-o")
+            .arg(&archive)
+            .args(["-mcpu=nv-dpa-bf3", "-hostcc=gcc"])
+            .arg(format!("--app-name={app}"))
+            .arg("--devicecc-options=-g -O2 -Wall -Wextra -Werror -DE_MODE_LE")
+            .arg(format!("-device-libs=-L. -l{library}"));
+        process::stdout(&mut driver, LIMIT)?;
+        inputs.push(archive);
+    }
+    link(world, cc(&[]), &inputs, "pcc_host")
+}
+
+/// A running host program, whose device is open.
+struct Host(Talk);
+
+impl Host {
+    fn start(testbed: &Testbed<'_>, world: &World, node: u8) -> Result<Self> {
+        Self::start_with(testbed, world, node, None)
+    }
+
+    fn start_with(
+        testbed: &Testbed<'_>,
+        world: &World,
+        node: u8,
+        core: Option<&Path>,
+    ) -> Result<Self> {
+        let function = format!("node{}.host", node - 1);
+        let mut command = testbed.command(&function, host(world)?);
+        command.args(core);
+        let mut host = Self(Talk::start(&mut command)?);
+        host.ok("open")?;
+        Ok(host)
+    }
+
+    /// With a context that has started.
+    fn started(testbed: &Testbed<'_>, world: &World, node: u8) -> Result<Self> {
+        let mut host = Self::start(testbed, world, node)?;
+        host.ok("create")?;
+        host.ok("start")?;
+        Ok(host)
+    }
+
+    /// The answer to a command. Lines of the log and of the device come between.
+    fn ask(&mut self, command: &str) -> Result<String> {
+        self.0.say(command)?;
+        loop {
+            let line = self.0.hear(LIMIT)?;
+            if !line.starts_with('[') {
+                return Ok(line);
+            }
+        }
+    }
+
+    fn ok(&mut self, command: &str) -> Result<String> {
+        let answer = self.ask(command)?;
+        ensure!(answer.starts_with("ok"), "{command}: {answer}");
+        Ok(answer)
+    }
+
+    fn expect(&mut self, command: &str, expect: &str) -> Result<()> {
+        let answer = self.ask(command)?;
+        ensure!(answer == expect, "{command}: {answer} in place of {expect}");
+        Ok(())
+    }
+
+    /// Waits for a state.
+    fn becomes(&mut self, state: &str) -> Result<()> {
+        for _ in 0..60 {
+            if self.ask("state")? == state {
+                return Ok(());
+            }
+            self.ok("wait 1")?;
+        }
+        bail!("the state is {} in place of {state}", self.ask("state")?)
+    }
+}
+
+/// A pair of perftest that runs until it is dropped, or by itself to its end.
+struct Pair {
+    server: Running,
+    client: Running,
+}
+
+impl Pair {
+    fn start(
+        testbed: &Testbed<'_>,
+        world: &World,
+        (from, to): (u8, u8),
+        number: u16,
+        more: &[&str],
+    ) -> Result<Self> {
+        let tool = world.verbs_tool("ib_write_bw");
+        let port = number.to_string();
+        let command = |node: u8| {
+            let mut command = testbed.command(&format!("node{}.host", node - 1), &tool);
+            command.args(["-F", "-s", "8192", "-p", &port]).args(more);
+            command
+        };
+        let mut server = command(to);
+        let server = if more.contains(&"-R") {
+            // The port space of TCP, and the port.
+            let listener = format!(
+                "stage Listen exchange Idle service {:#x}",
+                0x106_0000 + u32::from(number)
+            );
+            let is_up = |_: &Running| {
+                let objects = testbed.ask("dump", &[]).unwrap_or_default();
+                objects.contains(&listener)
+            };
+            Running::up(&mut server, LIMIT, is_up)?
+        } else {
+            pair::listening(&mut server, number, LIMIT)?
+        };
+        let client = Running::spawn(command(from).arg(address(to)))?;
+        Ok(Self { server, client })
+    }
+
+    /// Both have ended well.
+    fn end(self) -> Result<()> {
+        for one in [self.client, self.server] {
+            let done = one.wait(LIMIT)?;
+            ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+        }
+        Ok(())
+    }
+}
+
+fn report(testbed: &Testbed<'_>) -> Result<Value> {
+    Ok(serde_json::from_str(
+        &testbed.ask("dpa", &["flows", "--json"])?,
+    )?)
+}
+
+/// Numbers of the flow of a node, 0 before its first message.
+#[derive(Debug, Clone, Copy, Default)]
+struct Flow {
+    messages: u64,
+    payload: u64,
+    paced_ns: u64,
+    rate: u64,
+    events: u64,
+    slot: u64,
+}
+
+fn flow(testbed: &Testbed<'_>, node: u8) -> Result<Flow> {
+    let report = report(testbed)?;
+    let name = format!("node{}.host", node - 1);
+    let flows = report["flows"].as_array().context("flows")?;
+    // Perftest has another queue pair for its settings.
+    let of_node = flows.iter().filter(|flow| flow["function"] == *name);
+    let is_data = |flow: &&Value| flow["payload_bytes"].as_u64() >= Some(8192);
+    let Some(found) = of_node
+        .filter(is_data)
+        .max_by_key(|flow| flow["payload_bytes"].as_u64())
+    else {
+        return Ok(Flow::default());
+    };
+    let number = |key: &str| {
+        found[key]
+            .as_u64()
+            .with_context(|| format!("{key} in {found}"))
+    };
+    Ok(Flow {
+        messages: number("messages")?,
+        payload: number("payload_bytes")?,
+        paced_ns: number("paced_ns")?,
+        rate: number("rate")?,
+        events: number("events")?,
+        slot: number("slot")?,
+    })
+}
+
+/// Waits for a condition of a node's flow, and returns it.
+fn until(
+    testbed: &Testbed<'_>,
+    node: u8,
+    what: &str,
+    is_so: impl Fn(&Flow) -> bool,
+) -> Result<Flow> {
+    let mut last = Ok(Flow::default());
+    process::wait_until(LIMIT, || {
+        last = flow(testbed, node);
+        last.as_ref().map_or(true, &is_so)
+    });
+    let last = last?;
+    ensure!(is_so(&last), "no flow with {what}: {last:?}");
+    Ok(last)
+}
+
+/// A value of a card's counters.
+fn counter(report: &Value, node: u8, name: &str) -> Result<u64> {
+    let function = format!("node{}.host", node - 1);
+    let cards = report["cards"].as_array().context("cards")?;
+    let card = cards.iter().find(|card| card["function"] == *function);
+    let value = card.and_then(|card| card["counters"][name].as_u64());
+    value.with_context(|| format!("no {name} of {function}"))
+}
+
+/// Stock perftest with the connection manager obeys the program's rates, in the ratios of hardware. Without the connection manager
+/// no program is called, and the report says why. Telemetry and counters tell what happened.
+fn setpoints(world: &World) -> Result<()> {
+    let testbed = testbed(world, 2)?;
+    let mut host = Host::started(&testbed, world, 1)?;
+    host.expect("state", ACTIVE)?;
+    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", ENDLESS])?;
+    for (gbps, hardware) in SETPOINTS {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "small numbers"
+        )]
+        let (mbps, rate) = (
+            (gbps * 1e3) as u64,
+            (gbps / 400.0 * f64::from(1 << 20)) as u64,
+        );
+        host.ok(&format!("mbps {mbps}"))?;
+        let before = until(&testbed, 1, "the rate", |flow| {
+            flow.rate.abs_diff(rate) <= 1
+        })?;
+        let after = until(&testbed, 1, "messages", |flow| {
+            flow.messages >= before.messages + MESSAGES
+        })?;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let (bytes, ns) = (
+            (after.payload - before.payload) as f64,
+            (after.paced_ns - before.paced_ns) as f64,
+        );
+        let ratio = bytes * 8.0 / ns / hardware;
+        ensure!(
+            (ratio - 1.0).abs() <= BAND,
+            "{gbps} Gb/s: {ratio:.3} of hardware's {hardware}, from {before:?} to {after:?}"
+        );
+        ensure!(after.slot == 0, "{after:?}");
+    }
+    let found = host.ok("telemetry")?;
+    let expect = "ok c1 2.3 1 1 'test: constant rate' 1 EVENTS=";
+    ensure!(
+        found.starts_with(expect) && !found.ends_with("=0"),
+        "{found}"
+    );
+    let report = report(&testbed)?;
+    for name in [
+        "HANDLED_SXW_EVENTS",
+        "HANDLED_RXT_EVENTS",
+        "MAD_RTT_PERF_CONT_REQ",
+    ] {
+        ensure!(counter(&report, 1, name)? > 0, "{name} in {report}");
+    }
+    drop(pair);
+    without_the_connection_manager(world)
+}
+
+fn without_the_connection_manager(world: &World) -> Result<()> {
+    let testbed = testbed(world, 2)?;
+    let _host = Host::started(&testbed, world, 1)?;
+    Pair::start(&testbed, world, (1, 2), 18515, &["-x", "3", "-n", "100"])?.end()?;
+    let pair = Pair::start(&testbed, world, (1, 2), 18516, &["-x", "3", "-n", ENDLESS])?;
+    let flow = until(&testbed, 1, "messages", |flow| flow.messages > 0)?;
+    ensure!((flow.slot, flow.events) == (15, 0), "{flow:?}");
+    let shown = testbed.ask("dpa", &["flows"])?;
+    ensure!(
+        shown.contains("rdma_cm has not connected this queue pair (perftest: -R)"),
+        "{shown}"
+    );
+    drop(pair);
+    Ok(())
+}
+
+/// Two cards that send to one: its port carries what it can, and both have a part of it.
+fn two_senders(world: &World) -> Result<()> {
+    let testbed = testbed(world, 3)?;
+    let _hosts = [
+        Host::started(&testbed, world, 1)?,
+        Host::started(&testbed, world, 2)?,
+    ];
+    let mut pairs = Vec::new();
+    for (node, port) in [(1, 18515), (2, 18516)] {
+        pairs.push(Pair::start(
+            &testbed,
+            world,
+            (node, 3),
+            port,
+            &["-R", "-n", ENDLESS],
+        )?);
+    }
+    let both = |least: u64| -> Result<[Flow; 2]> {
+        let first = until(&testbed, 1, "messages", |flow| flow.messages >= least)?;
+        let second = until(&testbed, 2, "messages", |flow| flow.messages >= least)?;
+        Ok([first, second])
+    };
+    let before = both(100)?;
+    let after = both(before[0].messages.max(before[1].messages) + 300)?;
+    let sent: Vec<u64> = before
+        .iter()
+        .zip(after)
+        .map(|(before, after)| after.messages - before.messages)
+        .collect();
+    ensure!(
+        sent.iter().all(|one| one * 5 >= sent.iter().sum::<u64>()),
+        "{sent:?}"
+    );
+    // The queue before the port has reached the marks.
+    let report = report(&testbed)?;
+    let marks = counter(&report, 1, "PCC_CNP_COUNT")? + counter(&report, 2, "PCC_CNP_COUNT")?;
+    ensure!(marks > 0, "{report}");
+    drop(pairs);
+    Ok(())
+}
+
+/// The active process is killed, stopped, crashes, loops: the next one takes over, and perftest loses nothing.
+fn standbys(world: &World) -> Result<()> {
+    let testbed = testbed(world, 2)?;
+    let core = testbed.path().join("core.txt");
+    let mut hosts = Vec::new();
+    for _ in 0..4 {
+        let mut host = Host::start_with(&testbed, world, 1, Some(&core))?;
+        host.ok("create")?;
+        host.ok("start")?;
+        hosts.push(host);
+    }
+    let [mut killed, mut stopped, mut crashed, mut looped] =
+        <[Host; 4]>::try_from(hosts).map_err(|_| anyhow::anyhow!("four hosts"))?;
+    killed.expect("state", ACTIVE)?;
+    for standby in [&mut stopped, &mut crashed, &mut looped] {
+        standby.expect("state", STANDBY)?;
+    }
+    for host in [&mut killed, &mut stopped, &mut crashed, &mut looped] {
+        host.ok("mbps 64000")?;
+    }
+    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", "3000"])?;
+    let goes_on = |testbed: &Testbed<'_>| {
+        let events = flow(testbed, 1)?.events;
+        until(testbed, 1, "further events", |flow| {
+            flow.events > events + 5
+        })
+    };
+    goes_on(&testbed)?;
+    killed.0.end()?;
+    stopped.becomes(ACTIVE)?;
+    goes_on(&testbed)?;
+    stopped.ok("stop")?;
+    crashed.becomes(ACTIVE)?;
+    stopped.expect("state", "DOCA_ERROR_BAD_STATE")?;
+    goes_on(&testbed)?;
+    crashed.ok(&format!("fault {CRASHES}"))?;
+    crashed.becomes(ERROR)?;
+    looped.becomes(ACTIVE)?;
+    let said = std::fs::read_to_string(&core)?;
+    ensure!(
+        said.contains("doca_pcc_dev_user_algo") && said.contains("pcc_device.c:"),
+        "{said}"
+    );
+    crashed.expect("mbps 1", "DOCA_ERROR_BAD_STATE")?;
+    crashed.ok("destroy")?;
+    goes_on(&testbed)?;
+    looped.ok(&format!("fault {LOOPS}"))?;
+    looped.becomes(DEACTIVATED)?;
+    looped.expect("start", "DOCA_ERROR_BAD_STATE")?;
+    // Nobody is left: the device's own algorithm controls.
+    ensure!(report(&testbed)?["cards"][0]["is_controlled"] == false);
+    pair.end()
+}
+
+/// What the library and the device refuse, with one clear line each.
+fn refusals(world: &World) -> Result<()> {
+    let testbed = testbed(world, 1)?;
+    let mut first = Host::start(&testbed, world, 1)?;
+    first.ok("create")?;
+    first.ok("refusals")?;
+    first.expect("mail 4", "DOCA_ERROR_UNEXPECTED")?;
+    // A card has one receiver.
+    let mut receivers = [
+        Host::start(&testbed, world, 1)?,
+        Host::start(&testbed, world, 1)?,
+    ];
+    for receiver in &mut receivers {
+        receiver.ok("create 1")?;
+    }
+    receivers[0].ok("start")?;
+    receivers[0].expect("state", ACTIVE)?;
+    receivers[0].expect("mbps 1", "DOCA_ERROR_NOT_SUPPORTED")?;
+    receivers[1].expect("start", "DOCA_ERROR_DRIVER")?;
+    // InfiniBand.
+    let other = Testbed::new(world)?;
+    let mut talk = Talk::start(&mut other.command("node0.host", host(world)?))?;
+    let answer = talk.ask("open", LIMIT)?;
+    ensure!(answer == "DOCA_ERROR_NOT_SUPPORTED", "{answer}");
+    Ok(())
+}
