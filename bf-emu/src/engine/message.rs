@@ -16,12 +16,13 @@ use super::outcome::{
     REMOTE_OPERATION, Reason,
 };
 use super::overtake::{Behind, First};
-use super::peer::{Poster, fail_peer, peer, permits};
+use super::peer::{Poster, peer, permits};
 use super::receive::{self, Entry, NoEntry};
+use super::refused::Refused;
 use super::room;
 use super::scatter::Scattered;
 use crate::fabric::Locked;
-use crate::fabric::counters::{PortCounter, Refusal, Work};
+use crate::fabric::counters::{PortCounter, Work};
 use crate::fabric::numbers::{key_of, slot_of};
 
 /// Longest message, as the port advertises it.
@@ -33,23 +34,6 @@ pub(super) struct Message {
     pub(super) imm: Option<u32>,
     pub(super) invalidate: Option<u32>,
     pub(super) solicited: bool,
-}
-
-/// Drops a message that an unreliable service may drop. Returns the error on a reliable service.
-fn or_drop(
-    locked: &Locked<'_>,
-    poster: &Poster,
-    bytes: u32,
-    fault: Fault,
-) -> Result<Outcome, Fault> {
-    if poster.qp.service == service::UC {
-        locked
-            .fabric()
-            .counters(poster.function)
-            .refuse(Refusal::Dropped);
-        return Ok(Outcome::of(bytes));
-    }
-    Err(fault)
 }
 
 pub(super) fn length_of(list: &List, max: u32) -> Result<u32, Fault> {
@@ -65,30 +49,23 @@ pub(super) fn send(
     locked: &mut Locked<'_>,
     poster: &Poster,
     message: &Message,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
-    let peer = match peer(locked, poster) {
-        Ok(peer) => peer,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let peer = peer(locked, poster)?;
     check_packets(locked, (poster, &peer), bytes, Way::Out)?;
-    let entry = match next_entry(locked, &peer) {
-        Ok(entry) => entry,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let entry = next_entry(locked, &peer)?;
     if room::receiver_waits(locked, poster, &peer) {
-        return Err(Fault::NotYet(Reason::Full));
+        return Err(Fault::NotYet(Reason::Full).into());
     }
     if bytes > entry.list.length() {
-        refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_LENGTH_ERR);
-        return or_drop(locked, poster, length, REMOTE_INVALID);
+        refuse_entry(locked, &peer, &entry, syndrome::LOCAL_LENGTH_ERR);
+        return Err(Refused::by(&peer, Event::QpFatal, REMOTE_INVALID));
     }
     if let Some(key) = message.invalidate
         && !invalidate(locked, &peer, key)
     {
-        fail_peer(locked, poster, &peer, Event::QpAccessError);
-        return Err(REMOTE_ACCESS);
+        return Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS));
     }
     let alone = Alone::of_entry(&peer);
     let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
@@ -106,11 +83,11 @@ pub(super) fn send(
     };
     let scattered = match moved {
         Ok(scattered) => scattered,
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION.into()),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER.into()),
         Err(Failure::Target) => {
-            refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_PROT_ERR);
-            return or_drop(locked, poster, length, REMOTE_OPERATION);
+            refuse_entry(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
+            return Err(Refused::by(&peer, Event::QpFatal, REMOTE_OPERATION));
         }
     };
     let opcode = match (message.imm, message.invalidate) {
@@ -170,20 +147,14 @@ pub(super) fn received(
     receive::taken(locked, &take);
 }
 
-/// Completes a receive entry in error and brings its queue pair into the error state.
-fn refuse_message(
-    locked: &mut Locked<'_>,
-    (poster, peer): (&Poster, &Poster),
-    entry: &Entry,
-    syndrome: u8,
-) {
+/// Completes a receive entry in error.
+fn refuse_entry(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
     let cqe = Cqe {
         opcode: cqe_opcode::RESP_ERR,
         syndrome,
         ..Cqe::default()
     };
     received(locked, peer, entry, (cqe, &Scattered::NONE));
-    fail_peer(locked, poster, peer, Event::QpFatal);
 }
 
 /// Invalidates a key of the receiver on the sender's behalf.
@@ -209,24 +180,17 @@ pub(super) fn write(
     message: &Message,
     remote: RemoteAddress,
     behind: &mut Behind,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
-    let peer = match peer(locked, poster) {
-        Ok(peer) => peer,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_WRITE) {
-        fail_peer(locked, poster, &peer, Event::QpRequestError);
-        return or_drop(locked, poster, length, REMOTE_INVALID);
+        return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_packets(locked, (poster, &peer), bytes, Way::Out)?;
-    let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
-        Ok(entry) => entry,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let entry = message.imm.map(|_| next_entry(locked, &peer)).transpose()?;
     if entry.is_some() && room::receiver_waits(locked, poster, &peer) {
-        return Err(Fault::NotYet(Reason::Full));
+        return Err(Fault::NotYet(Reason::Full).into());
     }
     let to = List::of_key(
         peer.side(),
@@ -250,13 +214,13 @@ pub(super) fn write(
         (bytes, alone),
     ) {
         Ok(()) => {}
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION.into()),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER.into()),
         Err(Failure::Target) => {
-            if poster.qp.service == service::RC {
-                fail_peer(locked, poster, &peer, Event::QpAccessError);
-            }
-            return or_drop(locked, poster, length, REMOTE_ACCESS);
+            return Err(match poster.qp.service {
+                service::RC => Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS),
+                _ => REMOTE_ACCESS.into(),
+            });
         }
     }
     if let (Some(imm), Some(entry)) = (message.imm, entry) {
@@ -279,13 +243,12 @@ pub(super) fn read(
     (list, limit): (&List, u8),
     remote: RemoteAddress,
     behind: &mut Behind,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_READ) {
-        fail_peer(locked, poster, &peer, Event::QpRequestError);
-        return Err(REMOTE_INVALID);
+        return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_reads(locked, (poster, &peer))?;
     check_packets(locked, (poster, &peer), bytes, Way::Back)?;
@@ -311,11 +274,8 @@ pub(super) fn read(
             scattered,
             ..Outcome::of(length)
         }),
-        Err(Failure::SourceGone) => Err(NO_ANSWER),
-        Err(Failure::Source) => {
-            fail_peer(locked, poster, &peer, Event::QpAccessError);
-            Err(REMOTE_ACCESS)
-        }
-        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
+        Err(Failure::SourceGone) => Err(NO_ANSWER.into()),
+        Err(Failure::Source) => Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS)),
+        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION.into()),
     }
 }

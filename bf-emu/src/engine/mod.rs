@@ -43,6 +43,7 @@ pub mod polling;
 pub mod port;
 pub(crate) mod rdma_cm;
 pub(crate) mod receive;
+mod refused;
 mod room;
 mod scatter;
 mod step;

@@ -5,10 +5,7 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
 use super::adversary::Which;
-use super::complete::enter_error;
-use super::event::Event;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
-use super::owed::{self, Object};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::route::Route;
@@ -190,19 +187,4 @@ pub(super) fn destination(fabric: &Fabric, from: Place, to: &AddressVector) -> O
 /// True if the peer grants this right to the other side.
 pub(super) fn permits(peer: &Poster, right: u8) -> bool {
     peer.qp.access & right != 0
-}
-
-/// Brings the peer that refused a request into the error state. A DCT refuses one request and
-/// serves the next. A queue pair that is its own peer only records the event: its request must
-/// complete in error before the flush, so [`super::step`] enters the error state then.
-pub(super) fn fail_peer(locked: &mut Locked<'_>, poster: &Poster, peer: &Poster, event: Event) {
-    if peer.qp.service == SERVICE_DCT {
-        return;
-    }
-    if (peer.function, peer.qpn) == (poster.function, poster.qpn) {
-        let queue = Object::QueuePair(qp_slot(peer.qpn));
-        owed::owe(locked, peer.function, queue, event.bit());
-    } else {
-        enter_error(locked, peer.function, peer.qpn, Some(event));
-    }
 }
