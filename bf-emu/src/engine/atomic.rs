@@ -7,6 +7,7 @@ use super::access::{Need, resolve};
 use super::agree::check_reads;
 use super::event::Event;
 use super::list::{List, transfer};
+use super::message::arrived;
 use super::outcome::{
     LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
 };
@@ -14,8 +15,10 @@ use super::overtake::{Behind, First};
 use super::peer::{Poster, peer, permits};
 use super::refused::Refused;
 use super::scatter::Scattered;
+use super::traffic::{self, Kind};
 use super::work::{Atomic, AtomicKind};
 use crate::fabric::Locked;
+use crate::fabric::counters::PortCounter;
 use crate::memory::{MemoryError, Space};
 
 /// Executes an atomic operation. The previous value goes to `list`, or into the completion if up to
@@ -37,6 +40,7 @@ pub(super) fn execute(
         return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_reads(locked, (poster, &peer))?;
+    arrived(locked, &peer, PortCounter::RxAtomicRequests);
     let (key, at) = (remote.rkey, remote.address);
     let piece = resolve(locked, peer.side(), key, at, bytes, Need::RemoteAtomic)
         .ok()
@@ -51,6 +55,7 @@ pub(super) fn execute(
             return Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS));
         }
     };
+    traffic::count(locked, (poster, &peer), Kind::Atomic, bytes);
     // The word has changed; its previous value is on its way.
     behind.pass(locked, First::Atomic);
     // Memory receives a word of eight bytes in host order. A word of four bytes is always in wire

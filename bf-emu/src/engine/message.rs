@@ -21,6 +21,7 @@ use super::receive::{self, Entry, NoEntry};
 use super::refused::Refused;
 use super::room;
 use super::scatter::Scattered;
+use super::traffic::{self, Kind};
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Work};
 use crate::fabric::numbers::{key_of, slot_of};
@@ -104,6 +105,8 @@ pub(super) fn send(
         ..Cqe::default()
     };
     received(locked, &peer, &entry, (cqe, &scattered));
+    let immediate = message.imm.or(message.invalidate).is_some();
+    traffic::count(locked, (poster, &peer), Kind::Send { immediate }, bytes);
     Ok(Outcome::of(length))
 }
 
@@ -112,6 +115,12 @@ pub(super) fn send(
 pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     let identity = locked.fabric().identity(poster.function);
     identity.map_or(0, |identity| identity.lid(poster.qp.port()))
+}
+
+/// Counts a request that the peer executes.
+pub(super) fn arrived(locked: &Locked<'_>, peer: &Poster, request: PortCounter) {
+    let counters = locked.fabric().counters(peer.function);
+    counters.count_port(peer.qp.port(), request);
 }
 
 /// The next receive entry of a queue pair. A message that finds none is counted.
@@ -154,6 +163,9 @@ fn refuse_entry(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome:
         syndrome,
         ..Cqe::default()
     };
+    if syndrome == syndrome::LOCAL_LENGTH_ERR {
+        arrived(locked, peer, PortCounter::RespLocalLengthError);
+    }
     received(locked, peer, entry, (cqe, &Scattered::NONE));
 }
 
@@ -206,6 +218,7 @@ pub(super) fn write(
             Alone::Never
         }
     };
+    arrived(locked, &peer, PortCounter::RxWriteRequests);
     match arrive(
         locked,
         poster.which(),
@@ -234,6 +247,8 @@ pub(super) fn write(
         };
         received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     }
+    let immediate = message.imm.is_some();
+    traffic::count(locked, (poster, &peer), Kind::Write { immediate }, bytes);
     Ok(Outcome::of(length))
 }
 
@@ -259,6 +274,7 @@ pub(super) fn read(
         remote.address,
         bytes,
     );
+    arrived(locked, &peer, PortCounter::RxReadRequests);
     // A request that fails lets none pass: the peer refuses it before it sees the next one.
     if from.check(locked, bytes).is_ok() && list.check(locked, bytes).is_ok() {
         behind.pass(locked, First::Read);
@@ -270,10 +286,13 @@ pub(super) fn read(
         arrive(locked, which, &from, (list, 0), (bytes, Alone::Never)).map(|()| Scattered::NONE)
     };
     match moved {
-        Ok(scattered) => Ok(Outcome {
-            scattered,
-            ..Outcome::of(length)
-        }),
+        Ok(scattered) => {
+            traffic::count(locked, (poster, &peer), Kind::Read, bytes);
+            Ok(Outcome {
+                scattered,
+                ..Outcome::of(length)
+            })
+        }
         Err(Failure::SourceGone) => Err(NO_ANSWER.into()),
         Err(Failure::Source) => Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS)),
         Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION.into()),

@@ -37,6 +37,7 @@ mod multicast;
 mod outcome;
 mod overtake;
 mod owed;
+mod partition;
 mod peer;
 pub mod poller;
 pub mod polling;
@@ -50,6 +51,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tick;
+mod traffic;
 mod umr;
 mod wake;
 pub(crate) mod work;

@@ -6,6 +6,7 @@ use mlx5_prm::wqe::AddressVector;
 use super::access::Side;
 use super::adversary::Which;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
+use super::partition;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::route::Route;
@@ -55,7 +56,7 @@ impl Poster {
 pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     match poster.address {
         Some(to) if poster.qp.service == service::DCI => {
-            let target = target(locked, poster.place(), &to)?;
+            let target = target(locked, poster, &to)?;
             // The queue pair records its last peer, as hardware does while a DCI is connected.
             if let Some(qp) = locked
                 .function(poster.function)
@@ -112,7 +113,10 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
     }
-    if is_up && !same_numbers(&poster.qp, &peer.qp) {
+    let hears = |peer: &Poster| {
+        same_numbers(&poster.qp, &peer.qp) && partition::accepts(locked, poster, peer)
+    };
+    if is_up && !hears(&peer) {
         return Err(SILENT);
     }
     match peer.qp.state {
@@ -137,13 +141,14 @@ fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
 }
 
 /// The DCT that an address vector names. A wrong key gets no answer.
-fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster, Fault> {
-    let place = destination(locked.fabric(), from, to).ok_or(NO_ANSWER)?;
-    let peer = lookup(locked, (from, place), to.dqp)?;
+fn target(locked: &Locked<'_>, from: &Poster, to: &AddressVector) -> Result<Poster, Fault> {
+    let place = destination(locked.fabric(), from.place(), to).ok_or(NO_ANSWER)?;
+    let peer = lookup(locked, (from.place(), place), to.dqp)?;
     if peer.qp.service != SERVICE_DCT || peer.qp.dc_key != to.key {
         return Err(NO_ANSWER);
     }
     match peer.qp.state {
+        state::RTR if !partition::accepts(locked, from, &peer) => Err(SILENT),
         state::RTR => Ok(peer),
         state::RST | state::INIT => Err(SILENT),
         _ => Err(NO_ANSWER),

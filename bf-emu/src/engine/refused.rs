@@ -12,7 +12,7 @@ use super::outcome::{Fault, Outcome, Reason};
 use super::owed::{self, Object};
 use super::peer::Poster;
 use crate::fabric::Locked;
-use crate::fabric::counters::Refusal;
+use crate::fabric::counters::{PortCounter, Refusal};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::SERVICE_DCT;
 
@@ -20,33 +20,40 @@ use crate::fabric::objects::SERVICE_DCT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     fault: Fault,
-    ends: Option<Ends>,
+    by: Option<By>,
 }
 
-/// The queue pair that a refusal ends.
+/// The queue pair that refused a request, and the event of its error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ends {
+struct By {
     function: usize,
     qpn: u32,
+    port: u8,
+    /// A DCT refuses one request and serves the next.
+    ends: bool,
     event: Event,
 }
 
 impl From<Fault> for Refused {
     fn from(fault: Fault) -> Self {
-        Self { fault, ends: None }
+        Self { fault, by: None }
     }
 }
 
 impl Refused {
-    /// A refusal by `peer`, which enters the error state with this event. A DCT refuses one request
-    /// and serves the next.
+    /// A refusal by `peer`, which enters the error state with this event.
     pub(super) fn by(peer: &Poster, event: Event, fault: Fault) -> Self {
-        let ends = (peer.qp.service != SERVICE_DCT).then_some(Ends {
+        let by = By {
             function: peer.function,
             qpn: peer.qpn,
+            port: peer.qp.port(),
+            ends: peer.qp.service != SERVICE_DCT,
             event,
-        });
-        Self { fault, ends }
+        };
+        Self {
+            fault,
+            by: Some(by),
+        }
     }
 
     /// True if the sender learns of the refusal only by an answer.
@@ -75,8 +82,8 @@ pub(super) fn settle(
         Ok(outcome) => return Ok(outcome),
         Err(refused) => refused,
     };
-    if let Some(ends) = refused.ends {
-        end(locked, poster, ends);
+    if let Some(by) = refused.by {
+        end(locked, poster, by);
     }
     if poster.qp.service != service::UC || !refused.is_told_by_answer() {
         return Err(refused.fault);
@@ -88,12 +95,20 @@ pub(super) fn settle(
 
 /// A queue pair that is its own peer only records the event: its request must complete in error
 /// before the flush, so [`super::step`] enters the error state then.
-fn end(locked: &mut Locked<'_>, poster: &Poster, ends: Ends) {
-    let Ends {
+fn end(locked: &mut Locked<'_>, poster: &Poster, by: By) {
+    let By {
         function,
         qpn,
         event,
-    } = ends;
+        ..
+    } = by;
+    if event == Event::QpAccessError {
+        let counters = locked.fabric().counters(function);
+        counters.count_port(by.port, PortCounter::RespRemoteAccessErrors);
+    }
+    if !by.ends {
+        return;
+    }
     if (function, qpn) == (poster.function, poster.qpn) {
         let queue = Object::QueuePair(qp_slot(qpn));
         owed::owe(locked, function, queue, event.bit());
