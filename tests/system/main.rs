@@ -35,6 +35,7 @@ mod multicast;
 mod naaice;
 mod naaice_limits;
 mod next_poll;
+mod notices;
 mod offload;
 mod polling;
 mod pool;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
     cases.extend(refusals::cases());
     cases.extend(registrations::cases());
     cases.extend(counters::cases());
+    cases.extend(notices::cases());
     cases.extend(strict::cases());
     cases.extend(limits::cases());
     cases.extend(contexts::cases());

@@ -219,9 +219,13 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
     }
     for function in 0..locked.fabric().identities().len() {
         let mut from = 0;
-        let in_error = |qp: &Qp| qp.state == state::ERR || qp.owed != 0;
-        while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| in_error(qp)) {
-            end(locked, function, slot + QPN_BASE);
+        let ends = |qp: &Qp| qp.state == state::ERR || qp.owed & Event::OF_ERROR != 0;
+        let owes = |qp: &Qp| ends(qp) || qp.owed != 0;
+        while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| owes(qp)) {
+            match locked.peek(function).qps.get(slot).is_some_and(ends) {
+                true => end(locked, function, slot + QPN_BASE),
+                false => owed::pay(locked, function, Object::QueuePair(slot)),
+            }
             from = slot + 1;
         }
         owed::recover(locked, function);
@@ -457,10 +461,10 @@ pub(crate) fn enter_error(
     end(locked, function, qpn);
 }
 
-/// True if a queue pair owes events, which are sent when it enters the error state.
+/// True if a queue pair owes events of the error state, which it enters then.
 pub(crate) fn owes_events(locked: &Locked<'_>, function: usize, qpn: u32) -> bool {
     let qp = locked.peek(function).qps.get(qp_slot(qpn));
-    qp.is_some_and(|qp| qp.owed != 0)
+    qp.is_some_and(|qp| qp.owed & Event::OF_ERROR != 0)
 }
 
 /// Brings a queue pair into the error state, and sends the events that it owes.

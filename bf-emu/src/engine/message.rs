@@ -10,6 +10,7 @@ use super::agree::{Way, check_packets, check_reads};
 use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
 use super::event::Event;
+use super::fault;
 use super::list::{Failure, List};
 use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
@@ -154,6 +155,7 @@ pub(super) fn received(
     let queue = (peer.function, peer.qp.recv_cq);
     complete_scattered(locked, queue, (cqe, scattered), take);
     receive::taken(locked, &take);
+    fault::answered(locked, peer.function, peer.qpn);
 }
 
 /// Completes a receive entry in error.

@@ -34,6 +34,7 @@ pub(crate) mod memcpy;
 pub(crate) mod message;
 pub(crate) mod moderation;
 mod multicast;
+mod notice;
 mod outcome;
 mod overtake;
 mod owed;

@@ -5,6 +5,7 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
 use super::adversary::Which;
+use super::notice;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use super::partition;
 use crate::fabric::numbers::qp_slot;
@@ -70,6 +71,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
         }
         _ => {
             let peer = connected(locked, poster)?;
+            notice::established(locked, &peer);
             match poster.xrc_srq {
                 Some(srq) if poster.qp.service == service::XRC => with_srq(locked, peer, srq),
                 _ => Ok(peer),
