@@ -2,6 +2,8 @@
 //! the signal handler may use all of them.
 
 pub mod interface;
+pub mod limits;
+pub mod mapping;
 pub(crate) mod path;
 
 use std::ffi::CStr;
@@ -167,24 +169,6 @@ pub fn open(path: &CStr, flags: i32) -> Result<RawFd> {
 /// The kernel's error; EINVAL if `lowest` exceeds the process's limit.
 pub fn duplicate_from(fd: RawFd, lowest: u64) -> Result<RawFd> {
     syscall!(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, lowest).map(to_fd)
-}
-
-/// The process's limit of open files.
-#[must_use]
-pub fn files_max() -> u64 {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    let no_new: *const libc::rlimit = std::ptr::null();
-    let _ = syscall!(
-        libc::SYS_prlimit64,
-        0,
-        libc::RLIMIT_NOFILE,
-        no_new,
-        &raw mut limit
-    );
-    limit.rlim_cur
 }
 
 /// Writes bytes to a file. Returns the number of bytes written.

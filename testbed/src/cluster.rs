@@ -134,7 +134,9 @@ impl Cluster {
             .args(&self.options)
             .args(options)
             .args(["--as", functions, "--"])
-            .arg(program);
+            .arg(program)
+            // A user's limit of locked memory is often a few MiB.
+            .env("BFEMU_MEMLOCK", "free");
         for (name, value) in &self.variables {
             command.env(name, value);
         }

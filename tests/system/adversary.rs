@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Variable with the seed of all groups, for the suite of many seeds.
 const SEED: &str = "XGVMI_ADVERSARY_SEED";
 /// Bound of a hang of one group.
-const LIMIT: Duration = Duration::from_secs(150);
+const LIMIT: Duration = Duration::from_secs(400);
 
 /// Tests by name, which take less than a second each. Group N runs under seed N.
 const GROUPS: [&[&str]; 10] = [

@@ -18,6 +18,8 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.defer_until_ns = 0;
     qp.arrives_at_ns = 0;
     qp.left_at_ns = 0;
+    qp.is_established = false;
+    qp.tells_drained = false;
     qp.set_remote(None);
     qp.remote_qpn = 0;
 }

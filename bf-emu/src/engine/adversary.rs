@@ -39,6 +39,8 @@ pub(super) enum Choice {
     Rest,
     /// Time of its completion.
     Completion,
+    /// Whether it waits for an answer.
+    Answer,
     /// The pieces of its data.
     Pieces,
     /// The pieces of its data if they arrive again.
@@ -102,6 +104,16 @@ pub(super) fn fails(which: Which) -> bool {
         let drawn = drawn(seed, which, Choice::Failure);
         one_in != 0 && drawn.is_multiple_of(one_in.into())
     })
+}
+
+/// Time until which the completion of a message with a receiver waits for a message in the other
+/// direction; None for no such wait. The answer to a message may arrive before its acknowledgement.
+pub(super) fn waits_for_answer(which: Which) -> Option<u64> {
+    /// Longest wait.
+    const MOST_NS: u64 = 5_000_000;
+    draw(which, Choice::Answer)?
+        .is_multiple_of(4)
+        .then(|| sys::now_ns().saturating_add(MOST_NS).max(1))
 }
 
 /// Time at which the event of an entry of a completion queue is sent; None for now.

@@ -5,8 +5,9 @@ use mlx5_prm::wqe::{flag, opcode};
 
 use super::entry;
 use super::event::Event;
-use super::outcome::{BAD_RESPONSE, Fault, REMOTE_INVALID, SILENT};
-use super::peer::{Poster, fail_peer};
+use super::outcome::{BAD_RESPONSE, REMOTE_INVALID, SILENT};
+use super::peer::Poster;
+use super::refused::Refused;
 use super::work::WORK_BYTES_MAX;
 use crate::fabric::Locked;
 use crate::model::address::mtu_bytes;
@@ -23,11 +24,11 @@ pub(super) enum Way {
 /// Checks that the packets of a message have a size that both sides accept. A packet of a longer
 /// message must be exactly as long as the path MTU (9.7.4.1.6), and no longer than the port's.
 pub(super) fn check_packets(
-    locked: &mut Locked<'_>,
+    locked: &Locked<'_>,
     (poster, peer): (&Poster, &Poster),
     bytes: u64,
     way: Way,
-) -> Result<(), Fault> {
+) -> Result<(), Refused> {
     let connected = matches!(poster.qp.service, service::RC | service::XRC);
     let (ours, theirs) = (poster.qp.path.path_mtu, peer.qp.path.path_mtu);
     if !connected || ours == 0 || theirs == 0 {
@@ -41,26 +42,23 @@ pub(super) fn check_packets(
     let port = port.map_or(ours, |port| port.active_mtu(sends.qp.port()));
     let longest = |mtu: u8| u64::from(mtu_bytes(mtu));
     if sends.qp.path.path_mtu > port && bytes > longest(port) {
-        return Err(SILENT);
+        return Err(SILENT.into());
     }
     if ours == theirs || bytes <= longest(ours.min(theirs)) {
         return Ok(());
     }
     match way {
-        Way::Out => {
-            fail_peer(locked, poster, peer, Event::QpRequestError);
-            Err(REMOTE_INVALID)
-        }
-        Way::Back => Err(BAD_RESPONSE),
+        Way::Out => Err(Refused::by(peer, Event::QpRequestError, REMOTE_INVALID)),
+        Way::Back => Err(BAD_RESPONSE.into()),
     }
 }
 
 /// Checks that the peer can answer as many reads and atomics as the poster has sent without waiting
 /// (9.4.4, 9.7.4.1.5: one too many is an invalid request).
 pub(super) fn check_reads(
-    locked: &mut Locked<'_>,
+    locked: &Locked<'_>,
     (poster, peer): (&Poster, &Poster),
-) -> Result<(), Fault> {
+) -> Result<(), Refused> {
     let (ours, theirs) = (
         poster.qp.path.max_rd_atomic,
         peer.qp.path.max_dest_rd_atomic,
@@ -70,8 +68,7 @@ pub(super) fn check_reads(
     if !connected || theirs != 0 && (ours <= theirs || !one_too_many()) {
         return Ok(());
     }
-    fail_peer(locked, poster, peer, Event::QpRequestError);
-    Err(REMOTE_INVALID)
+    Err(Refused::by(peer, Event::QpRequestError, REMOTE_INVALID))
 }
 
 /// Number of posted reads and atomics, from the next entry on, that the queue pair sends without

@@ -10,6 +10,9 @@ use super::entry;
 use super::list::{Failure, List, move_range, transfer, transfer_at_once};
 use super::peer::Poster;
 use crate::fabric::Locked;
+use crate::fabric::counters::PortCounter;
+use crate::fabric::numbers::qp_slot;
+use crate::fabric::objects::Qp;
 use crate::model::faults::mixed;
 use crate::sys;
 
@@ -52,10 +55,20 @@ pub(super) fn arrive(
     if !entry::is_running(locked, which) {
         return Err(Failure::Source);
     }
+    count_again(locked, which);
     match in_pieces(locked, which, from, (to, skip), (total, alone), again) {
         // The receiver discards what its key no longer permits. It has the data.
         Err(Failure::Target) => Ok(()),
         done => done,
+    }
+}
+
+/// Counts the repeated data at the other side of the connection.
+fn count_again(locked: &Locked<'_>, which: Which) {
+    let qp = locked.peek(which.function).qps.get(qp_slot(which.queue));
+    if let Some(peer) = qp.and_then(Qp::remote) {
+        let counters = locked.fabric().counters(peer.function);
+        counters.count_port(peer.port, PortCounter::DuplicateRequest);
     }
 }
 

@@ -7,14 +7,18 @@ use super::access::{Need, resolve};
 use super::agree::check_reads;
 use super::event::Event;
 use super::list::{List, transfer};
+use super::message::arrived;
 use super::outcome::{
-    Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, REMOTE_ACCESS, REMOTE_INVALID,
+    LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
 };
 use super::overtake::{Behind, First};
-use super::peer::{Poster, fail_peer, peer, permits};
+use super::peer::{Poster, peer, permits};
+use super::refused::Refused;
 use super::scatter::Scattered;
+use super::traffic::{self, Kind};
 use super::work::{Atomic, AtomicKind};
 use crate::fabric::Locked;
+use crate::fabric::counters::PortCounter;
 use crate::memory::{MemoryError, Space};
 
 /// Executes an atomic operation. The previous value goes to `list`, or into the completion if up to
@@ -26,17 +30,17 @@ pub(super) fn execute(
     remote: RemoteAddress,
     atomic: Atomic,
     behind: &mut Behind,
-) -> Result<Scattered, Fault> {
+) -> Result<Outcome, Refused> {
     let bytes = u64::from(atomic.bytes);
     if list.length() != bytes {
-        return Err(LOCAL_LENGTH);
+        return Err(LOCAL_LENGTH.into());
     }
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::ATOMIC) || !remote.address.is_multiple_of(bytes) {
-        fail_peer(locked, poster, &peer, Event::QpRequestError);
-        return Err(REMOTE_INVALID);
+        return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_reads(locked, (poster, &peer))?;
+    arrived(locked, &peer, PortCounter::RxAtomicRequests);
     let (key, at) = (remote.rkey, remote.address);
     let piece = resolve(locked, peer.side(), key, at, bytes, Need::RemoteAtomic)
         .ok()
@@ -46,12 +50,12 @@ pub(super) fn execute(
         .and_then(|piece| change(piece.space, piece.address, atomic));
     let before = match changed {
         Ok(before) => before,
-        Err(MemoryError::Gone) => return Err(NO_ANSWER),
+        Err(MemoryError::Gone) => return Err(NO_ANSWER.into()),
         Err(MemoryError::Fault) => {
-            fail_peer(locked, poster, &peer, Event::QpAccessError);
-            return Err(REMOTE_ACCESS);
+            return Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS));
         }
     };
+    traffic::count(locked, (poster, &peer), Kind::Atomic, bytes);
     // The word has changed; its previous value is on its way.
     behind.pass(locked, First::Atomic);
     // Memory receives a word of eight bytes in host order. A word of four bytes is always in wire
@@ -71,7 +75,10 @@ pub(super) fn execute(
     } else {
         transfer(locked, &from, (list, 0), bytes).map(|()| Scattered::NONE)
     };
-    moved.map_err(|_| LOCAL_PROTECTION)
+    Ok(Outcome {
+        scattered: moved.map_err(|_| LOCAL_PROTECTION)?,
+        ..Outcome::of(u32::from(atomic.bytes))
+    })
 }
 
 /// Reads a word, writes its new value, and returns the previous value. The word is in host order.

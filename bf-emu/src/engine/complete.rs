@@ -14,7 +14,7 @@ use super::receive;
 use super::scatter::Scattered;
 use super::wake;
 use crate::bits::low16;
-use crate::fabric::counters::{Refusal, Work};
+use crate::fabric::counters::{PortCounter, Refusal, Work};
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
@@ -60,8 +60,9 @@ pub(crate) fn complete_scattered(
         overrun(locked, function, slot);
         return;
     };
-    if !cqe.is_error() {
-        cqe.timestamp = sys::now_ns();
+    match cqe.is_error() {
+        true => count_error(locked, function, &cqe),
+        false => cqe.timestamp = sys::now_ns(),
     }
     cqe.owner = cq.produced & cq.ring.count != 0;
     let address = entry_at(&cq);
@@ -84,6 +85,30 @@ pub(crate) fn complete_scattered(
     let written = locked.common().journal.begin(record);
     if carry_out(locked, space, (written, &record)) {
         counters.completion();
+    }
+}
+
+/// Counts a completion in error at the port of its queue pair.
+fn count_error(locked: &Locked<'_>, function: usize, cqe: &Cqe) {
+    use PortCounter as C;
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(cqe.qpn)) else {
+        return;
+    };
+    let (all, flushed) = match cqe.opcode {
+        cqe_opcode::REQ_ERR => (C::ReqCqeError, C::ReqCqeFlushError),
+        _ => (C::RespCqeError, C::RespCqeFlushError),
+    };
+    let cause = match cqe.syndrome {
+        syndrome::WR_FLUSH_ERR => Some(flushed),
+        syndrome::REMOTE_INVAL_REQ_ERR => Some(C::ReqRemoteInvalidRequest),
+        syndrome::REMOTE_ACCESS_ERR => Some(C::ReqRemoteAccessErrors),
+        syndrome::TRANSPORT_RETRY_EXC_ERR => Some(C::ReqTransportRetriesExceeded),
+        syndrome::RNR_RETRY_EXC_ERR => Some(C::ReqRnrRetriesExceeded),
+        _ => None,
+    };
+    let counters = locked.fabric().counters(function);
+    for counter in [Some(all), cause].into_iter().flatten() {
+        counters.count_port(qp.port(), counter);
     }
 }
 
@@ -194,9 +219,13 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
     }
     for function in 0..locked.fabric().identities().len() {
         let mut from = 0;
-        let in_error = |qp: &Qp| qp.state == state::ERR || qp.owed != 0;
-        while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| in_error(qp)) {
-            end(locked, function, slot + QPN_BASE);
+        let ends = |qp: &Qp| qp.state == state::ERR || qp.owed & Event::OF_ERROR != 0;
+        let owes = |qp: &Qp| ends(qp) || qp.owed != 0;
+        while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| owes(qp)) {
+            match locked.peek(function).qps.get(slot).is_some_and(ends) {
+                true => end(locked, function, slot + QPN_BASE),
+                false => owed::pay(locked, function, Object::QueuePair(slot)),
+            }
             from = slot + 1;
         }
         owed::recover(locked, function);
@@ -432,10 +461,10 @@ pub(crate) fn enter_error(
     end(locked, function, qpn);
 }
 
-/// True if a queue pair owes events, which are sent when it enters the error state.
+/// True if a queue pair owes events of the error state, which it enters then.
 pub(crate) fn owes_events(locked: &Locked<'_>, function: usize, qpn: u32) -> bool {
     let qp = locked.peek(function).qps.get(qp_slot(qpn));
-    qp.is_some_and(|qp| qp.owed != 0)
+    qp.is_some_and(|qp| qp.owed & Event::OF_ERROR != 0)
 }
 
 /// Brings a queue pair into the error state, and sends the events that it owes.

@@ -9,13 +9,16 @@ use super::header::{HEADER_BYTES, Header};
 use super::list::{Failure, List, transfer};
 use super::message::{Message, lid, next_entry, received};
 use super::outcome::{Fault, LOCAL_LENGTH, LOCAL_PROTECTION};
+use super::partition;
 use super::peer::Poster;
 use super::scatter::Scattered;
+use super::traffic::{self, Kind};
 use crate::bits::constant;
-use crate::fabric::counters::Refusal;
+use crate::fabric::counters::{PortCounter, Refusal};
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::{Locked, Place};
 use crate::model::address::mtu_bytes;
+use crate::model::multicast;
 
 /// Counts a datagram that is dropped.
 pub(super) fn dropped(locked: &Locked<'_>, function: usize) {
@@ -90,6 +93,11 @@ pub(super) fn deliver(
         ..Cqe::default()
     };
     received(locked, peer, &entry, (cqe, &Scattered::NONE));
+    let kind = Kind::Datagram {
+        immediate: message.imm.is_some(),
+        multicast: to.dqp == multicast::QPN,
+    };
+    traffic::count(locked, (poster, peer), kind, bytes);
     Ok(true)
 }
 
@@ -112,14 +120,23 @@ pub(super) fn queue_pair(
     };
     let listens = qp.service == service::UD
         && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
-        && (qp.qkey, qp.port()) == (qkey, place.port);
-    listens.then_some(Poster {
+        && qp.port() == place.port;
+    let peer = Poster {
         function: place.function,
         qpn,
         qp,
         address: None,
         xrc_srq: None,
-    })
+    };
+    if !listens || !partition::accepts(locked, poster, &peer) {
+        return None;
+    }
+    if peer.qp.qkey != qkey {
+        let counters = locked.fabric().counters(place.function);
+        counters.count_port(place.port, PortCounter::QkeyViolations);
+        return None;
+    }
+    Some(peer)
 }
 
 /// Writes the header of a datagram, if it has one, at the start of the receiver's buffer. Returns

@@ -13,11 +13,22 @@ pub(crate) enum Event {
     QpAccessError,
     SrqLimit,
     LastWqe,
+    /// The first message has arrived at a queue pair that cannot send yet.
+    CommEst,
+    SqDrained,
 }
 
 impl Event {
+    /// The events of a queue pair in the error state.
+    pub(super) const OF_ERROR: u8 = Self::QpFatal.bit()
+        | Self::QpRequestError.bit()
+        | Self::QpAccessError.bit()
+        | Self::LastWqe.bit();
+
     /// In the order in which a queue's owner is notified of them.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
+        Self::CommEst,
+        Self::SqDrained,
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
@@ -37,6 +48,8 @@ impl Event {
             Self::QpFatal => 1,
             Self::QpRequestError => 2,
             Self::QpAccessError => 3,
+            Self::CommEst => 4,
+            Self::SqDrained => 5,
             Self::SrqLimit => 15,
             Self::LastWqe => 16,
         }
@@ -49,6 +62,8 @@ impl Event {
             Self::QpFatal => 0x05,
             Self::QpRequestError => 0x10,
             Self::QpAccessError => 0x11,
+            Self::CommEst => 0x02,
+            Self::SqDrained => 0x03,
             Self::SrqLimit => 0x14,
             Self::LastWqe => 0x13,
         }

@@ -12,6 +12,7 @@ use super::message::{Message, read, send, write};
 use super::outcome::{Fault, LOCAL_OPERATION, LOCAL_PROTECTION, Outcome, WINDOW_BIND};
 use super::overtake::{Behind, First};
 use super::peer::Poster;
+use super::refused::settle;
 use super::umr;
 use super::work::{self, Operation, WorkError};
 use crate::fabric::Locked;
@@ -62,7 +63,10 @@ pub(super) fn execute(
                 Some(to) if poster.qp.service == service::UD => {
                     datagram(locked, poster, &message, &to)?
                 }
-                _ => send(locked, poster, &message)?,
+                _ => {
+                    let sent = send(locked, poster, &message);
+                    settle(locked, poster, message.list.length(), sent)?
+                }
             };
             let counted = match invalidate {
                 Some(_) => Work::SendInvalidate,
@@ -79,25 +83,21 @@ pub(super) fn execute(
                 invalidate: None,
                 solicited: work.ctrl.is_solicited(),
             };
-            let outcome = write(locked, poster, &message, remote, behind)?;
+            let written = write(locked, poster, &message, remote, behind);
+            let outcome = settle(locked, poster, message.list.length(), written)?;
             (outcome, Work::RdmaWrite)
         }
         Operation::Read { remote } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data)?;
-            let outcome = read(locked, poster, (&list, limit), remote, behind)?;
-            (outcome, Work::RdmaRead)
+            let done = read(locked, poster, (&list, limit), remote, behind);
+            (settle(locked, poster, list.length(), done)?, Work::RdmaRead)
         }
         Operation::Atomic { remote, atomic } => {
             let mut list = List::new(poster.side(), Need::LocalWrite);
             list.scatter(data)?;
-            let scattered =
-                atomic::execute(locked, poster, (&list, limit), remote, atomic, behind)?;
-            let outcome = Outcome {
-                scattered,
-                ..Outcome::of(u32::from(atomic.bytes))
-            };
-            (outcome, Work::Atomic)
+            let done = atomic::execute(locked, poster, (&list, limit), remote, atomic, behind);
+            (settle(locked, poster, list.length(), done)?, Work::Atomic)
         }
         Operation::Memcpy { metadata } => {
             let outcome = memcpy::execute(locked, poster, &metadata, data)?;

@@ -5,9 +5,10 @@ use mlx5_prm::mkey::{KLM_BYTES, Klm};
 use mlx5_prm::umr::{self, UmrContext, mask};
 use mlx5_prm::wqe::{Ctrl, opcode};
 
-use super::adversary::Which;
+use super::adversary::{self, Which};
 use super::complete::complete;
 use super::deferred;
+use super::wake;
 use super::work::{self, Operation, WORK_BYTES_MAX};
 use crate::fabric::Locked;
 use crate::fabric::counters::Refusal;
@@ -24,6 +25,8 @@ pub(crate) enum Verdict {
     Go,
     /// It is executed and completes at this time, or never if the time is [`u64::MAX`].
     Hold(u64),
+    /// The same, or at the next message to the queue pair.
+    HoldForAnswer(u64),
     /// It completes with this syndrome and is not executed.
     Fail(u8),
     /// Its queue pair enters the error state.
@@ -87,9 +90,39 @@ pub(crate) fn verdict(
         queue: qpn,
         index: qp.sq_done,
     };
-    match deferred::shows_later(which) {
-        Some(until_ns) if fault == Verdict::Go => Verdict::Hold(until_ns),
-        _ => fault,
+    if fault != Verdict::Go {
+        return fault;
+    }
+    if asks(bytes)
+        && let Some(until_ns) = adversary::waits_for_answer(which)
+    {
+        return Verdict::HoldForAnswer(until_ns);
+    }
+    deferred::shows_later(which).map_or(fault, Verdict::Hold)
+}
+
+/// True for a message that takes a receive entry, and may have an answer.
+fn asks(bytes: &[u8]) -> bool {
+    const OPCODE: usize = 3;
+    matches!(
+        bytes.get(OPCODE),
+        Some(&(opcode::SEND | opcode::SEND_IMM | opcode::SEND_INVAL | opcode::RDMA_WRITE_IMM))
+    )
+}
+
+/// Reports the executed request of a queue pair to which a message has come, if it waits for one.
+pub(super) fn answered(locked: &mut Locked<'_>, function: usize, qpn: u32) {
+    let qps = &mut locked.function(function).qps;
+    let Some(qp) = qps
+        .get_mut(qp_slot(qpn))
+        .filter(|qp| qp.held.ends_by_message)
+    else {
+        return;
+    };
+    qp.held.ends_by_message = false;
+    qp.held.until_ns = 1;
+    if let Some(owner) = qps.owner(qp_slot(qpn)) {
+        wake::wake_of(locked.fabric(), owner.process);
     }
 }
 
@@ -152,7 +185,7 @@ pub(crate) fn hold(
     (function, qpn): (usize, u32),
     ctrl: &Ctrl,
     bytes: u32,
-    until_ns: u64,
+    (until_ns, ends_by_message): (u64, bool),
 ) {
     if let Some(qp) = locked.function(function).qps.get_mut(qp_slot(qpn)) {
         qp.held = Held {
@@ -161,6 +194,7 @@ pub(crate) fn hold(
             index: ctrl.index,
             opcode: ctrl.opcode,
             signaled: ctrl.is_signaled(),
+            ends_by_message,
         };
     }
 }

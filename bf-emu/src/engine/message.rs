@@ -10,18 +10,21 @@ use super::agree::{Way, check_packets, check_reads};
 use super::arrival::{Alone, arrive};
 use super::complete::complete_scattered;
 use super::event::Event;
+use super::fault;
 use super::list::{Failure, List};
 use super::outcome::{
     Fault, LOCAL_LENGTH, LOCAL_PROTECTION, NO_ANSWER, Outcome, REMOTE_ACCESS, REMOTE_INVALID,
     REMOTE_OPERATION, Reason,
 };
 use super::overtake::{Behind, First};
-use super::peer::{Poster, fail_peer, peer, permits};
+use super::peer::{Poster, peer, permits};
 use super::receive::{self, Entry, NoEntry};
+use super::refused::Refused;
 use super::room;
 use super::scatter::Scattered;
+use super::traffic::{self, Kind};
 use crate::fabric::Locked;
-use crate::fabric::counters::{PortCounter, Refusal, Work};
+use crate::fabric::counters::{PortCounter, Work};
 use crate::fabric::numbers::{key_of, slot_of};
 
 /// Longest message, as the port advertises it.
@@ -33,23 +36,6 @@ pub(super) struct Message {
     pub(super) imm: Option<u32>,
     pub(super) invalidate: Option<u32>,
     pub(super) solicited: bool,
-}
-
-/// Drops a message that an unreliable service may drop. Returns the error on a reliable service.
-fn or_drop(
-    locked: &Locked<'_>,
-    poster: &Poster,
-    bytes: u32,
-    fault: Fault,
-) -> Result<Outcome, Fault> {
-    if poster.qp.service == service::UC {
-        locked
-            .fabric()
-            .counters(poster.function)
-            .refuse(Refusal::Dropped);
-        return Ok(Outcome::of(bytes));
-    }
-    Err(fault)
 }
 
 pub(super) fn length_of(list: &List, max: u32) -> Result<u32, Fault> {
@@ -65,30 +51,23 @@ pub(super) fn send(
     locked: &mut Locked<'_>,
     poster: &Poster,
     message: &Message,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
-    let peer = match peer(locked, poster) {
-        Ok(peer) => peer,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let peer = peer(locked, poster)?;
     check_packets(locked, (poster, &peer), bytes, Way::Out)?;
-    let entry = match next_entry(locked, &peer) {
-        Ok(entry) => entry,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let entry = next_entry(locked, &peer)?;
     if room::receiver_waits(locked, poster, &peer) {
-        return Err(Fault::NotYet(Reason::Full));
+        return Err(Fault::NotYet(Reason::Full).into());
     }
     if bytes > entry.list.length() {
-        refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_LENGTH_ERR);
-        return or_drop(locked, poster, length, REMOTE_INVALID);
+        refuse_entry(locked, &peer, &entry, syndrome::LOCAL_LENGTH_ERR);
+        return Err(Refused::by(&peer, Event::QpFatal, REMOTE_INVALID));
     }
     if let Some(key) = message.invalidate
         && !invalidate(locked, &peer, key)
     {
-        fail_peer(locked, poster, &peer, Event::QpAccessError);
-        return Err(REMOTE_ACCESS);
+        return Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS));
     }
     let alone = Alone::of_entry(&peer);
     let moved = if Scattered::fits(peer.qp.cs_res, bytes) {
@@ -106,11 +85,11 @@ pub(super) fn send(
     };
     let scattered = match moved {
         Ok(scattered) => scattered,
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION.into()),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER.into()),
         Err(Failure::Target) => {
-            refuse_message(locked, (poster, &peer), &entry, syndrome::LOCAL_PROT_ERR);
-            return or_drop(locked, poster, length, REMOTE_OPERATION);
+            refuse_entry(locked, &peer, &entry, syndrome::LOCAL_PROT_ERR);
+            return Err(Refused::by(&peer, Event::QpFatal, REMOTE_OPERATION));
         }
     };
     let opcode = match (message.imm, message.invalidate) {
@@ -127,6 +106,8 @@ pub(super) fn send(
         ..Cqe::default()
     };
     received(locked, &peer, &entry, (cqe, &scattered));
+    let immediate = message.imm.or(message.invalidate).is_some();
+    traffic::count(locked, (poster, &peer), Kind::Send { immediate }, bytes);
     Ok(Outcome::of(length))
 }
 
@@ -135,6 +116,12 @@ pub(super) fn send(
 pub(super) fn lid(locked: &Locked<'_>, poster: &Poster) -> u16 {
     let identity = locked.fabric().identity(poster.function);
     identity.map_or(0, |identity| identity.lid(poster.qp.port()))
+}
+
+/// Counts a request that the peer executes.
+pub(super) fn arrived(locked: &Locked<'_>, peer: &Poster, request: PortCounter) {
+    let counters = locked.fabric().counters(peer.function);
+    counters.count_port(peer.qp.port(), request);
 }
 
 /// The next receive entry of a queue pair. A message that finds none is counted.
@@ -168,22 +155,20 @@ pub(super) fn received(
     let queue = (peer.function, peer.qp.recv_cq);
     complete_scattered(locked, queue, (cqe, scattered), take);
     receive::taken(locked, &take);
+    fault::answered(locked, peer.function, peer.qpn);
 }
 
-/// Completes a receive entry in error and brings its queue pair into the error state.
-fn refuse_message(
-    locked: &mut Locked<'_>,
-    (poster, peer): (&Poster, &Poster),
-    entry: &Entry,
-    syndrome: u8,
-) {
+/// Completes a receive entry in error.
+fn refuse_entry(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome: u8) {
     let cqe = Cqe {
         opcode: cqe_opcode::RESP_ERR,
         syndrome,
         ..Cqe::default()
     };
+    if syndrome == syndrome::LOCAL_LENGTH_ERR {
+        arrived(locked, peer, PortCounter::RespLocalLengthError);
+    }
     received(locked, peer, entry, (cqe, &Scattered::NONE));
-    fail_peer(locked, poster, peer, Event::QpFatal);
 }
 
 /// Invalidates a key of the receiver on the sender's behalf.
@@ -209,24 +194,17 @@ pub(super) fn write(
     message: &Message,
     remote: RemoteAddress,
     behind: &mut Behind,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(&message.list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
-    let peer = match peer(locked, poster) {
-        Ok(peer) => peer,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_WRITE) {
-        fail_peer(locked, poster, &peer, Event::QpRequestError);
-        return or_drop(locked, poster, length, REMOTE_INVALID);
+        return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_packets(locked, (poster, &peer), bytes, Way::Out)?;
-    let entry = match message.imm.map(|_| next_entry(locked, &peer)).transpose() {
-        Ok(entry) => entry,
-        Err(fault) => return or_drop(locked, poster, length, fault),
-    };
+    let entry = message.imm.map(|_| next_entry(locked, &peer)).transpose()?;
     if entry.is_some() && room::receiver_waits(locked, poster, &peer) {
-        return Err(Fault::NotYet(Reason::Full));
+        return Err(Fault::NotYet(Reason::Full).into());
     }
     let to = List::of_key(
         peer.side(),
@@ -242,6 +220,7 @@ pub(super) fn write(
             Alone::Never
         }
     };
+    arrived(locked, &peer, PortCounter::RxWriteRequests);
     match arrive(
         locked,
         poster.which(),
@@ -250,13 +229,13 @@ pub(super) fn write(
         (bytes, alone),
     ) {
         Ok(()) => {}
-        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION),
-        Err(Failure::TargetGone) => return Err(NO_ANSWER),
+        Err(Failure::Source | Failure::SourceGone) => return Err(LOCAL_PROTECTION.into()),
+        Err(Failure::TargetGone) => return Err(NO_ANSWER.into()),
         Err(Failure::Target) => {
-            if poster.qp.service == service::RC {
-                fail_peer(locked, poster, &peer, Event::QpAccessError);
-            }
-            return or_drop(locked, poster, length, REMOTE_ACCESS);
+            return Err(match poster.qp.service {
+                service::RC => Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS),
+                _ => REMOTE_ACCESS.into(),
+            });
         }
     }
     if let (Some(imm), Some(entry)) = (message.imm, entry) {
@@ -270,6 +249,8 @@ pub(super) fn write(
         };
         received(locked, &peer, &entry, (cqe, &Scattered::NONE));
     }
+    let immediate = message.imm.is_some();
+    traffic::count(locked, (poster, &peer), Kind::Write { immediate }, bytes);
     Ok(Outcome::of(length))
 }
 
@@ -279,13 +260,12 @@ pub(super) fn read(
     (list, limit): (&List, u8),
     remote: RemoteAddress,
     behind: &mut Behind,
-) -> Result<Outcome, Fault> {
+) -> Result<Outcome, Refused> {
     let length = length_of(list, MESSAGE_BYTES_MAX)?;
     let bytes = u64::from(length);
     let peer = peer(locked, poster)?;
     if !permits(&peer, access::REMOTE_READ) {
-        fail_peer(locked, poster, &peer, Event::QpRequestError);
-        return Err(REMOTE_INVALID);
+        return Err(Refused::by(&peer, Event::QpRequestError, REMOTE_INVALID));
     }
     check_reads(locked, (poster, &peer))?;
     check_packets(locked, (poster, &peer), bytes, Way::Back)?;
@@ -296,6 +276,7 @@ pub(super) fn read(
         remote.address,
         bytes,
     );
+    arrived(locked, &peer, PortCounter::RxReadRequests);
     // A request that fails lets none pass: the peer refuses it before it sees the next one.
     if from.check(locked, bytes).is_ok() && list.check(locked, bytes).is_ok() {
         behind.pass(locked, First::Read);
@@ -307,15 +288,15 @@ pub(super) fn read(
         arrive(locked, which, &from, (list, 0), (bytes, Alone::Never)).map(|()| Scattered::NONE)
     };
     match moved {
-        Ok(scattered) => Ok(Outcome {
-            scattered,
-            ..Outcome::of(length)
-        }),
-        Err(Failure::SourceGone) => Err(NO_ANSWER),
-        Err(Failure::Source) => {
-            fail_peer(locked, poster, &peer, Event::QpAccessError);
-            Err(REMOTE_ACCESS)
+        Ok(scattered) => {
+            traffic::count(locked, (poster, &peer), Kind::Read, bytes);
+            Ok(Outcome {
+                scattered,
+                ..Outcome::of(length)
+            })
         }
-        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION),
+        Err(Failure::SourceGone) => Err(NO_ANSWER.into()),
+        Err(Failure::Source) => Err(Refused::by(&peer, Event::QpAccessError, REMOTE_ACCESS)),
+        Err(Failure::Target | Failure::TargetGone) => Err(LOCAL_PROTECTION.into()),
     }
 }

@@ -5,10 +5,9 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
 use super::adversary::Which;
-use super::complete::enter_error;
-use super::event::Event;
+use super::notice;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
-use super::owed::{self, Object};
+use super::partition;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Qp, SERVICE_DCT, SERVICE_XRC_TARGET};
 use crate::fabric::route::Route;
@@ -58,7 +57,7 @@ impl Poster {
 pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     match poster.address {
         Some(to) if poster.qp.service == service::DCI => {
-            let target = target(locked, poster.place(), &to)?;
+            let target = target(locked, poster, &to)?;
             // The queue pair records its last peer, as hardware does while a DCI is connected.
             if let Some(qp) = locked
                 .function(poster.function)
@@ -72,6 +71,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
         }
         _ => {
             let peer = connected(locked, poster)?;
+            notice::established(locked, &peer);
             match poster.xrc_srq {
                 Some(srq) if poster.qp.service == service::XRC => with_srq(locked, peer, srq),
                 _ => Ok(peer),
@@ -115,7 +115,10 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
     }
-    if is_up && !same_numbers(&poster.qp, &peer.qp) {
+    let hears = |peer: &Poster| {
+        same_numbers(&poster.qp, &peer.qp) && partition::accepts(locked, poster, peer)
+    };
+    if is_up && !hears(&peer) {
         return Err(SILENT);
     }
     match peer.qp.state {
@@ -140,13 +143,14 @@ fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
 }
 
 /// The DCT that an address vector names. A wrong key gets no answer.
-fn target(locked: &Locked<'_>, from: Place, to: &AddressVector) -> Result<Poster, Fault> {
-    let place = destination(locked.fabric(), from, to).ok_or(NO_ANSWER)?;
-    let peer = lookup(locked, (from, place), to.dqp)?;
+fn target(locked: &Locked<'_>, from: &Poster, to: &AddressVector) -> Result<Poster, Fault> {
+    let place = destination(locked.fabric(), from.place(), to).ok_or(NO_ANSWER)?;
+    let peer = lookup(locked, (from.place(), place), to.dqp)?;
     if peer.qp.service != SERVICE_DCT || peer.qp.dc_key != to.key {
         return Err(NO_ANSWER);
     }
     match peer.qp.state {
+        state::RTR if !partition::accepts(locked, from, &peer) => Err(SILENT),
         state::RTR => Ok(peer),
         state::RST | state::INIT => Err(SILENT),
         _ => Err(NO_ANSWER),
@@ -190,19 +194,4 @@ pub(super) fn destination(fabric: &Fabric, from: Place, to: &AddressVector) -> O
 /// True if the peer grants this right to the other side.
 pub(super) fn permits(peer: &Poster, right: u8) -> bool {
     peer.qp.access & right != 0
-}
-
-/// Brings the peer that refused a request into the error state. A DCT refuses one request and
-/// serves the next. A queue pair that is its own peer only records the event: its request must
-/// complete in error before the flush, so [`super::step`] enters the error state then.
-pub(super) fn fail_peer(locked: &mut Locked<'_>, poster: &Poster, peer: &Poster, event: Event) {
-    if peer.qp.service == SERVICE_DCT {
-        return;
-    }
-    if (peer.function, peer.qpn) == (poster.function, poster.qpn) {
-        let queue = Object::QueuePair(qp_slot(peer.qpn));
-        owed::owe(locked, peer.function, queue, event.bit());
-    } else {
-        enter_error(locked, peer.function, peer.qpn, Some(event));
-    }
 }

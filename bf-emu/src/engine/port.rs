@@ -1,12 +1,17 @@
 //! Changes of ports, and the events that report them.
 
 use super::event::{self, PortEvent};
+use crate::fabric::counters::PortCounter;
 use crate::fabric::{Locked, Place, PortState};
 
 /// Changes the state of a port and notifies all processes that have its function open. A port that
 /// is already in that state causes no event.
 pub fn set_state(locked: &mut Locked<'_>, place: Place, state: PortState) {
     if locked.put_port_state(place, state) {
+        if state == PortState::Down {
+            let counters = locked.fabric().counters(place.function);
+            counters.count_port(place.port, PortCounter::LinkDowned);
+        }
         tell(locked, place, PortEvent::of(state));
     }
 }

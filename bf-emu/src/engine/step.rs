@@ -11,6 +11,7 @@ use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
 use super::link;
+use super::notice;
 use super::outcome::{Fault, LOCAL_OPERATION, LOST, Outcome, Reason};
 use super::overtake::{Behind, Passed};
 use super::pace;
@@ -157,8 +158,15 @@ fn ready(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Result<Qp, Step>
     let qp = qp.ok_or(Step::Idle)?.as_poster();
     match qp.state {
         state::RTS => {}
+        // A request that has begun ends, before the queue is drained.
+        state::SQD if qp.give_up_at_ns != 0 || qp.retry_at_ns != 0 => {}
         state::ERR => {
             flush(locked, function, qpn);
+            return Err(Step::Idle);
+        }
+        state::SQD if fault::waits(locked, function, qpn) => return Err(Step::Wait),
+        state::SQD => {
+            notice::drained(locked, function, qpn);
             return Err(Step::Idle);
         }
         _ => return Err(Step::Idle),
@@ -207,8 +215,13 @@ fn succeed(
     let counters = locked.fabric().counters(function);
     counters.payload(outcome.bytes.into());
     pace::sent(locked, poster, ctrl, outcome.bytes);
-    if let Verdict::Hold(until_ns) = verdict {
-        fault::hold(locked, (function, qpn), ctrl, outcome.bytes, until_ns);
+    let held = match verdict {
+        Verdict::Hold(until_ns) => Some((until_ns, false)),
+        Verdict::HoldForAnswer(until_ns) => Some((until_ns, true)),
+        _ => None,
+    };
+    if let Some(until) = held {
+        fault::hold(locked, (function, qpn), ctrl, outcome.bytes, until);
     } else if ctrl.is_signaled() {
         let cqe = Cqe {
             opcode: cqe_opcode::REQ,

@@ -95,13 +95,133 @@ countable! {
 }
 
 countable! {
-    /// Counters of a port, with the names that the mlx5 driver gives them in
-    /// `/sys/class/infiniband/DEVICE/ports/PORT/hw_counters`.
+    /// Counters of a port.
+    ///
+    /// The first ones have the names of the mlx5 driver in `ports/PORT/hw_counters` (mlx5/counters.c),
+    /// the next ones those of the kernel in `ports/PORT/counters` (core/sysfs.c). `ibv_query_port`
+    /// reports the last two.
     pub enum PortCounter {
-        /// Requests of this side that a receiver was not ready for and that are tried again.
-        RnrNakRetryErr = "rnr_nak_retry_err",
+        /// RDMA writes that arrived.
+        RxWriteRequests = "rx_write_requests",
+        /// RDMA reads that arrived.
+        RxReadRequests = "rx_read_requests",
+        /// Atomics that arrived.
+        RxAtomicRequests = "rx_atomic_requests",
         /// Messages to this side that found no receive entry.
         OutOfBuffer = "out_of_buffer",
+        /// Messages whose data arrived a second time.
+        DuplicateRequest = "duplicate_request",
+        /// Requests of this side that a receiver was not ready for and that are tried again.
+        RnrNakRetryErr = "rnr_nak_retry_err",
+        /// Messages that were longer than their receive entry.
+        RespLocalLengthError = "resp_local_length_error",
+        /// Receive completions in error.
+        RespCqeError = "resp_cqe_error",
+        /// Send completions in error.
+        ReqCqeError = "req_cqe_error",
+        /// Requests that the other side refused as invalid.
+        ReqRemoteInvalidRequest = "req_remote_invalid_request",
+        /// Requests whose remote access was refused.
+        ReqRemoteAccessErrors = "req_remote_access_errors",
+        /// Requests whose access this side refused.
+        RespRemoteAccessErrors = "resp_remote_access_errors",
+        /// Flushed receives.
+        RespCqeFlushError = "resp_cqe_flush_error",
+        /// Flushed requests.
+        ReqCqeFlushError = "req_cqe_flush_error",
+        /// Requests without an answer after the last retry.
+        ReqTransportRetriesExceeded = "req_transport_retries_exceeded",
+        /// Requests whose receiver was not ready at the last retry.
+        ReqRnrRetriesExceeded = "req_rnr_retries_exceeded",
+        /// Words of four bytes sent.
+        PortXmitData = "port_xmit_data",
+        /// Words of four bytes received.
+        PortRcvData = "port_rcv_data",
+        /// Packets sent.
+        PortXmitPackets = "port_xmit_packets",
+        /// Packets received.
+        PortRcvPackets = "port_rcv_packets",
+        /// Packets sent, without those to groups.
+        UnicastXmitPackets = "unicast_xmit_packets",
+        /// Packets received, without those to groups.
+        UnicastRcvPackets = "unicast_rcv_packets",
+        /// Packets sent to groups.
+        MulticastXmitPackets = "multicast_xmit_packets",
+        /// Packets received that were sent to groups.
+        MulticastRcvPackets = "multicast_rcv_packets",
+        /// Times at which the port lost its link.
+        LinkDowned = "link_downed",
+        /// Packets of another partition.
+        BadPkey = "bad_pkey",
+        /// Datagrams with another queue key.
+        QkeyViolations = "qkey_violations",
+    }
+}
+
+/// A directory of a port in the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CounterDir {
+    /// `hw_counters`
+    Device,
+    /// `counters`
+    Port,
+}
+
+impl CounterDir {
+    /// All directories.
+    pub const ALL: [Self; 2] = [Self::Device, Self::Port];
+
+    /// The name of the directory.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Device => "hw_counters",
+            Self::Port => "counters",
+        }
+    }
+
+    /// Counters of errors that this device does not have: packets are never damaged nor lost in
+    /// between, and a message is executed as a whole.
+    #[must_use]
+    pub fn always_zero(self) -> &'static [&'static str] {
+        match self {
+            Self::Device => &[
+                "rx_dct_connect",
+                "out_of_sequence",
+                "packet_seq_err",
+                "implied_nak_seq_err",
+                "local_ack_timeout_err",
+            ],
+            Self::Port => &[
+                "symbol_error",
+                "link_error_recovery",
+                "port_rcv_errors",
+                "port_rcv_remote_physical_errors",
+                "port_rcv_switch_relay_errors",
+                "port_xmit_discards",
+                "port_xmit_constraint_errors",
+                "port_rcv_constraint_errors",
+                "local_link_integrity_errors",
+                "excessive_buffer_overrun_errors",
+                "VL15_dropped",
+                "port_xmit_wait",
+            ],
+        }
+    }
+}
+
+impl PortCounter {
+    /// The directory that has the counter; None if only a query reports it.
+    #[must_use]
+    pub fn dir(self) -> Option<CounterDir> {
+        let number = self as usize;
+        if number < Self::PortXmitData as usize {
+            Some(CounterDir::Device)
+        } else if number <= Self::LinkDowned as usize {
+            Some(CounterDir::Port)
+        } else {
+            None
+        }
     }
 }
 
@@ -145,8 +265,13 @@ impl Counters {
 
     /// Counts an event of a port.
     pub fn count_port(&self, port: u8, counter: PortCounter) {
+        self.add_port(port, counter, 1);
+    }
+
+    /// Adds to a counter of a port.
+    pub fn add_port(&self, port: u8, counter: PortCounter, amount: u64) {
         if let Some(counters) = self.port(port) {
-            add(&counters[counter as usize], 1);
+            add(&counters[counter as usize], amount);
         }
     }
 

@@ -222,6 +222,10 @@ pub struct Qp {
     pub by_command: bool,
     /// Every send request has a completion.
     pub signal_all: bool,
+    /// Connected: a message has arrived before it could send.
+    pub is_established: bool,
+    /// Its owner is to be notified when its send queue is drained.
+    pub tells_drained: bool,
     /// Datagrams: it does not receive its own multicast messages.
     pub no_loopback: bool,
     /// Bytes of returned data that the completion may hold: 0, 32 or 64.
@@ -251,6 +255,8 @@ pub struct Held {
     pub opcode: u8,
     /// Its completion is written to a queue.
     pub signaled: bool,
+    /// The next message to the queue pair ends the wait.
+    pub ends_by_message: bool,
 }
 
 /// Bytes of a processor's cache line.

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 use super::text::{text, text_bytes};
 use crate::model::address::{
-    self, ADDRESSES_MAX, Gid, GidEntry, GidType, Link, Mac, infiniband_gid,
+    self, ADDRESSES_MAX, Gid, GidEntry, GidType, Link, Mac, PKEYS_MAX, infiniband_gid,
 };
 use crate::model::topology::{
     FUNCTIONS_MAX, FunctionSpec, NAME_MAX, NDEV_NAME_MAX, PORTS_MAX, PortSpec,
@@ -42,6 +42,7 @@ struct PortIdentity {
     mac: Mac,
     addresses: u8,
     address: [Gid; ADDRESSES_MAX],
+    pkeys: [u16; PKEYS_MAX],
     ndev: [u8; NDEV_NAME_MAX + 1],
 }
 
@@ -55,6 +56,7 @@ impl PortIdentity {
         mac: Mac([0; 6]),
         addresses: 0,
         address: [[0; 16]; ADDRESSES_MAX],
+        pkeys: [0; PKEYS_MAX],
         ndev: [0; NDEV_NAME_MAX + 1],
     };
 
@@ -65,6 +67,10 @@ impl PortIdentity {
             *to = from;
             addresses += 1;
         }
+        let mut pkeys = [0; PKEYS_MAX];
+        for (to, from) in pkeys.iter_mut().zip(&spec.pkeys) {
+            *to = *from;
+        }
         let ethernet = spec.ethernet.as_ref();
         Self {
             guid: spec.guid,
@@ -74,6 +80,7 @@ impl PortIdentity {
             mac: ethernet.map(|port| port.mac).unwrap_or_default(),
             addresses,
             address,
+            pkeys,
             ndev: text_bytes(ethernet.map_or("", |port| &port.ndev)),
         }
     }
@@ -150,6 +157,13 @@ impl Identity {
     pub fn mac(&self, port: u8) -> Option<Mac> {
         let port = self.port(port);
         port.link.is_ethernet().then_some(port.mac)
+    }
+
+    /// An entry of a port's table of partition keys; 0 if it is empty.
+    #[must_use]
+    pub fn pkey(&self, port: u8, index: u16) -> u16 {
+        let pkeys = &self.port(port).pkeys;
+        pkeys.get(usize::from(index)).copied().unwrap_or(0)
     }
 
     /// `enum ib_mtu` of a port's largest packet.

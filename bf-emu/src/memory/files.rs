@@ -177,7 +177,7 @@ fn open(pid: i32) -> Option<RawFd> {
     let mut path = PathBuffer::new();
     path.text("/proc/").number(pid).text("/mem");
     let file = sys::open(path.as_cstr(), libc::O_RDWR).ok()?;
-    let from = NUMBER_MIN.min(sys::files_max() / 2);
+    let from = NUMBER_MIN.min(sys::limits::files_max() / 2);
     let high = sys::duplicate_from(file, from);
     sys::close(file);
     high.ok()

@@ -16,6 +16,8 @@ pub const GID_PREFIX: u64 = 0xfe80_0000_0000_0000;
 pub const GID_TABLE_LEN_INFINIBAND: u16 = 8;
 /// Entries of an Ethernet port's GID table.
 pub const GID_TABLE_LEN_ETHERNET: u16 = 16;
+/// Largest number of partition keys that a port can be given. The rest of its table is empty.
+pub const PKEYS_MAX: usize = 8;
 /// Entries of an InfiniBand port's table of partition keys.
 pub const PKEY_TABLE_LEN_INFINIBAND: u16 = 128;
 /// Entries of an Ethernet port's table of partition keys (`mlx5_query_port_roce`).

@@ -16,6 +16,7 @@
 //! link = "infiniband"                     # or "infiniband-grh", or "ethernet"
 //! lid = 1                                 # not on Ethernet
 //! addresses = ["127.66.1.1", "fd00:bf::1:1"]  # IP addresses; on InfiniBand those of IPoIB
+//! pkeys = [0xffff]                        # partition keys; not on Ethernet
 //! mac = "02:bf:00:00:01:01"               # these three on Ethernet only
 //! ndev = "lo"                             # network device of this machine
 //! mtu = 1500                              # of the network device
@@ -24,8 +25,8 @@
 //! pci_bdf = "bf00:03:00.0"
 //! ```
 //!
-//! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `ndev_2`,
-//! `mtu_2` and `port_guid_2`, for its second port. The first port's GUID is the function's
+//! A function with `ports = 2` may also have `link_2`, `lid_2`, `mac_2`, `addresses_2`, `pkeys_2`,
+//! `ndev_2`, `mtu_2` and `port_guid_2`, for its second port. The first port's GUID is the function's
 //! `node_guid`.
 
 mod checks;
@@ -130,6 +131,9 @@ pub struct PortSpec {
     /// IP addresses: on Ethernet those of the port's GIDs, on InfiniBand those of its IPoIB device.
     /// Unique in the fabric, at most [`ADDRESSES_MAX`](super::address::ADDRESSES_MAX).
     pub addresses: Vec<IpAddr>,
+    /// The first entries of its table of partition keys, at most
+    /// [`PKEYS_MAX`](super::address::PKEYS_MAX).
+    pub pkeys: Vec<u16>,
     /// Attributes of an Ethernet port.
     pub ethernet: Option<EthernetSpec>,
 }

@@ -9,6 +9,7 @@ mod contexts;
 pub(crate) mod device_memory;
 pub mod dpa;
 mod maps;
+mod memlock;
 mod patience;
 mod uars;
 
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 pub use contexts::{CONTEXTS_MAX, Context};
 use contexts::{Contexts, Opened};
 use maps::Mapping;
+pub use memlock::{ENV_MEMLOCK, LockedMemory};
 pub use patience::ENV_CM_TIMEOUT;
 pub use uars::UARS_MAX;
 use uars::{Uar, Uars};
@@ -72,6 +74,7 @@ pub struct Process {
     faults: Vec<Rule>,
     /// Choice of mkey numbers, from the environment.
     key_numbers: KeyNumbers,
+    locked_memory: LockedMemory,
     /// Time for an answer of the connection manager, from the environment.
     cm_patience_ns: u64,
     functions: Vec<usize>,
@@ -286,6 +289,7 @@ impl Process {
             view,
             faults,
             key_numbers: own_key_numbers()?,
+            locked_memory: memlock::own_locked_memory()?,
             cm_patience_ns: patience::own_patience()?,
             functions,
             number: AtomicU32::new(0),
@@ -311,6 +315,7 @@ impl Process {
             },
             faults: Vec::new(),
             key_numbers: KeyNumbers::default(),
+            locked_memory: LockedMemory::default(),
             cm_patience_ns: 0,
             functions: Vec::new(),
             number: AtomicU32::new(0),
@@ -325,6 +330,11 @@ impl Process {
     /// Choice of the next mkey's number.
     pub(crate) fn key_numbers(&self) -> KeyNumbers {
         self.key_numbers
+    }
+
+    /// Whether registered memory counts against the limit of locked memory.
+    pub(crate) fn locked_memory(&self) -> LockedMemory {
+        self.locked_memory
     }
 
     /// Enters this process into the device's process table.

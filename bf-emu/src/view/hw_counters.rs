@@ -1,4 +1,4 @@
-//! Counters of ports in the tree: `infiniband/mlx5_INDEX/ports/PORT/hw_counters/NAME`.
+//! Counters of ports in the tree: `infiniband/mlx5_INDEX/ports/PORT/hw_counters/NAME`, and `counters/NAME`.
 //!
 //! The tree consists of plain files, so a reader's process writes the present count into the file
 //! before it reads.
@@ -11,10 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::fabric::Fabric;
-use crate::fabric::counters::PortCounter;
-
-/// Name of the directory.
-pub(super) const HW_COUNTERS: &str = "hw_counters";
+use crate::fabric::counters::{CounterDir, PortCounter};
 
 /// A counter that a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +32,10 @@ impl Asked {
             .rsplit(|byte| *byte == b'/')
             .filter(|part| !part.is_empty());
         let name = parts.next()?;
-        if parts.next()? != HW_COUNTERS.as_bytes() {
-            return None;
-        }
-        let mut counters = PortCounter::ALL.iter();
+        let dir = parts.next()?;
+        let mut dirs = CounterDir::ALL.into_iter();
+        let dir = dirs.find(|known| known.name().as_bytes() == dir)?;
+        let mut counters = PortCounter::ALL.iter().filter(|one| one.dir() == Some(dir));
         let counter = counters.find(|counter| counter.name().as_bytes() == name)?;
         let port = number(parts.next()?)?;
         if parts.next()? != b"ports" {
@@ -97,6 +94,19 @@ mod tests {
                 asked,
             ),
             ("/s/infiniband/mlx5_1/ports/2/hw_counters/other", None),
+            ("/s/infiniband/mlx5_1/ports/2/hw_counters/bad_pkey", None),
+            (
+                "/s/infiniband/mlx5_1/ports/2/counters/rnr_nak_retry_err",
+                None,
+            ),
+            (
+                "/s/infiniband/mlx5_0/ports/1/counters/port_xmit_data",
+                Some(Asked {
+                    index: 0,
+                    port: 1,
+                    counter: PortCounter::PortXmitData,
+                }),
+            ),
             ("/s/infiniband/mlx5_1/ports/2/hw_counters", None),
             (
                 "/s/infiniband/mlx5_1/ports/x/hw_counters/out_of_buffer",

@@ -11,10 +11,9 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::hw_counters::HW_COUNTERS;
 use crate::fabric::PortState;
-use crate::fabric::counters::PortCounter;
-use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, PKEY_DEFAULT, SM_LID};
+use crate::fabric::counters::{CounterDir, PortCounter};
+use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, SM_LID};
 use crate::model::address::{GidEntry, GidType, Link, gid_text, infiniband_gid, roce_entry};
 use crate::model::topology::{FunctionSpec, NDEV_DEFAULT, PortSpec, guid_text};
 
@@ -315,15 +314,21 @@ impl Tree {
         }
         self.gids(dir, port);
         // The counters are written before each read: see `view::hw_counters`.
-        let counters = format!("{dir}/{HW_COUNTERS}");
-        self.dir(&counters);
-        for counter in PortCounter::ALL {
-            self.file(&format!("{counters}/{}", counter.name()), 0);
+        for kind in CounterDir::ALL {
+            let counters = format!("{dir}/{}", kind.name());
+            self.dir(&counters);
+            let counted = PortCounter::ALL
+                .iter()
+                .filter(|one| one.dir() == Some(kind));
+            let names = counted.map(|counter| counter.name());
+            for name in names.chain(kind.always_zero().iter().copied()) {
+                self.file(&format!("{counters}/{name}"), 0);
+            }
         }
         let pkeys = format!("{dir}/pkeys");
         self.dir(&pkeys);
         for index in 0..port.link.pkey_table_len() {
-            let pkey = if index == 0 { PKEY_DEFAULT } else { 0 };
+            let pkey = port.pkeys.get(usize::from(index)).copied().unwrap_or(0);
             self.file(&format!("{pkeys}/{index}"), format!("{pkey:#06x}"));
         }
     }

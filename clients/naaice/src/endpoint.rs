@@ -458,6 +458,8 @@ impl Endpoint {
                 wr_id: 1,
             });
         }
+        // Ordering: the completion of the immediate value says that the writes ahead of it on this queue have arrived.
+        // The peer looks at no byte before.
         if let Some(last) = writes.last_mut() {
             last.immediate = Some(immediate);
         }

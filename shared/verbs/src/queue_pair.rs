@@ -75,6 +75,9 @@ impl QueuePair {
     }
 
     /// Waits for one completion. The device works on its own meanwhile.
+    ///
+    /// Ordering: bytes that the device moves may arrive in any order, and again, until the completion.
+    /// What a caller reports to the other side, and the next use of a buffer, come after this call.
     pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();
         let mut completion = ibv_wc::default();

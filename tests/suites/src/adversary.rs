@@ -10,7 +10,7 @@ use testbed::{process, workspace};
 /// Number of seeds.
 const SEEDS: u64 = 1000;
 /// Bound of a hang, for the tests of one seed.
-const LIMIT: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(420);
 /// Prefix of the tests that repeat others under a seed.
 const GROUPS: &str = "adversary_group_";
 /// Number of such tests in `tests/system/adversary.rs`.

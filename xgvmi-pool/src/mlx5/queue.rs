@@ -343,6 +343,7 @@ impl UmrQueue {
                         blocks[0][0]
                     }
                 };
+                // Ordering: what comes behind a UMR sees the key that the UMR leaves, by the fence only.
                 *fence = *fence_behind;
                 ring.ring_word(first + wqebbs, word);
                 // Usually the queue was empty, and the adapter is as fast as this thread.
@@ -472,7 +473,8 @@ impl UmrQueue {
                     what: what.to_owned(),
                 });
             }
-            // A chain may invalidate a key and bind it again.
+            // Ordering: a chain may invalidate a key and bind it again, or read through the key that it has
+            // bound. Without the fence the adapter uses the key as it was before the UMR.
             fence = if op.is_umr() { self.fence } else { 0 };
             *next += op.wqebbs() as u64;
             if signaled {

@@ -6,7 +6,7 @@ use super::ioctl::{Answer, Ioctl};
 use crate::bits::{low32, size};
 use crate::commands::call::{Call, Kind};
 use crate::engine::message::MESSAGE_BYTES_MAX;
-use crate::fabric::counters::Command;
+use crate::fabric::counters::{Command, PortCounter};
 use crate::fabric::{Identity, Place};
 use crate::model::adapter::SM_LID;
 use crate::model::address::{GidEntry, Link};
@@ -102,10 +102,17 @@ pub(super) fn query_port(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         Link::Ethernet => (2, 0),
         Link::Infiniband | Link::InfinibandGrh => (1, SM_LID),
     };
+    // The counters of `PortInfo` have 16 bits and stay at their maximum.
+    let violations = |counter| {
+        let count = call.counters().of_port(port, counter);
+        u32::from(u16::try_from(count).unwrap_or(u16::MAX))
+    };
     let mut answer = Answer::new(PORT_BYTES.into());
     answer
         .u32(0, link.capabilities())
         .u32(4, MESSAGE_BYTES_MAX)
+        .u32(8, violations(PortCounter::BadPkey))
+        .u32(12, violations(PortCounter::QkeyViolations))
         .u32(16, u32::from(link.gid_table_len()))
         .u16(20, link.pkey_table_len())
         .u16(22, identity.lid(port))

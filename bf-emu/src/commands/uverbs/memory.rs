@@ -6,6 +6,7 @@ use mlx5_prm::umr::access;
 use super::abi::{query_mr, query_pd, umem};
 use super::ioctl::{Answer, Fields, Ioctl};
 use super::odp;
+use super::pinning::{check_limit, check_mapped};
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::Locked;
 use crate::fabric::counters::Command;
@@ -80,16 +81,6 @@ fn check_range(start: u64, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Checks that memory is mapped: its first and its last page. The kernel pins it at this point.
-fn check_mapped(start: u64, length: u64) -> Result<(), Errno> {
-    if length == 0 {
-        return Ok(());
-    }
-    let mut byte = [0];
-    crate::guard::read(start, &mut byte)?;
-    crate::guard::read(start + (length - 1), &mut byte)
-}
-
 pub(super) fn alloc_pd(call: &Call<'_>) -> Result<(Answer, Answer), Errno> {
     call.count(Command::AllocPd);
     let owner = call.owner()?;
@@ -135,6 +126,11 @@ pub(super) fn dealloc_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Ok(())
 }
 
+/// True if the device may write into a region.
+fn writes(mkey: &Mkey) -> bool {
+    mkey.access & access::LOCAL_WRITE != 0 || mkey.window_bind
+}
+
 fn is_kernels(mkey: &Mkey) -> bool {
     matches!(mkey.origin, MkeyOrigin::Region | MkeyOrigin::Window)
 }
@@ -169,7 +165,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         // The registration pins no page, so it costs as much as a small one.
         call.costs(CostKind::RegMr, 0);
     } else {
-        check_mapped(start, length)?;
+        check_mapped(start, length, flags)?;
         call.costs(CostKind::RegMr, length);
     }
     let owner = call.owner()?;
@@ -179,6 +175,9 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         .pds
         .owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
+    if !on_demand {
+        check_limit(call, &locked, (start, length))?;
+    }
     let variant = next_variant(&mut locked, call.function());
     let mkey = Mkey {
         start: iova,
@@ -225,7 +224,6 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     if what & TRANSLATION != 0 {
         check_range(start, length)?;
         check_range(iova, length)?;
-        check_mapped(start, length)?;
         call.costs(CostKind::RegMr, length);
     }
     if what & ACCESS != 0 {
@@ -237,6 +235,32 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         }
     }
     let mut locked = call.lock();
+    let found = locked
+        .peek(call.function())
+        .mkeys
+        .owned(slot, call.context.number);
+    let old = *found.ok_or(Errno(libc::ENOENT))?;
+    if old.origin != MkeyOrigin::Region || old.device_memory {
+        return Err(Errno(libc::EINVAL));
+    }
+    // The kernel pins the pages again, before it releases the old ones.
+    let (range, flags) = (
+        match what & TRANSLATION {
+            0 => (old.host, old.len),
+            _ => (start, length),
+        },
+        match (what & ACCESS, writes(&old)) {
+            (0, false) => 0,
+            (0, true) => flag::LOCAL_WRITE,
+            _ => flags,
+        },
+    );
+    if !old.on_demand {
+        check_mapped(range.0, range.1, flags)?;
+    }
+    if what & TRANSLATION != 0 {
+        check_limit(call, &locked, range)?;
+    }
     let function = locked.function(call.function());
     let pd = match what & PD {
         0 => None,
@@ -249,14 +273,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
             Some(pd)
         }
     };
-    function
-        .mkeys
-        .owned(slot, call.context.number)
-        .ok_or(Errno(libc::ENOENT))?;
     let mkey = function.mkeys.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
-    if mkey.origin != MkeyOrigin::Region || mkey.device_memory {
-        return Err(Errno(libc::EINVAL));
-    }
     if what & TRANSLATION != 0 {
         (mkey.start, mkey.len, mkey.host) = (iova, length, start);
     }
@@ -390,7 +407,11 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     if length == 0 {
         return Err(Errno(libc::EINVAL));
     }
-    check_mapped(address, length)?;
+    // The device of the kernel's driver takes no other flags.
+    let known = flag::LOCAL_WRITE | flag::REMOTE_WRITE | flag::REMOTE_READ | flag::RELAXED_ORDERING;
+    let flags = ioctl.flags(umem::ACCESS, known)?;
+    check_flags(flags)?;
+    check_mapped(address, length, flags)?;
     call.costs(CostKind::UmemReg, length);
     let owner = call.owner()?;
     let umems = Umem {
@@ -399,11 +420,10 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         device_page: 0,
         of_dpa: false,
     };
-    let slot = call
-        .lock()
-        .function(call.function())
-        .umems
-        .insert(owner, umems);
+    let mut locked = call.lock();
+    check_limit(call, &locked, (address, length))?;
+    let slot = locked.function(call.function()).umems.insert(owner, umems);
+    drop(locked);
     let slot = slot.ok_or_else(|| call.full(Full::Umems))?;
     ioctl.answer_handle(umem::HANDLE, u64::from(Kind::Umem.handle(slot)))?;
     ioctl.answer(umem::OUT_ID, &number_of(slot).to_ne_bytes())

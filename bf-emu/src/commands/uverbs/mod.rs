@@ -17,6 +17,7 @@ mod memory;
 mod methods;
 mod multicast;
 mod odp;
+mod pinning;
 mod qp;
 mod spec;
 mod srq;

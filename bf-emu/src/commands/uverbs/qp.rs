@@ -448,8 +448,10 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         state::ERR => enter_error(&mut locked, call.function(), slot + QPN_BASE, None),
         to => {
             qp.state = to;
+            qp.tells_drained =
+                to == state::SQD && has(mask::EN_SQD_ASYNC_NOTIFY) && input.u8(100) != 0;
             // From RTR, work starts with the next doorbell: the record may predate a reset.
-            let runs = to == state::RTS && from != state::RTR;
+            let runs = to == state::SQD || to == state::RTS && from != state::RTR;
             drop(locked);
             if runs {
                 engine::run(fabric, call.function(), slot + QPN_BASE);

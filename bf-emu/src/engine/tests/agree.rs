@@ -98,3 +98,19 @@ fn one_read_more_than_the_peer_answers_is_invalid() {
     assert_eq!(of(1, [SAME, none])[0], invalid);
     assert_eq!(result(opcode::RDMA_WRITE, 8, [SAME, none]), 0);
 }
+
+#[test]
+fn a_peer_in_another_partition_does_not_answer() {
+    // The second entry of the table is empty.
+    let other: fn(&mut Qp) = |qp| {
+        qp.path.timeout = 1;
+        qp.path.pkey_index = 1;
+    };
+    let timeout: fn(&mut Qp) = |qp| qp.path.timeout = 1;
+    for opcode in OPCODES {
+        for change in [[other, SAME], [timeout, other], [other, other]] {
+            let wrong = result(opcode, 8, change);
+            assert_eq!(wrong, syndrome::TRANSPORT_RETRY_EXC_ERR, "{opcode}");
+        }
+    }
+}

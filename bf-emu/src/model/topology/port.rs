@@ -9,7 +9,8 @@ use super::{
     EthernetSpec, LID_MAX, MTU_DEFAULT, NDEV_DEFAULT, NDEV_NAME_MAX, PORTS_MAX, PortSpec,
     TopologyError, guid_text,
 };
-use crate::model::address::{ADDRESSES_MAX, Gid, Mac, gid_of};
+use crate::model::adapter::PKEY_DEFAULT;
+use crate::model::address::{ADDRESSES_MAX, Gid, Mac, PKEYS_MAX, gid_of};
 
 /// MTUs of an Ethernet port: the smallest carries 256 bytes of data, the largest is that of a jumbo
 /// frame.
@@ -65,6 +66,7 @@ pub(super) fn ports(
         let link = raw.link.unwrap_or_default();
         let at = (place.0, place.1, index);
         let addresses = addresses(file, &key, &raw, at, seen)?;
+        let pkeys = pkeys(file, &key, &raw)?;
         let (lid, ethernet) = if link.is_ethernet() {
             (0, Some(ethernet(file, &key, &raw, (guid, index), seen)?))
         } else {
@@ -75,10 +77,41 @@ pub(super) fn ports(
             lid,
             guid,
             addresses,
+            pkeys,
             ethernet,
         });
     }
     Ok(ports)
+}
+
+/// The partition keys of a port.
+fn pkeys(
+    file: &Path,
+    key: &dyn Fn(&str) -> String,
+    raw: &RawPort<'_>,
+) -> Result<Vec<u16>, TopologyError> {
+    /// The partition, without the bit of full membership.
+    const PARTITION: i64 = 0x7fff;
+    let Some(asked) = raw.pkeys else {
+        return Ok(vec![PKEY_DEFAULT]);
+    };
+    let given = || {
+        let keys = asked.iter().map(|pkey| format!("{pkey:#x}"));
+        keys.collect::<Vec<_>>().join(", ")
+    };
+    if raw.link.unwrap_or_default().is_ethernet() {
+        let allowed = "nothing: an Ethernet port has the default partition";
+        return Err(value_error(file, key("pkeys"), given(), allowed));
+    }
+    let checked = asked
+        .iter()
+        .map(|pkey| u16::try_from(*pkey).ok().filter(|_| pkey & PARTITION != 0));
+    let pkeys = checked.collect::<Option<Vec<u16>>>();
+    let pkeys = pkeys.filter(|pkeys| (1..=PKEYS_MAX).contains(&pkeys.len()));
+    pkeys.ok_or_else(|| {
+        let allowed = format!("1..={PKEYS_MAX} keys of 16 bits, not of partition 0");
+        value_error(file, key("pkeys"), given(), allowed)
+    })
 }
 
 /// The LID of an InfiniBand port.
@@ -232,7 +265,12 @@ impl PortSpec {
         let addresses: Vec<_> = addresses.map(|one| format!("\"{one}\"")).collect();
         put("addresses", format!("[{}]", addresses.join(", ")));
         match &self.ethernet {
-            None => put("lid", self.lid.to_string()),
+            None => {
+                put("lid", self.lid.to_string());
+                let pkeys = self.pkeys.iter().map(|pkey| format!("{pkey:#x}"));
+                let pkeys = pkeys.collect::<Vec<_>>().join(", ");
+                put("pkeys", format!("[{pkeys}]"));
+            }
             Some(port) => {
                 put("mac", format!("\"{}\"", port.mac));
                 put("ndev", format!("\"{}\"", port.ndev));

@@ -29,6 +29,7 @@ pub(super) struct RawFunction {
     pub(super) lid: Option<i64>,
     pub(super) mac: Option<String>,
     pub(super) addresses: Option<Vec<String>>,
+    pub(super) pkeys: Option<Vec<i64>>,
     pub(super) ndev: Option<String>,
     pub(super) mtu: Option<i64>,
     pub(super) ports: Option<i64>,
@@ -36,6 +37,7 @@ pub(super) struct RawFunction {
     pub(super) lid_2: Option<i64>,
     pub(super) mac_2: Option<String>,
     pub(super) addresses_2: Option<Vec<String>>,
+    pub(super) pkeys_2: Option<Vec<i64>>,
     pub(super) ndev_2: Option<String>,
     pub(super) mtu_2: Option<i64>,
     pub(super) port_guid_2: Option<String>,
@@ -70,6 +72,7 @@ impl RawFunction {
             lid: None,
             mac: None,
             addresses: None,
+            pkeys: None,
             ndev: None,
             mtu: None,
             ports: None,
@@ -77,6 +80,7 @@ impl RawFunction {
             lid_2: None,
             mac_2: None,
             addresses_2: None,
+            pkeys_2: None,
             ndev_2: None,
             mtu_2: None,
             port_guid_2: None,
@@ -94,6 +98,7 @@ impl RawFunction {
                 lid: self.lid,
                 mac: self.mac.as_deref(),
                 addresses: self.addresses.as_deref(),
+                pkeys: self.pkeys.as_deref(),
                 ndev: self.ndev.as_deref(),
                 mtu: self.mtu,
             },
@@ -102,6 +107,7 @@ impl RawFunction {
                 lid: self.lid_2,
                 mac: self.mac_2.as_deref(),
                 addresses: self.addresses_2.as_deref(),
+                pkeys: self.pkeys_2.as_deref(),
                 ndev: self.ndev_2.as_deref(),
                 mtu: self.mtu_2,
             },
@@ -115,6 +121,7 @@ pub(super) struct RawPort<'a> {
     pub(super) lid: Option<i64>,
     pub(super) mac: Option<&'a str>,
     pub(super) addresses: Option<&'a [String]>,
+    pub(super) pkeys: Option<&'a [i64]>,
     pub(super) ndev: Option<&'a str>,
     pub(super) mtu: Option<i64>,
 }
@@ -127,6 +134,7 @@ impl RawPort<'_> {
             ("lid", self.lid.is_some()),
             ("mac", self.mac.is_some()),
             ("addresses", self.addresses.is_some()),
+            ("pkeys", self.pkeys.is_some()),
             ("ndev", self.ndev.is_some()),
             ("mtu", self.mtu.is_some()),
         ]
@@ -142,6 +150,7 @@ impl RawPort<'_> {
             link: None,
             lid: None,
             addresses: None,
+            pkeys: None,
             ..*self
         };
         other.first_key()

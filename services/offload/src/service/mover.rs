@@ -515,6 +515,9 @@ impl<T: Transport> Mover<T> {
     }
 
     /// A read has been started. Without a number it is complete.
+    ///
+    /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the
+    /// completion of the read, which [`Self::reap`] finds.
     #[inline]
     fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
         let Some(number) = number else {
