@@ -121,6 +121,7 @@ mod tests {
             Message::HostArrive => HostArrive {
                 collective,
                 rank: 1,
+                together: 1,
                 send_memory: Some(export.clone()),
                 receive_memory: Some(export),
                 sends: vec![block(0), block(1)],
@@ -143,14 +144,20 @@ mod tests {
                 });
                 bytes
             }
-            Message::DpuFin => DpuFin { from: 1, offer: 2 }.to_bytes(),
+            Message::DpuFin => DpuFin {
+                from: 1,
+                offers: vec![2, 3],
+            }
+            .to_bytes(),
             Message::HostFin => HostFin {
                 collective,
                 short: vec![Delivered {
                     offset: 3,
+                    stride: 8,
                     length: 5,
+                    count: 2,
                 }],
-                bytes: vec![8; 5],
+                bytes: vec![8; 10],
                 aliases: Some((1, 2)),
             }
             .to_bytes(),

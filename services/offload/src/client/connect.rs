@@ -120,11 +120,14 @@ pub(super) fn connect(
         .filter(|_| announces)
         .map(|library| library.stats().pool_keys);
     let mut communicators = HashMap::new();
-    communicators.insert(0, Communicator::new((0..size).collect()));
+    let mine = table.service_of.get(rank as usize).copied();
+    let neighbours: Vec<u32> = mine.map_or_else(Vec::new, |mine| table.ranks_of(mine).collect());
+    communicators.insert(0, Communicator::new((0..size).collect(), &neighbours));
     Ok(Client {
         live: HashMap::new(),
         waiting: Waiting::new(usize::try_from(call_bytes).unwrap_or(usize::MAX)),
         window: Window::new(&table),
+        neighbours,
         bounced: 0,
         unregistrable: VecDeque::new(),
         sends: Vec::new(),

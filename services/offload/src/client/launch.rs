@@ -88,6 +88,13 @@ impl Client {
             .map_or(0, |group| group.open)
     }
 
+    /// Number of members of a communicator that share this rank's SP.
+    fn together(&self, communicator: u64) -> u32 {
+        self.communicators
+            .get(&communicator)
+            .map_or(1, |group| group.together)
+    }
+
     /// The message to the SP. `held` gets the memory that it names.
     ///
     /// # Safety
@@ -109,6 +116,7 @@ impl Client {
                 let arrive = HostArrive {
                     collective,
                     rank,
+                    together: self.together(collective.communicator),
                     send_memory,
                     receive_memory,
                     sends,

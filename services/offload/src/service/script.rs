@@ -331,7 +331,10 @@ fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) 
                     255 => offer.wrapping_add(1),
                     _ => offer,
                 };
-                let fin = DpuFin { from, offer };
+                let fin = DpuFin {
+                    from,
+                    offers: vec![offer],
+                };
                 receive(Kind::DpuFin, service_token(from), &fin.to_bytes())?;
             }
         }
@@ -371,6 +374,7 @@ fn arrival(script: &mut Script<'_>) -> HostArrive {
     HostArrive {
         collective,
         rank,
+        together: 1,
         send_memory: Some(export(1 << 16)),
         receive_memory: Some(export(1 << 16)),
         sends,
@@ -402,7 +406,7 @@ fn offer(script: &mut Script<'_>) -> (u32, Vec<u8>) {
             draft.end(&[1; 40]);
         }
     }
-    if draft.parts() == 0 {
+    if draft.sources() == 0 {
         draft.begin::<crate::wire::Wide>(2, 0);
         draft.end(&[]);
     }

@@ -244,11 +244,12 @@ impl Wire {
         let expect = receives(&self.plan, rank);
         let mut found = vec![None; expect.len()];
         let mut rest = &fin.bytes[..];
-        for block in &fin.short {
+        let blocks = fin.short.iter();
+        for (offset, length) in blocks.flat_map(|of| of.offsets().map(|at| (at, of.length))) {
             let (bytes, after) = rest.split_at(BLOCK as usize);
             rest = after;
-            assert_eq!(block.length, BLOCK, "rank {rank}");
-            let at = usize::try_from(block.offset / BLOCK).expect("small");
+            assert_eq!(length, BLOCK, "rank {rank}");
+            let at = usize::try_from(offset / BLOCK).expect("small");
             found[at] = bytes.first_chunk().copied().map(u64::from_le_bytes);
         }
         for (source, got) in expect.iter().zip(found) {
@@ -325,6 +326,7 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
     let arrive = HostArrive {
         collective: COLLECTIVE,
         rank,
+        together: plan.ranks / plan.nodes,
         send_memory: None,
         receive_memory: None,
         sends: blocks(plan.ranks, &to, is_same),
@@ -445,8 +447,12 @@ pub fn run(plan: &Plan, memory: Memory<'_>) -> Result<Outcome> {
 }
 
 /// Writes the number of the call over the upper half of the communicator's number.
-fn number(data: &mut [u8], round: u32) {
-    data[4..8].copy_from_slice(&round.to_le_bytes());
+fn number(kind: Kind, data: &mut [u8], round: u32) {
+    let at = match kind {
+        Kind::HostArrive => 5,
+        _ => 4,
+    };
+    data[at..at + 4].copy_from_slice(&round.to_le_bytes());
 }
 
 /// Runs all services. Returns the peak memory of one, on average.
@@ -459,7 +465,7 @@ fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
         for rank in 0..plan.ranks {
             let of = rank / per_node;
             let (kind, mut data, _) = message(&plan, rank);
-            number(&mut data, round);
+            number(kind, &mut data, round);
             let mover = &mut movers[of as usize];
             wire.acting.set(of);
             mover.receive(wire, kind, &rank_token(rank).0, &data)?;
@@ -545,7 +551,7 @@ fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
         let mut got = 0;
         let mut offered = |mover: &mut Mover<Wire>, letters: &mut [Letter]| -> Result<()> {
             for letter in letters {
-                number(&mut letter.data, round);
+                number(letter.kind, &mut letter.data, round);
                 wire.count(letter.from, me, letter.kind, &letter.data)?;
                 got += 1;
                 mover.receive(wire, letter.kind, &letter.token.0, &letter.data)?;
@@ -557,7 +563,7 @@ fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
         let (first, last) = offers.split_at_mut(early);
         offered(&mut mover, first)?;
         for (rank, kind, data) in &mut arrivals {
-            number(data, round);
+            number(*kind, data, round);
             mover.receive(wire, *kind, &rank_token(*rank).0, data)?;
             mover.act(wire)?;
             answer(wire, &mut mover)?;
@@ -586,7 +592,7 @@ fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<Vec<Letter>> {
             let rts = DpuRts::parse(&letter.data).map_err(|bad| failed(bad.to_string()))?;
             let fin = DpuFin {
                 from: letter.to,
-                offer: rts.offer,
+                offers: vec![rts.offer],
             };
             let data = fin.to_bytes();
             wire.count(letter.to, me, Kind::DpuFin, &data)?;
