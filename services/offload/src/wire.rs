@@ -20,13 +20,16 @@
 //!
 //! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
-//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce. Its SP turns it into several such exchanges, see
-//! `service::reducer`.
+//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce, and HOST_TREE in a broadcast or barrier. Its SP turns it into several
+//! such exchanges, see `service::mover::reduce` and `service::mover::tree`.
 //!
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
 mod offer;
 pub(super) mod runs;
+mod tree;
+
+pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
 
 pub(super) use offer::{DpuFin, DpuRts, RtsPart, source_code};
 
@@ -51,21 +54,27 @@ pub(super) enum Kind {
     HostFin = 4,
     /// Rank to its SP: an allreduce.
     HostReduce = 5,
+    /// Rank to its SP: a broadcast or a barrier.
+    HostTree = 6,
+    /// SP to SP: all ranks of some SPs have entered a barrier.
+    DpuNote = 7,
 }
 
 impl Kind {
     /// Number of active message identifiers of a worker.
-    pub(super) const COUNT: u16 = Self::HostReduce as u16 + 1;
+    pub(super) const COUNT: u16 = Self::DpuNote as u16 + 1;
 
     /// The kind with this identifier.
     pub(super) fn from_id(id: u16) -> Option<Self> {
-        const ALL: [Kind; 6] = [
+        const ALL: [Kind; 8] = [
             Kind::Hello,
             Kind::HostArrive,
             Kind::DpuRts,
             Kind::DpuFin,
             Kind::HostFin,
             Kind::HostReduce,
+            Kind::HostTree,
+            Kind::DpuNote,
         ];
         // Their identifiers count from 0.
         ALL.get(usize::from(id)).copied()
@@ -82,14 +91,23 @@ pub(super) struct Collective {
     /// How often the call was started before. A persistent call starts several times, and the members may start two
     /// persistent calls in different orders.
     pub(super) start: u32,
-    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1.
+    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1. A level of a
+    /// broadcast has [`TREE_STEP`] and its number.
     pub(super) step: u32,
 }
+
+/// Bit of the steps that are levels of a broadcast.
+pub(super) const TREE_STEP: u32 = 1 << 31;
 
 impl Collective {
     /// Whether this is step 1 of a window of an allreduce.
     pub(super) fn is_scatter(self) -> bool {
-        self.step % 2 == 1
+        self.step % 2 == 1 && !self.is_level()
+    }
+
+    /// Whether this is a level of a broadcast.
+    pub(super) fn is_level(self) -> bool {
+        self.step & TREE_STEP != 0
     }
 }
 
@@ -105,7 +123,7 @@ impl std::fmt::Display for Collective {
         }
         match self.step {
             0 => Ok(()),
-            step => write!(f, ", step {step}"),
+            step => write!(f, ", step {}", step & !TREE_STEP),
         }
     }
 }

@@ -84,6 +84,33 @@ impl Client {
         self.enter(call, (start, length), work)
     }
 
+    /// # Safety
+    /// As for [`Client::broadcast`]. A barrier has no memory.
+    pub(super) unsafe fn begin_tree(
+        &mut self,
+        call: Call<'_>,
+        root: usize,
+        memory: Option<Memory<'_>>,
+    ) -> Result<Request> {
+        self.check()?;
+        let members = Rc::clone(&self.group(call.communicator())?.members);
+        let Some(root) = members.get(root).copied() else {
+            return Err(arguments(format!(
+                "member {root} as the root of {} members",
+                members.len()
+            )));
+        };
+        let range = memory
+            .as_ref()
+            .map_or((std::ptr::null_mut(), 0), Memory::range);
+        let work = Work::Tree {
+            area: memory.as_ref().map(area),
+            root,
+            members,
+        };
+        self.enter(call, range, work)
+    }
+
     /// A communicator with members.
     fn group(&mut self, communicator: u64) -> Result<&mut Communicator> {
         self.communicators

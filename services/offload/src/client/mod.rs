@@ -182,6 +182,32 @@ impl Client {
         unsafe { self.begin_reduce(call.into(), send, receive, reduction) }
     }
 
+    /// Starts a broadcast: the memory of each member gets the bytes of member `root`. All members pass equal lengths.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`]; the root's memory is the send buffer.
+    pub unsafe fn broadcast<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        root: usize,
+        memory: Memory<'_>,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin_tree(call.into(), root, Some(memory)) }
+    }
+
+    /// Starts a barrier: it is complete when all members have started it.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    pub fn barrier<'c>(&mut self, call: impl Into<Call<'c>>) -> Result<Request> {
+        // SAFETY: there is no memory.
+        unsafe { self.begin_tree(call.into(), 0, None) }
+    }
+
     /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.
     ///
     /// # Errors

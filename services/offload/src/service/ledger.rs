@@ -20,6 +20,7 @@
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
 mod charge;
+mod members;
 mod newcomers;
 mod placing;
 mod sending;
@@ -30,6 +31,7 @@ use super::outbox::{OFFER_BLOCKS, Queue};
 use super::slots::Slots;
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
+pub(super) use members::Member;
 use sending::{Own, Part, Spaced, Spacing};
 use slab::Slab;
 use std::collections::VecDeque;

@@ -1,6 +1,7 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
 mod reduce;
+mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short, Transfer};
 use super::counters::{Moved, Queues};
@@ -13,11 +14,12 @@ use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind, Record,
-    RtsPart,
+    Arrival, Blocks, Collective, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin, HostReduce,
+    Kind, Record, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
+use tree::Trees;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
@@ -58,6 +60,7 @@ pub(super) struct Mover<T: Transport> {
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
+    trees: Trees<T>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
@@ -164,6 +167,7 @@ impl<T: Transport> Mover<T> {
             keys: Vec::new(),
             entered: Vec::new(),
             reducing: Reducing::new(),
+            trees: Trees::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
             services: peers.services,
@@ -200,6 +204,17 @@ impl<T: Transport> Mover<T> {
                 self.check_rank(header, message.rank)?;
                 check_step(message.collective)?;
                 self.reduce(transport, message)
+            }
+            Kind::HostTree => {
+                let entry = Entry::parse(data).map_err(bad)?;
+                self.check_rank(header, entry.rank)?;
+                check_step(entry.collective)?;
+                self.tree(transport, &entry)
+            }
+            Kind::DpuNote => {
+                let note = DpuNote::parse(data).map_err(bad)?;
+                self.check_service(header, note.from)?;
+                self.noted(transport, note)
             }
             Kind::DpuRts => {
                 let parts = emptied(std::mem::take(&mut self.parts));
@@ -256,7 +271,7 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes()
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + self.trees.bytes()
     }
 
     /// Bytes of memory that no call uses, for later allreduces.
@@ -280,7 +295,7 @@ impl<T: Transport> Mover<T> {
             reads: T::reads_len(&self.reads),
             messages: self.sends.len(),
             waiting_reads: self.ledger.transfers() + self.sharing.waiting(),
-            calls,
+            calls: calls + self.trees.barriers(),
             parked_blocks,
             offers,
         }
@@ -645,7 +660,10 @@ impl<T: Transport> Mover<T> {
                             short: short.blocks,
                             bytes: short.bytes,
                         };
-                        return self.stepped(transport, stepped);
+                        return match collective.is_level() {
+                            true => self.climbed(transport, stepped),
+                            false => self.stepped(transport, stepped),
+                        };
                     }
                 };
                 let since = self.now().saturating_duration_since(entered.since);

@@ -9,7 +9,9 @@ use crate::error::{OffloadError, Result};
 use crate::service::mover::{Destination, Limits, Mover, Peers};
 use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
-use crate::wire::{Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, Kind};
+use crate::wire::{
+    Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostTree, Kind,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
@@ -323,14 +325,30 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         .flat_map(|to| content(rank, if is_same { 0 } else { *to }).to_le_bytes())
         .collect();
     let payload = short.len() as u64;
+    if matches!(plan.pattern, Pattern::Broadcast | Pattern::Barrier) {
+        let is_barrier = plan.pattern == Pattern::Barrier;
+        let short = short.get(..BLOCK as usize).unwrap_or_default().to_vec();
+        let payload = short.len() as u64;
+        let entry = HostTree {
+            collective: COLLECTIVE,
+            rank,
+            root: 0,
+            is_barrier,
+            members: (0..plan.ranks).collect(),
+            memory: None,
+            length: if is_barrier { 0 } else { BLOCK },
+            short,
+        };
+        return (Kind::HostTree, entry.to_bytes(), payload);
+    }
     let arrive = HostArrive {
         collective: COLLECTIVE,
         rank,
         together: plan.ranks / plan.nodes,
         send_memory: None,
         receive_memory: None,
-        sends: blocks(plan.ranks, &to, is_same),
-        receives: blocks(plan.ranks, &receives(plan, rank), false),
+        sends: blocks(&to),
+        receives: blocks(&receives(plan, rank)),
         short,
     };
     (Kind::HostArrive, arrive.to_bytes(), payload)
@@ -343,24 +361,14 @@ const COLLECTIVE: Collective = Collective {
     step: 0,
 };
 
-/// One block for each rank, of which those for `peers` have bytes, one after the other.
-fn blocks(ranks: u32, peers: &[u32], is_same: bool) -> Vec<Block> {
-    let mut next = peers.iter().copied().peekable();
-    let mut offset = 0;
-    (0..ranks)
-        .map(|peer| {
-            let has = next.next_if_eq(&peer).is_some();
-            let block = Block {
-                peer,
-                offset,
-                length: if has { BLOCK } else { 0 },
-            };
-            if has && !is_same {
-                offset += BLOCK;
-            }
-            block
-        })
-        .collect()
+/// A block for each of these ranks, one after the other.
+fn blocks(peers: &[u32]) -> Vec<Block> {
+    let block = |(peer, at): (&u32, u64)| Block {
+        peer: *peer,
+        offset: at * BLOCK,
+        length: BLOCK,
+    };
+    peers.iter().zip(0..).map(block).collect()
 }
 
 fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
@@ -449,7 +457,7 @@ pub fn run(plan: &Plan, memory: Memory<'_>) -> Result<Outcome> {
 /// Writes the number of the call over the upper half of the communicator's number.
 fn number(kind: Kind, data: &mut [u8], round: u32) {
     let at = match kind {
-        Kind::HostArrive => 5,
+        Kind::HostArrive | Kind::HostTree => 5,
         _ => 4,
     };
     data[at..at + 4].copy_from_slice(&round.to_le_bytes());

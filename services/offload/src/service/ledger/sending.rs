@@ -74,7 +74,7 @@ pub(super) fn spaced(services: usize, service_of: &[u32]) -> (Spacing, Vec<Space
 
 /// The blocks of a run that are for equally spaced ranks: index of the first one, distance and number. One of both has
 /// neighbouring ranks.
-fn meet(run: &Run, (first, step, count): Spaced) -> Option<(u32, u32, u32)> {
+pub(super) fn meet(run: &Run, (first, step, count): Spaced) -> Option<(u32, u32, u32)> {
     if count == 0 {
         return None;
     }
@@ -265,7 +265,7 @@ impl Ledger {
     }
 
     /// Whether the blocks of these runs for each SP are runs.
-    fn can_divide(&self, runs: Runs<'_>) -> bool {
+    pub(super) fn can_divide(&self, runs: Runs<'_>) -> bool {
         match self.spacing {
             Spacing::None => false,
             Spacing::Even => runs.iter().all(|run| run.step == 1),

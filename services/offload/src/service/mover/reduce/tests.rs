@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 mod ahead;
+mod trees;
 
 const DIRECT_MIN: u64 = 512;
 
