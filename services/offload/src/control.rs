@@ -293,12 +293,12 @@ impl Frame {
 /// Minimum size of a service's address on the wire.
 const SERVICE_BYTES: usize = 24;
 
-fn put_address(writer: &mut Writer, service: &ServiceAddress) {
+pub(super) fn put_address(writer: &mut Writer, service: &ServiceAddress) {
     writer.u64(service.unique).blob(service.tcp.as_bytes());
     writer.blob(&service.worker);
 }
 
-fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
+pub(super) fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
     let unique = reader.u64()?;
     let tcp = String::from_utf8(limited(reader, TCP_ADDRESS_MAX)?).ok();
     let tcp = tcp.filter(|tcp| is_tcp_address(tcp));

@@ -2,6 +2,7 @@
 
 mod call;
 mod connect;
+mod introduction;
 mod launch;
 mod options;
 mod patience;
@@ -12,7 +13,7 @@ mod waiting;
 mod window;
 
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use connect::tabulate;
+pub(crate) use introduction::{Told, tabulate};
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
 pub use state::Client;

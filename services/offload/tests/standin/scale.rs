@@ -24,6 +24,9 @@ const WHOLE_MAX: u64 = 1 << 25;
 /// Length of the token in front of each message.
 const TOKEN: u64 = 16;
 
+/// Place of the rank in its message to the service.
+const RANK_AT: usize = 21;
+
 /// A call of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pattern {
@@ -361,6 +364,39 @@ const COLLECTIVE: Collective = Collective {
     step: 0,
 };
 
+/// Makes the messages of all ranks. Those of an alltoall differ in the rank and the data alone, and those of a broadcast or
+/// barrier in the rank, apart from the root's.
+struct Messages {
+    plan: Plan,
+    /// That of rank 1.
+    one: Option<(Kind, Vec<u8>, u64)>,
+}
+
+impl Messages {
+    fn new(plan: Plan) -> Self {
+        let is_same = plan.pattern != Pattern::Halo;
+        Self {
+            plan,
+            one: is_same.then(|| message(&plan, 1)),
+        }
+    }
+
+    fn of(&self, rank: u32) -> (Kind, Vec<u8>) {
+        let one = self.one.as_ref().filter(|_| rank > 0);
+        let Some((kind, data, payload)) = one else {
+            let (kind, data, _) = message(&self.plan, rank);
+            return (kind, data);
+        };
+        let mut data = data.clone();
+        data[RANK_AT..RANK_AT + 4].copy_from_slice(&rank.to_le_bytes());
+        let at = data.len() - usize::try_from(*payload).expect("in memory");
+        for (to, place) in (0..).zip(data[at..].chunks_exact_mut(BLOCK as usize)) {
+            place.copy_from_slice(&content(rank, to).to_le_bytes());
+        }
+        (*kind, data)
+    }
+}
+
 /// A block for each of these ranks, one after the other.
 fn blocks(peers: &[u32]) -> Vec<Block> {
     let block = |(peer, at): (&u32, u64)| Block {
@@ -467,12 +503,13 @@ fn number(kind: Kind, data: &mut [u8], round: u32) {
 fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
     let plan = wire.plan;
     let per_node = plan.ranks / plan.nodes;
+    let messages = Messages::new(plan);
     (memory.mark)();
     let mut movers: Vec<Mover<Wire>> = (0..plan.nodes).map(|me| mover(&plan, me)).collect();
     for round in 0..plan.rounds {
         for rank in 0..plan.ranks {
             let of = rank / per_node;
-            let (kind, mut data, _) = message(&plan, rank);
+            let (kind, mut data) = messages.of(rank);
             number(kind, &mut data, round);
             let mover = &mut movers[of as usize];
             wire.acting.set(of);
@@ -529,12 +566,13 @@ fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<()> {
 fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
     let plan = wire.plan;
     let per_node = plan.ranks / plan.nodes;
+    let messages = Messages::new(plan);
     let mut offers = Vec::new();
     for other in (0..plan.nodes).filter(|other| *other != me) {
         let mut mover = mover(&plan, other);
         wire.acting.set(other);
         for rank in other * per_node..(other + 1) * per_node {
-            let (kind, data, _) = message(&plan, rank);
+            let (kind, data) = messages.of(rank);
             mover.receive(wire, kind, &rank_token(rank).0, &data)?;
             mover.act(wire)?;
             for letter in answer(wire, &mut mover)? {
@@ -546,7 +584,7 @@ fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
     }
     let mut arrivals: Vec<(u32, Kind, Vec<u8>)> = (me * per_node..(me + 1) * per_node)
         .map(|rank| {
-            let (kind, data, _) = message(&plan, rank);
+            let (kind, data) = messages.of(rank);
             (rank, kind, data)
         })
         .collect();
@@ -613,4 +651,64 @@ fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<Vec<Letter>> {
 
 fn failed(reason: impl Into<String>) -> OffloadError {
     OffloadError::Failed(reason.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_MEMORY: Memory<'_> = Memory {
+        mark: &|| (),
+        peak: &|| 0,
+    };
+
+    fn outcome(ranks: u32, nodes: u32, pattern: Pattern) -> Outcome {
+        let plan = Plan {
+            ranks,
+            nodes,
+            pattern,
+            rounds: 2,
+        };
+        run(&plan, NO_MEMORY).expect("carried out")
+    }
+
+    /// The limits are those of 16,384 ranks: the entry of a rank does not grow, and an offer takes less than 128 bytes.
+    #[test]
+    fn a_call_takes_few_bytes_and_messages_whatever_the_number_of_ranks() {
+        for (ranks, nodes) in [(64, 8), (512, 32)] {
+            let dense = outcome(ranks, nodes, Pattern::Alltoall);
+            assert_eq!(dense.blocks, u64::from(ranks * ranks));
+            assert!(dense.to_service <= 64, "{dense:?}");
+            let per_node = f64::from(ranks / nodes);
+            let per_offer = dense.offers_per_rank * per_node / f64::from(nodes - 1);
+            assert!(per_offer <= 128.0, "{dense:?}");
+            let sparse = outcome(ranks, nodes, Pattern::Halo);
+            assert_eq!(sparse.blocks, 6 * u64::from(ranks));
+            let bytes = sparse.to_service as f64 + sparse.offers_per_rank;
+            assert!(bytes + sparse.answers_per_rank <= 1024.0, "{sparse:?}");
+            let rounds = u64::from(nodes.ilog2());
+            for (pattern, more) in [(Pattern::Broadcast, 2), (Pattern::Barrier, 0)] {
+                let tree = outcome(ranks, nodes, pattern);
+                assert!(tree.messages <= 2 * rounds + more, "{tree:?}");
+                assert!(tree.to_service <= 64, "{tree:?}");
+            }
+        }
+    }
+
+    /// The offers of the other services, made one after the other, are those of a whole job.
+    #[test]
+    fn one_service_alone_is_as_one_of_all() {
+        let plan = Plan {
+            ranks: 128,
+            nodes: 8,
+            pattern: Pattern::Alltoall,
+            rounds: 1,
+        };
+        let (all, alone) = (Wire::new(plan), Wire::new(plan));
+        whole(&all, NO_MEMORY).expect("carried out");
+        one(&alone, 4, NO_MEMORY).expect("carried out");
+        let (all, alone) = (all.tallies.borrow()[4], alone.tallies.borrow()[4]);
+        assert_eq!((all.offers, all.answers), (alone.offers, alone.answers));
+        assert_eq!(all.messages, alone.messages);
+    }
 }
