@@ -278,6 +278,15 @@ impl Job {
                 // SAFETY: the same.
                 unsafe { client.allreduce(call, send, memory(plan.receive), plan.reduction) }
             }
+            Plan::Broadcast(plan) => {
+                let memory = Memory::Temporary {
+                    start: plan.start,
+                    length: plan.length,
+                };
+                // SAFETY: the same.
+                unsafe { client.broadcast(call, plan.root, memory) }
+            }
+            Plan::Barrier => client.barrier(call),
         };
         match begun {
             Ok(request) => {

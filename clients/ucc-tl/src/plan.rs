@@ -16,6 +16,18 @@ use xgvmi_offload::{Element, Operation, Reduction};
 pub(crate) enum Plan {
     Exchange(Exchange),
     Reduce(Reduce),
+    Broadcast(Broadcast),
+    Barrier,
+}
+
+/// A rank's part in a broadcast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Broadcast {
+    pub(crate) start: *mut u8,
+    /// Length in bytes.
+    pub(crate) length: usize,
+    /// The team's rank that has the data.
+    pub(crate) root: usize,
 }
 
 /// A rank's part of an allreduce.
@@ -83,6 +95,12 @@ impl Plan {
         let collective = Collective::checked(args, caller)?;
         if args.coll_type == b::UCC_COLL_TYPE_ALLREDUCE {
             return collective.allreduce().map(Self::Reduce);
+        }
+        if args.coll_type == b::UCC_COLL_TYPE_BCAST {
+            return collective.broadcast().map(Self::Broadcast);
+        }
+        if args.coll_type == b::UCC_COLL_TYPE_BARRIER {
+            return Ok(Self::Barrier);
         }
         // SAFETY: the caller upholds the contract.
         let (send, receive) = unsafe { collective.sides() }?;
@@ -191,22 +209,26 @@ impl<'a> Collective<'a> {
                 // SAFETY: the caller upholds the contract.
                 self.allgather(unsafe { reader.listed(dst_v) }?)?
             }
-            b::UCC_COLL_TYPE_BCAST if self.is_root() => (
-                reader.same_for_all(src)?.without(reader.caller.rank),
-                none(),
-            ),
-            b::UCC_COLL_TYPE_BCAST => (none(), reader.one(src, self.root)?),
             // SAFETY: the caller upholds the contract.
             b::UCC_COLL_TYPE_GATHER | b::UCC_COLL_TYPE_GATHERV => unsafe { self.gather() }?,
             // SAFETY: the caller upholds the contract.
             b::UCC_COLL_TYPE_SCATTER | b::UCC_COLL_TYPE_SCATTERV => unsafe { self.scatter() }?,
-            b::UCC_COLL_TYPE_BARRIER => (none(), none()),
             _ => return Err(Refused("a collective that the component does not know")),
         })
     }
 
     fn is_root(&self) -> bool {
         self.reader.caller.rank == self.root
+    }
+
+    fn broadcast(&self) -> Result<Broadcast, Refused> {
+        // SAFETY: a broadcast has this member; it is plain data.
+        let src = unsafe { &self.args.src.info };
+        Ok(Broadcast {
+            start: src.buffer.cast(),
+            length: self.reader.bytes(src)?,
+            root: self.root,
+        })
     }
 
     fn allreduce(&self) -> Result<Reduce, Refused> {

@@ -4,14 +4,15 @@
 //! ```text
 //! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
 //! service_cost connect RANKS SERVICES_PER_NODE
+//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier ROUNDS
 //! ```
 //!
-//! With `connect` it measures the connect of a job instead.
+//! With `connect` it measures the connect of a job instead, and with `scale` the messages and the memory of a call.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use xgvmi_offload::standin::{Plan, connect, run};
+use xgvmi_offload::standin::{Plan, connect, run, scale};
 
 /// The system allocator with a count of the bytes in use.
 struct Counting;
@@ -40,10 +41,10 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if let Some((first, rest)) = words.split_first()
-        && first == "connect"
-    {
-        return connects(rest);
+    match words.split_first() {
+        Some((first, rest)) if first == "connect" => return connects(rest),
+        Some((first, rest)) if first == "scale" => return scales(rest),
+        _ => {}
     }
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
     let Some([ranks, services_per_node, block_bytes, rounds]) = numbers.as_deref() else {
@@ -97,6 +98,53 @@ fn connects(words: &[String]) -> ExitCode {
     }
 }
 
+/// Measures a call of many light ranks.
+fn scales(words: &[String]) -> ExitCode {
+    let [ranks, nodes, pattern, rounds] = words else {
+        return usage();
+    };
+    let pattern = match pattern.as_str() {
+        "alltoall" => scale::Pattern::Alltoall,
+        "halo" => scale::Pattern::Halo,
+        "broadcast" => scale::Pattern::Broadcast,
+        "barrier" => scale::Pattern::Barrier,
+        _ => return usage(),
+    };
+    let (Ok(ranks), Ok(nodes), Ok(rounds)) = (ranks.parse(), nodes.parse(), rounds.parse()) else {
+        return usage();
+    };
+    let plan = scale::Plan {
+        ranks,
+        nodes,
+        pattern,
+        rounds,
+    };
+    let base = AtomicUsize::new(0);
+    let memory = scale::Memory {
+        mark: &|| {
+            let used = USED.load(Relaxed);
+            base.store(used, Relaxed);
+            PEAK.store(used, Relaxed);
+        },
+        peak: &|| PEAK.load(Relaxed).saturating_sub(base.load(Relaxed)),
+    };
+    match scale::run(&plan, memory) {
+        Ok(outcome) => answer(&format!(
+            "{{\"to_service\":{},\"offers_per_rank\":{},\"answers_per_rank\":{},\"to_rank\":{},\"messages\":{},\
+             \"blocks\":{},\"memory_per_rank\":{},\"memory_per_service\":{}}}",
+            outcome.to_service,
+            outcome.offers_per_rank,
+            outcome.answers_per_rank,
+            outcome.to_rank,
+            outcome.messages,
+            outcome.blocks,
+            outcome.memory_per_rank,
+            outcome.memory_per_service
+        )),
+        Err(error) => fail(&error),
+    }
+}
+
 /// Raises the limit of open descriptors to its maximum: both ends of all connections are in this process.
 fn raise_descriptors() -> std::io::Result<()> {
     let mut limit = libc::rlimit {
@@ -128,7 +176,8 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, or service_cost connect RANKS SERVICES_PER_NODE"
+        "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, or \
+         service_cost scale RANKS NODES alltoall|halo|broadcast|barrier ROUNDS"
     );
     ExitCode::from(2)
 }

@@ -14,7 +14,7 @@ use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -293,12 +293,12 @@ impl Frame {
 /// Minimum size of a service's address on the wire.
 const SERVICE_BYTES: usize = 24;
 
-fn put_address(writer: &mut Writer, service: &ServiceAddress) {
+pub(super) fn put_address(writer: &mut Writer, service: &ServiceAddress) {
     writer.u64(service.unique).blob(service.tcp.as_bytes());
     writer.blob(&service.worker);
 }
 
-fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
+pub(super) fn get_address(reader: &mut Reader<'_>) -> Result<ServiceAddress, BadMessage> {
     let unique = reader.u64()?;
     let tcp = String::from_utf8(limited(reader, TCP_ADDRESS_MAX)?).ok();
     let tcp = tcp.filter(|tcp| is_tcp_address(tcp));

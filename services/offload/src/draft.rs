@@ -1,6 +1,8 @@
 //! Builds the message of an offer, DPU_RTS, as the ranks arrive.
 
-use crate::wire::{Collective, PART_BYTES, Record};
+use crate::wire::runs::Run;
+use crate::wire::{Collective, GROUP, PART_BYTES, RUNS, Record, source_code};
+use xgvmi_daemon::codec::put_varint;
 
 /// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
 const KEY_BYTES: usize = 64;
@@ -9,7 +11,7 @@ const KEY_BYTES: usize = 64;
 const SHORT_KEPT: usize = 1 << 10;
 
 /// Size of an offer's head: collective, SP, number, and count of the parts.
-const RTS_HEAD: usize = 40;
+const RTS_HEAD: usize = 36;
 
 /// The numbers of an offer that are known when it is sent.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +28,24 @@ pub(super) struct RtsDraft {
     bytes: Vec<u8>,
     short: Vec<u8>,
     sources: Vec<u32>,
-    parts: u64,
+    /// Parts of the message. A group is one part with several sources.
+    parts: u32,
+    group: Option<Group>,
     blocks: usize,
     /// Position of the block count of the open part, and the blocks before it.
     open: Option<(usize, usize)>,
     /// A block of the open part needs the key.
     needs_key: bool,
+}
+
+/// Sources with the same run of short blocks.
+#[derive(Debug)]
+struct Group {
+    run: Run,
+    count: u64,
+    last: u32,
+    /// The sources as the message holds them.
+    codes: Vec<u8>,
 }
 
 impl RtsDraft {
@@ -54,17 +68,84 @@ impl RtsDraft {
 
     /// Begins the part of a source. The offsets of its blocks are relative to `base` in the source's address space.
     pub(super) fn begin<R: Record>(&mut self, source: u32, base: u64) {
+        self.part(R::FORM, source, base);
+        self.open = Some((self.bytes.len(), self.blocks));
+        self.bytes.extend_from_slice(&[0; 8]);
+    }
+
+    /// The head of a part.
+    fn part(&mut self, form: u8, source: u32, base: u64) {
         debug_assert!(self.open.is_none(), "the last part has ended");
+        self.end_group();
         if self.bytes.is_empty() {
             self.bytes.extend_from_slice(&[0; RTS_HEAD]);
         }
         self.sources.push(source);
         self.parts += 1;
+        self.bytes.push(form);
         self.bytes.extend_from_slice(&source.to_le_bytes());
         self.bytes.extend_from_slice(&base.to_le_bytes());
-        self.bytes.extend_from_slice(&R::FORM.to_le_bytes());
-        self.open = Some((self.bytes.len(), self.blocks));
-        self.bytes.extend_from_slice(&[0; 8]);
+    }
+
+    /// Adds the runs of a source. `short` are the bytes of the short blocks, and `rkey` is the key to the source's buffer.
+    pub(super) fn runs(&mut self, source: u32, base: u64, runs: &[Run], short: &[u8], rkey: &[u8]) {
+        self.blocks += runs.iter().map(|run| run.count as usize).sum::<usize>();
+        self.short.extend_from_slice(short);
+        let bytes = runs.iter().map(|run| run.length * u64::from(run.count));
+        let is_short = bytes.sum::<u64>() == short.len() as u64;
+        if let [run] = runs
+            && is_short
+        {
+            return self.add_to_group(source, run);
+        }
+        self.part(RUNS, source, base);
+        put_varint(&mut self.bytes, runs.len() as u64);
+        for run in runs {
+            run.put(&mut self.bytes);
+        }
+        let rkey = if is_short { &[] } else { rkey };
+        self.bytes
+            .extend_from_slice(&(rkey.len() as u64).to_le_bytes());
+        self.bytes.extend_from_slice(rkey);
+    }
+
+    /// Adds a source whose only run is short. Its place in the source's buffer does not matter: the bytes are here.
+    fn add_to_group(&mut self, source: u32, run: &Run) {
+        let run = Run {
+            offset: 0,
+            stride: 0,
+            ..*run
+        };
+        if self.group.as_ref().is_none_or(|group| group.run != run) {
+            self.end_group();
+            self.group = Some(Group {
+                run,
+                count: 0,
+                last: 0,
+                codes: Vec::new(),
+            });
+        }
+        self.sources.push(source);
+        if let Some(group) = &mut self.group {
+            put_varint(&mut group.codes, source_code(group.last, source));
+            group.last = source;
+            group.count += 1;
+        }
+    }
+
+    /// No further source is like the last ones.
+    fn end_group(&mut self) {
+        let Some(group) = self.group.take() else {
+            return;
+        };
+        if self.bytes.is_empty() {
+            self.bytes.extend_from_slice(&[0; RTS_HEAD]);
+        }
+        self.parts += 1;
+        self.bytes.push(GROUP);
+        put_varint(&mut self.bytes, group.count);
+        group.run.put(&mut self.bytes);
+        self.bytes.extend_from_slice(&group.codes);
     }
 
     /// Whether a part has begun and not ended.
@@ -95,8 +176,8 @@ impl RtsDraft {
     }
 
     /// Number of sources.
-    pub(super) fn parts(&self) -> u64 {
-        self.parts
+    pub(super) fn sources(&self) -> usize {
+        self.sources.len()
     }
 
     /// Number of blocks.
@@ -118,6 +199,7 @@ impl RtsDraft {
 
     /// The sources of the parts, and the message. The draft is empty then.
     pub(super) fn finish(&mut self, head: RtsHead) -> (Vec<u32>, Vec<u8>) {
+        self.end_group();
         let mut bytes = std::mem::take(&mut self.bytes);
         let words = &mut bytes[..RTS_HEAD];
         words[..8].copy_from_slice(&head.collective.communicator.to_le_bytes());

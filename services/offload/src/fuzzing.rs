@@ -2,7 +2,7 @@
 //! reserve more memory than the input length justifies.
 
 use crate::control::Frame;
-use crate::wire::{Arrival, DpuFin, DpuRts, Hello, HostFin, HostReduce};
+use crate::wire::{Arrival, DpuFin, DpuNote, DpuRts, Entry, Hello, HostFin, HostReduce};
 
 pub use crate::service::script::job;
 
@@ -23,11 +23,15 @@ pub enum Message {
     HostFin,
     /// HOST_REDUCE.
     HostReduce,
+    /// HOST_TREE.
+    HostTree,
+    /// DPU_NOTE.
+    DpuNote,
 }
 
 impl Message {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Frame,
         Self::Hello,
         Self::HostArrive,
@@ -35,6 +39,8 @@ impl Message {
         Self::DpuFin,
         Self::HostFin,
         Self::HostReduce,
+        Self::HostTree,
+        Self::DpuNote,
     ];
 }
 
@@ -58,6 +64,11 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
             assert_eq!(HostFin::parse(&fin.to_bytes()), Ok(fin));
             true
         }),
+        Message::HostTree => Entry::parse(bytes).is_ok(),
+        Message::DpuNote => DpuNote::parse(bytes).is_ok_and(|note| {
+            assert_eq!(note.to_bytes_in(Vec::new()), bytes);
+            true
+        }),
         Message::HostReduce => HostReduce::parse(bytes).is_ok_and(|reduce| {
             assert_eq!(HostReduce::parse(&reduce.to_bytes()), Ok(reduce));
             true
@@ -72,7 +83,9 @@ mod tests {
     use crate::draft::{RtsDraft, RtsHead};
     use crate::reduction::Reduction;
     use crate::token::Token;
-    use crate::wire::{Block, Collective, Delivered, Export, From, Greeting, HostArrive, Narrow};
+    use crate::wire::{
+        Block, Collective, Delivered, Export, From, Greeting, HostArrive, HostTree, Narrow,
+    };
     use fastrand::Rng;
 
     /// Lengths and counts at the limits of a parser's checks.
@@ -121,6 +134,7 @@ mod tests {
             Message::HostArrive => HostArrive {
                 collective,
                 rank: 1,
+                together: 1,
                 send_memory: Some(export.clone()),
                 receive_memory: Some(export),
                 sends: vec![block(0), block(1)],
@@ -143,17 +157,39 @@ mod tests {
                 });
                 bytes
             }
-            Message::DpuFin => DpuFin { from: 1, offer: 2 }.to_bytes(),
+            Message::DpuFin => DpuFin {
+                from: 1,
+                offers: vec![2, 3],
+            }
+            .to_bytes(),
             Message::HostFin => HostFin {
                 collective,
                 short: vec![Delivered {
                     offset: 3,
+                    stride: 8,
                     length: 5,
+                    count: 2,
                 }],
-                bytes: vec![8; 5],
+                bytes: vec![8; 10],
                 aliases: Some((1, 2)),
             }
             .to_bytes(),
+            Message::HostTree => HostTree {
+                collective,
+                rank: 1,
+                root: 2,
+                is_barrier: false,
+                members: (0..40).collect(),
+                memory: Some(export),
+                length: 1 << 20,
+                short: Vec::new(),
+            }
+            .to_bytes(),
+            Message::DpuNote => DpuNote {
+                collective,
+                from: 1,
+            }
+            .to_bytes_in(Vec::new()),
             Message::HostReduce => HostReduce {
                 collective,
                 rank: 1,

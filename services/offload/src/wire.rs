@@ -12,19 +12,30 @@
 //! ```
 //!
 //! Every rank is source and destination: HOST_ARRIVE describes both sides of its call, and HOST_FIN follows when both
-//! are complete. One DPU_RTS carries the blocks of one or several ranks of an SP for all ranks of another SP, including
-//! blocks of length zero: a destination is complete when it has a block from each of its sources. One DPU_FIN answers
-//! the whole DPU_RTS. Blocks shorter than the service's `direct_min` travel in the messages.
+//! are complete. One DPU_RTS carries the blocks of one or several ranks of an SP for all ranks of another SP. A destination is
+//! complete when it has the block of each source that it has named; empty blocks do not travel. A DPU_FIN answers one or
+//! several whole DPU_RTS. Blocks shorter than the service's `direct_min` travel in the messages.
+//!
+//! Even collectives describe their blocks in [`runs`], so these messages do not grow with the members.
 //!
 //! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
-//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce. Its SP turns it into several such exchanges, see
-//! `service::reducer`.
+//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce, and HOST_TREE in a broadcast or barrier. Its SP turns it into several
+//! such exchanges, see `service::mover::reduce` and `service::mover::tree`.
 //!
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
+mod offer;
+pub(super) mod runs;
+mod tree;
+
+pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
+
+pub(super) use offer::{DpuFin, DpuRts, RtsPart, source_code};
+
 use super::reduction::Reduction;
 use super::token::Token;
+use runs::{Run, Runs, put_runs, runs_of};
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// Kind of a message. The discriminants are UCP's active message identifiers.
@@ -43,21 +54,27 @@ pub(super) enum Kind {
     HostFin = 4,
     /// Rank to its SP: an allreduce.
     HostReduce = 5,
+    /// Rank to its SP: a broadcast or a barrier.
+    HostTree = 6,
+    /// SP to SP: all ranks of some SPs have entered a barrier.
+    DpuNote = 7,
 }
 
 impl Kind {
     /// Number of active message identifiers of a worker.
-    pub(super) const COUNT: u16 = Self::HostReduce as u16 + 1;
+    pub(super) const COUNT: u16 = Self::DpuNote as u16 + 1;
 
     /// The kind with this identifier.
     pub(super) fn from_id(id: u16) -> Option<Self> {
-        const ALL: [Kind; 6] = [
+        const ALL: [Kind; 8] = [
             Kind::Hello,
             Kind::HostArrive,
             Kind::DpuRts,
             Kind::DpuFin,
             Kind::HostFin,
             Kind::HostReduce,
+            Kind::HostTree,
+            Kind::DpuNote,
         ];
         // Their identifiers count from 0.
         ALL.get(usize::from(id)).copied()
@@ -74,14 +91,23 @@ pub(super) struct Collective {
     /// How often the call was started before. A persistent call starts several times, and the members may start two
     /// persistent calls in different orders.
     pub(super) start: u32,
-    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1.
+    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1. A level of a
+    /// broadcast has [`TREE_STEP`] and its number.
     pub(super) step: u32,
 }
+
+/// Bit of the steps that are levels of a broadcast.
+pub(super) const TREE_STEP: u32 = 1 << 31;
 
 impl Collective {
     /// Whether this is step 1 of a window of an allreduce.
     pub(super) fn is_scatter(self) -> bool {
-        self.step % 2 == 1
+        self.step % 2 == 1 && !self.is_level()
+    }
+
+    /// Whether this is a level of a broadcast.
+    pub(super) fn is_level(self) -> bool {
+        self.step & TREE_STEP != 0
     }
 }
 
@@ -97,7 +123,7 @@ impl std::fmt::Display for Collective {
         }
         match self.step {
             0 => Ok(()),
-            step => write!(f, ", step {step}"),
+            step => write!(f, ", step {}", step & !TREE_STEP),
         }
     }
 }
@@ -171,10 +197,12 @@ pub(super) struct Export {
 pub(super) struct HostArrive {
     pub(super) collective: Collective,
     pub(super) rank: u32,
+    /// Number of ranks of the same SP that enter the call. It is a hint: their blocks share offers.
+    pub(super) together: u32,
     /// `None` when no block is long enough for a device read.
     pub(super) send_memory: Option<Export>,
     pub(super) receive_memory: Option<Export>,
-    /// One block per member, in any order.
+    /// At most one block per rank, in any order. Empty ones do not travel.
     pub(super) sends: Vec<Block>,
     pub(super) receives: Vec<Block>,
     /// The bytes of the short blocks, in the order of `sends`.
@@ -209,6 +237,7 @@ pub(super) struct HostReduce {
 pub(super) struct Arrival<'a> {
     pub(super) collective: Collective,
     pub(super) rank: u32,
+    pub(super) together: u32,
     pub(super) send_memory: Option<ExportRef<'a>>,
     pub(super) receive_memory: Option<ExportRef<'a>>,
     pub(super) sends: Blocks<'a>,
@@ -230,6 +259,7 @@ pub(super) enum Blocks<'a> {
     /// All offsets and lengths are below 2^32.
     Narrow(&'a [Narrow]),
     Wide(&'a [Wide]),
+    Runs(Runs<'a>),
 }
 
 /// A block on the wire: the other rank, offset and length, of 32 bits each.
@@ -238,51 +268,67 @@ pub(super) type Narrow = [u8; 12];
 /// A block on the wire: the other rank, then offset and length of 64 bits each.
 pub(super) type Wide = [u8; 20];
 
+/// Forms of blocks on the wire. A group is a form of offers: several sources with the same run of short blocks.
+const NARROW: u8 = 0;
+const WIDE: u8 = 1;
+pub(super) const RUNS: u8 = 2;
+pub(super) const GROUP: u8 = 3;
+
+/// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks.
+const SENDS: u8 = 1;
+const RECEIVES: u8 = 2;
+const SEND_FORM: u8 = 2;
+const RECEIVE_FORM: u8 = 4;
+
 /// A block on the wire, in one of its forms.
 pub(super) trait Record: AsRef<[u8]> {
-    const FORM: u32;
+    const FORM: u8;
 
     fn block(&self) -> Block;
 }
 
-/// An offer: blocks of some ranks of an SP for the ranks of another SP, as its bytes hold it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DpuRts<'a> {
-    pub(super) collective: Collective,
-    /// Index of the offering SP in the table. The next field is that SP's number for the offer.
-    pub(super) from: u32,
-    pub(super) offer: u64,
-    pub(super) parts: Vec<RtsPart<'a>>,
-    /// The bytes of the short blocks, in the order of the blocks.
-    pub(super) short: &'a [u8],
-}
-
-/// The blocks of one source of an offer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RtsPart<'a> {
-    pub(super) source: u32,
-    /// Address of the source's buffer in its address space. The offsets of the blocks are relative to it.
-    pub(super) base: u64,
-    pub(super) blocks: Blocks<'a>,
-    /// Result of `ucp_rkey_pack`; empty when no block needs it.
-    pub(super) rkey: &'a [u8],
-}
-
-/// Reports that all blocks of an offer are delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct DpuFin {
-    /// Index in the table of the SP that received the offer.
-    pub(super) from: u32,
-    /// The offering SP's number for the offer.
-    pub(super) offer: u64,
-}
-
-/// A short block for the rank's receive buffer.
+/// Short blocks for the rank's receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Delivered {
-    /// Bytes from the start of the buffer.
+    /// Place of the first block, from the start of the buffer, and distance to the next one.
     pub(super) offset: u64,
+    pub(super) stride: u64,
+    /// Length of each block, and number of blocks.
     pub(super) length: u64,
+    pub(super) count: u32,
+}
+
+impl Delivered {
+    /// One block.
+    pub(super) fn one(offset: u64, length: u64) -> Self {
+        Self {
+            offset,
+            stride: 0,
+            length,
+            count: 1,
+        }
+    }
+
+    /// The blocks of a run.
+    pub(super) fn all_of(run: &Run) -> Self {
+        Self {
+            offset: run.offset,
+            stride: run.stride,
+            length: run.length,
+            count: run.count,
+        }
+    }
+
+    /// Number of bytes; `None` beyond 64 bits.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.length.checked_mul(self.count.into())
+    }
+
+    /// Offsets of the blocks.
+    pub(super) fn offsets(self) -> impl Iterator<Item = u64> {
+        (0..u64::from(self.count))
+            .map(move |at| self.offset.wrapping_add(self.stride.wrapping_mul(at)))
+    }
 }
 
 /// Reports that a rank's call is complete.
@@ -339,7 +385,7 @@ impl Block {
 }
 
 impl Record for Narrow {
-    const FORM: u32 = 0;
+    const FORM: u8 = NARROW;
 
     fn block(&self) -> Block {
         // Constant indices: the compiler makes three loads of this.
@@ -353,7 +399,7 @@ impl Record for Narrow {
 }
 
 impl Record for Wide {
-    const FORM: u32 = 1;
+    const FORM: u8 = WIDE;
 
     fn block(&self) -> Block {
         let (peer, rest) = self.split_first_chunk().expect("4 of 20 bytes");
@@ -373,6 +419,7 @@ impl Blocks<'_> {
         match self {
             Self::Narrow(records) => records.len(),
             Self::Wide(records) => records.len(),
+            Self::Runs(runs) => runs.blocks(),
         }
     }
 
@@ -381,6 +428,7 @@ impl Blocks<'_> {
         match self {
             Self::Narrow(records) => size_of_val(records),
             Self::Wide(records) => size_of_val(records),
+            Self::Runs(runs) => runs.bytes(),
         }
     }
 
@@ -390,8 +438,15 @@ impl Blocks<'_> {
         match self {
             Self::Narrow(records) => records.iter().map(Record::block).collect(),
             Self::Wide(records) => records.iter().map(Record::block).collect(),
+            Self::Runs(runs) => blocks_of(runs).collect(),
         }
     }
+}
+
+/// The blocks of runs.
+pub(super) fn blocks_of(runs: Runs<'_>) -> impl Iterator<Item = Block> + Clone + '_ {
+    runs.iter()
+        .flat_map(|run| (0..run.count).map(move |at| run.block(at)))
 }
 
 impl Hello {
@@ -432,14 +487,23 @@ impl Hello {
 
 impl HostArrive {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let (sends, receives) = (form_of(&self.sends), form_of(&self.receives));
         let mut writer = Writer::default();
+        let has = |export: &Option<Export>, bit| if export.is_some() { bit } else { 0 };
+        writer.u8(has(&self.send_memory, SENDS)
+            | has(&self.receive_memory, RECEIVES)
+            | sends.form() << SEND_FORM
+            | receives.form() << RECEIVE_FORM);
         put_collective(&mut writer, self.collective);
-        writer.u32(self.rank);
-        put_export(&mut writer, self.send_memory.as_ref());
-        put_export(&mut writer, self.receive_memory.as_ref());
-        put_blocks(&mut writer, &self.sends);
-        put_blocks(&mut writer, &self.receives);
-        writer.blob(&self.short);
+        writer.u32(self.rank).varint(self.together.into());
+        for export in [&self.send_memory, &self.receive_memory] {
+            if export.is_some() {
+                put_export(&mut writer, export.as_ref());
+            }
+        }
+        put_form(&mut writer, &sends, &self.sends);
+        put_form(&mut writer, &receives, &self.receives);
+        writer.varint(self.short.len() as u64).raw(&self.short);
         writer.finish()
     }
 }
@@ -447,14 +511,28 @@ impl HostArrive {
 impl<'a> Arrival<'a> {
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HOST_ARRIVE", bytes);
+        let [bits] = reader.raw()?;
+        let form = |at: u8| bits >> at & 3;
+        if bits >> (RECEIVE_FORM + 2) != 0 {
+            return Err(reader.fault("with unknown bits"));
+        }
+        let export = |reader: &mut Reader<'a>, bit: u8| match bits & bit {
+            0 => Ok(None),
+            _ => get_export(reader),
+        };
         let arrival = Self {
             collective: get_collective(&mut reader)?,
             rank: reader.u32()?,
-            send_memory: get_export(&mut reader)?,
-            receive_memory: get_export(&mut reader)?,
-            sends: get_blocks(&mut reader)?,
-            receives: get_blocks(&mut reader)?,
-            short: reader.blob()?,
+            together: u32::try_from(reader.varint()?)
+                .map_err(|_| reader.fault("with too many ranks"))?,
+            send_memory: export(&mut reader, SENDS)?,
+            receive_memory: export(&mut reader, RECEIVES)?,
+            sends: get_form(&mut reader, form(SEND_FORM))?,
+            receives: get_form(&mut reader, form(RECEIVE_FORM))?,
+            short: {
+                let length = reader.varint()?;
+                reader.bytes(length)?
+            },
         };
         reader.end()?;
         Ok(arrival)
@@ -508,71 +586,6 @@ impl HostReduce {
     }
 }
 
-impl<'a> DpuRts<'a> {
-    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
-        Self::parse_into(bytes, Vec::new())
-    }
-
-    /// Like [`DpuRts::parse`], with an empty vector for the parts.
-    pub(super) fn parse_into(
-        bytes: &'a [u8],
-        mut parts: Vec<RtsPart<'a>>,
-    ) -> Result<Self, BadMessage> {
-        let mut reader = Reader::new("DPU_RTS", bytes);
-        let collective = get_collective(&mut reader)?;
-        let (from, offer) = (reader.u32()?, reader.u64()?);
-        let count = reader.count(PART_BYTES)?;
-        parts.reserve(count);
-        for _ in 0..count {
-            let part = RtsPart {
-                source: reader.u32()?,
-                base: reader.u64()?,
-                blocks: get_blocks(&mut reader)?,
-                rkey: reader.blob()?,
-            };
-            if part.blocks.len() == 0 {
-                return Err(reader.fault("without blocks of one of its sources"));
-            }
-            if part.rkey.len() > PACKED_MAX {
-                return Err(reader.fault("too long in a packed key"));
-            }
-            parts.push(part);
-        }
-        let short = reader.blob()?;
-        reader.end()?;
-        Ok(Self {
-            collective,
-            from,
-            offer,
-            parts,
-            short,
-        })
-    }
-}
-
-impl DpuFin {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
-        self.to_bytes_in(Vec::new())
-    }
-
-    /// The message, in memory that is free.
-    pub(super) fn to_bytes_in(self, memory: Vec<u8>) -> Vec<u8> {
-        let mut writer = Writer::over(memory, 12);
-        writer.u32(self.from).u64(self.offer);
-        writer.finish()
-    }
-
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
-        let mut reader = Reader::new("DPU_FIN", bytes);
-        let fin = Self {
-            from: reader.u32()?,
-            offer: reader.u64()?,
-        };
-        reader.end()?;
-        Ok(fin)
-    }
-}
-
 impl HostFin {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.to_bytes_in(Vec::new())
@@ -580,42 +593,60 @@ impl HostFin {
 
     /// The message, in memory that is free.
     pub(super) fn to_bytes_in(&self, memory: Vec<u8>) -> Vec<u8> {
-        let mut writer = Writer::over(memory, 64 + 16 * self.short.len() + self.bytes.len());
+        let mut writer = Writer::over(memory, 64 + 8 * self.short.len() + self.bytes.len());
         put_collective(&mut writer, self.collective);
-        let (hits, misses) = self.aliases.unwrap_or_default();
-        writer.u32(self.aliases.is_some().into());
-        writer.u64(hits).u64(misses);
-        writer.list(&self.short, |writer, block| {
-            writer.u64(block.offset).u64(block.length);
-        });
-        writer.blob(&self.bytes);
+        writer.u8(self.aliases.is_some().into());
+        if let Some((hits, misses)) = self.aliases {
+            writer.u64(hits).u64(misses);
+        }
+        writer.varint(self.short.len() as u64);
+        for block in &self.short {
+            writer.varint(block.offset).varint(block.stride);
+            writer.varint(block.length).varint(block.count.into());
+        }
+        writer.raw(&self.bytes);
         writer.finish()
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HOST_FIN", bytes);
         let collective = get_collective(&mut reader)?;
-        let counted = reader.u32()? != 0;
-        let aliases = (reader.u64()?, reader.u64()?);
-        let short = reader.list(16, |reader| {
-            Ok(Delivered {
-                offset: reader.u64()?,
-                length: reader.u64()?,
-            })
-        })?;
-        let bytes = reader.blob()?.to_vec();
+        let [counted] = reader.raw()?;
+        let aliases = match counted {
+            0 => None,
+            1 => Some((reader.u64()?, reader.u64()?)),
+            _ => return Err(reader.fault("with unknown bits")),
+        };
+        let count = reader.varint()?;
+        // Each takes four bytes or more.
+        if count > reader.rest().len() as u64 / 4 {
+            return Err(reader.fault("too short"));
+        }
+        let mut short = Vec::new();
+        for _ in 0..count {
+            short.push(Delivered {
+                offset: reader.varint()?,
+                stride: reader.varint()?,
+                length: reader.varint()?,
+                count: u32::try_from(reader.varint()?)
+                    .map_err(|_| reader.fault("with too many blocks"))?,
+            });
+        }
+        let bytes = reader.rest().to_vec();
         let sum = short
             .iter()
-            .try_fold(0u64, |sum, block| sum.checked_add(block.length));
+            .try_fold(0u64, |sum, block| sum.checked_add(block.bytes()?));
         if sum != Some(bytes.len() as u64) {
             return Err(reader.fault("without as many bytes as its blocks have"));
         }
-        reader.end()?;
+        if short.iter().any(|block| block.length == 0) {
+            return Err(reader.fault("with empty blocks"));
+        }
         Ok(Self {
             collective,
             short,
             bytes,
-            aliases: counted.then_some(aliases),
+            aliases,
         })
     }
 }
@@ -623,8 +654,8 @@ impl HostFin {
 /// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
 pub(super) const PACKED_MAX: usize = 4 << 10;
 
-/// Minimum size of a part of an offer: source, base, form, and two lengths.
-pub(super) const PART_BYTES: usize = 32;
+/// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
+pub(super) const PART_BYTES: usize = 29;
 
 fn put_collective(writer: &mut Writer, collective: Collective) {
     writer.u64(collective.communicator).u32(collective.sequence);
@@ -643,32 +674,82 @@ fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
 /// Blocks as a message holds them, for tests: their form and records.
 #[cfg(test)]
 pub(super) fn blocks_on_wire(blocks: &[Block]) -> Vec<u8> {
+    let form = form_of(blocks);
     let mut writer = Writer::default();
-    put_blocks(&mut writer, blocks);
+    writer.u8(form.form());
+    put_form(&mut writer, &form, blocks);
     writer.finish()
 }
 
 /// The blocks of [`blocks_on_wire`].
 #[cfg(test)]
 pub(super) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
-    get_blocks(&mut Reader::new("blocks", bytes)).expect("made by blocks_on_wire()")
+    let mut reader = Reader::new("blocks", bytes);
+    let [form] = reader.raw().expect("made by blocks_on_wire()");
+    get_form(&mut reader, form).expect("made by blocks_on_wire()")
 }
 
-/// Serializes blocks, in the narrow form if it can hold all of them.
-fn put_blocks(writer: &mut Writer, blocks: &[Block]) {
-    if blocks.iter().all(|block| block.narrow().is_some()) {
-        writer
-            .u32(Narrow::FORM)
-            .records(blocks, |block| block.narrow().expect("all are narrow"));
-    } else {
-        writer.u32(Wide::FORM).records(blocks, Block::wide);
+/// The form in which blocks travel.
+enum Form {
+    Narrow,
+    Wide,
+    Runs(Vec<Run>),
+}
+
+impl Form {
+    fn form(&self) -> u8 {
+        match self {
+            Self::Narrow => NARROW,
+            Self::Wide => WIDE,
+            Self::Runs(_) => RUNS,
+        }
     }
 }
 
-fn get_blocks<'a>(reader: &mut Reader<'a>) -> Result<Blocks<'a>, BadMessage> {
-    match reader.u32()? {
-        Narrow::FORM => Ok(Blocks::Narrow(reader.records()?)),
-        Wide::FORM => Ok(Blocks::Wide(reader.records()?)),
+/// The shortest form that can hold the blocks.
+fn form_of(blocks: &[Block]) -> Form {
+    if let Some(runs) = runs_of(blocks) {
+        return Form::Runs(runs);
+    }
+    match blocks.iter().all(|block| block.narrow().is_some()) {
+        true => Form::Narrow,
+        false => Form::Wide,
+    }
+}
+
+/// Serializes the blocks that are not empty.
+fn put_form(writer: &mut Writer, form: &Form, blocks: &[Block]) {
+    let filled = || blocks.iter().filter(|block| block.length > 0);
+    match form {
+        Form::Runs(runs) => {
+            let mut bytes = Vec::new();
+            put_runs(&mut bytes, runs);
+            writer.raw(&bytes);
+        }
+        Form::Narrow => {
+            writer.varint(filled().count() as u64);
+            for block in filled() {
+                writer.raw(&block.narrow().expect("all are narrow"));
+            }
+        }
+        Form::Wide => {
+            writer.varint(filled().count() as u64);
+            for block in filled() {
+                writer.raw(&block.wide());
+            }
+        }
+    }
+}
+
+fn get_form<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Blocks<'a>, BadMessage> {
+    fn records<'a, const N: usize>(reader: &mut Reader<'a>) -> Result<&'a [[u8; N]], BadMessage> {
+        let bytes = reader.varint()?.saturating_mul(N as u64);
+        Ok(reader.bytes(bytes)?.as_chunks::<N>().0)
+    }
+    match form {
+        NARROW => Ok(Blocks::Narrow(records(reader)?)),
+        WIDE => Ok(Blocks::Wide(records(reader)?)),
+        RUNS => Ok(Blocks::Runs(Runs::read(reader)?)),
         _ => Err(reader.fault("with blocks of an unknown form")),
     }
 }

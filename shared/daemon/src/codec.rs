@@ -65,6 +65,13 @@ impl Writer {
         self
     }
 
+    /// Appends a number in as few bytes as it needs: seven bits per byte, the low ones first.
+    #[inline]
+    pub fn varint(&mut self, value: u64) -> &mut Self {
+        put_varint(&mut self.bytes, value);
+        self
+    }
+
     /// Appends a length (64 bits), then the bytes.
     #[inline]
     pub fn blob(&mut self, bytes: &[u8]) -> &mut Self {
@@ -105,8 +112,18 @@ impl Writer {
     }
 }
 
+/// Appends a number as [`Writer::varint`] does.
+#[inline]
+pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+    while value > 0x7f {
+        bytes.push(value.to_le_bytes()[0] | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value.to_le_bytes()[0]);
+}
+
 /// Parses a message.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader<'a> {
     message: &'static str,
     length: usize,
@@ -165,6 +182,48 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| self.fault(SHORT))?;
         self.rest = rest;
         Ok(*bytes)
+    }
+
+    /// Reads a number of [`Writer::varint`].
+    ///
+    /// # Errors
+    /// The message is too short, or the number has more than 64 bits.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64, BadMessage> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.raw()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                break;
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(self.fault("with a number of more than 64 bits"))
+    }
+
+    /// Reads this number of bytes.
+    ///
+    /// # Errors
+    /// The message is too short.
+    #[inline]
+    pub fn bytes(&mut self, length: u64) -> Result<&'a [u8], BadMessage> {
+        let split = usize::try_from(length)
+            .ok()
+            .and_then(|length| self.rest.split_at_checked(length));
+        let (bytes, rest) = split.ok_or_else(|| self.fault(SHORT))?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    /// The bytes that were not read.
+    #[inline]
+    #[must_use]
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
     /// Reads a length and that many bytes.
@@ -282,6 +341,23 @@ mod tests {
     fn what_was_written_is_read() {
         let expect = (7, u64::MAX, b"abc".to_vec(), vec![1, 2]);
         assert_eq!(read(&sample()), Ok(expect));
+    }
+
+    #[test]
+    fn numbers_take_as_few_bytes_as_they_need() {
+        for (value, length) in [(0, 1), (127, 1), (128, 2), (1 << 14, 3), (u64::MAX, 10)] {
+            let mut writer = Writer::default();
+            let bytes = std::mem::take(writer.varint(value)).finish();
+            assert_eq!(bytes.len(), length, "{value}");
+            let mut reader = Reader::new("X", &bytes);
+            assert_eq!(reader.varint(), Ok(value));
+            assert!(reader.end().is_ok());
+            let shorter = &bytes[..length - 1];
+            assert!(Reader::new("X", shorter).varint().is_err());
+        }
+        let long = [0xff; 11];
+        let error = Reader::new("X", &long).varint().unwrap_err();
+        assert_eq!(error.fault, "with a number of more than 64 bits");
     }
 
     #[test]

@@ -160,6 +160,21 @@ pub const SERVICE: &[Column] = &[
     whole("connect_ms", "ms", "connect"),
 ];
 
+/// Of a call of many light ranks.
+pub const SCALE: &[Column] = &[
+    Column::count("ranks", "ranks"),
+    Column::count("nodes", "nodes"),
+    Column::text("collective", "collective", 10),
+    whole("bytes_per_rank", "", "bytes per rank"),
+    whole("bytes_to_service", "", "to the service"),
+    whole("bytes_of_offers", "", "of offers"),
+    whole("messages_per_sp", "", "messages per service"),
+    whole("instructions_per_block", "", "instructions per block"),
+    whole("memory_per_rank", "", "memory per rank"),
+    whole("memory_per_sp", "", "memory per service"),
+    whole("connect_ms", "ms", "connect"),
+];
+
 /// Of NBD servers.
 pub const STORAGE: &[Column] = &[
     Column::text("backend", "server", 28),

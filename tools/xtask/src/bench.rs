@@ -10,6 +10,7 @@ mod library;
 mod offload;
 mod overlap;
 mod pool;
+pub(crate) mod scale;
 pub(crate) mod service;
 mod storage;
 
@@ -45,6 +46,7 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
              in which UCC loads its component: target/bench/overlap.json (no options)
   pool       the pool against a C list, UCX's hash table and stock UCX's keys: target/bench/pool.json (no options)
   rv64       speed of the processor of DPA programs beside qemu-riscv64: target/bench/rv64.json (no options)
+  scale      bytes, messages, memory and instructions of a call of 1,024 to 16,384 light ranks: target/bench/scale.json
   service    instructions, time and memory of the service processes' own code, and their instructions and time per
              block with UCX on the emulated device: target/bench/service.json; -- --help shows how to measure single rows
   soak       1,000 jobs on the same service processes, of which one in 20 loses a rank: what they keep:
@@ -63,7 +65,7 @@ const SOAK_LIMIT: Duration = Duration::from_secs(3600);
 /// Runs a job with the options after `--`, and writes the report.
 type Job = fn(&[String], &Path) -> Result<ExitCode>;
 
-const JOBS: [(&str, Job); 17] = [
+const JOBS: [(&str, Job); 18] = [
     ("alltoallv", alltoallv::run),
     ("check", check),
     ("cost", cost::run),
@@ -78,6 +80,7 @@ const JOBS: [(&str, Job); 17] = [
     ("overlap", overlap::run),
     ("pool", pool::run),
     ("rv64", rv64),
+    ("scale", scale::run),
     ("service", service::run),
     ("soak", soak),
     ("storage", storage::run),

@@ -84,6 +84,33 @@ impl Client {
         self.enter(call, (start, length), work)
     }
 
+    /// # Safety
+    /// As for [`Client::broadcast`]. A barrier has no memory.
+    pub(super) unsafe fn begin_tree(
+        &mut self,
+        call: Call<'_>,
+        root: usize,
+        memory: Option<Memory<'_>>,
+    ) -> Result<Request> {
+        self.check()?;
+        let members = Rc::clone(&self.group(call.communicator())?.members);
+        let Some(root) = members.get(root).copied() else {
+            return Err(arguments(format!(
+                "member {root} as the root of {} members",
+                members.len()
+            )));
+        };
+        let range = memory
+            .as_ref()
+            .map_or((std::ptr::null_mut(), 0), Memory::range);
+        let work = Work::Tree {
+            area: memory.as_ref().map(area),
+            root,
+            members,
+        };
+        self.enter(call, range, work)
+    }
+
     /// A communicator with members.
     fn group(&mut self, communicator: u64) -> Result<&mut Communicator> {
         self.communicators
@@ -172,10 +199,12 @@ impl Client {
             .filter(|live| !live.is_done)
             .ok_or_else(|| wrong("completed by the service, but not under way"))?;
         let mut bytes = &fin.bytes[..];
-        for block in &fin.short {
-            let place = usize::try_from(block.offset)
+        let blocks = fin.short.iter();
+        let blocks = blocks.flat_map(|of| of.offsets().map(|offset| (offset, of.length)));
+        for (offset, length) in blocks {
+            let place = usize::try_from(offset)
                 .ok()
-                .zip(usize::try_from(block.length).ok());
+                .zip(usize::try_from(length).ok());
             let place = place.filter(|(at, length)| {
                 at.checked_add(*length)
                     .is_some_and(|end| end <= live.receive_length)
@@ -250,7 +279,7 @@ fn area(memory: &Memory<'_>) -> Area {
     }
 }
 
-/// Blocks of one side, each checked to lie inside its memory.
+/// Blocks of one side that are not empty, each checked to lie inside its memory.
 fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
     let (_, length) = of.memory.range();
     if of.counts.len() != members.len() || of.displacements.len() != members.len() {
@@ -264,9 +293,10 @@ fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
     members
         .iter()
         .zip(of.counts.iter().zip(of.displacements))
+        .filter(|(_, (count, _))| **count > 0)
         .map(|(peer, (count, displacement))| {
             let inside = displacement.checked_add(*count).is_some_and(|end| end <= length);
-            if *count > 0 && !inside {
+            if !inside {
                 return Err(arguments(format!(
                     "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
                      bytes"

@@ -1,13 +1,14 @@
 //! Connects ranks that know nothing of each other: three exchanges between the ranks, with a step at the SP between
 //! each two. Each exchange distributes the failures of the preceding step, so all ranks fail with the same error.
 
+use super::introduction::{
+    Introduction, Met, Told, Unmet, agree, complete, place, share, tabulate, untold,
+};
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
 use super::waiting::Waiting;
 use super::window::Window;
-use crate::control::{
-    FRAMES, Frame, Hello, Keys, PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome,
-};
+use crate::control::{FRAMES, Frame, Hello, Keys, Table, Welcome};
 use crate::error::{OffloadError, Result};
 use crate::exchange::Exchange;
 use crate::job_id::JobId;
@@ -15,10 +16,7 @@ use crate::library::Library;
 use crate::scheme::Scheme;
 use crate::token::Token;
 use crate::wire::{Export, From, GREETING_BYTES, Hello as HelloMessage, Kind, hello_header};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fmt::Debug;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
 use xgvmi_daemon::{Link, LinkError, poll, pollfd, reach_within};
@@ -29,30 +27,6 @@ use xgvmi_ucp::{Context, Endpoint, MappedBuffer, Worker};
 /// Each costs half a millisecond at the host and the SP, and stock UCX creates as many. A program that needs more keys at a
 /// time creates them in the calls that first need them and announces them afterwards.
 const FIRST_KEYS: u32 = 3;
-
-/// First contribution of each rank.
-#[derive(Debug, Serialize, Deserialize)]
-struct Introduction {
-    protocol: u32,
-    rank: u32,
-    size: u32,
-    scheme: Scheme,
-    node: String,
-    services: Vec<String>,
-    /// The job identifier of rank 0 names the job.
-    job: JobId,
-}
-
-/// Result of a rank's step at its SP, or the reason for its failure.
-type Met<T> = std::result::Result<T, Unmet>;
-
-/// Reason why a step failed.
-#[derive(Debug, Serialize, Deserialize)]
-struct Unmet {
-    reason: String,
-    /// The rank only timed out waiting for others.
-    late: bool,
-}
 
 /// State of a rank after its SP has admitted it. The fields drop in this order.
 #[derive(Debug)]
@@ -74,31 +48,38 @@ pub(super) fn connect(
     exchange: &mut dyn Exchange,
 ) -> Result<Client> {
     let start = Instant::now();
-    let me = Introduction {
-        protocol: PROTOCOL,
+    let mine = Introduction {
         rank,
         size,
         scheme: options.scheme,
-        node: options.node.clone(),
-        services: options.services.clone(),
-        job: JobId(xgvmi_daemon::random().map_err(|e| OffloadError::io("random number", e))?),
+        place: place(&options.node, &options.services),
+        job: match rank {
+            0 => Some(JobId(
+                xgvmi_daemon::random().map_err(|e| OffloadError::io("random number", e))?,
+            )),
+            _ => None,
+        },
     };
-    let ranks: Vec<Introduction> = share(exchange, &me)?;
-    agree(&ranks)?;
-    let job = ranks.first().map_or(me.job, |first| first.job);
-    let local = ranks
-        .iter()
-        .take(rank as usize)
-        .filter(|other| other.node == me.node && other.services == me.services)
-        .count();
+    let ranks = share(exchange, &mine)?;
+    let job = agree(&ranks)?;
+    let before = ranks.iter().take(rank as usize);
+    let local = before.filter(|other| other.place == mine.place).count();
     let address = &options.services[local % options.services.len()];
 
     let admitted = admit(options, job, rank, size, address);
-    let admitted_all = share(exchange, &met(&admitted, |a| a.welcome.clone()))?;
-    let welcomes = all(admitted_all)?;
+    // The first rank of a node that has a service's name tells the service's addresses.
+    let is_first = local < options.services.len();
+    let of_mine = met(&admitted, |admitted| Told::of(&admitted.welcome, is_first));
+    let mut told = all(share(exchange, &of_mine)?)?;
     let mut admitted = admitted?;
-    let table = tabulate(&welcomes)?;
-    let call_bytes = welcomes.iter().map(|welcome| welcome.call_bytes);
+    let untold = untold(&told);
+    if !untold.is_empty() {
+        let is_untold = untold.contains(&admitted.welcome.service.unique);
+        let later = share(exchange, &Told::of(&admitted.welcome, is_untold))?;
+        complete(&mut told, later);
+    }
+    let table = tabulate(&told)?;
+    let call_bytes = told.iter().map(|told| told.call_bytes);
     let call_bytes = call_bytes.min().unwrap_or(0);
 
     let made_ready = make_ready(options, &mut admitted, rank, address, &table);
@@ -120,11 +101,14 @@ pub(super) fn connect(
         .filter(|_| announces)
         .map(|library| library.stats().pool_keys);
     let mut communicators = HashMap::new();
-    communicators.insert(0, Communicator::new((0..size).collect()));
+    let mine = table.service_of.get(rank as usize).copied();
+    let neighbours: Vec<u32> = mine.map_or_else(Vec::new, |mine| table.ranks_of(mine).collect());
+    communicators.insert(0, Communicator::new((0..size).collect(), &neighbours));
     Ok(Client {
         live: HashMap::new(),
         waiting: Waiting::new(usize::try_from(call_bytes).unwrap_or(usize::MAX)),
         window: Window::new(&table),
+        neighbours,
         bounced: 0,
         unregistrable: VecDeque::new(),
         sends: Vec::new(),
@@ -157,20 +141,6 @@ pub(super) fn connect(
     })
 }
 
-fn share<T: Serialize + DeserializeOwned>(exchange: &mut dyn Exchange, mine: &T) -> Result<Vec<T>> {
-    let bytes = serde_json::to_vec(mine).map_err(|error| OffloadError::Exchange(error.into()))?;
-    let all = exchange.allgather(&bytes).map_err(OffloadError::Exchange)?;
-    all.iter()
-        .map(|one| serde_json::from_slice(one))
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|error| {
-            OffloadError::Exchange(
-                format!("a rank of another version of this program, or no rank at all: {error}")
-                    .into(),
-            )
-        })
-}
-
 fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
     result.as_ref().map(of).map_err(|error| Unmet {
         reason: error.to_string(),
@@ -198,48 +168,6 @@ fn all<T>(results: Vec<Met<T>>) -> Result<Vec<T>> {
             count,
         }),
     }
-}
-
-/// Detects ranks that were started with options different from those of rank 0.
-fn agree(ranks: &[Introduction]) -> Result<()> {
-    let Some(first) = ranks.first() else {
-        return Err(OffloadError::Exchange("there is no rank".into()));
-    };
-    for (place, rank) in (0..).zip(ranks) {
-        let same = |what, theirs: &dyn Debug, expected: &dyn Debug| {
-            let (theirs, first) = (format!("{theirs:?}"), format!("{expected:?}"));
-            if theirs == first {
-                return Ok(());
-            }
-            Err(OffloadError::Disagree {
-                what,
-                rank: place,
-                theirs,
-                first,
-            })
-        };
-        same(
-            "version of the offload's protocol",
-            &rank.protocol,
-            &first.protocol,
-        )?;
-        same("number of ranks", &rank.size, &first.size)?;
-        same("scheme", &rank.scheme, &first.scheme)?;
-        if rank.rank != place {
-            return Err(OffloadError::Arguments(format!(
-                "the exchange answers for rank {} in place {place}",
-                rank.rank
-            )));
-        }
-    }
-    if first.size as usize != ranks.len() || first.size > RANKS_MAX {
-        return Err(OffloadError::Arguments(format!(
-            "the number of ranks is given as {}, and {} take part (the most is {RANKS_MAX})",
-            first.size,
-            ranks.len()
-        )));
-    }
-    Ok(())
 }
 
 /// Opens UCX and requests admission from the SP.
@@ -360,47 +288,6 @@ fn check_library(scheme: Scheme) -> Result<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Builds the table identically on all ranks: SPs in the order of the first rank that each serves.
-pub(crate) fn tabulate(welcomes: &[Welcome]) -> Result<Table> {
-    let mut services: Vec<ServiceAddress> = Vec::new();
-    let mut places: BTreeMap<u64, u32> = BTreeMap::new();
-    let mut service_of = Vec::new();
-    for (rank, welcome) in (0..).zip(welcomes) {
-        let first = &welcomes[0];
-        for (what, theirs, first) in [
-            (
-                "direct-min of the services",
-                welcome.direct_min,
-                first.direct_min,
-            ),
-            (
-                "silence-limit of the services, in ms",
-                welcome.silence_ms,
-                first.silence_ms,
-            ),
-        ] {
-            if theirs != first {
-                return Err(OffloadError::Disagree {
-                    what,
-                    rank,
-                    theirs: theirs.to_string(),
-                    first: first.to_string(),
-                });
-            }
-        }
-        let next = u32::try_from(services.len()).unwrap_or(u32::MAX);
-        let place = *places.entry(welcome.service.unique).or_insert(next);
-        if place == next {
-            services.push(welcome.service.clone());
-        }
-        service_of.push(place);
-    }
-    Ok(Table {
-        services,
-        service_of,
-    })
 }
 
 /// Sends the table of all SPs to this rank's SP and waits until the SP has connected to them.

@@ -5,7 +5,7 @@ use super::spans::{Piece, Span, pack, packed_length, pieces, rebase};
 use super::state::{Bounce, Client, Held};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::Result;
-use crate::wire::{Block, Export, HostArrive, HostReduce, Kind};
+use crate::wire::{Block, Export, HostArrive, HostReduce, HostTree, Kind};
 use std::time::Instant;
 use xgvmi_ucp::MappedRange;
 use xgvmi_ucp::buffer::Buffer;
@@ -88,6 +88,13 @@ impl Client {
             .map_or(0, |group| group.open)
     }
 
+    /// Number of members of a communicator that share this rank's SP.
+    fn together(&self, communicator: u64) -> u32 {
+        self.communicators
+            .get(&communicator)
+            .map_or(1, |group| group.together)
+    }
+
     /// The message to the SP. `held` gets the memory that it names.
     ///
     /// # Safety
@@ -109,6 +116,7 @@ impl Client {
                 let arrive = HostArrive {
                     collective,
                     rank,
+                    together: self.together(collective.communicator),
                     send_memory,
                     receive_memory,
                     sends,
@@ -158,6 +166,36 @@ impl Client {
                     short,
                 };
                 Ok((Kind::HostReduce, message.to_bytes()))
+            }
+            Work::Tree {
+                area,
+                root,
+                members,
+            } => {
+                let is_root = *root == rank;
+                let (mut memory, mut short) = (None, Vec::new());
+                if let Some(area) = area {
+                    if area.length >= self.direct_min {
+                        let copied = if is_root { Copied::In } else { Copied::Out };
+                        // SAFETY: the same.
+                        memory = Some(unsafe { self.reach_all(area, copied, held) }?);
+                    } else if is_root && area.length > 0 {
+                        // SAFETY: the same.
+                        short =
+                            unsafe { std::slice::from_raw_parts(area.start, area.length) }.to_vec();
+                    }
+                }
+                let message = HostTree {
+                    collective,
+                    rank,
+                    root: *root,
+                    is_barrier: area.is_none(),
+                    members: members.to_vec(),
+                    memory,
+                    length: area.as_ref().map_or(0, |area| area.length as u64),
+                    short,
+                };
+                Ok((Kind::HostTree, message.to_bytes()))
             }
         }
     }

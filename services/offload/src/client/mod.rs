@@ -2,6 +2,7 @@
 
 mod call;
 mod connect;
+mod introduction;
 mod launch;
 mod options;
 mod patience;
@@ -12,7 +13,7 @@ mod waiting;
 mod window;
 
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use connect::tabulate;
+pub(crate) use introduction::{Told, tabulate};
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
@@ -74,7 +75,7 @@ impl Client {
         if self.communicators.contains_key(&id.0) {
             return Err(arguments(format!("communicator {} is there already", id.0)));
         }
-        let communicator = Communicator::new(members.to_vec());
+        let communicator = Communicator::new(members.to_vec(), &self.neighbours);
         self.communicators.insert(id.0, communicator);
         Ok(())
     }
@@ -180,6 +181,32 @@ impl Client {
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
         unsafe { self.begin_reduce(call.into(), send, receive, reduction) }
+    }
+
+    /// Starts a broadcast: the memory of each member gets the bytes of member `root`. All members pass equal lengths.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`]; the root's memory is the send buffer.
+    pub unsafe fn broadcast<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        root: usize,
+        memory: Memory<'_>,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin_tree(call.into(), root, Some(memory)) }
+    }
+
+    /// Starts a barrier: it is complete when all members have started it.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    pub fn barrier<'c>(&mut self, call: impl Into<Call<'c>>) -> Result<Request> {
+        // SAFETY: there is no memory.
+        unsafe { self.begin_tree(call.into(), 0, None) }
     }
 
     /// Makes progress. Returns true when the call is complete; its buffers then belong to the program again.

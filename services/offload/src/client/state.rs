@@ -29,6 +29,8 @@ pub struct Client {
     /// Calls of `live` that have not started at the SP.
     pub(super) waiting: Waiting,
     pub(super) window: Window,
+    /// The ranks of this rank's SP in ascending order.
+    pub(super) neighbours: Vec<u32>,
     /// Bytes of the memory of all calls' bounces.
     pub(super) bounced: usize,
     /// Ranges whose registration has failed, the last ones. UCX logs an error for each failure.
@@ -65,6 +67,8 @@ pub struct Client {
 #[derive(Debug)]
 pub(super) struct Communicator {
     pub(super) members: Rc<[u32]>,
+    /// Number of members that share this rank's SP.
+    pub(super) together: u32,
     pub(super) next: u32,
     /// Number of ordinary allreduces that have started.
     pub(super) turns: u32,
@@ -206,8 +210,12 @@ impl Client {
 }
 
 impl Communicator {
-    pub(super) fn new(members: Vec<u32>) -> Self {
+    /// `neighbours` are the ranks of this rank's SP in ascending order.
+    pub(super) fn new(members: Vec<u32>, neighbours: &[u32]) -> Self {
+        let ours = members.iter();
+        let ours = ours.filter(|member| neighbours.binary_search(member).is_ok());
         Self {
+            together: u32::try_from(ours.count()).unwrap_or(u32::MAX),
             members: members.into(),
             next: 0,
             turns: 0,
@@ -264,7 +272,7 @@ mod tests {
     fn persistent_calls_match_by_number_in_any_order_of_their_starts() {
         let mut starts = [Vec::new(), Vec::new()];
         for (rank, starts) in starts.iter_mut().enumerate() {
-            let mut communicator = Communicator::new(vec![0, 1]);
+            let mut communicator = Communicator::new(vec![0, 1], &[1]);
             let id = CommunicatorId(5);
             let mut a = communicator.number(id, true);
             let mut b = communicator.number(id, true);
@@ -291,7 +299,7 @@ mod tests {
 
     #[test]
     fn ordinary_allreduces_have_turns_and_persistent_ones_have_none() {
-        let mut communicator = Communicator::new(vec![0, 1]);
+        let mut communicator = Communicator::new(vec![0, 1], &[1]);
         let turns = [false, true, false].map(|is_persistent| communicator.turn(is_persistent));
         assert_eq!(turns, [Some(0), None, Some(1)]);
     }

@@ -41,6 +41,13 @@ pub(super) enum Work {
         turn: Option<u32>,
         members: Rc<[u32]>,
     },
+    /// A broadcast, or a barrier without an area.
+    Tree {
+        area: Option<Area>,
+        /// The job's rank that has the data.
+        root: u32,
+        members: Rc<[u32]>,
+    },
 }
 
 /// A buffer.
@@ -99,6 +106,10 @@ impl Work {
                 let is_short = receive.length < direct_min;
                 let short = if is_short { receive.length } else { 0 };
                 window.allreduce(members.len(), short)
+            }
+            Self::Tree { area, members, .. } => {
+                let length = area.as_ref().map_or(0, |area| area.length);
+                window.tree(members.len(), if length < direct_min { length } else { 0 })
             }
         }
     }

@@ -55,6 +55,15 @@ impl Window {
             .saturating_add(local.saturating_mul(each))
     }
 
+    /// Bytes that a broadcast or a barrier takes at an SP: two levels of a tree, in each of which a member passes the data to
+    /// the members of its SP, and to fewer than 16 others.
+    pub(crate) fn tree(self, members: usize, short: usize) -> usize {
+        let ranks = self.ranks.min(members).saturating_add(16);
+        self.exchange(ranks, 0)
+            .saturating_add(ranks.saturating_mul(short.saturating_mul(SHORT)))
+            .saturating_mul(2)
+    }
+
     /// Bytes that an allreduce takes at an SP until its turn. Only the first one of a communicator has its turn: its steps
     /// take as much as four exchanges, beside its segments.
     pub(crate) fn allreduce(self, members: usize, short: usize) -> usize {

@@ -63,6 +63,34 @@ pub(super) struct Meeting<'a> {
     pub(super) block: ParkedBlock,
     /// The bytes of the offer's short blocks.
     pub(super) short: &'a [u8],
+    pub(super) direct_min: u64,
+}
+
+impl Participant {
+    /// Keeps the bytes of a short block for the offset `to` of the receive buffer. The blocks of runs have their places in
+    /// the answer; the bytes of others follow each other.
+    fn put_short(&mut self, source: u32, to: u64, bytes: &[u8], direct_min: u64) {
+        let Some(before) = self.slots.short_before(source, direct_min) else {
+            let short = self.short.get_or_insert_default();
+            short.bytes.extend_from_slice(bytes);
+            short.blocks.push(Delivered::one(to, bytes.len() as u64));
+            return;
+        };
+        let short = self.short.get_or_insert_with(|| {
+            let runs = self.slots.runs().filter(|run| run.length < direct_min);
+            let blocks: Vec<Delivered> = runs.map(Delivered::all_of).collect();
+            let length: u64 = blocks.iter().filter_map(Delivered::bytes).sum();
+            // The rank's entry was counted with these bytes.
+            let bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+            Box::new(Short { blocks, bytes })
+        });
+        let place = usize::try_from(before)
+            .ok()
+            .and_then(|before| short.bytes.get_mut(before..before + bytes.len()));
+        if let Some(place) = place {
+            place.copy_from_slice(bytes);
+        }
+    }
 }
 
 impl Meeting<'_> {
@@ -83,12 +111,7 @@ impl Meeting<'_> {
             offer: self.key.1,
             what: "the bytes of its short blocks are not as many as their lengths say",
         })?;
-        let short = participant.short.get_or_insert_default();
-        short.bytes.extend_from_slice(bytes);
-        short.blocks.push(Delivered {
-            offset: to,
-            length: block.length,
-        });
+        participant.put_short(self.source, to, bytes, self.direct_min);
         Ok(())
     }
 

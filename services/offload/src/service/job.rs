@@ -349,7 +349,10 @@ impl<F: Fabric> Job<F> {
             };
             busy = true;
             let kind = Kind::from_id(message.id);
-            entries += u32::from(matches!(kind, Some(Kind::HostArrive | Kind::HostReduce)));
+            entries += u32::from(matches!(
+                kind,
+                Some(Kind::HostArrive | Kind::HostReduce | Kind::HostTree)
+            ));
             self.receive(&message)?;
             self.worker.reuse(message);
         }

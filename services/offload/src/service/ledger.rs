@@ -20,15 +20,19 @@
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
 mod charge;
+mod members;
 mod newcomers;
 mod placing;
+mod sending;
 
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
-use super::outbox::{OFFER_BLOCKS, Queue, sends_once};
+use super::outbox::{OFFER_BLOCKS, Queue};
 use super::slots::Slots;
 use crate::draft::RtsHead;
-use crate::wire::{Blocks, Collective, Record};
+use crate::wire::{Blocks, Collective};
+pub(super) use members::Member;
+use sending::{Own, Part, Spaced, Spacing};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -63,6 +67,9 @@ pub(super) struct Ledger {
     /// The ranks of this SP, by local number.
     rank_of: Vec<u32>,
     services: usize,
+    /// The ranks of each SP, if they are equally spaced.
+    spacing: Spacing,
+    spaced: Vec<Spaced>,
     direct_min: u64,
     send_credits: usize,
     calls: Map<Collective, CallId>,
@@ -78,8 +85,10 @@ pub(super) struct Ledger {
     bytes: usize,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
-    /// The SPs that the arriving rank sends to.
+    /// The SPs that the arriving rank sends to, its blocks for one of them, and those for ranks of this SP.
     targets: Vec<u32>,
+    part: Part,
+    own: Own,
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
@@ -94,6 +103,15 @@ pub(super) struct Ledger {
     ready_max: usize,
     /// Ranks that have arrived while many blocks were ready.
     newcomers: VecDeque<Newcomer>,
+}
+
+/// A rank that has entered a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Arrived {
+    /// Index of the call, and local number of the rank.
+    pub(super) place: (CallId, usize),
+    /// The offer of the rank's blocks for ranks of this SP, if reads need its key.
+    pub(super) own: Option<OfferId>,
 }
 
 /// A rank that has arrived, and its parked blocks that are not ready yet.
@@ -169,12 +187,15 @@ impl Ledger {
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
+        let (spacing, spaced) = sending::spaced(services, &service_of);
         Self {
             me,
             service_of,
             local_of,
             rank_of,
             services,
+            spacing,
+            spaced,
             direct_min,
             send_credits: send_credits.max(1),
             calls: Map::default(),
@@ -187,6 +208,8 @@ impl Ledger {
             bytes: 0,
             held: Vec::new(),
             targets: Vec::new(),
+            part: Part::default(),
+            own: Own::default(),
             spare: Vec::new(),
             spare_ranks: Vec::new(),
             spare_bytes: Vec::new(),
@@ -276,16 +299,16 @@ impl Ledger {
         self.ready.len()
     }
 
-    /// A local rank has entered a call. Returns the call's index and the rank's local number. `short` is the data of
-    /// the short blocks among `sends`, in order.
+    /// A local rank has entered a call, which `together` ranks of this SP enter. `short` is the data of the short blocks among
+    /// `sends`, in order.
     pub(super) fn arrive<'a>(
         &mut self,
         collective: Collective,
-        rank: u32,
+        (rank, together): (u32, u32),
         (sends, receives): (Blocks<'_>, impl Into<Receives<'a>>),
         short: &[u8],
         buffers: Buffers<'_>,
-    ) -> Result<(CallId, usize), Wrong> {
+    ) -> Result<Arrived, Wrong> {
         let receives = receives.into();
         let wrong = |what| Wrong::Rank {
             rank,
@@ -314,13 +337,11 @@ impl Ledger {
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));
         }
-        let (targets, ours) = match sends {
-            Blocks::Narrow(records) => self.send(call, rank, records, short, buffers),
-            Blocks::Wide(records) => self.send(call, rank, records, short, buffers),
-        }
-        .map_err(wrong)?;
+        let sent = self.send_all(call, rank, sends, short, buffers);
+        let (mut targets, own) = sent.map_err(wrong)?;
+        targets += usize::from(own.len() > 0);
         let received = match receives {
-            Receives::Now(blocks) => blocks.bytes(),
+            Receives::Now(blocks) => blocks.bytes() + self.answer_bytes(blocks),
             Receives::Later(_) => 0,
         };
         self.keep_rank(call, sends.bytes() + received + short.len());
@@ -355,8 +376,7 @@ impl Ledger {
                 };
             }
         }
-        // Every member is among the destinations.
-        if state.arrived >= ours {
+        if state.arrived >= together as usize {
             self.pump(call);
         } else if !state.is_held {
             state.is_held = true;
@@ -365,8 +385,13 @@ impl Ledger {
         if let Some(waiting) = met {
             self.meet(call, local, waiting)?;
         }
+        let needs_key = own.is_direct();
+        let own = self.offer_own(call, rank, own, buffers)?;
         self.check_complete(call, local, rank);
-        Ok((call, local))
+        Ok(Arrived {
+            place: (call, local),
+            own: own.filter(|_| needs_key),
+        })
     }
 
     /// The receive side of a rank for which all blocks are on offer.
@@ -444,6 +469,7 @@ impl Ledger {
             destination: self.rank_of[local],
             block,
             short: &offer.short,
+            direct_min: self.direct_min,
         };
         meeting.deliver(participant, place)?;
         self.delivered(local, at.offer as usize);
@@ -502,8 +528,10 @@ impl Ledger {
         }
         let outgoing = self.outgoing.remove(at);
         let call = outgoing.call;
-        self.states[call].queue.in_flight -= 1;
-        self.pump(call);
+        if outgoing.to != self.me {
+            self.states[call].queue.in_flight -= 1;
+            self.pump(call);
+        }
         for rank in &outgoing.ranks {
             let local = self.local_of[*rank as usize] as usize;
             match &mut self.states[call].seats[local] {
@@ -559,65 +587,6 @@ impl Ledger {
         self.last = Some((collective, call));
         self.keep_call(call);
         call
-    }
-
-    /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs, and the number of the
-    /// blocks for ranks of this SP.
-    fn send<R: Record>(
-        &mut self,
-        call: CallId,
-        source: u32,
-        records: &[R],
-        mut short: &[u8],
-        buffers: Buffers<'_>,
-    ) -> Result<(usize, usize), &'static str> {
-        if !sends_once(records) {
-            return Err("it sends two blocks to one rank");
-        }
-        let queue = &mut self.states[call].queue;
-        // Capacity for an even distribution of ranks over the SPs.
-        let per_rank = records.len().div_ceil(self.services.max(1)).max(1);
-        let sources = self.rank_of.len().min(OFFER_BLOCKS.div_ceil(per_rank));
-        let mut ours = 0;
-        self.targets.clear();
-        for record in records {
-            let block = record.block();
-            let to = self.service_of.get(block.peer as usize);
-            let to = *to.ok_or("it sends to a rank that is not there")?;
-            let draft = &mut queue.outboxes[to as usize].draft;
-            if !draft.is_open() {
-                self.targets.push(to);
-                if draft.blocks() == 0 {
-                    let ranks = self.spare_ranks.pop().unwrap_or_default();
-                    let memory = self.spare_bytes.pop().unwrap_or_default();
-                    let bytes = sources * per_rank * size_of::<R>();
-                    draft.reserve(ranks, memory, sources, bytes);
-                }
-                draft.begin::<R>(source, buffers.base);
-            }
-            ours += usize::from(to == self.me);
-            if block.length >= self.direct_min {
-                draft.block(record, None);
-            } else {
-                // The length is below direct_min, so it fits.
-                let length = usize::try_from(block.length).map_err(|_| "a block is too long")?;
-                let (data, rest) = short
-                    .split_at_checked(length)
-                    .ok_or("bytes of a short block are missing")?;
-                draft.block(record, Some(data));
-                short = rest;
-            }
-        }
-        if !short.is_empty() {
-            return Err("there are more bytes than short blocks");
-        }
-        // This SP first, then the others in rotation: the first sends of the SPs have different targets.
-        let me = self.me;
-        self.targets.sort_unstable_by_key(|to| (*to < me, *to));
-        for to in &self.targets {
-            queue.end_part(*to, buffers.key);
-        }
-        Ok((self.targets.len(), ours))
     }
 
     /// Sends offers while credits are available.

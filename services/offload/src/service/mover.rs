@@ -1,6 +1,7 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
 mod reduce;
+mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short, Transfer};
 use super::counters::{Moved, Queues};
@@ -13,11 +14,12 @@ use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuFin, DpuRts, ExportRef, HostFin, HostReduce, Kind, Record,
-    RtsPart,
+    Arrival, Blocks, Collective, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin, HostReduce,
+    Kind, Record, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
+use tree::Trees;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
@@ -58,6 +60,7 @@ pub(super) struct Mover<T: Transport> {
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
+    trees: Trees<T>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
@@ -71,6 +74,9 @@ pub(super) struct Mover<T: Transport> {
     late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
+    /// Offers that are delivered and not answered: SP and number. The next vector is for the numbers of one SP.
+    fins: Vec<(u32, u64)>,
+    answered: Vec<u64>,
     moved: Moved,
     /// The time of this poll, if it was needed.
     clock: Option<Instant>,
@@ -161,6 +167,7 @@ impl<T: Transport> Mover<T> {
             keys: Vec::new(),
             entered: Vec::new(),
             reducing: Reducing::new(),
+            trees: Trees::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
             services: peers.services,
@@ -169,6 +176,8 @@ impl<T: Transport> Mover<T> {
             late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
+            fins: Vec::new(),
+            answered: Vec::new(),
             moved: Moved::default(),
             clock: None,
         }
@@ -196,6 +205,17 @@ impl<T: Transport> Mover<T> {
                 check_step(message.collective)?;
                 self.reduce(transport, message)
             }
+            Kind::HostTree => {
+                let entry = Entry::parse(data).map_err(bad)?;
+                self.check_rank(header, entry.rank)?;
+                check_step(entry.collective)?;
+                self.tree(transport, &entry)
+            }
+            Kind::DpuNote => {
+                let note = DpuNote::parse(data).map_err(bad)?;
+                self.check_service(header, note.from)?;
+                self.noted(transport, note)
+            }
             Kind::DpuRts => {
                 let parts = emptied(std::mem::take(&mut self.parts));
                 let rts = DpuRts::parse_into(data, parts).map_err(bad)?;
@@ -218,9 +238,12 @@ impl<T: Transport> Mover<T> {
                 Ok(())
             }
             Kind::DpuFin => {
-                let fin = DpuFin::parse(data).map_err(bad)?;
-                self.check_service(header, fin.from)?;
-                self.finished(fin)
+                let (from, offers) = DpuFin::read(data).map_err(bad)?;
+                self.check_service(header, from)?;
+                for offer in offers {
+                    self.finished(from, offer)?;
+                }
+                Ok(())
             }
             Kind::Hello | Kind::HostFin => Err(failed(format!(
                 "an SP was sent a message of kind {}",
@@ -248,7 +271,7 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes()
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + self.trees.bytes()
     }
 
     /// Bytes of memory that no call uses, for later allreduces.
@@ -272,7 +295,7 @@ impl<T: Transport> Mover<T> {
             reads: T::reads_len(&self.reads),
             messages: self.sends.len(),
             waiting_reads: self.ledger.transfers() + self.sharing.waiting(),
-            calls,
+            calls: calls + self.trees.barriers(),
             parked_blocks,
             offers,
         }
@@ -311,24 +334,43 @@ impl<T: Transport> Mover<T> {
         };
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
-        self.enter(collective, rank, blocks, arrive.short, buffers, entered)
-            .map(drop)
+        let who = (rank, arrive.together);
+        self.enter(
+            transport,
+            collective,
+            who,
+            blocks,
+            arrive.short,
+            buffers,
+            entered,
+        )
+        .map(drop)
     }
 
-    /// Enters a local rank into a collective of the ledger.
+    /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
+    #[expect(clippy::too_many_arguments, reason = "an entry has these parts")]
     fn enter(
         &mut self,
+        transport: &T,
         collective: Collective,
-        rank: u32,
+        who: (u32, u32),
         blocks: (Blocks<'_>, Receives<'_>),
         short: &[u8],
         buffers: Buffers<'_>,
         entered: Entered<T>,
     ) -> Result<Place> {
-        let (call, local) = self
+        let arrived = self
             .ledger
-            .arrive(collective, rank, blocks, short, buffers)
+            .arrive(collective, who, blocks, short, buffers)
             .map_err(|wrong| failed(wrong.to_string()))?;
+        let (call, local) = arrived.place;
+        if let Some(offer) = arrived.own {
+            let me = self.services.get(self.me as usize).and_then(Option::as_ref);
+            let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
+            let key = transport.unpack(&me.peer, buffers.key)?;
+            let keys = keys_of(&mut self.keys, offer);
+            keys.push(Some(key));
+        }
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Seats::new);
         }
@@ -372,11 +414,7 @@ impl<T: Transport> Mover<T> {
             .ledger
             .offered(key, rts.collective, &rts.parts, rts.short)
             .map_err(|wrong| failed(wrong.to_string()))?;
-        if self.keys.len() <= offer {
-            self.keys.resize_with(offer + 1, Vec::new);
-        }
-        let keys = &mut self.keys[offer];
-        keys.clear();
+        let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
             let key = (!part.rkey.is_empty()).then(|| transport.unpack(&from.peer, part.rkey));
             keys.push(key.transpose()?);
@@ -385,9 +423,9 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Another SP has received all blocks of an offer from this SP.
-    fn finished(&mut self, fin: DpuFin) -> Result<()> {
+    fn finished(&mut self, from: u32, offer: u64) -> Result<()> {
         self.ledger
-            .finished(fin.from, fin.offer)
+            .finished(from, offer)
             .map_err(|wrong| failed(wrong.to_string()))
     }
 
@@ -430,6 +468,9 @@ impl<T: Transport> Mover<T> {
                     met.map_err(|wrong| failed(wrong.to_string()))? || self.take_late(transport)?;
             }
             if !again {
+                if !self.fins.is_empty() {
+                    self.answer(transport)?;
+                }
                 self.clock = None;
                 return Ok(acted);
             }
@@ -592,7 +633,7 @@ impl<T: Transport> Mover<T> {
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
         match action {
             Action::Offer { to, message } => self.offer(transport, to, message),
-            Action::Finish { offer, key } => self.finish(transport, offer, key),
+            Action::Finish { offer, key } => self.finish(offer, key),
             Action::Gathered { call, local } => self.gathered(transport, (call, local)),
             Action::Received {
                 call,
@@ -622,7 +663,10 @@ impl<T: Transport> Mover<T> {
                             short: short.blocks,
                             bytes: short.bytes,
                         };
-                        return self.stepped(transport, stepped);
+                        return match collective.is_level() {
+                            true => self.climbed(transport, stepped),
+                            false => self.stepped(transport, stepped),
+                        };
                     }
                 };
                 let since = self.now().saturating_duration_since(entered.since);
@@ -654,21 +698,34 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    fn finish(&mut self, transport: &T, offer: OfferId, (from, id): OfferKey) -> Result<()> {
+    fn finish(&mut self, offer: OfferId, (from, id): OfferKey) -> Result<()> {
         if let Some(keys) = self.keys.get_mut(offer) {
             keys.clear();
             keys.shrink_to(SOURCES_KEPT);
         }
-        let fin = DpuFin {
-            from: self.me,
-            offer: id,
-        };
         if from == self.me {
-            self.finished(fin)
+            self.finished(from, id)
         } else {
-            let data = fin.to_bytes_in(self.ledger.memory());
-            self.tell_service(transport, from, Kind::DpuFin, data)
+            self.fins.push((from, id));
+            Ok(())
         }
+    }
+
+    /// Answers the offers whose blocks are delivered. An SP gets one message for all of its offers.
+    fn answer(&mut self, transport: &T) -> Result<()> {
+        let mut fins = std::mem::take(&mut self.fins);
+        // The sort is stable: the offers of an SP stay in their order.
+        fins.sort_by_key(|(to, _)| *to);
+        let mut offers = std::mem::take(&mut self.answered);
+        for of_one in fins.chunk_by(|a, b| a.0 == b.0) {
+            offers.clear();
+            offers.extend(of_one.iter().map(|(_, offer)| *offer));
+            let data = DpuFin::to_bytes_in(self.me, &offers, self.ledger.memory());
+            self.tell_service(transport, of_one[0].0, Kind::DpuFin, data)?;
+        }
+        fins.clear();
+        (self.fins, self.answered) = (fins, offers);
+        Ok(())
     }
 
     fn complete(
@@ -680,7 +737,8 @@ impl<T: Transport> Mover<T> {
     ) -> Result<()> {
         let Short { blocks, bytes } = short.map_or_else(Short::default, |short| *short);
         self.moved.calls += 1;
-        self.moved.blocks += blocks.len() as u64;
+        let count = blocks.iter().map(|block| u64::from(block.count));
+        self.moved.blocks += count.sum::<u64>();
         self.moved.bytes += bytes.len() as u64;
         let fin = HostFin {
             collective,
@@ -715,6 +773,16 @@ impl<T: Transport> Mover<T> {
         }
         Some(entered)
     }
+}
+
+/// The keys of an offer that has come; empty.
+fn keys_of<K>(keys: &mut Vec<Vec<Option<K>>>, offer: OfferId) -> &mut Vec<Option<K>> {
+    if keys.len() <= offer {
+        keys.resize_with(offer + 1, Vec::new);
+    }
+    let keys = &mut keys[offer];
+    keys.clear();
+    keys
 }
 
 /// The vector without its parts, for parts of another message. The standard library keeps the memory.
@@ -767,6 +835,10 @@ fn check_blocks(
     let found = match blocks {
         Blocks::Narrow(records) => outside(records, length, direct_min).map(Record::block),
         Blocks::Wide(records) => outside(records, length, direct_min).map(Record::block),
+        Blocks::Runs(runs) => runs
+            .iter()
+            .find(|run| run.length >= direct_min && run.end() > length)
+            .map(|run| run.block(run.count - 1)),
     };
     match found {
         None => Ok(()),

@@ -52,9 +52,14 @@ impl Queue {
 
     /// Ends a rank's part of the offer to an SP.
     pub(super) fn end_part(&mut self, to: u32, key: &[u8]) {
+        self.outboxes[to as usize].draft.end(key);
+        self.added(to);
+    }
+
+    /// A rank's blocks were added to the offer to an SP.
+    pub(super) fn added(&mut self, to: u32) {
         let outbox = &mut self.outboxes[to as usize];
-        let was_empty = outbox.full.is_empty() && outbox.draft.parts() == 1;
-        outbox.draft.end(key);
+        let was_empty = outbox.full.is_empty() && outbox.draft.sources() == 1;
         if outbox.draft.blocks() >= OFFER_BLOCKS || outbox.draft.short_bytes() >= OFFER_SHORT_BYTES
         {
             outbox.full.push_back(std::mem::take(&mut outbox.draft));
@@ -72,7 +77,7 @@ impl Queue {
             Some(mut draft) => draft.finish(head),
             None => outbox.draft.finish(head),
         };
-        if !outbox.full.is_empty() || outbox.draft.parts() > 0 {
+        if !outbox.full.is_empty() || outbox.draft.sources() > 0 {
             self.order.push_front(to);
         }
         Some((to, sources, message))

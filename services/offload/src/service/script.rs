@@ -9,7 +9,10 @@ use crate::reduction::Reduction;
 use crate::service::mover::{Destination, Limits, Mover, Peers};
 use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
-use crate::wire::{Block, Collective, DpuFin, Export, ExportRef, HostArrive, HostReduce, Kind};
+use crate::wire::{
+    Block, Collective, DpuFin, DpuNote, Export, ExportRef, HostArrive, HostReduce, HostTree, Kind,
+    TREE_STEP,
+};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -165,7 +168,10 @@ impl Script<'_> {
             communicator: u64::from(byte & 1),
             sequence: u32::from(byte >> 1 & 1),
             start: u32::from(byte >> 7),
-            step: u32::from(byte >> 4 & 7),
+            step: match self.byte() {
+                level @ 0..40 => TREE_STEP | u32::from(level & 3),
+                _ => u32::from(byte >> 4 & 7),
+            },
         }
     }
 
@@ -303,7 +309,7 @@ pub fn job(bytes: &[u8]) -> bool {
 fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) -> Result<()> {
     let mut receive =
         |kind, token: Token, data: &[u8]| mover.receive(machine, kind, &token.0, data);
-    match script.below(10) {
+    match script.below(12) {
         0..=2 => {
             let message = arrival(script);
             receive(
@@ -331,7 +337,10 @@ fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) 
                     255 => offer.wrapping_add(1),
                     _ => offer,
                 };
-                let fin = DpuFin { from, offer };
+                let fin = DpuFin {
+                    from,
+                    offers: vec![offer],
+                };
                 receive(Kind::DpuFin, service_token(from), &fin.to_bytes())?;
             }
         }
@@ -342,8 +351,23 @@ fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) 
             mover.reap(machine)?;
         }
         8 => drop(mover.settle(machine)?),
+        9 => {
+            let message = tree(script);
+            receive(
+                Kind::HostTree,
+                rank_token(message.rank),
+                &message.to_bytes(),
+            )?;
+        }
+        10 => {
+            let from = 1 + u32::from(script.byte() & 1);
+            let mut collective = script.collective();
+            collective.step = u32::from(script.byte() & 3);
+            let note = DpuNote { collective, from }.to_bytes_in(Vec::new());
+            receive(Kind::DpuNote, service_token(from), &note)?;
+        }
         _ => {
-            let kind = Kind::from_id(u16::from(script.byte() % 8));
+            let kind = Kind::from_id(u16::from(script.byte() % 10));
             let kind = kind.ok_or_else(|| OffloadError::Failed("an unknown kind".to_owned()))?;
             let token = match script.byte() {
                 from @ 0..200 => rank_token(from.into()),
@@ -371,6 +395,7 @@ fn arrival(script: &mut Script<'_>) -> HostArrive {
     HostArrive {
         collective,
         rank,
+        together: 1,
         send_memory: Some(export(1 << 16)),
         receive_memory: Some(export(1 << 16)),
         sends,
@@ -402,7 +427,7 @@ fn offer(script: &mut Script<'_>) -> (u32, Vec<u8>) {
             draft.end(&[1; 40]);
         }
     }
-    if draft.parts() == 0 {
+    if draft.sources() == 0 {
         draft.begin::<crate::wire::Wide>(2, 0);
         draft.end(&[]);
     }
@@ -412,6 +437,36 @@ fn offer(script: &mut Script<'_>) -> (u32, Vec<u8>) {
         offer: script.byte().into(),
     };
     (from, draft.finish(head).1)
+}
+
+/// A rank's part in a broadcast or barrier.
+fn tree(script: &mut Script<'_>) -> HostTree {
+    let rank = script.rank();
+    let mut collective = script.collective();
+    collective.step = 0;
+    let members = match script.byte() {
+        255 => (0..script.below(9)).map(|_| script.rank()).collect(),
+        0..128 => vec![0, 1, 3],
+        _ => everyone(),
+    };
+    let root = match script.byte() {
+        255 => script.rank(),
+        byte => u32::from(byte & 1),
+    };
+    let is_barrier = script.byte() & 1 == 0;
+    let length = if is_barrier { 0 } else { script.length() };
+    let is_short = length < DIRECT_MIN;
+    let short = if is_short && rank == root { length } else { 0 };
+    HostTree {
+        collective,
+        rank,
+        root,
+        is_barrier,
+        members,
+        memory: (!is_short).then(|| export(length)),
+        length,
+        short: vec![9; usize::try_from(short).expect("short")],
+    }
 }
 
 fn reduction(script: &mut Script<'_>) -> HostReduce {

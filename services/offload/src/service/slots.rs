@@ -1,8 +1,9 @@
 //! The receive side of a rank in a call: where the block of each source goes.
 
+use crate::wire::runs::Run;
 use crate::wire::{Block, Blocks, Record};
 
-/// Destinations of the blocks, by source. Buffers below 4 GiB take 8 bytes per source.
+/// Destinations of the blocks, by source. Buffers below 4 GiB take 8 bytes per source, and runs of blocks a bit per source.
 #[derive(Debug)]
 pub(super) struct Slots {
     /// The sources in ascending order; empty if slot `i` is that of source `i`.
@@ -15,6 +16,17 @@ pub(super) struct Slots {
 enum Places {
     Narrow(Vec<[u32; 2]>),
     Wide(Vec<[u64; 2]>),
+    Runs(RunSlots),
+}
+
+/// Slots of runs in ascending order of their sources.
+#[derive(Debug)]
+struct RunSlots {
+    /// Each run with the number of blocks before it.
+    runs: Vec<(Run, u32)>,
+    /// A bit per block that has been taken.
+    taken: Vec<u64>,
+    len: usize,
 }
 
 /// Length of a slot whose block has been taken. No buffer has such a block.
@@ -35,6 +47,25 @@ pub(super) enum Unfit {
 impl Slots {
     /// The slots of a receive side; `None` if a source occurs twice.
     pub(super) fn new(receives: Blocks<'_>) -> Option<Self> {
+        if let Blocks::Runs(runs) = receives {
+            let mut len = 0;
+            let runs = runs.iter().map(|run| {
+                let before = len;
+                len += run.count;
+                (run, before)
+            });
+            // The caller has checked the number of blocks.
+            let runs = runs.collect();
+            let slots = RunSlots {
+                runs,
+                taken: vec![0; len.div_ceil(64) as usize],
+                len: len as usize,
+            };
+            return Some(Self {
+                sources: Vec::new(),
+                places: Places::Runs(slots),
+            });
+        }
         let narrow = |block: Block| {
             // The form holds no larger numbers.
             let number = |number: u64| u32::try_from(number).expect("32 bits");
@@ -49,6 +80,7 @@ impl Slots {
                 let (sources, places) = gather(records, |block| [block.offset, block.length])?;
                 (sources, Places::Wide(places))
             }
+            Blocks::Runs(_) => return None,
         };
         Some(Self { sources, places })
     }
@@ -58,12 +90,40 @@ impl Slots {
         match &self.places {
             Places::Narrow(places) => places.len(),
             Places::Wide(places) => places.len(),
+            Places::Runs(slots) => slots.len,
         }
+    }
+
+    /// The runs of the slots; empty if the slots are no runs.
+    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
+        let runs = match &self.places {
+            Places::Runs(slots) => &slots.runs[..],
+            _ => &[],
+        };
+        runs.iter().map(|(run, _)| run)
+    }
+
+    /// Number of bytes of the short blocks before the one of a source, if the slots are runs.
+    pub(super) fn short_before(&self, source: u32, direct_min: u64) -> Option<u64> {
+        let Places::Runs(slots) = &self.places else {
+            return None;
+        };
+        let mut before = 0;
+        for (run, _) in slots.runs.iter().filter(|(run, _)| run.length < direct_min) {
+            if let Some(index) = run.index_of(source) {
+                return Some(before + run.length * u64::from(index));
+            }
+            before += run.length * u64::from(run.count);
+        }
+        None
     }
 
     /// Takes the slot of a source's block of `length` bytes; returns the block's offset in the receive buffer.
     #[inline]
     pub(super) fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        if let Places::Runs(slots) = &mut self.places {
+            return slots.take(source, length);
+        }
         let at = if self.sources.is_empty() {
             source as usize
         } else {
@@ -87,7 +147,35 @@ impl Slots {
                 *expected = TAKEN;
                 Ok(*offset)
             }
+            Places::Runs(_) => Err(Unfit::Source),
         }
+    }
+}
+
+impl RunSlots {
+    #[inline]
+    fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        // The last run that begins at the source or before it contains the source, if any does.
+        let at = match &self.runs[..] {
+            [_] => 0,
+            runs => {
+                let after = runs.partition_point(|(run, _)| run.peer <= source);
+                after.checked_sub(1).ok_or(Unfit::Source)?
+            }
+        };
+        let (run, before) = self.runs.get(at).ok_or(Unfit::Source)?;
+        let index = run.index_of(source).ok_or(Unfit::Source)?;
+        let slot = before + index;
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        let taken = &mut self.taken[word];
+        if *taken & bit != 0 {
+            return Err(Unfit::Taken);
+        }
+        if run.length != length {
+            return Err(Unfit::Length(run.length));
+        }
+        *taken |= bit;
+        Ok(run.offset + run.stride * u64::from(index))
     }
 }
 
@@ -171,6 +259,34 @@ mod tests {
         let (a, b) = (wide(0, 1 << 40, 1 << 33), wide(9, 3, 0));
         check(Blocks::Wide(&[a, b]), &[(0, 1 << 40, 1 << 33), (9, 3, 0)]);
         check(Blocks::Wide(&[b, a]), &[(0, 1 << 40, 1 << 33), (9, 3, 0)]);
+    }
+
+    #[test]
+    fn a_block_of_a_run_finds_its_slot_once() {
+        let blocks: Vec<Block> = (0..64)
+            .filter(|peer| *peer != 40)
+            .map(|peer| Block {
+                peer,
+                offset: 7 + u64::from(peer) * 16,
+                length: 9,
+            })
+            .collect();
+        let bytes = crate::wire::blocks_on_wire(&blocks);
+        let runs = crate::wire::blocks_from_wire(&bytes);
+        assert!(matches!(runs, Blocks::Runs(_)));
+        let expect: Vec<_> = blocks
+            .iter()
+            .map(|b| (b.peer, b.offset, b.length))
+            .collect();
+        check(runs, &expect);
+        let mut slots = Slots::new(runs).expect("runs");
+        assert_eq!(slots.take(40, 9), Err(Unfit::Source));
+        let before = [0, 39, 41].map(|source| slots.short_before(source, 512));
+        assert_eq!(before, [Some(0), Some(39 * 9), Some(40 * 9)]);
+        assert_eq!(
+            (slots.short_before(40, 512), slots.short_before(0, 9)),
+            (None, None)
+        );
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub(super) struct Vector<T: Transport> {
     pub(super) members: Vec<u32>,
     /// This rank's place among the members.
     pub(super) place: usize,
+    /// Number of members at this SP.
+    pub(super) together: u32,
     /// Address of the send buffer in the rank's address space, and its packed key.
     pub(super) base: u64,
     pub(super) key: T::Packed,
@@ -145,7 +147,7 @@ impl<T: Transport> Vector<T> {
         }
     }
 
-    /// One block per member; `of` returns offset and length for a member and its segment.
+    /// The blocks that are not empty; `of` returns offset and length for a member and its segment.
     pub(super) fn blocks(
         &self,
         window: &Window,
@@ -160,7 +162,10 @@ impl<T: Transport> Vector<T> {
                 length,
             }
         };
-        members.map(block).collect()
+        members
+            .map(block)
+            .filter(|block| block.length > 0)
+            .collect()
     }
 }
 

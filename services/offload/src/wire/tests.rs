@@ -40,14 +40,15 @@ fn messages_survive_the_wire() {
             check(&hello, &hello.to_bytes(), Hello::parse);
         }
     }
-    let block = |peer| Block {
+    let block = |peer: u32| Block {
         peer,
-        offset: 1 << 40,
-        length: 5,
+        offset: 1 << 60,
+        length: 5 + u64::from(peer),
     };
     let arrive = HostArrive {
         collective: COLLECTIVE,
         rank: 9,
+        together: 1,
         send_memory: Some(Export {
             address: 0x7f00_0000_1000,
             length: 1 << 30,
@@ -74,7 +75,7 @@ fn messages_survive_the_wire() {
     let mut draft = RtsDraft::default();
     draft.begin::<Wide>(9, 0x1000);
     let Blocks::Wide(records) = arrival.sends else {
-        panic!("an offset of 40 bits")
+        panic!("an offset of 60 bits")
     };
     for record in records {
         draft.block(record, None);
@@ -87,7 +88,7 @@ fn messages_survive_the_wire() {
     assert_eq!((draft.blocks(), draft.short_bytes()), (3, 5));
     let (sources, bytes) = draft.finish(HEAD);
     assert_eq!(sources, [9, 10]);
-    assert_eq!((draft.parts(), draft.blocks()), (0, 0));
+    assert_eq!((draft.sources(), draft.blocks()), (0, 0));
     let rts = DpuRts::parse(&bytes).expect("its own bytes");
     let part = |source, base, blocks, rkey| RtsPart {
         source,
@@ -115,16 +116,29 @@ fn messages_survive_the_wire() {
         length: 5,
     };
     assert_eq!(rts.parts[1].blocks.to_vec(), [sent]);
-    let fin = DpuFin { from: 2, offer: 77 };
+    let fin = DpuFin {
+        from: 2,
+        offers: vec![77],
+    };
     check(&fin, &fin.to_bytes(), DpuFin::parse);
+    let several = DpuFin {
+        from: 2,
+        offers: vec![77, 1 << 40, 3],
+    };
+    assert_eq!(DpuFin::parse(&several.to_bytes()), Ok(several));
     for aliases in [None, Some((0, 0)), Some((5, 6))] {
         let fin = HostFin {
             collective: COLLECTIVE,
-            short: vec![Delivered {
-                offset: 3,
-                length: 3,
-            }],
-            bytes: vec![8; 3],
+            short: vec![
+                Delivered::one(3, 3),
+                Delivered {
+                    offset: 1 << 33,
+                    stride: 16,
+                    length: 2,
+                    count: 4,
+                },
+            ],
+            bytes: vec![8; 11],
             aliases,
         };
         check(&fin, &fin.to_bytes(), HostFin::parse);
@@ -157,16 +171,116 @@ fn keys_that_ucx_never_packs_are_refused() {
     assert!(error.contains("too long in a packed key"), "{error}");
     // A key without blocks would cost memory, and an offer has no limit of its own for such parts.
     let part = [
-        &[0; 16][..],
+        &[0; 13][..],
         &0_u64.to_le_bytes(),
         &1_u64.to_le_bytes(),
         b"k",
     ]
     .concat();
-    let rts = [&[0; 32][..], &1_u64.to_le_bytes(), &part, &[0; 8]].concat();
+    let rts = [&[0; 32][..], &1_u32.to_le_bytes(), &part, &[0; 8]].concat();
     let error = DpuRts::parse(&rts).unwrap_err().to_string();
     assert!(
         error.contains("without blocks of one of its sources"),
         "{error}"
     );
+}
+
+/// Several sources with the same run share a part of the offer, in any order of their arrivals.
+#[test]
+fn sources_with_the_same_run_take_a_byte_each() {
+    let run = |offset| runs::Run {
+        peer: 64,
+        step: 1,
+        count: 32,
+        offset,
+        stride: 8,
+        length: 8,
+    };
+    let mut draft = RtsDraft::default();
+    let sources: Vec<u32> = (0..32).map(|at| 16_000 + at * 7 % 32).collect();
+    for source in &sources {
+        let short = [source.to_le_bytes()[0]; 256];
+        draft.runs(*source, 1 << 40, &[run((*source).into())], &short, &[9; 40]);
+    }
+    assert_eq!((draft.sources(), draft.blocks()), (32, 1024));
+    // A source with a block for the device ends the group.
+    let long = runs::Run {
+        length: 4096,
+        stride: 4096,
+        ..run(5)
+    };
+    draft.runs(15_999, 1 << 41, &[long], &[], &[9; 40]);
+    let (found, bytes) = draft.finish(HEAD);
+    assert_eq!((found.len(), &found[..32]), (33, &sources[..]));
+    assert!(bytes.len() - 32 * 256 < 160, "{} bytes", bytes.len());
+    let rts = DpuRts::parse(&bytes).expect("its own bytes");
+    let expect: Vec<Block> = (0..32).map(|at| run(0).block(at)).collect();
+    for (part, source) in rts.parts.iter().zip(&sources) {
+        assert_eq!((part.source, part.rkey), (*source, &[][..]));
+        let blocks = part.blocks.to_vec();
+        assert!(
+            blocks
+                .iter()
+                .zip(&expect)
+                .all(|(a, b)| (a.peer, a.length) == (b.peer, b.length))
+        );
+    }
+    let last = rts.parts.last().expect("a part");
+    assert_eq!(
+        (last.source, last.base, last.rkey),
+        (15_999, 1 << 41, &[9; 40][..])
+    );
+    assert_eq!(last.blocks.to_vec()[31], long.block(31));
+    for length in 0..bytes.len() {
+        assert!(DpuRts::parse(&bytes[..length]).is_err(), "{length} bytes");
+    }
+}
+
+/// A group names many blocks in a few bytes, so each has bytes in the message.
+#[test]
+fn a_group_of_empty_blocks_or_of_too_many_sources_is_refused() {
+    for (length, sources, expect) in [
+        (0, 1, "with empty blocks of several sources"),
+        (8, 65_537, "with more sources than a job has ranks"),
+    ] {
+        let mut writer = Writer::default();
+        put_collective(&mut writer, COLLECTIVE);
+        writer.u32(1).u64(2).u32(1).u8(GROUP).varint(sources);
+        for number in [0, 1, u64::from(u32::MAX), 0, 0, length] {
+            writer.varint(number);
+        }
+        let mut bytes = writer.finish();
+        bytes.resize(bytes.len() + 70_000, 0);
+        let error = DpuRts::parse(&bytes).unwrap_err().to_string();
+        assert!(error.contains(expect), "{error}");
+    }
+}
+
+/// An even alltoall takes the same bytes in a job of any size.
+#[test]
+fn the_entry_of_an_even_call_does_not_grow_with_its_members() {
+    for members in [64, 16_384, 65_536] {
+        let blocks: Vec<Block> = (0..members)
+            .map(|peer| Block {
+                peer,
+                offset: u64::from(peer) * 8,
+                length: 8,
+            })
+            .collect();
+        let arrive = HostArrive {
+            collective: COLLECTIVE,
+            rank: members - 1,
+            together: 32,
+            send_memory: None,
+            receive_memory: None,
+            sends: blocks.clone(),
+            receives: blocks.clone(),
+            short: vec![5; 8 * members as usize],
+        };
+        let bytes = arrive.to_bytes();
+        let own = bytes.len() - arrive.short.len();
+        assert!(own + 16 <= 64, "{own} bytes and a token");
+        let arrival = Arrival::parse(&bytes).expect("its own bytes");
+        assert_eq!(arrival.sends.to_vec(), blocks);
+    }
 }

@@ -4,7 +4,7 @@
 //! The services run in threads of their own, the ranks in one. The ranks' exchange with each other is not part: a
 //! launcher or MPI provides it.
 
-use crate::client::tabulate;
+use crate::client::{Told, tabulate};
 use crate::control::{FRAMES, Frame, Hello, Keys, Welcome};
 use crate::error::{OffloadError, Result};
 use crate::job_id::JobId;
@@ -351,7 +351,11 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
         frame => Err(failed(format!("a service answers {}", frame.name()))),
     });
     let welcomes = welcomes.collect::<Result<Vec<Welcome>>>()?;
-    let table = tabulate(&welcomes)?;
+    let told: Vec<Told> = welcomes
+        .iter()
+        .map(|welcome| Told::of(welcome, true))
+        .collect();
+    let table = tabulate(&told)?;
     let mut named = BTreeSet::new();
     for (number, (rank, welcome)) in (0..).zip(ranks.iter_mut().zip(&welcomes)) {
         if named.insert(welcome.service.unique) {

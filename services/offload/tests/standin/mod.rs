@@ -2,6 +2,7 @@
 //! cost is that of this project's own code.
 
 pub mod connect;
+pub mod scale;
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::{Ended, Range, Sent, Transport};
@@ -197,7 +198,7 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     let mut post = Post::default();
     for round in 0..plan.rounds {
         for (rank, data) in (0..).zip(&mut arrivals) {
-            data[4..8].copy_from_slice(&round.to_le_bytes());
+            data[5..9].copy_from_slice(&round.to_le_bytes());
             let of = service_of[rank as usize] as usize;
             let header = rank_token(rank).0;
             movers[of].receive(&transport, Kind::HostArrive, &header, data)?;
@@ -275,6 +276,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
             step: 0,
         },
         rank,
+        together: plan.ranks.div_ceil(2 * plan.services_per_node),
         send_memory: memory.clone(),
         receive_memory: memory,
         sends: blocks.clone(),

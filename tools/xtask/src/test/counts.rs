@@ -1,7 +1,7 @@
 //! Counts of instructions and of memory that must not grow.
 
 use super::tally::Case;
-use crate::bench::{hotpath, instructions, service};
+use crate::bench::{hotpath, instructions, scale, service};
 use crate::setup::Env;
 use anyhow::Result;
 
@@ -29,6 +29,34 @@ const SERVICE_BYTES_MAX: f64 = 24.0 * 1024.0;
 /// up to 256: the work of a connect does not grow with the job.
 const CONNECT_INSTRUCTIONS_MAX: f64 = 250_000.0;
 const CONNECT_GROWTH_MAX: f64 = 1.25;
+
+/// Collectives of 16,384 ranks on 512 nodes, with the most bytes per rank, the most messages of a service, and the most
+/// memory of a service.
+const SCALE: [(&str, f64, f64); 3] = [
+    ("halo", 1024.0, 64.0),
+    ("broadcast", 1024.0, 20.0),
+    ("barrier", 1024.0, 18.0),
+];
+const SCALE_MEMORY_MAX: f64 = (64 << 20) as f64 + 32.0 * 2048.0;
+
+/// Checks the messages and memory of a service in a large job.
+fn at_scale() -> Result<Vec<Case>> {
+    let cases = SCALE.iter().map(|&(collective, bytes, messages)| {
+        let name = format!("bytes, messages and memory of a {collective} of 16,384 ranks");
+        let found = scale::counts(16_384, 512, collective)?;
+        let is_kept = found.bytes() <= bytes
+            && found.messages <= messages
+            && found.memory_per_service <= SCALE_MEMORY_MAX;
+        Ok(match is_kept {
+            true => Case::pass(name),
+            false => Case::fail(
+                name,
+                format!("{found:?}; at most {bytes}, {messages} and {SCALE_MEMORY_MAX}"),
+            ),
+        })
+    });
+    cases.collect()
+}
 
 /// Checks memory and connect work of the service processes per rank.
 fn services_per_rank() -> Result<Vec<Case>> {
@@ -118,6 +146,7 @@ pub(super) fn cases(env: &Env) -> Result<Vec<Case>> {
         })
     });
     let per_rank = services_per_rank()?.into_iter().map(Ok);
+    let scale = at_scale()?.into_iter().map(Ok);
     let all = pool.chain(full).chain(hot_path);
-    all.chain(services).chain(per_rank).collect()
+    all.chain(services).chain(per_rank).chain(scale).collect()
 }

@@ -243,6 +243,7 @@ fn enter(flood: &Flood, calls: u32, length: u64) {
                     step: 0,
                 },
                 rank,
+                together: RANKS,
                 send_memory: memory.clone(),
                 receive_memory: memory,
                 sends: blocks.clone(),

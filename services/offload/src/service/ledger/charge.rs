@@ -2,6 +2,7 @@
 
 use super::{Call, CallId, Ledger};
 use crate::service::outbox::Outbox;
+use crate::wire::Blocks;
 
 /// Bytes that a part of an offer, and a rank in a call, take beside their blocks: keys and handles of UCX.
 const PART: usize = 256;
@@ -26,6 +27,16 @@ impl Ledger {
     /// A rank has entered a call, with this number of bytes of blocks.
     pub(super) fn keep_rank(&mut self, call: CallId, bytes: usize) {
         self.keep(call, RANK + bytes);
+    }
+
+    /// Bytes of the answer to a rank, as far as the place of each block in it is known before.
+    pub(super) fn answer_bytes(&self, receives: Blocks<'_>) -> usize {
+        let Blocks::Runs(runs) = receives else {
+            return 0;
+        };
+        let short = runs.iter().filter(|run| run.length < self.direct_min);
+        let bytes = short.map(|run| run.length.saturating_mul(run.count.into()));
+        usize::try_from(bytes.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)
     }
 
     /// An offer of a call has come.

@@ -4,7 +4,7 @@ use super::{BlockRef, ELSEWHERE, Ledger, Seat};
 use crate::service::actions::{Action, CallId, OfferId, OfferKey, Transfer, Wrong};
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock, Source};
 use crate::service::sharing::same;
-use crate::wire::{Blocks, Collective, Record, RtsPart};
+use crate::wire::{Block, Blocks, Collective, Record, RtsPart, blocks_of};
 
 /// An offer while its blocks are placed.
 #[derive(Debug)]
@@ -39,6 +39,22 @@ impl Ledger {
             offer: key.1,
             what,
         };
+        // Runs name many blocks in a few bytes: memory follows the numbers of ranks.
+        let most = self
+            .spaced
+            .get(key.0 as usize)
+            .map_or(0, |(.., count)| *count);
+        if parts.len() > most as usize {
+            return Err(wrong("it has more sources than the service has ranks"));
+        }
+        if parts
+            .iter()
+            .any(|part| part.blocks.len() > self.rank_of.len())
+        {
+            return Err(wrong(
+                "a source has more blocks than this service has ranks",
+            ));
+        }
         let count: usize = parts.iter().map(|part| part.blocks.len()).sum();
         if count == 0 {
             return Err(wrong("nothing is on offer"));
@@ -103,8 +119,13 @@ impl Ledger {
     ) -> Result<(), Wrong> {
         for (index, part) in (0..).zip(parts) {
             match part.blocks {
-                Blocks::Narrow(records) => self.place(placing, index, part, records),
-                Blocks::Wide(records) => self.place(placing, index, part, records),
+                Blocks::Narrow(records) => {
+                    self.place(placing, index, part, records.iter().map(Record::block))
+                }
+                Blocks::Wide(records) => {
+                    self.place(placing, index, part, records.iter().map(Record::block))
+                }
+                Blocks::Runs(runs) => self.place(placing, index, part, blocks_of(runs)),
             }?;
         }
         if placing.at == placing.short.len() {
@@ -118,12 +139,12 @@ impl Ledger {
     }
 
     /// Places the blocks of a part: with its destination if that rank is present, otherwise they are parked.
-    fn place<R: Record>(
+    fn place(
         &mut self,
         placing: &mut Placing<'_>,
         index: u32,
         part: &RtsPart<'_>,
-        records: &[R],
+        blocks: impl Iterator<Item = Block> + Clone,
     ) -> Result<(), Wrong> {
         let (key, collective, direct_min) =
             (placing.incoming.key, placing.collective, self.direct_min);
@@ -132,8 +153,7 @@ impl Ledger {
             offer: key.1,
             what,
         };
-        let blocks = records.iter().map(Record::block);
-        let direct = blocks.filter(|block| block.length >= direct_min);
+        let direct = blocks.clone().filter(|block| block.length >= direct_min);
         let source = Source {
             rank: part.source,
             base: part.base,
@@ -145,8 +165,7 @@ impl Ledger {
         };
         placing.incoming.sources.push(source);
         let state = &mut self.states[placing.call];
-        for record in records {
-            let block = record.block();
+        for block in blocks {
             let local = self.local_of.get(block.peer as usize).copied();
             let local = local.unwrap_or(ELSEWHERE);
             if local == ELSEWHERE {
@@ -187,6 +206,7 @@ impl Ledger {
                         destination: block.peer,
                         block: parked,
                         short: placing.short,
+                        direct_min,
                     };
                     meeting.deliver(participant, place)?;
                     placing.incoming.left -= 1;

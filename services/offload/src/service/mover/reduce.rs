@@ -41,13 +41,14 @@ impl<T: Transport> Mover<T> {
         };
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
-        // Memory follows the number of members. Members that occur twice, or do not exist, are refused with their blocks.
-        if message.members.len() > self.from_ranks.len() {
-            return Err(wrong("it has more members than the job has ranks"));
-        }
+        // Memory follows the number of members.
+        check_members(&message.members, self.from_ranks.len()).map_err(wrong)?;
         let mut members = message.members.iter();
         let place = members.position(|member| *member == rank);
         let place = place.ok_or_else(|| wrong("it is not a member"))?;
+        let ours = message.members.iter();
+        let ours = ours.filter(|member| self.ledger.local(**member).is_some());
+        let together = u32::try_from(ours.count()).unwrap_or(u32::MAX);
         let element = message.reduction.element_size() as u64;
         let direct_min = self.limits.direct_min;
         let division = Division::new(message.length, element, message.members.len(), direct_min);
@@ -79,6 +80,7 @@ impl<T: Transport> Mover<T> {
             division,
             members: message.members,
             place,
+            together,
             base: from.map_or(0, |export| export.address),
             key: key.map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
             send,
@@ -156,8 +158,9 @@ impl<T: Transport> Mover<T> {
             false => Receives::Now(Blocks::Wide(&receives)),
         };
         let place = self.enter(
+            transport,
             vector.step(2 * index + 1),
-            vector.rank,
+            (vector.rank, vector.together),
             (Blocks::Narrow(&sends), side),
             short,
             buffers,
@@ -173,6 +176,7 @@ impl<T: Transport> Mover<T> {
     /// Step 2 of a window. `result` is the reduced segment of this rank.
     fn gather(
         &mut self,
+        transport: &T,
         vector: &Vector<T>,
         index: u32,
         result: Option<&Staged<T>>,
@@ -197,8 +201,9 @@ impl<T: Transport> Mover<T> {
         let receive = vector.receive.clone().map(Receive::Shared);
         let entered = Entered::new(None, receive, self.now());
         self.enter(
+            transport,
             vector.step(2 * index + 2),
-            vector.rank,
+            (vector.rank, vector.together),
             (Blocks::Narrow(&sends), Blocks::Wide(&receives).into()),
             &short,
             buffers,
@@ -290,11 +295,11 @@ impl<T: Transport> Mover<T> {
         stepped: Stepped,
     ) -> Result<()> {
         let Some(mine) = vector.division.window(index).segment(vector.place) else {
-            return self.gather(vector, index, None, 0);
+            return self.gather(transport, vector, index, None, 0);
         };
         if let Some((_, result)) = vector.results.iter().find(|(of, _)| *of == index) {
             let base = transport.address(&result.memory);
-            return self.gather(vector, index, Some(result), base);
+            return self.gather(transport, vector, index, Some(result), base);
         }
         let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
         let lost = || failed(format!("{} without its segments", stepped.collective));
@@ -302,9 +307,9 @@ impl<T: Transport> Mover<T> {
         let mut blocks = stepped.short;
         let mut order: Vec<(u64, &[u8])> = Vec::with_capacity(blocks.len());
         let mut rest = &stepped.bytes[..];
-        for block in blocks.drain(..) {
+        for offset in blocks.drain(..).flat_map(Delivered::offsets) {
             let (data, after) = rest.split_at_checked(length).ok_or_else(lost)?;
-            order.push((block.offset, data));
+            order.push((offset, data));
             rest = after;
         }
         order.sort_unstable_by_key(|(offset, _)| *offset);
@@ -314,7 +319,7 @@ impl<T: Transport> Mover<T> {
             vector.reduction.fold(&mut result, part);
         }
         vector.short = Some(result);
-        self.gather(vector, index, None, 0)
+        self.gather(transport, vector, index, None, 0)
     }
 
     /// All blocks of a step without memory are on offer.
@@ -347,10 +352,7 @@ impl<T: Transport> Mover<T> {
             transport.unmap(memory)?;
         }
         let bytes = vector.short.unwrap_or_default();
-        let whole = Delivered {
-            offset: 0,
-            length: bytes.len() as u64,
-        };
+        let whole = Delivered::one(0, bytes.len() as u64);
         let short = (whole.length > 0).then_some(whole);
         let short = Short {
             blocks: short.into_iter().collect(),
@@ -374,6 +376,27 @@ impl<T: Transport> Mover<T> {
     fn keep_first(&mut self, line: Line, vector: Vector<T>) {
         let line = self.reducing.lines.entry(line).or_default();
         line.push_front(vector);
+    }
+}
+
+/// Checks that the members are different ranks of a job of this size.
+fn check_members(members: &[u32], size: usize) -> std::result::Result<(), &'static str> {
+    if members.len() > size {
+        return Err("it has more members than the job has ranks");
+    }
+    if members.iter().any(|member| *member as usize >= size) {
+        return Err("it names a rank that is not there");
+    }
+    // Most communicators have their ranks in ascending order.
+    if members.is_sorted_by(|a, b| a < b) {
+        return Ok(());
+    }
+    let mut sorted = members.to_vec();
+    sorted.sort_unstable();
+    if sorted.is_sorted_by(|a, b| a < b) {
+        Ok(())
+    } else {
+        Err("a rank is two of its members")
     }
 }
 

@@ -185,6 +185,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
             step: 0,
         },
         rank,
+        together: if root { 1 } else { 3 },
         send_memory: memory.clone().filter(|_| root),
         receive_memory: memory.filter(|_| !root),
         sends: blocks(&|peer| if root && peer > 0 { BLOCK } else { 0 }),
@@ -242,8 +243,8 @@ fn a_broadcast_crosses_the_network_once_per_service() {
     assert_eq!((reads[0].0, reads[0].1), (first, first));
     transport.complete();
     run(&transport, &mut movers);
-    // All ranks wait for the one that is absent, so that the first one's buffer stays.
-    assert_eq!(transport.finished.get(), 0);
+    // The first rank waits for the one that is absent, so that its buffer stays.
+    assert_eq!(transport.finished.get(), 1);
     enter(&transport, &mut movers, 3);
     assert_eq!(transport.reads.take(), [(first, first, buffer(3))]);
     transport.complete();

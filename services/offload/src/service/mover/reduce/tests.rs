@@ -10,6 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 mod ahead;
+mod trees;
 
 const DIRECT_MIN: u64 = 512;
 
@@ -649,7 +650,10 @@ fn what_no_rank_sends_fails_the_job() {
         &|message| message.members = vec![0, 7],
         "a rank that is not there",
     );
-    refused(&|message| message.members = vec![0, 0], "two blocks");
+    refused(
+        &|message| message.members = vec![0, 0],
+        "a rank is two of its members",
+    );
     refused(
         &|message| message.members = vec![0, 1, 1],
         "more members than the job has ranks",

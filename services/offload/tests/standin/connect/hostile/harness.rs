@@ -248,8 +248,9 @@ impl Beside {
             let fin = HostFin::parse(&message.data).expect("well formed");
             assert_eq!(fin.collective.sequence, self.rounds);
             let mut bytes = vec![0; 10];
-            for (block, data) in fin.short.iter().zip(fin.bytes.chunks(5)) {
-                let at = usize::try_from(block.offset).expect("small");
+            let offsets = fin.short.iter().flat_map(|blocks| blocks.offsets());
+            for (offset, data) in offsets.zip(fin.bytes.chunks(5)) {
+                let at = usize::try_from(offset).expect("small");
                 bytes[at..at + 5].copy_from_slice(data);
             }
             assert_eq!(bytes, [[round; 5], [round ^ 1; 5]].concat());
@@ -280,6 +281,7 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
             step: 0,
         },
         rank,
+        together: size,
         send_memory: None,
         receive_memory: None,
         sends: (0..size).map(block).collect(),

@@ -53,11 +53,11 @@ fn rts(parts: &[(u32, &[[u32; 3]], usize)], short: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 20];
     bytes.extend_from_slice(&1_u32.to_le_bytes());
     bytes.extend_from_slice(&5_u64.to_le_bytes());
-    bytes.extend_from_slice(&(parts.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(parts.len() as u32).to_le_bytes());
     for (source, blocks, key) in parts {
+        bytes.push(0);
         bytes.extend_from_slice(&source.to_le_bytes());
         bytes.extend_from_slice(&(1_u64 << 40).to_le_bytes());
-        bytes.extend_from_slice(&0_u32.to_le_bytes());
         bytes.extend_from_slice(&(blocks.len() as u64).to_le_bytes());
         for word in blocks.as_flattened() {
             bytes.extend_from_slice(&word.to_le_bytes());
@@ -125,11 +125,33 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
         |s, job| {
             entered(s, job, |message| {
                 message.receive_memory = export(4096);
-                message.receives[1].offset = u64::MAX;
+                message.receives[1].offset = 8192;
                 message.receives[1].length = 4096;
             })
         },
         "of a buffer of which 4096 were exported",
+    ),
+    (
+        "run_that_ends_outside_its_export",
+        |s, job| {
+            entered(s, job, |message| {
+                message.receive_memory = export(4096);
+                for (receive, at) in message.receives.iter_mut().zip(0..) {
+                    (receive.offset, receive.length) = (at * 4096, 4096);
+                }
+            })
+        },
+        "4096 bytes at 4096 of a buffer of which 4096 were exported",
+    ),
+    (
+        "block_beyond_all_addresses",
+        |s, job| {
+            entered(s, job, |message| {
+                message.receives[1].offset = u64::MAX;
+                message.receives[1].length = 4096;
+            })
+        },
+        "with a run of blocks that does not exist",
     ),
     (
         "block_without_an_export",
@@ -163,7 +185,11 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
                 s,
                 job,
                 Kind::DpuFin,
-                DpuFin { from: 0, offer: 0 }.to_bytes(),
+                DpuFin {
+                    from: 0,
+                    offers: vec![0],
+                }
+                .to_bytes(),
             )
         },
         "claims to come from service 0, and does not bear its token",
@@ -236,7 +262,7 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
                 message.short = vec![1; 4];
             })
         },
-        "it sends to a rank that is not there",
+        "it names a rank that is not there",
     ),
     (
         "allreduce_beyond_all_memory",
@@ -336,7 +362,7 @@ pub(super) const WRONG_OFFERS: &[Way] = &[
                 Kind::DpuFin,
                 DpuFin {
                     from: 1,
-                    offer: u64::MAX,
+                    offers: vec![u64::MAX],
                 }
                 .to_bytes(),
             )
@@ -350,7 +376,11 @@ pub(super) const WRONG_OFFERS: &[Way] = &[
                 s,
                 job,
                 Kind::DpuFin,
-                DpuFin { from: 0, offer: 0 }.to_bytes(),
+                DpuFin {
+                    from: 0,
+                    offers: vec![0],
+                }
+                .to_bytes(),
             )
         },
         "claims to come from service 0",
@@ -407,16 +437,38 @@ pub(super) const HOARDS: &[Way] = &[
             let size = 1 << 16;
             let (member, impostor) = s.ready_beside_impostor(job, size)?;
             let mut message = arrival(0, size);
-            message.sends.iter_mut().for_each(|block| block.length = 0);
-            message
-                .receives
-                .iter_mut()
-                .for_each(|block| block.length = 0);
+            message.sends.clear();
             message.short.clear();
-            for call in 0..30 {
+            // No two neighbours have equal lengths, so these are no runs.
+            for (block, at) in message.receives.iter_mut().zip(0..) {
+                block.length = 5 + at % 2;
+            }
+            for call in 0..60 {
                 message.collective.sequence = u32::MAX - call;
                 message.collective.communicator = u64::from(call);
                 member.post(s, Kind::HostArrive, message.to_bytes())?;
+            }
+            std::mem::forget(impostor);
+            Ok(member.rank.link)
+        },
+        "its calls keep ",
+    ),
+    (
+        "runs_far_ahead",
+        |s, job| {
+            let size = 1 << 16;
+            let (member, impostor) = s.ready_beside_impostor(job, size)?;
+            let mut message = arrival(0, size);
+            message.sends.clear();
+            message.short.clear();
+            for block in &mut message.receives {
+                (block.offset, block.length) = (u64::from(block.peer) * 511, 511);
+            }
+            for call in 0..30 {
+                message.collective.sequence = call;
+                let message = message.to_bytes();
+                assert!(message.len() < 64, "{} bytes", message.len());
+                member.post(s, Kind::HostArrive, message)?;
             }
             std::mem::forget(impostor);
             Ok(member.rank.link)

@@ -103,13 +103,13 @@ fn check(
             }
         }
         ahead.run();
+        // Rank 0 needs the late ranks in every call.
+        if late == 1 {
+            assert_eq!(ahead.ranks[0].complete, 0);
+            continue;
+        }
         let complete = ahead.ranks.iter().map(|rank| rank.complete);
-        let all = if late == 0 {
-            calls * service_of.len()
-        } else {
-            0
-        };
-        assert_eq!(complete.sum::<usize>(), all);
+        assert_eq!(complete.sum::<usize>(), calls * service_of.len());
     }
     let most = ahead.most;
     assert!(
@@ -147,6 +147,7 @@ fn two_thousand_broadcasts_ahead_of_a_late_node_keep_the_window() {
                 step: 0,
             },
             rank,
+            together: 1,
             send_memory: (rank == 0).then(|| buffer.clone()),
             receive_memory: Some(buffer),
             sends: members.clone().map(|to| block(to, rank == 0)).collect(),

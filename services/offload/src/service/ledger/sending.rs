@@ -1,0 +1,502 @@
+//! The send side of a rank that arrives: its blocks for other SPs are appended to the offers, and those for ranks of this SP
+//! are on offer at once, without a message.
+
+use super::{CallId, Ledger, OFFER_BLOCKS, Outgoing};
+use crate::draft::{RtsDraft, RtsHead};
+use crate::service::actions::{Action, Buffers, OfferId, Wrong};
+use crate::service::outbox::sends_once;
+#[cfg(test)]
+use crate::wire::Block;
+use crate::wire::runs::{Run, Runs};
+use crate::wire::{Blocks, Narrow, Record, RtsPart, Wide, blocks_of};
+
+/// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
+const RUNS_MAX: usize = 8;
+
+/// Equally spaced ranks: first, distance and number.
+pub(super) type Spaced = (u32, u32, u32);
+
+/// How the ranks of the SPs are spaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spacing {
+    /// Not equally at one of them.
+    None,
+    /// Equally at each.
+    Even,
+    /// Each has neighbouring ranks.
+    Neighbours,
+}
+
+const NO_RANK: &str = "it sends to a rank that is not there";
+const NO_BYTES: &str = "bytes of a short block are missing";
+const MORE_BYTES: &str = "there are more bytes than short blocks";
+
+/// The blocks of a rank for ranks of this SP.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    /// Records, or runs.
+    bytes: Vec<u8>,
+    runs: Vec<Run>,
+    short: Vec<u8>,
+    form: Form,
+    blocks: usize,
+    is_direct: bool,
+}
+
+/// Form of [`Own::bytes`].
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    #[default]
+    Narrow,
+    Wide,
+    Runs,
+}
+
+/// The ranks of each SP. An SP without ranks has none.
+pub(super) fn spaced(services: usize, service_of: &[u32]) -> (Spacing, Vec<Spaced>) {
+    let mut spaced: Vec<Spaced> = vec![(0, 1, 0); services];
+    let mut spacing = Spacing::Neighbours;
+    for (rank, of) in (0..).zip(service_of) {
+        let (first, step, count) = &mut spaced[*of as usize];
+        match count {
+            0 => *first = rank,
+            1 => *step = rank - *first,
+            _ if *first + *step * *count != rank => spacing = Spacing::None,
+            _ => {}
+        }
+        *count += 1;
+    }
+    if spacing != Spacing::None && spaced.iter().any(|(_, step, _)| *step > 1) {
+        spacing = Spacing::Even;
+    }
+    (spacing, spaced)
+}
+
+/// The blocks of a run that are for equally spaced ranks: index of the first one, distance and number. One of both has
+/// neighbouring ranks.
+pub(super) fn meet(run: &Run, (first, step, count): Spaced) -> Option<(u32, u32, u32)> {
+    if count == 0 {
+        return None;
+    }
+    // Ranks are below RANKS_MAX, so no sum overflows.
+    let after = first + step * (count - 1) + 1;
+    let (low, high, apart) = if run.step == 1 {
+        let low = run.peer.saturating_sub(first).div_ceil(step);
+        let end = (run.peer + run.count).saturating_sub(first);
+        (low, end.div_ceil(step).min(count), step)
+    } else {
+        let low = first.saturating_sub(run.peer).div_ceil(run.step);
+        let end = after.saturating_sub(run.peer);
+        (low, end.div_ceil(run.step).min(run.count), 1)
+    };
+    if low >= high {
+        return None;
+    }
+    let index = match run.step {
+        1 => first + low * step - run.peer,
+        _ => low,
+    };
+    Some((index, apart, high - low))
+}
+
+impl Ledger {
+    /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs without this one, and the blocks
+    /// for ranks of this SP.
+    pub(super) fn send_all(
+        &mut self,
+        call: CallId,
+        source: u32,
+        sends: Blocks<'_>,
+        short: &[u8],
+        buffers: Buffers<'_>,
+    ) -> Result<(usize, Own), &'static str> {
+        let mut own = std::mem::take(&mut self.own);
+        own.clear();
+        let sent = match sends {
+            Blocks::Narrow(records) => {
+                own.form = Form::Narrow;
+                self.send(call, source, records, short, buffers, &mut own)
+            }
+            Blocks::Wide(records) => {
+                own.form = Form::Wide;
+                self.send(call, source, records, short, buffers, &mut own)
+            }
+            Blocks::Runs(runs) => self.send_runs(call, source, runs, short, buffers, &mut own),
+        };
+        sent.map(|targets| (targets, own))
+    }
+
+    fn send<R: Record>(
+        &mut self,
+        call: CallId,
+        source: u32,
+        records: &[R],
+        mut short: &[u8],
+        buffers: Buffers<'_>,
+        own: &mut Own,
+    ) -> Result<usize, &'static str> {
+        if !sends_once(records) {
+            return Err("it sends two blocks to one rank");
+        }
+        let queue = &mut self.states[call].queue;
+        // Capacity for an even distribution of ranks over the SPs.
+        let per_rank = records.len().div_ceil(self.services.max(1)).max(1);
+        let sources = self.rank_of.len().min(OFFER_BLOCKS.div_ceil(per_rank));
+        self.targets.clear();
+        for record in records {
+            let block = record.block();
+            let to = self.service_of.get(block.peer as usize);
+            let to = *to.ok_or(NO_RANK)?;
+            let mut data = None;
+            if block.length < self.direct_min {
+                // The length is below direct_min, so it fits.
+                let length = usize::try_from(block.length).map_err(|_| "a block is too long")?;
+                let (bytes, rest) = short.split_at_checked(length).ok_or(NO_BYTES)?;
+                data = Some(bytes);
+                short = rest;
+            }
+            if to == self.me {
+                own.add(record.as_ref(), data);
+                continue;
+            }
+            let draft = &mut queue.outboxes[to as usize].draft;
+            if !draft.is_open() {
+                self.targets.push(to);
+                if draft.blocks() == 0 {
+                    let ranks = self.spare_ranks.pop().unwrap_or_default();
+                    let memory = self.spare_bytes.pop().unwrap_or_default();
+                    let bytes = sources * per_rank * size_of::<R>();
+                    draft.reserve(ranks, memory, sources, bytes);
+                }
+                draft.begin::<R>(source, buffers.base);
+            }
+            draft.block(record, data);
+        }
+        if !short.is_empty() {
+            return Err(MORE_BYTES);
+        }
+        // The SPs in rotation: the first sends of the SPs have different targets.
+        let me = self.me;
+        self.targets.sort_unstable_by_key(|to| (*to < me, *to));
+        for to in &self.targets {
+            queue.end_part(*to, buffers.key);
+        }
+        Ok(self.targets.len())
+    }
+
+    /// As [`Ledger::send`]. The work follows the number of SPs, not that of the blocks.
+    fn send_runs(
+        &mut self,
+        call: CallId,
+        source: u32,
+        runs: Runs<'_>,
+        short: &[u8],
+        buffers: Buffers<'_>,
+        own: &mut Own,
+    ) -> Result<usize, &'static str> {
+        let size = self.service_of.len();
+        let mut expect = 0;
+        for run in runs.iter() {
+            if run.block(run.count - 1).peer as usize >= size {
+                return Err(NO_RANK);
+            }
+            if run.length < self.direct_min {
+                // Fewer than 2^32 blocks of less than 2^32 bytes.
+                expect += run.length * u64::from(run.count);
+            }
+        }
+        if expect != short.len() as u64 {
+            return Err(if expect > short.len() as u64 {
+                NO_BYTES
+            } else {
+                MORE_BYTES
+            });
+        }
+        if runs.blocks() < self.services || runs.runs() > RUNS_MAX || !self.can_divide(runs) {
+            return self.send_blocks(call, source, runs, short, buffers, own);
+        }
+        own.form = Form::Runs;
+        let mut part = std::mem::take(&mut self.part);
+        let mut targets = 0;
+        // The SPs in rotation: the first sends of the SPs have different targets.
+        let services = u32::try_from(self.services).expect("no more than there are ranks");
+        for to in (self.me..services).chain(0..self.me) {
+            self.divide(to, runs, short, &mut part);
+            if part.runs.is_empty() {
+                continue;
+            }
+            if to == self.me {
+                own.add_runs(&part, self.direct_min);
+                continue;
+            }
+            targets += 1;
+            let queue = &mut self.states[call].queue;
+            let draft = &mut queue.outboxes[to as usize].draft;
+            if draft.sources() == 0 {
+                let ranks = self.spare_ranks.pop().unwrap_or_default();
+                let memory = self.spare_bytes.pop().unwrap_or_default();
+                draft.reserve(ranks, memory, 0, 0);
+            }
+            draft.runs(source, buffers.base, &part.runs, &part.short, buffers.key);
+            queue.added(to);
+        }
+        self.part = part;
+        Ok(targets)
+    }
+
+    /// As [`Ledger::send_runs`], block by block.
+    fn send_blocks(
+        &mut self,
+        call: CallId,
+        source: u32,
+        runs: Runs<'_>,
+        short: &[u8],
+        buffers: Buffers<'_>,
+        own: &mut Own,
+    ) -> Result<usize, &'static str> {
+        let narrow: Option<Vec<Narrow>> = blocks_of(runs).map(|block| block.narrow()).collect();
+        if let Some(records) = narrow {
+            own.form = Form::Narrow;
+            return self.send(call, source, &records, short, buffers, own);
+        }
+        let records: Vec<Wide> = blocks_of(runs).map(|block| block.wide()).collect();
+        own.form = Form::Wide;
+        self.send(call, source, &records, short, buffers, own)
+    }
+
+    /// Whether the blocks of these runs for each SP are runs.
+    pub(super) fn can_divide(&self, runs: Runs<'_>) -> bool {
+        match self.spacing {
+            Spacing::None => false,
+            Spacing::Even => runs.iter().all(|run| run.step == 1),
+            Spacing::Neighbours => true,
+        }
+    }
+
+    /// The blocks of runs for an SP.
+    fn divide(&self, to: u32, runs: Runs<'_>, short: &[u8], part: &mut Part) {
+        part.runs.clear();
+        part.short.clear();
+        let mut data = short;
+        for run in runs.iter() {
+            let mut bytes: &[u8] = &[];
+            if run.length < self.direct_min {
+                let all = run.length * u64::from(run.count);
+                // The caller has compared the sum with the bytes that there are.
+                let all = usize::try_from(all).unwrap_or(0).min(data.len());
+                (bytes, data) = data.split_at(all);
+            }
+            let Some((first, apart, count)) = meet(&run, self.spaced[to as usize]) else {
+                continue;
+            };
+            part.runs.push(run.part(first, apart, count));
+            if bytes.is_empty() {
+                continue;
+            }
+            let length = bytes.len() / run.count as usize;
+            let (first, count) = (first as usize, count as usize);
+            if apart == 1 {
+                let range = first * length..(first + count) * length;
+                part.short.extend_from_slice(&bytes[range]);
+            } else {
+                let blocks = bytes.chunks_exact(length).skip(first);
+                for block in blocks.step_by(apart as usize).take(count) {
+                    part.short.extend_from_slice(block);
+                }
+            }
+        }
+    }
+
+    /// Puts the blocks of a rank for ranks of this SP on offer, and returns the offer if it has been placed. With too many
+    /// blocks ready, the offer waits as a message.
+    pub(super) fn offer_own(
+        &mut self,
+        call: CallId,
+        source: u32,
+        own: Own,
+        buffers: Buffers<'_>,
+    ) -> Result<Option<OfferId>, Wrong> {
+        if own.blocks == 0 {
+            self.own = own;
+            return Ok(None);
+        }
+        let collective = self.states[call].collective;
+        let entry = self.outgoing.vacant_entry();
+        let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
+        self.offers_sent = self.offers_sent.wrapping_add(1);
+        let mut ranks = self.spare_ranks.pop().unwrap_or_default();
+        ranks.push(source);
+        entry.insert(Outgoing {
+            id,
+            call,
+            to: self.me,
+            ranks,
+        });
+        let part = RtsPart {
+            source,
+            base: buffers.base,
+            blocks: own.blocks(),
+            rkey: if own.is_direct { buffers.key } else { &[] },
+        };
+        if self.has_room(|| own.blocks) {
+            let placed = self.offered((self.me, id), collective, &[part], &own.short);
+            self.own = own;
+            return placed.map(Some);
+        }
+        let mut draft = RtsDraft::default();
+        own.draft(&mut draft, part, self.direct_min);
+        let (_, message) = draft.finish(RtsHead {
+            collective,
+            from: self.me,
+            offer: id,
+        });
+        let to = self.me;
+        self.actions.push_back(Action::Offer { to, message });
+        self.own = own;
+        Ok(None)
+    }
+}
+
+/// The blocks of a rank for one SP.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    runs: Vec<Run>,
+    short: Vec<u8>,
+}
+
+impl Own {
+    /// Capacity that is kept.
+    const KEPT: usize = 16 << 10;
+
+    fn clear(&mut self) {
+        for bytes in [&mut self.bytes, &mut self.short] {
+            bytes.clear();
+            bytes.shrink_to(Self::KEPT);
+        }
+        self.runs.clear();
+        (self.blocks, self.is_direct) = (0, false);
+    }
+
+    /// Whether a block needs the key.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Number of blocks.
+    pub(super) fn len(&self) -> usize {
+        self.blocks
+    }
+
+    fn add(&mut self, record: &[u8], short: Option<&[u8]>) {
+        self.bytes.extend_from_slice(record);
+        self.blocks += 1;
+        match short {
+            Some(short) => self.short.extend_from_slice(short),
+            None => self.is_direct = true,
+        }
+    }
+
+    fn add_runs(&mut self, part: &Part, direct_min: u64) {
+        for run in &part.runs {
+            run.put(&mut self.bytes);
+            self.blocks += run.count as usize;
+            self.is_direct |= run.length >= direct_min;
+        }
+        self.runs.extend_from_slice(&part.runs);
+        self.short.extend_from_slice(&part.short);
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        match self.form {
+            Form::Narrow => Blocks::Narrow(self.bytes.as_chunks::<12>().0),
+            Form::Wide => Blocks::Wide(self.bytes.as_chunks::<20>().0),
+            Form::Runs => Blocks::Runs(Runs::of(&self.bytes, &self.runs)),
+        }
+    }
+
+    /// Appends the blocks to an offer.
+    fn draft(&self, draft: &mut RtsDraft, part: RtsPart<'_>, direct_min: u64) {
+        fn all<R: Record>(
+            own: &Own,
+            records: &[R],
+            draft: &mut RtsDraft,
+            part: RtsPart<'_>,
+            direct_min: u64,
+        ) {
+            draft.begin::<R>(part.source, part.base);
+            let mut short = &own.short[..];
+            for record in records {
+                let length = record.block().length;
+                // The bytes were divided by these lengths.
+                let data = (length < direct_min).then(|| {
+                    let length = usize::try_from(length).unwrap_or(0).min(short.len());
+                    short.split_off(..length).unwrap_or_default()
+                });
+                draft.block(record, data);
+            }
+            draft.end(part.rkey);
+        }
+        match self.blocks() {
+            Blocks::Narrow(records) => all(self, records, draft, part, direct_min),
+            Blocks::Wide(records) => all(self, records, draft, part, direct_min),
+            Blocks::Runs(_) => {
+                draft.runs(part.source, part.base, &self.runs, &self.short, part.rkey)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks of a run for the ranks of each SP, found one by one and at once.
+    #[track_caller]
+    fn check(run: Run, service_of: &[u32]) {
+        let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
+        let (_, spaced) = spaced(services, service_of);
+        for (to, spaced) in (0..).zip(spaced) {
+            let expect: Vec<Block> = (0..run.count)
+                .map(|at| run.block(at))
+                .filter(|block| service_of[block.peer as usize] == to)
+                .collect();
+            let part =
+                meet(&run, spaced).map(|(first, apart, count)| run.part(first, apart, count));
+            let found: Vec<Block> = part
+                .iter()
+                .flat_map(|part| (0..part.count).map(|at| part.block(at)))
+                .collect();
+            assert_eq!(found, expect, "{run:?} at {to}");
+        }
+    }
+
+    #[test]
+    fn runs_are_divided_among_the_services() {
+        let neighbours: Vec<u32> = (0..64).map(|rank| rank / 16).collect();
+        let dealt: Vec<u32> = (0..64).map(|rank| rank / 32 * 4 + rank % 4).collect();
+        assert_eq!(spaced(4, &neighbours).0, Spacing::Neighbours);
+        assert_eq!(spaced(8, &dealt).0, Spacing::Even);
+        assert_eq!(spaced(2, &[0, 1, 1, 0, 0]).0, Spacing::None);
+        for (peer, step, count) in [
+            (0, 1, 64),
+            (5, 1, 40),
+            (63, 1, 1),
+            (0, 7, 10),
+            (3, 16, 4),
+            (17, 2, 20),
+        ] {
+            let run = Run {
+                peer,
+                step,
+                count,
+                offset: 3,
+                stride: 8,
+                length: 8,
+            };
+            check(run, &neighbours);
+            if step == 1 {
+                check(run, &dealt);
+            }
+        }
+    }
+}

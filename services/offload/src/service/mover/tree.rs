@@ -1,0 +1,492 @@
+//! Broadcasts and barriers of a job at one SP: the messages of an SP grow with the logarithm of the number of SPs.
+//!
+//! A broadcast is a binomial tree of the members' SPs. At each SP one rank stands for the others: the root, or else the
+//! lowest member. It gets the data from the rank of the SP above, and then passes it on to the ranks of the SPs below and to
+//! the other members of its own SP. The levels of the tree are collectives of the ledger, with the level as their step.
+//!
+//! A barrier begins at an SP when all members there have entered it. In round *k* the SP sends a note to the SP 2^k places
+//! ahead, and waits for that of the SP 2^k places behind; after the last round it has heard of all.
+
+use super::{Buffers, Entered, Mover, Receive, failed};
+use crate::error::Result;
+use crate::service::actions::Short;
+use crate::service::ledger::{Ledger, Member};
+use crate::service::transport::Transport;
+use crate::service::vectors::{Stepped, sole};
+use crate::wire::{
+    Block, Blocks, Collective, Delivered, DpuNote, Entry, Kind, ROUNDS_MAX, TREE_STEP, Wide,
+};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Bytes that a rank in a broadcast or barrier takes, about, and those of a barrier at an SP.
+const RANK_HELD: usize = 512;
+const BARRIER_HELD: usize = 512;
+
+/// The broadcasts and barriers under way at this SP.
+#[derive(Debug)]
+pub(super) struct Trees<T: Transport> {
+    /// By call and local number of the rank.
+    broadcasts: HashMap<(Collective, usize), Branch<T>>,
+    barriers: HashMap<Collective, Barrier>,
+    bytes: usize,
+}
+
+/// A rank's part in a broadcast.
+#[derive(Debug)]
+struct Branch<T: Transport> {
+    rank: u32,
+    memory: Option<Rc<T::Memory>>,
+    key: T::Packed,
+    base: u64,
+    length: u64,
+    short: Vec<u8>,
+    /// The level at which it gets the data; 0 at the root.
+    level: u32,
+    /// The ranks to which it passes the data on.
+    below: Vec<u32>,
+    is_root: bool,
+    since: Instant,
+    /// Bytes that count for it.
+    held: usize,
+}
+
+/// A barrier at this SP.
+#[derive(Debug, Default)]
+struct Barrier {
+    /// Senders of the notes that have come, by round.
+    notes: [Option<u32>; ROUNDS_MAX as usize],
+    /// The members that have entered.
+    entered: Vec<(usize, Instant)>,
+    /// Known with the first member that enters.
+    round: Option<Round>,
+    /// Bytes that count for it.
+    held: usize,
+}
+
+/// The SPs of a barrier, and its next round.
+#[derive(Debug)]
+struct Round {
+    services: Vec<u32>,
+    place: usize,
+    members: usize,
+    next: u32,
+    /// Whether the note of the next round has been sent.
+    is_sent: bool,
+}
+
+impl<T: Transport> Trees<T> {
+    pub(super) fn new() -> Self {
+        Self {
+            broadcasts: HashMap::new(),
+            barriers: HashMap::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes that messages of ranks and SPs have made this SP keep, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Number of barriers.
+    pub(super) fn barriers(&self) -> usize {
+        self.barriers.len()
+    }
+}
+
+impl<T: Transport> Mover<T> {
+    /// A local rank enters a broadcast or a barrier.
+    pub(super) fn tree(&mut self, transport: &T, entry: &Entry<'_>) -> Result<()> {
+        let (collective, rank) = (entry.collective, entry.rank);
+        let wrong = |what: &str| {
+            failed(format!(
+                "rank {rank} breaks the protocol in {collective}: {what}"
+            ))
+        };
+        let local = self.ledger.local(rank);
+        let local = local.ok_or_else(|| wrong("it is not this service's"))?;
+        let members = self.ledger.members(entry.members).map_err(wrong)?;
+        let me = self.me;
+        let ours = members.iter().position(|member| member.service == me);
+        let place = ours.ok_or_else(|| wrong("it is not a member"))?;
+        if !Ledger::has_member(entry.members, rank) {
+            return Err(wrong("it is not a member"));
+        }
+        if entry.is_barrier {
+            return self.enter_barrier(transport, collective, local, &members, place);
+        }
+        let is_short = entry.length < self.limits.direct_min;
+        let expect = if is_short && rank == entry.root {
+            entry.length
+        } else {
+            0
+        };
+        if entry.short.len() as u64 != expect {
+            return Err(wrong("it has sent another number of bytes than expected"));
+        }
+        if entry.memory.map_or(0, |memory| memory.length) < if is_short { 0 } else { entry.length }
+        {
+            return Err(wrong("its buffer is shorter than its data"));
+        }
+        if self.trees.broadcasts.contains_key(&(collective, local)) {
+            return Err(wrong("it entered the call twice"));
+        }
+        let position = self.ledger.service_of(entry.root);
+        let position = position.filter(|_| Ledger::has_member(entry.members, entry.root));
+        let top = members
+            .iter()
+            .position(|member| Some(member.service) == position);
+        let top = top.ok_or_else(|| wrong("its root is not a member"))?;
+        let tree = Tree {
+            members: &members,
+            top,
+            root: entry.root,
+        };
+        let place = tree.from_top(place);
+        let memory = entry
+            .memory
+            .map(|export| transport.import(export))
+            .transpose()?;
+        let stands = tree.stands_for(place) == rank;
+        let level = place.count_ones();
+        let mut branch = Branch {
+            rank,
+            key: memory
+                .as_ref()
+                .map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
+            memory: memory.map(Rc::new),
+            base: entry.memory.map_or(0, |export| export.address),
+            length: entry.length,
+            short: entry.short.to_vec(),
+            level,
+            below: Vec::new(),
+            is_root: rank == entry.root,
+            since: self.now(),
+            held: 0,
+        };
+        let above = if stands {
+            branch.below = tree
+                .below(place)
+                .map(|below| tree.stands_for(below))
+                .collect();
+            let others = self.ledger.local_members(entry.members).into_iter();
+            branch.below.extend(others.filter(|other| *other != rank));
+            let above = tree.above(place).map(|above| tree.stands_for(above));
+            if above.is_none() {
+                branch.level = 0;
+            }
+            above
+        } else {
+            branch.level += 1;
+            Some(tree.stands_for(place))
+        };
+        // The data is here when it has come, and once for each rank below.
+        let copies = if is_short { branch.below.len() + 2 } else { 0 };
+        let data = usize::try_from(entry.length).unwrap_or(usize::MAX);
+        branch.held = RANK_HELD + 4 * branch.below.len() + copies.saturating_mul(data);
+        self.trees.bytes += branch.held;
+        if branch.length == 0 {
+            return self.end_broadcast(transport, collective, local, branch);
+        }
+        match above {
+            Some(above) => self.get_from(transport, collective, local, branch, above),
+            None => self.pass_on(transport, collective, local, branch),
+        }
+    }
+
+    /// A rank waits for the data of a rank above it.
+    fn get_from(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        local: usize,
+        branch: Branch<T>,
+        above: u32,
+    ) -> Result<()> {
+        let receive = branch.memory.clone().map(Receive::Shared);
+        let entered = Entered::new(None, receive, branch.since);
+        let blocks = [block(above, branch.length).wide()];
+        let (rank, level) = (branch.rank, branch.level);
+        self.trees.broadcasts.insert((collective, local), branch);
+        self.enter(
+            transport,
+            at_level(collective, level),
+            (rank, 0),
+            (Blocks::Wide(&[]), Blocks::Wide(&blocks).into()),
+            &[],
+            Buffers { base: 0, key: &[] },
+            entered,
+        )
+        .map(drop)
+    }
+
+    /// A rank has the data and passes it on.
+    fn pass_on(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        local: usize,
+        mut branch: Branch<T>,
+    ) -> Result<()> {
+        let below = std::mem::take(&mut branch.below);
+        if below.is_empty() {
+            return self.end_broadcast(transport, collective, local, branch);
+        }
+        branch.level += 1;
+        let mut sends: Vec<Block> = below.iter().map(|to| block(*to, branch.length)).collect();
+        sends.sort_unstable_by_key(|block| block.peer);
+        let sends: Vec<Wide> = sends.iter().map(Block::wide).collect();
+        let short = branch.short.repeat(below.len());
+        let entered = Entered::new(None, None, branch.since);
+        self.enter(
+            transport,
+            at_level(collective, branch.level),
+            (branch.rank, 0),
+            (Blocks::Wide(&sends), Blocks::Wide(&[]).into()),
+            &short,
+            Buffers {
+                base: branch.base,
+                key: branch.key.as_ref(),
+            },
+            entered,
+        )?;
+        self.trees.broadcasts.insert((collective, local), branch);
+        Ok(())
+    }
+
+    /// A level of a broadcast is complete for a rank.
+    pub(super) fn climbed(&mut self, transport: &T, stepped: Stepped) -> Result<()> {
+        let collective = Collective {
+            step: 0,
+            ..stepped.collective
+        };
+        let branch = self.trees.broadcasts.remove(&(collective, stepped.local));
+        let Some(mut branch) = branch else {
+            return Err(failed(format!(
+                "{collective} is complete, but not under way"
+            )));
+        };
+        if !stepped.bytes.is_empty() {
+            branch.short = stepped.bytes;
+        }
+        self.pass_on(transport, collective, stepped.local, branch)
+    }
+
+    /// A rank has the data, and so have those below it.
+    fn end_broadcast(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        local: usize,
+        branch: Branch<T>,
+    ) -> Result<()> {
+        self.trees.bytes -= branch.held;
+        let since = self.now().saturating_duration_since(branch.since);
+        self.moved.call_latency.record(since);
+        if let Some(memory) = branch.memory.map(sole).transpose()? {
+            transport.unmap(memory)?;
+        }
+        let bytes = if branch.is_root {
+            Vec::new()
+        } else {
+            branch.short
+        };
+        let short = (!bytes.is_empty()).then(|| {
+            let blocks = vec![Delivered::one(0, bytes.len() as u64)];
+            Box::new(Short { blocks, bytes })
+        });
+        self.complete(transport, collective, local, short)
+    }
+
+    /// A local rank enters a barrier.
+    fn enter_barrier(
+        &mut self,
+        transport: &T,
+        collective: Collective,
+        local: usize,
+        members: &[Member],
+        place: usize,
+    ) -> Result<()> {
+        let now = self.now();
+        let bytes = &mut self.trees.bytes;
+        let barrier = barrier_of(&mut self.trees.barriers, bytes, collective);
+        if barrier.entered.iter().any(|(of, _)| *of == local) {
+            return Err(failed(format!(
+                "local rank {local} entered {collective} twice"
+            )));
+        }
+        barrier.entered.push((local, now));
+        let services = members.iter().map(|member| member.service);
+        match &barrier.round {
+            None => {
+                barrier.held += size_of::<u32>() * members.len();
+                *bytes += size_of::<u32>() * members.len();
+                barrier.round = Some(Round {
+                    services: services.collect(),
+                    place,
+                    members: members[place].count as usize,
+                    next: 0,
+                    is_sent: false,
+                });
+            }
+            Some(round) if services.eq(round.services.iter().copied()) => {}
+            Some(_) => return Err(failed(format!("the members of {collective} disagree"))),
+        }
+        self.advance(transport, collective)
+    }
+
+    /// A note of another SP has come.
+    pub(super) fn noted(&mut self, transport: &T, note: DpuNote) -> Result<()> {
+        let collective = Collective {
+            step: 0,
+            ..note.collective
+        };
+        let bytes = &mut self.trees.bytes;
+        let barrier = barrier_of(&mut self.trees.barriers, bytes, collective);
+        let slot = &mut barrier.notes[note.collective.step as usize];
+        if slot.replace(note.from).is_some() {
+            return Err(failed(format!(
+                "service {} breaks the protocol in {collective}: a second note of round {}",
+                note.from, note.collective.step
+            )));
+        }
+        self.advance(transport, collective)
+    }
+
+    /// Does the rounds of a barrier that can be done.
+    fn advance(&mut self, transport: &T, collective: Collective) -> Result<()> {
+        loop {
+            let Some(barrier) = self.trees.barriers.get_mut(&collective) else {
+                return Ok(());
+            };
+            let Some(round) = barrier.round.as_mut() else {
+                return Ok(());
+            };
+            if barrier.entered.len() < round.members {
+                return Ok(());
+            }
+            let (count, ahead) = (round.services.len(), 1_usize << round.next);
+            if ahead >= count {
+                break;
+            }
+            let to = round.services[(round.place + ahead) % count];
+            let from = round.services[(round.place + count - ahead) % count];
+            let step = round.next;
+            if !std::mem::replace(&mut round.is_sent, true) {
+                let note = DpuNote {
+                    collective: Collective { step, ..collective },
+                    from: self.me,
+                };
+                let data = note.to_bytes_in(self.ledger.memory());
+                self.tell_service(transport, to, Kind::DpuNote, data)?;
+                continue;
+            }
+            match barrier.notes[step as usize] {
+                None => return Ok(()),
+                Some(sender) if sender == from => {}
+                Some(sender) => {
+                    return Err(failed(format!(
+                        "service {sender} breaks the protocol in {collective}: a note of round {step}, which service {from} \
+                         sends"
+                    )));
+                }
+            }
+            (round.next, round.is_sent) = (step + 1, false);
+        }
+        self.end_barrier(transport, collective)
+    }
+
+    /// All members have entered a barrier.
+    fn end_barrier(&mut self, transport: &T, collective: Collective) -> Result<()> {
+        let Some(barrier) = self.trees.barriers.remove(&collective) else {
+            return Ok(());
+        };
+        self.trees.bytes -= barrier.held;
+        let done = barrier.round.map_or(0, |round| round.next as usize);
+        if barrier.notes.iter().skip(done).any(Option::is_some) {
+            return Err(failed(format!(
+                "{collective}: a note of a round that it does not have"
+            )));
+        }
+        let now = self.now();
+        for (local, since) in barrier.entered {
+            self.moved
+                .call_latency
+                .record(now.saturating_duration_since(since));
+            self.complete(transport, collective, local, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// The state of a barrier, which is new with its first rank or note.
+fn barrier_of<'a>(
+    barriers: &'a mut HashMap<Collective, Barrier>,
+    bytes: &mut usize,
+    collective: Collective,
+) -> &'a mut Barrier {
+    barriers.entry(collective).or_insert_with(|| {
+        *bytes += BARRIER_HELD;
+        Barrier {
+            held: BARRIER_HELD,
+            ..Barrier::default()
+        }
+    })
+}
+
+/// A binomial tree of the members' SPs. Places are counted from the root's SP.
+struct Tree<'a> {
+    members: &'a [Member],
+    /// Index of the root's SP.
+    top: usize,
+    root: u32,
+}
+
+impl Tree<'_> {
+    fn from_top(&self, index: usize) -> usize {
+        (index + self.members.len() - self.top) % self.members.len()
+    }
+
+    /// The rank that gets the data at a place.
+    fn stands_for(&self, place: usize) -> u32 {
+        match place {
+            0 => self.root,
+            _ => self.members[(place + self.top) % self.members.len()].first,
+        }
+    }
+
+    fn above(&self, place: usize) -> Option<usize> {
+        (place > 0).then(|| place & (place - 1))
+    }
+
+    /// The places below, the largest subtree first.
+    fn below(&self, place: usize) -> impl Iterator<Item = usize> {
+        let count = self.members.len();
+        let limit = match place {
+            0 => count.next_power_of_two(),
+            _ => place & place.wrapping_neg(),
+        };
+        let bits = limit.trailing_zeros();
+        (0..bits)
+            .rev()
+            .map(move |bit| place | 1 << bit)
+            .filter(move |below| *below < count)
+    }
+}
+
+fn at_level(collective: Collective, level: u32) -> Collective {
+    Collective {
+        step: TREE_STEP | level,
+        ..collective
+    }
+}
+
+fn block(peer: u32, length: u64) -> Block {
+    Block {
+        peer,
+        offset: 0,
+        length,
+    }
+}

@@ -1,0 +1,714 @@
+//! Whole jobs of many light ranks: the messages of ranks and services are real, and no UCX is beneath. It counts bytes,
+//! messages and memory of one call.
+//!
+//! Blocks have 8 bytes, so that they travel in the messages; every byte that a rank gets is compared. An alltoall of many
+//! ranks does not fit in one process: there, one service is measured, and the offers of the others for it are made before.
+
+use super::{KEY_BYTES, Packed, rank_token, service_token};
+use crate::error::{OffloadError, Result};
+use crate::service::mover::{Destination, Limits, Mover, Peers};
+use crate::service::transport::{Ended, Range, Sent, Transport};
+use crate::token::Token;
+use crate::wire::{
+    Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostTree, Kind,
+};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+/// Length of a block.
+const BLOCK: u64 = 8;
+
+/// Blocks of an alltoall beyond which only one service is measured.
+const WHOLE_MAX: u64 = 1 << 25;
+
+/// Length of the token in front of each message.
+const TOKEN: u64 = 16;
+
+/// Place of the rank in its message to the service.
+const RANK_AT: usize = 21;
+
+/// A call of all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// Every rank sends a block to every rank.
+    Alltoall,
+    /// An alltoallv in a three-dimensional grid: each rank has six partners.
+    Halo,
+    /// Rank 0 sends a block to all.
+    Broadcast,
+    /// No data.
+    Barrier,
+}
+
+/// A job with one service per node.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// Total number of ranks, a power of two of at least 64.
+    pub ranks: u32,
+    /// Number of nodes, which divides the ranks.
+    pub nodes: u32,
+    /// The call.
+    pub pattern: Pattern,
+    /// Number of calls.
+    pub rounds: u32,
+}
+
+/// How the caller counts memory.
+#[derive(Clone, Copy)]
+pub struct Memory<'a> {
+    /// Begins to count.
+    pub mark: &'a dyn Fn(),
+    /// Most bytes in use since then.
+    pub peak: &'a dyn Fn() -> usize,
+}
+
+impl std::fmt::Debug for Memory<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Memory")
+    }
+}
+
+/// Measurements of one call. Bytes are without the program's data.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    /// Bytes of a rank's message to its service; the rank with most.
+    pub to_service: u64,
+    /// Bytes of offers that a service sends, per rank of its own; the service with most.
+    pub offers_per_rank: f64,
+    /// Bytes of the answers to offers that a service sends, per rank of its own.
+    pub answers_per_rank: f64,
+    /// Bytes of a service's message to a rank, the longest.
+    pub to_rank: u64,
+    /// Messages that a service sends to others and gets from them; the service with most.
+    pub messages: u64,
+    /// Blocks that were compared, per call.
+    pub blocks: u64,
+    /// Peak memory to make a rank's message.
+    pub memory_per_rank: usize,
+    /// Peak memory of a service.
+    pub memory_per_service: usize,
+}
+
+/// A message to a service.
+#[derive(Debug)]
+struct Letter {
+    from: u32,
+    to: u32,
+    kind: Kind,
+    token: Token,
+    data: Vec<u8>,
+}
+
+/// Receiver of a message.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Rank(u32),
+    Service(u32),
+}
+
+/// What a service has sent and got.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    offers: u64,
+    answers: u64,
+    messages: u64,
+}
+
+/// Counts and compares, and passes messages on.
+#[derive(Debug)]
+struct Wire {
+    plan: Plan,
+    letters: RefCell<VecDeque<Letter>>,
+    tallies: RefCell<Vec<Tally>>,
+    /// The service that acts.
+    acting: Cell<u32>,
+    completed: Cell<u64>,
+    blocks: Cell<u64>,
+    to_rank: Cell<u64>,
+}
+
+impl Transport for Wire {
+    type Peer = Place;
+    type Memory = u64;
+    type Key = u64;
+    type Packed = Packed;
+    type Operation = ();
+    type Reads = ();
+
+    fn send(&self, to: &Place, kind: Kind, token: Token, data: Vec<u8>) -> Result<Sent<()>> {
+        match *to {
+            Place::Rank(rank) => {
+                self.deliver(rank, &data)?;
+                Ok(Sent::AtOnce(data))
+            }
+            Place::Service(to) => {
+                let from = self.acting.get();
+                self.count(from, to, kind, &data)?;
+                self.letters.borrow_mut().push_back(Letter {
+                    from,
+                    to,
+                    kind,
+                    token,
+                    data,
+                });
+                Ok(Sent::AtOnce(Vec::new()))
+            }
+        }
+    }
+
+    fn import(&self, export: ExportRef<'_>) -> Result<u64> {
+        Ok(export.address)
+    }
+
+    fn address(&self, memory: &u64) -> u64 {
+        *memory
+    }
+
+    fn pack(&self, _: &u64) -> Result<Packed> {
+        Ok(Packed([0; KEY_BYTES]))
+    }
+
+    fn stage(&self, _: usize) -> Result<u64> {
+        Err(failed("light ranks do not reduce"))
+    }
+
+    fn bytes<'a>(&self, _: &'a mut u64) -> Option<&'a mut [u8]> {
+        None
+    }
+
+    fn unmap(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn unpack(&self, _: &Place, _: &[u8]) -> Result<u64> {
+        Ok(0)
+    }
+
+    fn read(&self, (): &mut (), _: Range<'_, Self>) -> Result<Option<u32>> {
+        Err(failed("a block of 8 bytes is read by the device"))
+    }
+
+    fn reads_len((): &()) -> usize {
+        0
+    }
+
+    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
+        None
+    }
+
+    fn aliases(&self) -> Option<(u64, u64)> {
+        None
+    }
+
+    fn has_ended(&self, (): &()) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+impl Wire {
+    fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            letters: RefCell::default(),
+            tallies: RefCell::new(vec![Tally::default(); plan.nodes as usize]),
+            acting: Cell::new(0),
+            completed: Cell::new(0),
+            blocks: Cell::new(0),
+            to_rank: Cell::new(0),
+        }
+    }
+
+    fn count(&self, from: u32, to: u32, kind: Kind, data: &[u8]) -> Result<()> {
+        let data_of_program = match kind {
+            Kind::DpuRts => {
+                let rts = DpuRts::parse(data).map_err(|bad| failed(bad.to_string()))?;
+                rts.short.len() as u64
+            }
+            _ => 0,
+        };
+        let bytes = TOKEN + data.len() as u64 - data_of_program;
+        let mut tallies = self.tallies.borrow_mut();
+        tallies[to as usize].messages += 1;
+        let sender = &mut tallies[from as usize];
+        sender.messages += 1;
+        match kind {
+            Kind::DpuRts => sender.offers += bytes,
+            _ => sender.answers += bytes,
+        }
+        Ok(())
+    }
+
+    /// A rank's call is complete: compares what it has got.
+    fn deliver(&self, rank: u32, data: &[u8]) -> Result<()> {
+        let fin = HostFin::parse(data).map_err(|bad| failed(bad.to_string()))?;
+        let of_program = fin.bytes.len() as u64;
+        let longest = self.to_rank.get();
+        self.to_rank
+            .set(longest.max(TOKEN + data.len() as u64 - of_program));
+        self.completed.set(self.completed.get() + 1);
+        let expect = receives(&self.plan, rank);
+        let mut found = vec![None; expect.len()];
+        let mut rest = &fin.bytes[..];
+        let blocks = fin.short.iter();
+        for (offset, length) in blocks.flat_map(|of| of.offsets().map(|at| (at, of.length))) {
+            let (bytes, after) = rest.split_at(BLOCK as usize);
+            rest = after;
+            assert_eq!(length, BLOCK, "rank {rank}");
+            let at = usize::try_from(offset / BLOCK).expect("small");
+            found[at] = bytes.first_chunk().copied().map(u64::from_le_bytes);
+        }
+        for (source, got) in expect.iter().zip(found) {
+            let whose = match self.plan.pattern {
+                Pattern::Broadcast => 0,
+                _ => rank,
+            };
+            assert_eq!(got, Some(content(*source, whose)), "rank {rank}");
+        }
+        self.blocks.set(self.blocks.get() + expect.len() as u64);
+        Ok(())
+    }
+}
+
+/// The content of a block.
+fn content(from: u32, to: u32) -> u64 {
+    u64::from(from) << 32 | u64::from(to) << 1 | 1
+}
+
+/// Extent of the grid in each dimension.
+fn grid(ranks: u32) -> [u32; 3] {
+    let mut extents = [1; 3];
+    for dimension in (0..ranks.ilog2()).map(|at| at % 3) {
+        extents[dimension as usize] *= 2;
+    }
+    extents
+}
+
+/// The six partners of a rank; the grid is a torus.
+fn partners(ranks: u32, rank: u32) -> Vec<u32> {
+    let extents = grid(ranks);
+    let mut partners = Vec::new();
+    let mut apart = 1;
+    for extent in extents {
+        let at = rank / apart % extent;
+        for to in [(at + 1) % extent, (at + extent - 1) % extent] {
+            partners.push(rank - at * apart + to * apart);
+        }
+        apart *= extent;
+    }
+    partners.sort_unstable();
+    partners
+}
+
+/// The ranks to which a rank sends a block.
+fn sends(plan: &Plan, rank: u32) -> Vec<u32> {
+    match plan.pattern {
+        Pattern::Alltoall => (0..plan.ranks).collect(),
+        Pattern::Halo => partners(plan.ranks, rank),
+        Pattern::Broadcast if rank == 0 => (1..plan.ranks).collect(),
+        Pattern::Broadcast | Pattern::Barrier => Vec::new(),
+    }
+}
+
+/// The ranks from which a rank gets a block.
+fn receives(plan: &Plan, rank: u32) -> Vec<u32> {
+    match plan.pattern {
+        Pattern::Alltoall => (0..plan.ranks).collect(),
+        Pattern::Halo => partners(plan.ranks, rank),
+        Pattern::Broadcast if rank > 0 => vec![0],
+        Pattern::Broadcast | Pattern::Barrier => Vec::new(),
+    }
+}
+
+/// The rank's message to its service, and the number of bytes of the program in it.
+fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
+    let to = sends(plan, rank);
+    let is_same = plan.pattern == Pattern::Broadcast;
+    let short: Vec<u8> = to
+        .iter()
+        .flat_map(|to| content(rank, if is_same { 0 } else { *to }).to_le_bytes())
+        .collect();
+    let payload = short.len() as u64;
+    if matches!(plan.pattern, Pattern::Broadcast | Pattern::Barrier) {
+        let is_barrier = plan.pattern == Pattern::Barrier;
+        let short = short.get(..BLOCK as usize).unwrap_or_default().to_vec();
+        let payload = short.len() as u64;
+        let entry = HostTree {
+            collective: COLLECTIVE,
+            rank,
+            root: 0,
+            is_barrier,
+            members: (0..plan.ranks).collect(),
+            memory: None,
+            length: if is_barrier { 0 } else { BLOCK },
+            short,
+        };
+        return (Kind::HostTree, entry.to_bytes(), payload);
+    }
+    let arrive = HostArrive {
+        collective: COLLECTIVE,
+        rank,
+        together: plan.ranks / plan.nodes,
+        send_memory: None,
+        receive_memory: None,
+        sends: blocks(&to),
+        receives: blocks(&receives(plan, rank)),
+        short,
+    };
+    (Kind::HostArrive, arrive.to_bytes(), payload)
+}
+
+const COLLECTIVE: Collective = Collective {
+    communicator: 0,
+    sequence: 0,
+    start: 0,
+    step: 0,
+};
+
+/// Makes the messages of all ranks. Those of an alltoall differ in the rank and the data alone, and those of a broadcast or
+/// barrier in the rank, apart from the root's.
+struct Messages {
+    plan: Plan,
+    /// That of rank 1.
+    one: Option<(Kind, Vec<u8>, u64)>,
+}
+
+impl Messages {
+    fn new(plan: Plan) -> Self {
+        let is_same = plan.pattern != Pattern::Halo;
+        Self {
+            plan,
+            one: is_same.then(|| message(&plan, 1)),
+        }
+    }
+
+    fn of(&self, rank: u32) -> (Kind, Vec<u8>) {
+        let one = self.one.as_ref().filter(|_| rank > 0);
+        let Some((kind, data, payload)) = one else {
+            let (kind, data, _) = message(&self.plan, rank);
+            return (kind, data);
+        };
+        let mut data = data.clone();
+        data[RANK_AT..RANK_AT + 4].copy_from_slice(&rank.to_le_bytes());
+        let at = data.len() - usize::try_from(*payload).expect("in memory");
+        for (to, place) in (0..).zip(data[at..].chunks_exact_mut(BLOCK as usize)) {
+            place.copy_from_slice(&content(rank, to).to_le_bytes());
+        }
+        (*kind, data)
+    }
+}
+
+/// A block for each of these ranks, one after the other.
+fn blocks(peers: &[u32]) -> Vec<Block> {
+    let block = |(peer, at): (&u32, u64)| Block {
+        peer: *peer,
+        offset: at * BLOCK,
+        length: BLOCK,
+    };
+    peers.iter().zip(0..).map(block).collect()
+}
+
+fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
+    let per_node = plan.ranks / plan.nodes;
+    let ours = me * per_node..(me + 1) * per_node;
+    let mut from_ranks = vec![None; plan.ranks as usize];
+    for rank in ours.clone() {
+        from_ranks[rank as usize] = Some(rank_token(rank));
+    }
+    let peers = Peers {
+        me,
+        service_of: (0..plan.ranks).map(|rank| rank / per_node).collect(),
+        ranks: ours
+            .map(|rank| Destination {
+                peer: Place::Rank(rank),
+                token: rank_token(rank),
+            })
+            .collect(),
+        from_ranks,
+        services: (0..plan.nodes)
+            .map(|to| {
+                Some(Destination {
+                    peer: Place::Service(to),
+                    token: service_token(me, to),
+                })
+            })
+            .collect(),
+    };
+    let limits = Limits {
+        sends: 4,
+        receives: 4,
+        direct_min: 512,
+    };
+    let mut mover = Mover::new(peers, limits);
+    for from in 0..plan.nodes {
+        mover.expect_service(from, service_token(from, me));
+    }
+    mover
+}
+
+/// Runs the calls and measures the first.
+///
+/// # Errors
+/// Errors of the data path. They occur only if the data path has a defect.
+pub fn run(plan: &Plan, memory: Memory<'_>) -> Result<Outcome> {
+    let mut to_service = 0;
+    let mut memory_per_rank = 0;
+    for rank in [0, 1, plan.ranks / 2, plan.ranks - 1] {
+        (memory.mark)();
+        let (_, data, payload) = message(plan, rank);
+        to_service = to_service.max(TOKEN + data.len() as u64 - payload);
+        memory_per_rank = memory_per_rank.max((memory.peak)());
+    }
+    let squared = u64::from(plan.ranks) * u64::from(plan.ranks);
+    let is_whole = plan.pattern != Pattern::Alltoall || squared <= WHOLE_MAX;
+    let wire = Wire::new(*plan);
+    let (memory_per_service, of) = if is_whole {
+        (whole(&wire, memory)?, None)
+    } else {
+        let measured = plan.nodes / 2;
+        (one(&wire, measured, memory)?, Some(measured))
+    };
+    let tallies = wire.tallies.borrow();
+    let counted = |(index, _): &(u32, &Tally)| of.is_none_or(|of| of == *index);
+    let counted: Vec<Tally> = (0..)
+        .zip(&*tallies)
+        .filter(counted)
+        .map(|(_, tally)| *tally)
+        .collect();
+    let most = |of: fn(&Tally) -> u64| counted.iter().map(of).max().unwrap_or(0);
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^52")]
+    let per_rank = |bytes: u64| bytes as f64 * f64::from(plan.nodes) / f64::from(plan.ranks);
+    let rounds = u64::from(plan.rounds);
+    Ok(Outcome {
+        to_service,
+        offers_per_rank: per_rank(most(|tally| tally.offers) / rounds),
+        answers_per_rank: per_rank(most(|tally| tally.answers) / rounds),
+        to_rank: wire.to_rank.get(),
+        messages: most(|tally| tally.messages) / rounds,
+        blocks: wire.blocks.get() / rounds,
+        memory_per_rank,
+        memory_per_service,
+    })
+}
+
+/// Writes the number of the call over the upper half of the communicator's number.
+fn number(kind: Kind, data: &mut [u8], round: u32) {
+    let at = match kind {
+        Kind::HostArrive | Kind::HostTree => 5,
+        _ => 4,
+    };
+    data[at..at + 4].copy_from_slice(&round.to_le_bytes());
+}
+
+/// Runs all services. Returns the peak memory of one, on average.
+fn whole(wire: &Wire, memory: Memory<'_>) -> Result<usize> {
+    let plan = wire.plan;
+    let per_node = plan.ranks / plan.nodes;
+    let messages = Messages::new(plan);
+    (memory.mark)();
+    let mut movers: Vec<Mover<Wire>> = (0..plan.nodes).map(|me| mover(&plan, me)).collect();
+    for round in 0..plan.rounds {
+        for rank in 0..plan.ranks {
+            let of = rank / per_node;
+            let (kind, mut data) = messages.of(rank);
+            number(kind, &mut data, round);
+            let mover = &mut movers[of as usize];
+            wire.acting.set(of);
+            mover.receive(wire, kind, &rank_token(rank).0, &data)?;
+            mover.act(wire)?;
+            pass(wire, &mut movers)?;
+            let begun = u64::from(round) * u64::from(plan.ranks);
+            assert!(
+                plan.pattern != Pattern::Barrier
+                    || rank + 1 == plan.ranks
+                    || wire.completed.get() == begun,
+                "a barrier ends before rank {} has entered it",
+                rank + 1
+            );
+        }
+        for (me, mover) in (0..).zip(&mut movers) {
+            wire.acting.set(me);
+            mover.settle(wire)?;
+        }
+        pass(wire, &mut movers)?;
+    }
+    let peak = (memory.peak)();
+    let expect = u64::from(plan.rounds) * u64::from(plan.ranks);
+    assert_eq!(wire.completed.get(), expect, "each rank completes once");
+    Ok(peak / plan.nodes as usize)
+}
+
+/// Passes messages on until none are left. A service takes all its messages and then acts, and settles when it has no more.
+fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<()> {
+    let mut is_awake = vec![false; movers.len()];
+    let mut awake = Vec::new();
+    loop {
+        let batch = std::mem::take(&mut *wire.letters.borrow_mut());
+        if batch.is_empty() {
+            return Ok(());
+        }
+        for letter in batch {
+            let to = letter.to as usize;
+            wire.acting.set(letter.to);
+            movers[to].receive(wire, letter.kind, &letter.token.0, &letter.data)?;
+            if !std::mem::replace(&mut is_awake[to], true) {
+                awake.push(letter.to);
+            }
+        }
+        for to in awake.drain(..) {
+            is_awake[to as usize] = false;
+            wire.acting.set(to);
+            movers[to as usize].act(wire)?;
+        }
+    }
+}
+
+/// Runs one service of an alltoall, with the offers of all others. Returns its peak memory.
+fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
+    let plan = wire.plan;
+    let per_node = plan.ranks / plan.nodes;
+    let messages = Messages::new(plan);
+    let mut offers = Vec::new();
+    for other in (0..plan.nodes).filter(|other| *other != me) {
+        let mut mover = mover(&plan, other);
+        wire.acting.set(other);
+        for rank in other * per_node..(other + 1) * per_node {
+            let (kind, data) = messages.of(rank);
+            mover.receive(wire, kind, &rank_token(rank).0, &data)?;
+            mover.act(wire)?;
+            for letter in answer(wire, &mut mover)? {
+                if letter.to == me {
+                    offers.push(letter);
+                }
+            }
+        }
+    }
+    let mut arrivals: Vec<(u32, Kind, Vec<u8>)> = (me * per_node..(me + 1) * per_node)
+        .map(|rank| {
+            let (kind, data) = messages.of(rank);
+            (rank, kind, data)
+        })
+        .collect();
+    wire.tallies.borrow_mut().fill(Tally::default());
+    wire.acting.set(me);
+    (memory.mark)();
+    let mut mover = mover(&plan, me);
+    let early = offers.len() / 2;
+    for round in 0..plan.rounds {
+        let mut got = 0;
+        let mut offered = |mover: &mut Mover<Wire>, letters: &mut [Letter]| -> Result<()> {
+            for letter in letters {
+                number(letter.kind, &mut letter.data, round);
+                wire.count(letter.from, me, letter.kind, &letter.data)?;
+                got += 1;
+                mover.receive(wire, letter.kind, &letter.token.0, &letter.data)?;
+                mover.act(wire)?;
+                answer(wire, mover)?;
+            }
+            Ok(())
+        };
+        let (first, last) = offers.split_at_mut(early);
+        offered(&mut mover, first)?;
+        for (rank, kind, data) in &mut arrivals {
+            number(*kind, data, round);
+            mover.receive(wire, *kind, &rank_token(*rank).0, data)?;
+            mover.act(wire)?;
+            answer(wire, &mut mover)?;
+        }
+        offered(&mut mover, last)?;
+    }
+    let peak = (memory.peak)();
+    let expect = u64::from(plan.rounds) * u64::from(per_node);
+    assert_eq!(wire.completed.get(), expect, "each rank completes once");
+    Ok(peak)
+}
+
+/// Takes the messages of a service and answers its offers, as other services do. Returns the offers.
+fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<Vec<Letter>> {
+    let me = wire.acting.get();
+    let mut offers = Vec::new();
+    loop {
+        let batch = std::mem::take(&mut *wire.letters.borrow_mut());
+        if batch.is_empty() {
+            return Ok(offers);
+        }
+        for letter in batch {
+            if letter.kind != Kind::DpuRts {
+                continue;
+            }
+            let rts = DpuRts::parse(&letter.data).map_err(|bad| failed(bad.to_string()))?;
+            let fin = DpuFin {
+                from: letter.to,
+                offers: vec![rts.offer],
+            };
+            let data = fin.to_bytes();
+            wire.count(letter.to, me, Kind::DpuFin, &data)?;
+            mover.receive(wire, Kind::DpuFin, &service_token(letter.to, me).0, &data)?;
+            offers.push(letter);
+        }
+        mover.act(wire)?;
+    }
+}
+
+fn failed(reason: impl Into<String>) -> OffloadError {
+    OffloadError::Failed(reason.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_MEMORY: Memory<'_> = Memory {
+        mark: &|| (),
+        peak: &|| 0,
+    };
+
+    fn outcome(ranks: u32, nodes: u32, pattern: Pattern) -> Outcome {
+        let plan = Plan {
+            ranks,
+            nodes,
+            pattern,
+            rounds: 2,
+        };
+        run(&plan, NO_MEMORY).expect("carried out")
+    }
+
+    /// The limits are those of 16,384 ranks: the entry of a rank does not grow, and an offer takes less than 128 bytes.
+    #[test]
+    fn a_call_takes_few_bytes_and_messages_whatever_the_number_of_ranks() {
+        for (ranks, nodes) in [(64, 8), (512, 32)] {
+            let dense = outcome(ranks, nodes, Pattern::Alltoall);
+            assert_eq!(dense.blocks, u64::from(ranks * ranks));
+            assert!(dense.to_service <= 64, "{dense:?}");
+            let per_node = f64::from(ranks / nodes);
+            let per_offer = dense.offers_per_rank * per_node / f64::from(nodes - 1);
+            assert!(per_offer <= 128.0, "{dense:?}");
+            let sparse = outcome(ranks, nodes, Pattern::Halo);
+            assert_eq!(sparse.blocks, 6 * u64::from(ranks));
+            let bytes = sparse.to_service as f64 + sparse.offers_per_rank;
+            assert!(bytes + sparse.answers_per_rank <= 1024.0, "{sparse:?}");
+            let rounds = u64::from(nodes.ilog2());
+            for (pattern, more) in [(Pattern::Broadcast, 2), (Pattern::Barrier, 0)] {
+                let tree = outcome(ranks, nodes, pattern);
+                assert!(tree.messages <= 2 * rounds + more, "{tree:?}");
+                assert!(tree.to_service <= 64, "{tree:?}");
+            }
+        }
+    }
+
+    /// The offers of the other services, made one after the other, are those of a whole job.
+    #[test]
+    fn one_service_alone_is_as_one_of_all() {
+        let plan = Plan {
+            ranks: 128,
+            nodes: 8,
+            pattern: Pattern::Alltoall,
+            rounds: 1,
+        };
+        let (all, alone) = (Wire::new(plan), Wire::new(plan));
+        whole(&all, NO_MEMORY).expect("carried out");
+        one(&alone, 4, NO_MEMORY).expect("carried out");
+        let (all, alone) = (all.tallies.borrow()[4], alone.tallies.borrow()[4]);
+        assert_eq!((all.offers, all.answers), (alone.offers, alone.answers));
+        assert_eq!(all.messages, alone.messages);
+    }
+}
