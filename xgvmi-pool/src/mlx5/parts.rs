@@ -2,6 +2,7 @@
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mlx5dv_sys::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, MLX5DV_OBJ_CQ, MLX5DV_OBJ_QP,
@@ -10,10 +11,26 @@ use mlx5dv_sys::{
     mlx5dv_obj, mlx5dv_qp, mlx5dv_qp_init_attr,
 };
 
-use super::queue::{Shape, WQEBBS_PER_REQUEST};
 use super::register::Register;
 use super::send::Post;
 use crate::error::DeviceError;
+
+/// Building blocks that libmlx5 reserves per work request of a reliable connection: control, UMR
+/// control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
+pub(super) const WQEBBS_PER_REQUEST: u32 = 3;
+
+/// Properties of a queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    /// Approximate number of building blocks of the ring.
+    pub(super) wqebbs: u32,
+    /// Maximum wait for a completion.
+    pub(super) poll_timeout: Duration,
+    /// The code that posts.
+    pub(super) post: Post,
+    /// Fence of a request behind a UMR.
+    pub(super) fence: u8,
+}
 
 /// The parts of a queue during its creation. Dropping it destroys the existing parts.
 pub(super) struct Parts<'l> {

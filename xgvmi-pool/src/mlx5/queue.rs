@@ -18,7 +18,7 @@ use mlx5dv_sys::{Mlx5Lib, ibv_context, ibv_cq, ibv_pd, ibv_qp};
 
 use super::connect::Loopback;
 use super::cq_ring::CqRing;
-use super::parts::{Parts, unsupported};
+use super::parts::{Parts, Shape, WQEBBS_PER_REQUEST, unsupported};
 use super::progress::{Progress, Single, Ticket};
 use super::register::Register;
 use super::send::{Ends, Post, VerbsSend};
@@ -38,23 +38,6 @@ const SPINS: u32 = 64;
 
 /// Polls of a thread that keeps the lock after its post: some microseconds.
 const POLLS_MAX: u32 = 256;
-
-/// Building blocks that libmlx5 reserves per work request of a reliable connection: control, UMR
-/// control, mkey context and one aligned list (`sq_overhead` of `providers/mlx5/verbs.c`).
-pub(super) const WQEBBS_PER_REQUEST: u32 = 3;
-
-/// Properties of a queue.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    /// Approximate number of building blocks of the ring.
-    pub(super) wqebbs: u32,
-    /// Maximum wait for a completion.
-    pub(super) poll_timeout: Duration,
-    /// The code that posts.
-    pub(super) post: Post,
-    /// Fence of a request behind a UMR.
-    pub(super) fence: u8,
-}
 
 /// A queue pair, its completion queue, and the state of its requests. A post and its wait touch the
 /// first three cache lines only.
