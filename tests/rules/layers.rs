@@ -234,11 +234,14 @@ const CRATES: &[Crate] = &[
         name: "uct_ib_mlx5_xgvmi",
         layers: &[
             ("UCX's interface", &["abi", "module", "calls", "ucs_config"]),
-            ("process", &["hot", "log", "panic", "allocator", "forked"]),
+            (
+                "process",
+                &["hot", "log", "panic", "allocator", "forked", "event_lock"],
+            ),
             ("options", &["key_file", "config"]),
             (
                 "UCX in this process",
-                &["original", "check", "chunks", "rkey", "ucp"],
+                &["original", "check", "chunks", "rkey", "ucm", "ucp"],
             ),
             (
                 "records",
@@ -250,6 +253,7 @@ const CRATES: &[Crate] = &[
                     "opened",
                     "owner",
                     "arena::counts",
+                    "kept",
                 ],
             ),
             ("memory domains", &["md", "domains", "vfs", "serve"]),

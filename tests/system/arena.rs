@@ -1,5 +1,5 @@
-//! The arena for temporary buffers through stock UCX: each promise is a case of the program `fresh`, in which host
-//! and DPU are two contexts of one process.
+//! The arena for temporary buffers, and registrations that stay, through stock UCX: each promise is a case of the
+//! program `fresh`, in which host and DPU are two contexts of one process.
 
 use crate::crash::nothing_is_left;
 use crate::harness::Case;
@@ -67,6 +67,77 @@ const OFF: &[(&str, Settings, &str)] = &[
     ),
 ];
 
+/// Registrations that stay: name of the test and of the case, and variables. UCX's own cache is off.
+const STAYS: &[(&str, Settings)] = &[
+    // With more keys than exports the stale key is not bound again.
+    ("kept_again", &[("UCX_XGVMI_POOL_INIT", "64")]),
+    ("kept_changed", &[]),
+    (
+        "kept_bounded",
+        &[("UCX_XGVMI_KEEP", "4"), ("UCX_XGVMI_KEEP_BYTES", "256k")],
+    ),
+    (
+        "kept_memory_limit",
+        &[(
+            "BFEMU_FAULTS",
+            "node0.host command reg_mr nth 24 errno ENOMEM",
+        )],
+    ),
+    ("kept_several", &[]),
+];
+
+/// As [`OFF`], for registrations that stay.
+const STAYS_NOT: &[(&str, Settings, &str)] = &[
+    (
+        "without_events",
+        &[("UCX_MEM_EVENTS", "n")],
+        "UCX has no memory events (UCX_MEM_EVENTS)",
+    ),
+    (
+        "without_safe_forks",
+        &[("UCX_IB_FORK_INIT", "y")],
+        "a forked child would lose memory",
+    ),
+];
+
+/// The program with the library, and registrations that stay.
+fn keeping(world: &World, testbed: &Testbed<'_>, case: &str, settings: Settings) -> Command {
+    let mut command = program(world, testbed, case, &[]);
+    command.env_remove("UCX_XGVMI_ARENA");
+    command.env("UCX_XGVMI_KEEP", "64");
+    command.env("UCX_RCACHE_ENABLE", "n");
+    command.envs(settings.iter().copied());
+    command
+}
+
+fn cases_of_kept() -> impl Iterator<Item = Case> {
+    let stays = STAYS.iter().map(|(case, settings)| {
+        Case::new((*case).to_owned(), move |world| {
+            let testbed = Testbed::of(world, 1)?;
+            let said = succeed(&mut keeping(world, &testbed, case, settings))?;
+            ensure!(said.contains(&format!("kept: {case}")), "{said}");
+            ensure!(
+                !said.contains(" ERROR ") && !said.contains("UCX_XGVMI_KEEP"),
+                "{said}"
+            );
+            nothing_is_left(&testbed)
+        })
+    });
+    let stays_not = STAYS_NOT.iter().map(|(name, settings, reason)| {
+        Case::new(format!("kept_off_{name}"), move |world| {
+            let testbed = Testbed::of(world, 1)?;
+            let said = succeed(&mut keeping(world, &testbed, "kept_off", settings))?;
+            let lines: Vec<_> = said
+                .lines()
+                .filter(|line| line.contains("UCX_XGVMI_KEEP"))
+                .collect();
+            ensure!(lines.len() == 1 && lines[0].contains(reason), "{said}");
+            Ok(())
+        })
+    });
+    stays.chain(stays_not)
+}
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases: Vec<_> = KEPT
         .iter()
@@ -95,6 +166,7 @@ pub(crate) fn cases() -> Vec<Case> {
             Ok(())
         })
     }));
+    cases.extend(cases_of_kept());
     cases.push(Case::new("arena_slab_cannot_be_registered", refused));
     cases.push(Case::new("arena_killed_process_leaves_no_key", killed));
     cases

@@ -53,6 +53,9 @@ struct xgvmi_stats {
     uint64_t arena_retired;   /* bytes of the arena that are not given out again */
     uint64_t arena_registrations; /* registrations answered with a slab's key */
     uint64_t arena_left;      /* registrations of memory of the arena that UCX made */
+    uint64_t kept_hits;       /* registrations answered with a kept one */
+    uint64_t kept_now;        /* kept registrations now */
+    uint64_t kept_bytes;      /* their bytes */
 };
 
 /* Host: writes one message with all keys of all pools of this process. The DPU accepts it before the

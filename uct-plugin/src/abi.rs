@@ -220,6 +220,8 @@ impl MemRegParams {
     pub(crate) const HIDE_ERRORS: u64 = 1 << 3;
     /// `UCT_MD_MEM_ACCESS_*`.
     pub(crate) const ACCESS: u64 = 0x1f << 5;
+    /// `UCT_MD_MEM_ACCESS_REMOTE_PUT` and `..._LOCAL_WRITE`.
+    pub(crate) const WRITE_ACCESS: u64 = 1 << 5 | 1 << 9;
 
     /// Parameters with these fields of [`MemRegParams::plain`].
     pub(crate) const fn of(field_mask: u64, flags: u64) -> Self {
@@ -358,6 +360,16 @@ impl MemDeregParams {
         let params = unsafe { &*params };
         let has_memh = params.field_mask & Self::FIELD_MEMH != 0 && !params.memh.is_null();
         has_memh.then_some(params.memh)
+    }
+
+    /// True if the handle's keys must be invalid afterwards.
+    ///
+    /// # Safety
+    /// `params` must point to parameters.
+    pub(crate) unsafe fn invalidates(params: *const Self) -> bool {
+        // SAFETY: by the contract of this function.
+        let params = unsafe { &*params };
+        params.field_mask & Self::FIELD_FLAGS != 0 && params.flags & Self::FLAG_INVALIDATE != 0
     }
 }
 

@@ -17,7 +17,6 @@ pub(crate) mod counts;
 mod bits;
 mod events;
 mod handles;
-mod lock;
 mod memory;
 mod pages;
 mod register;
@@ -25,25 +24,24 @@ mod safety;
 mod slab_keys;
 mod slabs;
 mod state;
-mod ucm;
 
 use std::sync::Once;
 use std::sync::atomic::Ordering;
 
 use crate::abi::MdHandle;
 use crate::domains::{self, State};
+use crate::event_lock::Lock;
 use crate::hot::hot;
 use crate::original::Object;
+use crate::ucm::{self, Ucm};
 use crate::{config, log};
 use handles::{HANDLES, Handle, Handles};
-use lock::Lock;
 use memory::Place;
 use pages::SLAB_BYTES;
 use safety::Off;
 use slab_keys::SlabKeys;
 use slabs::{Slab, Slabs};
 use state::{ARENA, Arena, FROM, IS_OPEN, Table};
-use ucm::Ucm;
 
 pub(crate) use register::{closing, is_ours, mem_dereg, mem_reg, mkey_pack};
 pub(crate) use safety::table_is_patched;
@@ -116,11 +114,11 @@ fn make(object: &'static Object, bytes: usize) -> Result<(), Off> {
     }));
     ARENA.store(std::ptr::from_mut(arena), Ordering::Release);
     // SAFETY: the handler accepts every event.
-    if !unsafe { ucm.add(events::handler) }.is_ok() {
+    if !unsafe { ucm.add(ucm::OF_ARENA, events::handler) }.is_ok() {
         return Err("UCX has no memory events (UCX_MEM_EVENTS)");
     }
-    if !ucm.test().is_ok() {
-        ucm.remove(events::handler);
+    if !ucm.test(ucm::OF_ARENA).is_ok() {
+        ucm.remove(ucm::OF_ARENA, events::handler);
         return Err("UCX's memory events do not arrive");
     }
     FROM.store(base, Ordering::Relaxed);

@@ -59,6 +59,8 @@ pub(crate) struct Options {
     pub(crate) ucp_hooks: UcpHooks,
     arena: usize,
     arena_age: Duration,
+    keep: u32,
+    keep_bytes: usize,
     access_key: AccessKey,
     seal: Seal,
 }
@@ -134,6 +136,11 @@ impl Options {
     /// Time after which the arena returns an empty slab.
     pub(crate) fn arena_age(&self) -> Duration {
         self.arena_age
+    }
+
+    /// Number and bytes of registrations that stay after UCX has released them.
+    pub(crate) fn keep(&self) -> (usize, usize) {
+        (self.keep as usize, self.keep_bytes)
     }
 
     /// True if a key is invalid as soon as its memory is released.

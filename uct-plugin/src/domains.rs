@@ -10,7 +10,7 @@ use crate::arena::counts;
 use crate::hot::hot;
 use crate::md::Md;
 use crate::numbers::Numbers;
-use crate::{forked, panic, ucp};
+use crate::{forked, kept, panic, ucp};
 
 /// Maximum number of memory domains. UCX opens one or two per device and context, which is enough
 /// for 16 devices and 8 contexts. UCX handles further ones itself.
@@ -101,10 +101,10 @@ pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
         let md = entry.md.try_read().ok()?;
         let md = md.as_ref()?;
         (Md::identity(md) == identity).then(|| {
-            counts::add_to(Numbers {
+            kept::add_to(counts::add_to(Numbers {
                 exporters: ucp::exporters(),
                 ..md.numbers()
-            })
+            }))
         })
     })
 }
@@ -114,7 +114,7 @@ pub(crate) fn numbers() -> Numbers {
     let mut numbers = forked::lock(&CLOSED).map_or(Numbers::NONE, |closed| *closed);
     each(|md| numbers = numbers.plus(md.numbers()));
     numbers.exporters = ucp::exporters();
-    counts::add_to(numbers)
+    kept::add_to(counts::add_to(numbers))
 }
 
 /// State of a memory domain. Takes no lock.

@@ -304,11 +304,28 @@ unsafe fn export(served: &Md, packed: Packed, buffer: *mut c_void) -> Option<Ucs
             }
         }
         Export::Unknown => return None,
+        Export::Full => {
+            tell_full();
+            served.count(Event::ExportLeft);
+            return None;
+        }
     };
     let gvmi = served.host()?.gvmi();
     // SAFETY: by the contract of this function.
     unsafe { write((served, gvmi), bound, buffer) };
     Some(UcsStatus::OK)
+}
+
+/// Reports once that an export has no line of the table.
+#[cold]
+fn tell_full() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::warning!(
+            "export left to UCX: the table of exported handles is full, as many thousand buffers are \
+             exported at a time"
+        );
+    });
 }
 
 /// Exports a handle at the address of an older one, which UCX freed without this library's knowledge.

@@ -2,6 +2,8 @@
 //! the child, where nothing releases the lock. A child therefore waits for a lock only for a limited
 //! time, and then goes on without the locked data.
 
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
@@ -43,6 +45,12 @@ pub(crate) fn watch(handler: fn()) -> bool {
     is_kept && is_watching
 }
 
+/// Runs the function before and after each fork, in the parent. False if the system has no memory for it.
+pub(crate) fn watch_parent(handler: extern "C" fn()) -> bool {
+    // SAFETY: the function takes no lock that a thread holds during a fork.
+    unsafe { libc::pthread_atfork(Some(handler), Some(handler), None) == 0 }
+}
+
 extern "C" fn in_child() {
     for place in &HANDLERS {
         let handler = place.load(Ordering::Acquire);
@@ -53,6 +61,56 @@ extern "C" fn in_child() {
         }
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// `ibv_is_fork_initialized`, an `enum ibv_fork_status` (infiniband/verbs.h).
+type ForkStatusFn = unsafe extern "C" fn() -> c_int;
+
+/// `IBV_FORK_DISABLED`: `ibv_fork_init` was not called, and the kernel does not say that it copies.
+const FORK_DISABLED: c_int = 0;
+/// `IBV_FORK_UNNEEDED`: the kernel copies pinned pages for a child.
+const FORK_UNNEEDED: c_int = 2;
+/// Linux copies pinned pages for a child since this version.
+const COPIES_PINNED: (u32, u32) = (5, 12);
+
+/// True if a forked child has all memory that its parent registers. `symbol` finds libibverbs' functions.
+pub(crate) fn is_safe(symbol: impl Fn(&CStr) -> Option<NonNull<c_void>>) -> bool {
+    let status = symbol(c"ibv_is_fork_initialized")
+        .map(|function| {
+            // SAFETY: libibverbs' function of that name has this type.
+            unsafe { std::mem::transmute::<*mut c_void, ForkStatusFn>(function.as_ptr()) }
+        })
+        // SAFETY: it has no preconditions.
+        .map(|status| unsafe { status() });
+    is_fork_safe(status, release())
+}
+
+/// Whether a child of a fork has all memory that is registered: with `MADV_DONTFORK` on slabs it would
+/// lose its heap, and on an old kernel the parent's pages could move away from their registration.
+fn is_fork_safe(status: Option<c_int>, release: Option<(u32, u32)>) -> bool {
+    match status {
+        Some(FORK_UNNEEDED) => true,
+        Some(FORK_DISABLED) | None => release.is_some_and(|release| release >= COPIES_PINNED),
+        Some(_) => false,
+    }
+}
+
+/// Version of the kernel.
+fn release() -> Option<(u32, u32)> {
+    // SAFETY: an all-zero value is valid.
+    let mut name: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: the result can be written.
+    if unsafe { libc::uname(&raw mut name) } != 0 {
+        return None;
+    }
+    // SAFETY: the kernel ends the text with a zero byte.
+    let text = unsafe { CStr::from_ptr(name.release.as_ptr()) };
+    version(text.to_str().ok()?)
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The lock of a mutex. `None` in a child if nothing releases it.
@@ -140,5 +198,34 @@ mod tests {
             over.wait();
             assert_eq!(status, 0);
         });
+    }
+
+    #[test]
+    fn a_fork_is_safe_only_where_the_kernel_copies_pinned_pages() {
+        for (status, release, expect) in [
+            (Some(FORK_UNNEEDED), None, true),
+            (Some(FORK_UNNEEDED), Some((4, 18)), true),
+            (Some(FORK_DISABLED), Some((5, 12)), true),
+            (Some(FORK_DISABLED), Some((5, 11)), false),
+            (Some(FORK_DISABLED), None, false),
+            // IBV_FORK_ENABLED: registrations take their pages away from children.
+            (Some(1), Some((6, 1)), false),
+            (None, Some((6, 1)), true),
+            (None, Some((4, 19)), false),
+        ] {
+            assert_eq!(
+                is_fork_safe(status, release),
+                expect,
+                "{status:?} {release:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn versions_are_read() {
+        assert_eq!(version("6.1.0-18-amd64"), Some((6, 1)));
+        assert_eq!(version("5.14-rc1"), Some((5, 14)));
+        assert_eq!(version("none"), None);
+        assert!(release().is_some());
     }
 }

@@ -8,7 +8,7 @@ use crate::abi::{MdHandle, MemAttachParams, MemDeregParams, MemHandle, MkeyPackP
 use crate::module::Module;
 use crate::original::{self, Object};
 use crate::panic::guard;
-use crate::{domains, export, import, log, release, serve};
+use crate::{domains, export, import, kept, log, release, serve};
 
 /// `UCT_IB_MLX5_XGVMI_ABI_VERSION` of the patch.
 const ABI_VERSION: u32 = 1;
@@ -104,7 +104,10 @@ unsafe extern "C" fn md_query(md: MdHandle, attr: *const c_void) {
     // SAFETY: UCX gives an open memory domain.
     if let Some(object) = unsafe { served(md) } {
         // SAFETY: the memory domain is of this object, and its attributes have just been filled.
-        let _looked = guard("md_query", || unsafe { serve::opened(object, md, attr) });
+        let looked = guard("md_query", || unsafe { serve::opened(object, md, attr) });
+        if looked.is_some() {
+            kept::cannot_start();
+        }
     }
 }
 

@@ -16,7 +16,7 @@
 //! | `mem_reg` | memory of the arena: a handle with the slab's key; otherwise UCX registers; record address and length |
 //! | `mkey_pack` | export: a key of the pool; import: the alias's rkey; exported memory: its rkey without a key for atomics; otherwise UCX's function |
 //! | `mem_attach` | pooled key: an alias from the map; otherwise UCX's function |
-//! | `mem_dereg` | invalidate the pool's key or unpin the alias; then UCX's function |
+//! | `mem_dereg` | invalidate the pool's key or unpin the alias; then UCX's function, unless the registration stays |
 //! | `md_close` | close pool and map; then UCX's function |
 //!
 //! Programs can also call the library's own C interface (`include/xgvmi.h`):
@@ -47,10 +47,12 @@ mod config;
 mod counter_file;
 mod domains;
 mod entry_point;
+mod event_lock;
 mod export;
 mod forked;
 mod hot;
 mod import;
+mod kept;
 mod key_file;
 mod key_provider;
 mod log;
@@ -68,6 +70,7 @@ mod registrations;
 mod release;
 mod rkey;
 mod serve;
+mod ucm;
 mod ucp;
 mod ucs_config;
 mod vfs;

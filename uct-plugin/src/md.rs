@@ -16,7 +16,7 @@ use crate::counter_file::{self, Event};
 use crate::numbers::Numbers;
 use crate::opened::{Opened, Refused};
 use crate::original::Object;
-use crate::{chunks, config, hot, log, rkey};
+use crate::{chunks, config, hot, kept, log, rkey};
 
 /// A served memory domain. An export and its release read the first cache line only.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Md {
     /// The content of `host`; null if there is none.
     hooks: AtomicPtr<HostHooks<Mlx5Device>>,
     host: OnceLock<Option<HostHooks<Mlx5Device>>>,
-    /// UCX's own operations of the hot path.
+    /// UCX's own operations of the hot path, or those of [`kept`].
     pub(crate) mem_reg: MemRegFn,
     pub(crate) mem_dereg: MemDeregFn,
     /// The words of `counts`; null before the first event.
@@ -67,11 +67,15 @@ impl Md {
         owner: OwnerUuid,
     ) -> Self {
         let originals = object.originals();
+        let (mem_reg, mem_dereg): (MemRegFn, MemDeregFn) = match kept::is_on() {
+            true => (kept::mem_reg, kept::mem_dereg),
+            false => (originals.mem_reg, originals.mem_dereg),
+        };
         Self {
             handle,
             object,
-            mem_reg: originals.mem_reg,
-            mem_dereg: originals.mem_dereg,
+            mem_reg,
+            mem_dereg,
             shown: rkey::Shown::default(),
             words: AtomicPtr::default(),
             key_form: facts.key_form,

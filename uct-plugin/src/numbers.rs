@@ -75,6 +75,12 @@ numbers! {
         arena_registrations,
         /// Registrations of memory of the arena that UCX made.
         arena_left,
+        /// Registrations answered with a kept one, for all memory domains together, as the next two.
+        kept_hits,
+        /// Kept registrations now.
+        kept_now,
+        /// Their bytes.
+        kept_bytes,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::module::Module;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
 use crate::{
-    allocator, arena, domains, entry_point, export, import, log, memh, release, rkey, serve,
+    allocator, arena, domains, entry_point, export, import, kept, log, memh, release, rkey, serve,
 };
 
 /// The copy of UCX that the memory domain belongs to.
@@ -136,6 +136,10 @@ unsafe extern "C" fn pack(
     {
         return status;
     }
+    // SAFETY: UCX passes parameters.
+    if unsafe { MkeyPackParams::is_export(params) } {
+        kept::spoil(memh);
+    }
     // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer) }
 }
@@ -230,14 +234,20 @@ unsafe fn reg(
     let Some(object) = (unsafe { of(md) }) else {
         return lost("mem_reg");
     };
-    if arena::overlaps(address.addr(), length)
+    let is_in_arena = arena::overlaps(address.addr(), length);
+    if is_in_arena
         // SAFETY: the arguments are those of the operation.
         && let Some(status) = unsafe { reg_in_arena(object, md, address, length, params, memh_p) }
     {
         return status;
     }
+    // SAFETY: UCX does not close the memory domain during this call.
+    let mem_reg = match unsafe { domains::known(md) } {
+        Some(served) if !is_in_arena => served.mem_reg,
+        Some(_) | None => object.originals().mem_reg,
+    };
     // SAFETY: the arguments are UCX's.
-    let status = unsafe { (object.originals().mem_reg)(md, address, length, params, memh_p) };
+    let status = unsafe { mem_reg(md, address, length, params, memh_p) };
     if status.is_ok()
         && object.serves()
         && !allocator::is_short()
@@ -329,8 +339,11 @@ unsafe fn dereg(md: MdHandle, params: *const MemDeregParams) -> UcsStatus {
             return status;
         }
     }
+    // SAFETY: UCX does not close the memory domain during this call.
+    let served = unsafe { domains::known(md) };
+    let mem_dereg = served.map_or(object.originals().mem_dereg, |served| served.mem_dereg);
     // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().mem_dereg)(md, params) }
+    unsafe { mem_dereg(md, params) }
 }
 
 /// The part of `mem_dereg` for a handle that is imported or the arena's. `None` if UCX's own operation must deregister it.
@@ -398,6 +411,8 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_md_close(md: MdHandle) {
         // SAFETY: UCX closes the memory domain, so no other thread uses it.
         unsafe { arena::closing(object, md) };
         serve::closing(md);
+        // SAFETY: as above.
+        unsafe { kept::closing(object, md) };
     });
     // SAFETY: the arguments are UCX's.
     unsafe { (object.originals().md_close)(md) };

@@ -68,8 +68,10 @@ pub(crate) enum Export<'a> {
     Decided(&'a Registration, Exported),
     /// The calling thread decides: it must call [`Registration::decide`].
     Deciding(&'a Registration),
-    /// The handle's memory is not known, or no line is free.
+    /// The handle's memory is not known.
     Unknown,
+    /// No line is free.
+    Full,
 }
 
 /// The first line of a handle, its number, and the handle's address.
@@ -141,7 +143,7 @@ impl<S: Source> Registrations<S> {
                 (None, None) => return Export::Unknown,
                 (None, Some(memory)) => {
                     let claimed = self.claim(home, md, memory);
-                    return claimed.map_or(Export::Unknown, Export::Deciding);
+                    return claimed.map_or(Export::Full, Export::Deciding);
                 }
             }
         };

@@ -69,7 +69,7 @@ fn options_are_listed_with_their_values() {
     assert!(ours(&ucx_info.plain(&["-c"], &[])).is_empty());
     let listed = ucx_info.loaded(&["-c"], &[]);
     // The library's own tests check their names and defaults.
-    assert_eq!(ours(&listed).len(), 25);
+    assert_eq!(ours(&listed).len(), 27);
     assert_eq!(ours(&listed)[0], "UCX_XGVMI_ENABLE=y");
     let changed = ucx_info.loaded(
         &["-c"],

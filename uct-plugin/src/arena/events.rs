@@ -17,7 +17,7 @@ use super::memory::zero;
 use super::pages::{PAGE, Span};
 use super::slabs::Taken;
 use super::state::{Arena, IS_OPEN, SERVED_BYTES, now_ms, overlaps, running};
-use super::ucm::{self, Madvise, Mmap, Mremap, Munmap};
+use crate::ucm::{self, Madvise, Mmap, Mremap, Munmap};
 
 /// `MADV_DONTNEED_LOCKED` (asm-generic/mman-common.h).
 const MADV_DONTNEED_LOCKED: c_int = 24;

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 
 use super::counts;
 use super::pages::{PAGE, SLAB_BYTES};
-use super::ucm::Ucm;
+use crate::ucm::Ucm;
 
 /// Alignment of the first slab: a huge page.
 const HUGE: usize = 2 << 20;

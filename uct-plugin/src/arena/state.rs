@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use super::counts;
 use super::handles::Handles;
-use super::lock::Lock;
 use super::memory::Place;
 use super::pages::{PAGE, SLAB_BYTES, Span};
 use super::slab_keys::SlabKeys;
 use super::slabs::{Slab, Slabs};
-use super::ucm::Ucm;
+use crate::event_lock::Lock;
 use crate::forked;
 use crate::hot::hot;
+use crate::ucm::Ucm;
 
 /// The smallest and the largest mapping that becomes a range. glibc maps a page more than a buffer
 /// of the largest size.

@@ -11,6 +11,8 @@ use crate::ucs_config::{Kind, Option as Spec, Words};
 const MKEYS_MAX: u32 = 1 << 20;
 /// Largest alias map. `xgvmi-pool` has the same limit.
 const ALIASES_MAX: u32 = 1 << 22;
+/// Most registrations that stay: half of the followed ones.
+const KEEP_MAX: u32 = 512;
 /// Longest batch. `xgvmi-pool` has the same limit.
 const BATCH_MAX: u32 = 1 << 14;
 
@@ -43,6 +45,8 @@ pub(super) struct Raw {
     pub(super) stats: c_int,
     pub(super) arena: usize,
     pub(super) arena_age: f64,
+    pub(super) keep: c_uint,
+    pub(super) keep_bytes: usize,
 }
 
 /// UCX's names of its log levels. The first entry, "auto", is ours and means UCX_LOG_LEVEL.
@@ -86,7 +90,7 @@ static PROVE: Words<4> = Words([c"y".as_ptr(), c"n".as_ptr(), c"once".as_ptr(), 
 static POST: Words<4> = Words([c"raw".as_ptr(), c"verbs".as_ptr(), c"send".as_ptr(), null()]);
 
 /// All options.
-pub(super) static OPTIONS: [Spec; 25] = [
+pub(super) static OPTIONS: [Spec; 27] = [
     Spec {
         name: c"ENABLE",
         default: c"y",
@@ -341,6 +345,22 @@ pub(super) static OPTIONS: [Spec; 25] = [
         offset: offset_of!(Raw, arena_age),
         kind: Kind::Time,
     },
+    Spec {
+        name: c"KEEP",
+        default: c"0",
+        doc: c"Number of registrations that stay after UCX has released them, for the next registration of\n\
+               the same memory. Any change of the mapping and any fork ends them. Like UCX_XGVMI_ARENA,\n\
+               it needs UCX's memory events, the C library's allocator and safe forks.",
+        offset: offset_of!(Raw, keep),
+        kind: Kind::Uint { min: 0, max: KEEP_MAX },
+    },
+    Spec {
+        name: c"KEEP_BYTES",
+        default: c"256mb",
+        doc: c"Maximum memory of these registrations. They count against ulimit -l.",
+        offset: offset_of!(Raw, keep_bytes),
+        kind: Kind::Bytes,
+    },
 ];
 
 /// The values that apply when UCX's parser is absent. A test compares them with [`OPTIONS`].
@@ -371,6 +391,8 @@ impl Raw {
         stats: 1,
         arena: 0,
         arena_age: 10.0,
+        keep: 0,
+        keep_bytes: 256 << 20,
     };
 }
 
@@ -435,6 +457,8 @@ mod tests {
         check(c"ALIAS_MAX", raw.alias_max);
         check(c"IMPORT_MAX", raw.import_max);
         check(c"ARENA", raw.arena);
+        check(c"KEEP", raw.keep);
+        check(c"KEEP_BYTES", format!("{}mb", raw.keep_bytes >> 20));
         check_time(c"ARENA_AGE", raw.arena_age);
         check_time(c"BATCH_TIME", raw.batch_time);
         check_time(c"ALIAS_TTL", raw.alias_ttl);
@@ -491,6 +515,8 @@ mod tests {
                 "POST",
                 "ARENA",
                 "ARENA_AGE",
+                "KEEP",
+                "KEEP_BYTES",
             ],
         ),
         (

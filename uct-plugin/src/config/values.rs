@@ -88,6 +88,8 @@ impl Raw {
             alias_ttl: (!ttl.is_zero()).then_some(ttl),
             arena: self.arena.min(ARENA_MAX),
             arena_age: time("ARENA_AGE", self.arena_age, Self::DEFAULT.arena_age),
+            keep: number(c"KEEP", self.keep),
+            keep_bytes: self.keep_bytes,
             access_key,
             seal,
         }

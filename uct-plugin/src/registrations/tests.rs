@@ -130,7 +130,7 @@ fn a_handle_whose_first_line_is_occupied_gets_another_one() {
     let last = all[WINDOW];
     assert!(matches!(
         table.export(md(0), handle(last), Some(memory(1))),
-        Export::Unknown
+        Export::Full
     ));
     assert_eq!(table.forget(handle(last)), None);
     // A handle that leaves its line moves no other.
@@ -177,7 +177,7 @@ fn threads_that_export_one_handle_get_one_decision() {
                     line.decide(own);
                     own
                 }
-                Export::Unknown => panic!("lines are free"),
+                Export::Unknown | Export::Full => panic!("lines are free"),
             }
         };
         let found: Vec<Exported> = std::thread::scope(|scope| {
@@ -248,4 +248,41 @@ fn a_domain_is_forgotten_and_others_stay() {
     assert!(left.eq((0..4000).filter(|at| at % 2 == 1)));
     table.forget_all(md(1).addr(), |_key| ());
     assert!(is_empty(&table));
+}
+
+/// A thousand times the handles that a rank has at a time: further ones are refused, and each one that ends makes
+/// room for another.
+#[test]
+fn a_full_table_refuses_further_handles_and_serves_again() {
+    let table = table();
+    let mut refused = Vec::new();
+    let mut served = Vec::new();
+    for at in 0..2 * LINES {
+        match table.export(md(0), handle(at), Some(memory(at))) {
+            Export::Deciding(line) => {
+                line.decide(Exported::FromPool(KEY));
+                served.push(at);
+            }
+            Export::Full => refused.push(at),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        served.len() > LINES * 9 / 10,
+        "{} lines in use",
+        served.len()
+    );
+    assert_eq!(served.len() + refused.len(), 2 * LINES);
+    for at in &served {
+        assert_eq!(exported(&table, *at), Exported::FromPool(KEY));
+    }
+    for at in &refused {
+        assert!(table.known(handle(*at)).is_none());
+        assert!(table.forget(handle(*at)).is_none());
+    }
+    for at in served {
+        assert_eq!(table.forget(handle(at)), Some(Exported::FromPool(KEY)));
+    }
+    assert!(is_empty(&table));
+    decide(&table, refused[0], Some(memory(1)), Exported::Natively);
 }

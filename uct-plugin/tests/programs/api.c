@@ -12,7 +12,8 @@
     _(pool_hits) _(pool_misses) _(pool_keys) _(pool_in_use) _(exports) _(exports_left) \
     _(releases) _(releases_failed) _(alias_hits) _(alias_misses) _(alias_stale) _(aliases) \
     _(imports) _(imports_left) _(imports_released) _(exporters) _(arena_ranges) _(arena_zeroed) \
-    _(arena_bytes) _(arena_retired) _(arena_registrations) _(arena_left)
+    _(arena_bytes) _(arena_retired) _(arena_registrations) _(arena_left) \
+    _(kept_hits) _(kept_now) _(kept_bytes)
 #define SHOW(_field) \
     printf(#_field " %zu %zu\n", offsetof(struct xgvmi_stats, _field), \
            sizeof(((struct xgvmi_stats*)0)->_field));

@@ -10,8 +10,9 @@ use mlx5dv_sys::{MLX5DV_OBJ_PD, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_devx_obj, m
 use super::caps::Caps;
 use super::fork::{ForkGuard, Quick};
 use super::form::Form;
+use super::parts::Shape;
 use super::proofs::{OnFailure, Proof, Proofs, Prove};
-use super::queue::{Shape, UmrQueue};
+use super::queue::UmrQueue;
 use super::queues::{Queues, Recipe};
 use super::read::{self, ReadError};
 use super::send::Post;

@@ -18,6 +18,7 @@ mod gid;
 mod identity;
 mod mkey;
 mod mmio;
+mod parts;
 mod progress;
 mod proof;
 mod proofs;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use mlx5dv_sys::{Mlx5Lib, ibv_access_flags, ibv_context, ibv_pd};
 
 use super::connect::Loopback;
-use super::queue::{Shape, UmrQueue};
+use super::parts::Shape;
+use super::queue::UmrQueue;
 use crate::error::DeviceError;
 use crate::sync::{AtomicU64, Mutex, Ordering, RwLock, lock, read, write};
 

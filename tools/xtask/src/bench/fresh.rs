@@ -1,10 +1,11 @@
-//! `cargo xtask bench fresh`: buffers that are made new for each transfer, in five schemes, and writes
+//! `cargo xtask bench fresh`: buffers that are made new for each transfer, in six schemes, and writes
 //! `target/bench/fresh.json`.
 //!
 //! One process is the host and its DPU. It makes a buffer, writes to it, registers and exports it, imports it at the DPU,
 //! reads it by the device, and releases everything. The schemes: `ksm` (UCX without its key pool), `stock` (UCX's own
-//! pool), `xgvmi` (the library), `arena` (the library with an arena), and `mallopt` (stock UCX, and a malloc that keeps
-//! freed memory mapped, so that UCX's cache finds its registration). The runs of all schemes alternate.
+//! pool), `xgvmi` (the library), `arena` (the library with an arena), `mallopt` (stock UCX, and a malloc that keeps
+//! freed memory mapped, so that UCX's cache finds its registration), and `kept` (the same malloc without UCX's cache, and
+//! the library keeps registrations). The runs of all schemes alternate.
 
 use super::{begin, cluster, finish};
 use crate::setup::{self, Env};
@@ -45,7 +46,7 @@ struct Scheme {
     keeps: bool,
 }
 
-const SCHEMES: [Scheme; 5] = [
+const SCHEMES: [Scheme; 6] = [
     Scheme {
         name: "ksm",
         has_library: false,
@@ -74,6 +75,12 @@ const SCHEMES: [Scheme; 5] = [
         name: "mallopt",
         has_library: false,
         variables: &[],
+        keeps: true,
+    },
+    Scheme {
+        name: "kept",
+        has_library: true,
+        variables: &[("UCX_XGVMI_KEEP", "64"), ("UCX_RCACHE_ENABLE", "n")],
         keeps: true,
     },
 ];

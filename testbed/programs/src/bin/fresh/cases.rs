@@ -8,6 +8,7 @@ use super::memory::{Allocator, Fresh, map, wrong_bytes};
 use super::sides::{Devices, Sides, export, export_part};
 use super::stats::Stats;
 
+mod kept;
 mod kernel;
 mod several;
 
@@ -47,6 +48,12 @@ pub(crate) fn run(devices: &Devices, case: &str) -> Result<()> {
         "domains" => several::domains(devices),
         "threads" => several::threads(devices),
         "off" => off(devices),
+        "kept_again" => kept::again(devices),
+        "kept_changed" => kept::changed(devices),
+        "kept_bounded" => kept::bounded(devices),
+        "kept_memory_limit" => kept::memory_limit(devices),
+        "kept_several" => kept::several(devices),
+        "kept_off" => kept::off(devices),
         "hold" => hold(devices),
         other => bail!("no case '{other}'"),
     }?;

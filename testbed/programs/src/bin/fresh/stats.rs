@@ -13,6 +13,9 @@ pub(crate) struct Stats {
     pub(crate) arena_retired: u64,
     pub(crate) arena_registrations: u64,
     pub(crate) arena_left: u64,
+    pub(crate) kept_hits: u64,
+    pub(crate) kept_now: u64,
+    pub(crate) kept_bytes: u64,
 }
 
 impl Stats {

@@ -1,4 +1,5 @@
-//! The arena's lock. It is held for the time of a table operation, never while other code is called.
+//! The lock of the tables that handlers of memory events change. It is held for the time of a table
+//! operation, never while other code is called.
 //!
 //! The handlers of memory events take it inside `mmap` and `munmap`. It therefore allocates nothing
 //! and uses no thread-local data, and it refuses a thread that already holds it: a signal handler
@@ -20,7 +21,7 @@ const YIELDS_IN_CHILD: u32 = 1000;
 
 /// A value behind the lock.
 #[derive(Debug)]
-pub(super) struct Lock<T> {
+pub(crate) struct Lock<T> {
     holder: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -30,13 +31,13 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// Access to the value.
 #[derive(Debug)]
-pub(super) struct Held<'a, T> {
+pub(crate) struct Held<'a, T> {
     lock: &'a Lock<T>,
 }
 
 impl<T> Lock<T> {
     /// A free lock.
-    pub(super) const fn new(value: T) -> Self {
+    pub(crate) const fn new(value: T) -> Self {
         Self {
             holder: AtomicUsize::new(FREE),
             value: UnsafeCell::new(value),
@@ -45,7 +46,7 @@ impl<T> Lock<T> {
 
     /// Waits for the lock. `None` if this thread already holds it, or in a child whose parent held
     /// it at the fork.
-    pub(super) fn take(&self) -> Option<Held<'_, T>> {
+    pub(crate) fn take(&self) -> Option<Held<'_, T>> {
         let me = me();
         let mut attempts = 0_u32;
         loop {
