@@ -340,6 +340,7 @@ const CRATES: &[Crate] = &[
                     "fault",
                     "fixed",
                     "launch",
+                    "order",
                     "window",
                 ],
             ),

@@ -20,6 +20,7 @@ mod crash;
 mod deferred;
 mod doca;
 mod dpa;
+mod dpa_debug;
 mod evidence;
 mod faults;
 mod forms;
@@ -100,6 +101,7 @@ fn main() -> ExitCode {
     cases.extend(crash::cases());
     cases.extend(doca::cases());
     cases.extend(dpa::cases());
+    cases.extend(dpa_debug::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
     cases.extend(naaice_limits::cases());

@@ -71,6 +71,7 @@ pub(super) struct Command<'a> {
     pub(super) pid: i32,
     pub(super) input: &'a [u8],
     pub(super) capacity: usize,
+    pub(super) options: u32,
 }
 
 impl Command<'_> {

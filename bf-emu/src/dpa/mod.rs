@@ -10,9 +10,12 @@
 
 mod command;
 mod commands;
+mod core;
 mod create;
+mod debug;
 mod device;
 mod modify;
+mod order;
 mod query;
 mod queues;
 mod report;
@@ -20,5 +23,7 @@ mod server;
 mod tables;
 mod worker;
 
+pub use debug::{Ask, DebugState, Debugger, MEMORY_MAX, Said, program};
+pub use order::{OrderReport, order_reports};
 pub use report::{ProcessReport, ThreadReport, report};
 pub use server::serve;

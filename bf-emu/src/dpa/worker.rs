@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dpa_os::{Os, Progress};
 
+use super::core;
 use super::device::Device;
+use super::order::Log;
 use crate::bits::low32;
 use crate::sys;
 
@@ -35,9 +37,29 @@ pub(super) struct State {
     calls: HashMap<u64, Sender<Called>>,
     next_call: u64,
     is_ended: bool,
+    /// A fault writes a core file to the working directory of this program.
+    core: Option<i32>,
+    /// Where missing fences are reported.
+    order: Log,
 }
 
 impl State {
+    /// Writes a core file after a fault, if the program wants it.
+    fn write_core(&mut self) {
+        if self.os.fault().is_none() {
+            return;
+        }
+        let Some(pid) = self.core.take() else { return };
+        let file = format!("/proc/{pid}/cwd/dpa.{pid}.core");
+        let written = core::write(&self.os, &file);
+        let said = match written {
+            Ok(()) => format!("core file dpa.{pid}.core in the directory of program {pid}"),
+            Err(error) => format!("no core file of program {pid}: {error}"),
+        };
+        let fault = self.os.fault().map(ToString::to_string);
+        eprintln!("bf-emu: dpa: {}; {said}", fault.unwrap_or_default());
+    }
+
     /// Begins a remote call. Its end comes to the receiver.
     pub(super) fn call(
         &mut self,
@@ -96,7 +118,13 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// Starts the thread of a process.
-    pub(super) fn start(pipe: Pipe, os: Os, device: Device) -> std::io::Result<Arc<Self>> {
+    pub(super) fn start(
+        pipe: Pipe,
+        os: Os,
+        device: Device,
+        core: Option<i32>,
+        order: Log,
+    ) -> std::io::Result<Arc<Self>> {
         let worker = Arc::new(Self {
             jobs: Mutex::new(Some(Vec::new())),
             has_jobs: AtomicBool::new(false),
@@ -109,6 +137,8 @@ impl Worker {
             calls: HashMap::new(),
             next_call: 1,
             is_ended: false,
+            core,
+            order,
         };
         std::thread::Builder::new()
             .name("dpa".to_owned())
@@ -168,6 +198,9 @@ impl Worker {
             }
             let before = state.os.machine().retired();
             let progress = state.os.run(&mut state.device, sys::now_ns(), SLICE);
+            state.write_core();
+            let State { os, order, .. } = &mut state;
+            order.write(os);
             for finished in state.os.take_finished() {
                 if let Some(sender) = state.calls.remove(&finished.ticket) {
                     // The caller waits, or has ended.

@@ -7,6 +7,14 @@ use flexio::Status;
 /// Most instructions of a function of these processes.
 const INSTRUCTIONS: u64 = 3_000_000;
 
+/// One store to nothing.
+pub(super) fn fault(probe: &Probe) -> Outcome {
+    let process = probe.process(0)?;
+    let error = call(&process, "store", &[0x10]).expect_err("a fault");
+    say(error);
+    Ok(())
+}
+
 /// Each mistake ends its process, whose fault names the place. A new process works.
 pub(super) fn faults(probe: &Probe) -> Outcome {
     let cases: [(&str, &[u64], &str); 6] = [

@@ -125,7 +125,7 @@ pub(super) fn completions(probe: &Probe, has_event_queue: bool) -> Outcome {
         process.mkey(source, 8, 0)?,
         process.mkey(target, 8, rights)?,
     );
-    let own = process.allocate(EVENTS_BYTES + 64)?;
+    let own = process.allocate(EVENTS_BYTES + 72)?;
     let handler = own + EVENTS_BYTES;
     let outbox_id = u64::from(outbox.id());
     process.copy_in(
