@@ -20,6 +20,7 @@ mod app;
 mod capi;
 mod error;
 mod events;
+pub mod fuzzing;
 mod launch;
 mod memory;
 mod object;

@@ -20,7 +20,7 @@ pub(crate) struct Resource {
 }
 
 /// Reads the units of a program.
-fn parse(key: &str, text: &[u8]) -> Result<Vec<u32>> {
+pub(crate) fn parse(key: &str, text: &[u8]) -> Result<Vec<u32>> {
     let text = str::from_utf8(text)
         .map_err(|_| Error::failed("the file of resources is no text in UTF-8"))?;
     for (number, line) in (1..).zip(text.lines()) {
@@ -150,6 +150,28 @@ mod tests {
     fn units_and_ranges_are_read() {
         let file = b"# units\nother: 1\n\n my_app : 8-11, 3\n";
         assert_eq!(parse("my_app", file).expect("good"), [3, 8, 9, 10, 11]);
+    }
+
+    /// A short form of the fuzz target.
+    #[test]
+    fn any_text_is_read_or_refused() {
+        const TEXT: &[u8] = b"ab:,-0189 \n#\xff";
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state >> 33).expect("31 bits") % below
+        };
+        let mut good = 0;
+        for _ in 0..20_000 {
+            let file: Vec<u8> = (0..next(24)).map(|_| TEXT[next(TEXT.len())]).collect();
+            if let Ok(units) = parse("a", &[b"a:", &file[..]].concat()) {
+                good += 1;
+                assert!(units.is_sorted() && units.iter().all(|unit| *unit < UNITS));
+            }
+        }
+        assert!(good > 100, "{good}");
     }
 
     #[test]

@@ -4,9 +4,9 @@ use super::Os;
 use rv64::{Hart, Rights};
 
 /// Bytes of the ELF header, of a program header, and of the registers of a thread (`struct elf_prstatus`).
-const HEADER_BYTES: u64 = 64;
-const SEGMENT_BYTES: u64 = 56;
-const STATUS_BYTES: usize = 376;
+const HEADER_BYTES: u16 = 64;
+const SEGMENT_BYTES: u16 = 56;
+const STATUS_BYTES: u16 = 376;
 /// Name of the notes, with its zero byte and padding.
 const NAME: [u8; 8] = *b"CORE\0\0\0\0";
 /// `NT_PRSTATUS`.
@@ -43,7 +43,7 @@ impl CoreFile {
 
 /// Registers of a thread.
 fn note(hart: &Hart, number: u32, signal: u16) -> Vec<u8> {
-    let mut status = [0; STATUS_BYTES];
+    let mut status = [0; STATUS_BYTES as usize];
     status[SIGNAL_AT..SIGNAL_AT + 2].copy_from_slice(&signal.to_le_bytes());
     status[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&number.to_le_bytes());
     let registers = [hart.pc()].into_iter().chain((1..32).map(|n| hart.x(n)));
@@ -52,7 +52,7 @@ fn note(hart: &Hart, number: u32, signal: u16) -> Vec<u8> {
         *place = value.to_le_bytes();
     }
     let mut note = Vec::new();
-    for word in [5, STATUS_BYTES as u32, STATUS] {
+    for word in [5, u32::from(STATUS_BYTES), STATUS] {
         note.extend_from_slice(&word.to_le_bytes());
     }
     note.extend_from_slice(&NAME);
@@ -82,18 +82,11 @@ fn file_header(segments: u16) -> Vec<u8> {
     }
     header.extend_from_slice(&1u32.to_le_bytes());
     // No entry, program headers behind this one, no sections.
-    for word in [0, HEADER_BYTES, 0] {
+    for word in [0, u64::from(HEADER_BYTES), 0] {
         header.extend_from_slice(&word.to_le_bytes());
     }
     header.extend_from_slice(&FLAGS.to_le_bytes());
-    for half in [
-        HEADER_BYTES as u16,
-        SEGMENT_BYTES as u16,
-        segments,
-        64,
-        0,
-        0,
-    ] {
+    for half in [HEADER_BYTES, SEGMENT_BYTES, segments, 64, 0, 0] {
         header.extend_from_slice(&half.to_le_bytes());
     }
     header
@@ -136,7 +129,7 @@ impl Os {
         ranges.truncate(RANGES_MAX);
         let count = u16::try_from(ranges.len() + 1).unwrap_or(u16::MAX);
         let mut head = file_header(count);
-        let mut offset = HEADER_BYTES + SEGMENT_BYTES * u64::from(count);
+        let mut offset = u64::from(HEADER_BYTES) + u64::from(SEGMENT_BYTES) * u64::from(count);
         let length = notes.len() as u64;
         head.extend(segment(4, Rights::default(), [offset, 0, length]));
         offset += length;
