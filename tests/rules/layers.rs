@@ -335,12 +335,15 @@ const CRATES: &[Crate] = &[
             (
                 "values",
                 &[
+                    "core_file",
+                    "debugger",
                     "device",
                     "event_queue",
                     "fault",
                     "fixed",
                     "launch",
                     "order",
+                    "task_queue",
                     "window",
                 ],
             ),
@@ -363,7 +366,7 @@ const CRATES: &[Crate] = &[
             ("processes", &["process"]),
             ("queues", &["queue", "thread"]),
             ("objects", &["events", "shared", "tasks"]),
-            ("C interface", &["capi", "resources"]),
+            ("C interface", &["capi", "fuzzing", "resources"]),
         ],
     },
     Crate {

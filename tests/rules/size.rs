@@ -17,11 +17,11 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 35_500),
-    (&["bindings/"], 2_200),
+    (&["bf-emu/"], 37_000),
+    (&["bindings/"], 2_600),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
-    (&["doca/"], 35_000),
+    (&["doca/"], 37_500),
     (&["osu-bench/"], 4_100),
     (&["services/"], 29_500),
     (&["shared/"], 8_000),

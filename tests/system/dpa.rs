@@ -15,7 +15,7 @@ const COMPILER: &str = "riscv64-unknown-elf-gcc";
 pub(crate) const PROBE: &str = "examples/dpa_probe";
 
 /// Scenarios of the probe that run alone and end with `ok`.
-const SCENARIOS: [(&str, &str); 12] = [
+const SCENARIOS: [(&str, &str); 16] = [
     ("dpa_calls", "calls"),
     ("dpa_memory", "memory"),
     ("dpa_launches", "launches"),
@@ -28,6 +28,10 @@ const SCENARIOS: [(&str, &str); 12] = [
     ("dpa_threads_taken", "threads"),
     ("dpa_faults", "faults"),
     ("dpa_faults_of_others", "other"),
+    ("dpa_key_destroyed", "key"),
+    ("dpa_event_never", "never"),
+    ("dpa_fork", "fork"),
+    ("dpa_many_objects", "many"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -45,6 +49,7 @@ pub(crate) fn cases() -> Vec<Case> {
         passing("dpa_tools", tools),
         passing("dpa_runner_killed", runner_killed),
         passing("dpa_host_killed", host_killed),
+        passing("dpa_full_disk", full_disk),
         passing("dpa_c_program", c_program),
     ]);
     cases
@@ -238,6 +243,22 @@ fn host_killed(world: &World, image: &Path) -> Result<()> {
         ensure!(asked < 1000, "objects of a killed program stay");
     }
     let said = succeed(probe(&testbed, world, image).arg("threads"))?;
+    ensure!(said.starts_with("ok"), "{said}");
+    Ok(())
+}
+
+/// The disk of the runner's log is full: a fault is reported to its program all the same, and a new program works.
+fn full_disk(world: &World, image: &Path) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    succeed(&mut testbed.command("node0.dpu", "true"))?;
+    std::os::unix::fs::symlink("/dev/full", testbed.state().join("dpa.log"))?;
+    let place = tempfile::tempdir()?;
+    let options = ["--dpa", "core"];
+    let mut command = testbed.command_with(&options, "node0.dpu", world.built(PROBE));
+    command.arg(image).arg("fault").current_dir(place.path());
+    let said = succeed(&mut command)?;
+    ensure!(said.contains("store to 0x10"), "{said}");
+    let said = succeed(probe(&testbed, world, image).arg("calls"))?;
     ensure!(said.starts_with("ok"), "{said}");
     Ok(())
 }

@@ -89,7 +89,7 @@ pub(super) fn act(args: &DpaArgs) -> Result<()> {
     }
 }
 
-pub(super) fn reports(state: &Path) -> Result<Vec<dpa::ProcessReport>> {
+fn reports(state: &Path) -> Result<Vec<dpa::ProcessReport>> {
     dpa::report(state).context("asking the runner of the DPA")
 }
 

@@ -56,7 +56,7 @@ pub(super) fn start(state: &Path, process: Option<u32>, gdb: &str, more: &[Strin
 fn wait(state: &Path, process: Option<u32>) -> Result<u32> {
     let mut has_said = false;
     loop {
-        let processes = super::dpa::reports(state)?;
+        let processes = bf_emu::dpa::report(state).context("asking the runner of the DPA")?;
         let found = processes.iter().find(|found| match process {
             Some(id) => found.id == id,
             None => found.held,
@@ -67,7 +67,8 @@ fn wait(state: &Path, process: Option<u32>) -> Result<u32> {
             (None, None) => {}
         }
         if !has_said {
-            eprintln!("waiting for a program with bf-emu run --dpa hold; end with Ctrl-C");
+            let text = "waiting for a program with bf-emu run --dpa hold; end with Ctrl-C";
+            let _ = writeln!(io::stderr(), "{text}");
             has_said = true;
         }
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -8,7 +8,7 @@ use mlx5_prm::cmd::{self, status};
 use mlx5_prm::dpa::{self, Affinity, ThreadAttr, object};
 use rv64::{Config, Program};
 
-use super::command::{Command, Refused, Result, get, get16, gone, refused};
+use super::command::{Command, Refused, Result, get, get16, gone, no_thread, refused};
 use super::device::Device;
 use super::order;
 use super::queues;
@@ -55,11 +55,6 @@ impl Runner {
         tables.threads.insert(number, (card, process));
         Some(number)
     }
-}
-
-pub(super) fn no_thread<T>() -> Result<T> {
-    let text = format!("all {THREADS_MAX} threads of the DPA are taken");
-    refused(status::LIMITS_EXCEEDED, text)
 }
 
 /// The program of a new process.

@@ -14,6 +14,7 @@ mod core;
 mod create;
 mod debug;
 mod device;
+mod log;
 mod modify;
 mod order;
 mod query;

@@ -11,6 +11,8 @@ use dpa_os::Os;
 use rv64::Lines;
 use serde::{Deserialize, Serialize};
 
+use super::log::log;
+
 /// Name of the file: a report in JSON on each line.
 pub(super) const FILE: &str = "dpa.order";
 
@@ -73,7 +75,7 @@ impl Log {
             .mode(0o600)
             .open(&self.state);
         if let Err(error) = file.and_then(|mut file| file.write_all(text.as_bytes())) {
-            eprintln!("bf-emu: dpa: {}: {error}", self.state.display());
+            log(&format!("{}: {error}", self.state.display()));
         }
     }
 }

@@ -10,6 +10,7 @@ use dpa_os::{Os, Progress};
 
 use super::core;
 use super::device::Device;
+use super::log::log;
 use super::order::Log;
 use crate::bits::low32;
 use crate::sys;
@@ -57,7 +58,7 @@ impl State {
             Err(error) => format!("no core file of program {pid}: {error}"),
         };
         let fault = self.os.fault().map(ToString::to_string);
-        eprintln!("bf-emu: dpa: {}; {said}", fault.unwrap_or_default());
+        log(&format!("{}; {said}", fault.unwrap_or_default()));
     }
 
     /// Begins a remote call. Its end comes to the receiver.
@@ -116,6 +117,17 @@ impl std::fmt::Debug for Worker {
     }
 }
 
+/// The end of a process's thread, whose memory has ended before.
+struct End<'a>(&'a Worker);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let jobs = self.0.jobs.lock();
+        let left = jobs.unwrap_or_else(PoisonError::into_inner).take();
+        drop(left);
+    }
+}
+
 impl Worker {
     /// Starts the thread of a process.
     pub(super) fn start(
@@ -142,7 +154,11 @@ impl Worker {
         };
         std::thread::Builder::new()
             .name("dpa".to_owned())
-            .spawn(move || own.run(state))?;
+            .spawn(move || {
+                // The askers learn of the end in each case, so that none waits for a thread that is gone.
+                let _end = End(&own);
+                own.run(state);
+            })?;
         Ok(worker)
     }
 
@@ -223,12 +239,6 @@ impl Worker {
                 }
             }
         }
-        // Memory ends before the askers learn of the end.
-        drop(state);
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = jobs.take();
-        drop(jobs);
-        drop(left);
     }
 
     /// Activates the threads of the events that have come.

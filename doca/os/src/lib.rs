@@ -22,6 +22,8 @@
 
 mod calls;
 mod context;
+mod core_file;
+mod debugger;
 mod device;
 pub mod doca;
 mod environment;
@@ -34,15 +36,19 @@ mod launch;
 mod order;
 mod os;
 mod refusal;
+mod task_queue;
 mod thread;
 mod window;
 
 pub use context::{Answer, Context};
+pub use core_file::CoreFile;
+pub use debugger::{REGISTERS, Stopped};
 pub use device::{Denied, Device, Message};
 pub use fault::Fault;
 pub use launch::{LAUNCHES_MAX, Launch};
 pub use order::OrderReport;
-pub use os::{CoreFile, Finished, Limits, Os, OsError, Progress, REGISTERS, Stopped, TASKS_MAX};
+pub use os::{Finished, Limits, Os, OsError, Progress};
 pub use refusal::Refusal;
+pub use task_queue::TASKS_MAX;
 pub use thread::{THREADS_MAX, ThreadView};
 pub use window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};

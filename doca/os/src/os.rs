@@ -8,25 +8,22 @@ mod objects;
 mod tasks;
 mod weak;
 
-pub use self::core::CoreFile;
+use crate::debugger::Debugger;
 use crate::device::{Denied, Device};
 use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel};
 use crate::launch::{LAUNCHES_MAX, Launch, Running};
 use crate::refusal::Refusal;
+use crate::task_queue::TaskQueue;
 use crate::thread::{Ending, THREADS_MAX, Thread};
 use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
-use debug::Debugger;
-pub use debug::{REGISTERS, Stopped};
 use dpa_dev::outbox;
 use mlx5_prm::dpa::{
     Done, DoneOperation, ThreadAttr, ThreadCounters, ThreadKind as Kind, Wait, Word,
 };
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
 use std::collections::{HashMap, VecDeque};
-pub use tasks::TASKS_MAX;
-use tasks::TaskQueue;
 
 /// Most bytes of the arguments of a call or launch.
 const ARGUMENTS_MAX: usize = 4096;

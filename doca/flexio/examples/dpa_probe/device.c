@@ -123,6 +123,30 @@ uint64_t word_of(uint64_t window, uint64_t key, uint64_t address)
 	return *(volatile uint64_t *)word;
 }
 
+/* Reads a word of the host again and again. */
+uint64_t watch(uint64_t window, uint64_t key, uint64_t address, volatile uint64_t *rounds)
+{
+	struct flexio_dev_thread_ctx *dtctx;
+	flexio_uintptr_t word;
+	flexio_dev_get_thread_ctx(&dtctx);
+	flexio_dev_window_config(FLEXIO_DEV_WINDOW_ENTITY_0, window, key);
+	flexio_dev_window_ptr_acquire(FLEXIO_DEV_WINDOW_ENTITY_0, address, &word);
+	for (;;) {
+		__dpa_thread_window_read_inv();
+		if (*(volatile uint64_t *)word == 1)
+			return *rounds;
+		++*rounds;
+	}
+}
+
+/* An atomic operation, aligned or not. */
+uint64_t bump(uint64_t address)
+{
+	uint64_t old;
+	__asm__ volatile("amoadd.d %0, %1, (%2)" : "=r"(old) : "r"(1), "r"(address) : "memory");
+	return old;
+}
+
 /* What a handler of events needs. The host writes it. */
 struct handler {
 	uint64_t outbox;

@@ -1,41 +1,15 @@
 //! What a debugger does with a process: it stops all threads, looks at them, and lets them go on.
 
 use super::Os;
+use crate::debugger::{Debugger, REGISTERS, Stopped};
 use crate::device::Device;
 use crate::environment::Env;
 use rv64::{Cause, HartId, State, Stop, Trap};
-use std::collections::BTreeMap;
 
 /// Most breakpoints.
 const BREAKPOINTS_MAX: usize = 1024;
 /// `c.ebreak`.
 const BREAK: [u8; 2] = 0x9002u16.to_le_bytes();
-/// Registers: `x0` to `x31`, and the program counter.
-pub const REGISTERS: usize = 33;
-
-/// What the threads of a process do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stopped {
-    /// They run, or wait for work.
-    No,
-    /// All have stopped, this one at a breakpoint or after a step.
-    Thread(u32),
-    /// This one has a fault, which ends the process as soon as it goes on.
-    Fault(u32),
-    /// The process has ended.
-    Ended,
-}
-
-/// A debugger of a process.
-#[derive(Debug, Default)]
-pub(crate) struct Debugger {
-    /// Addresses, and the bytes that were there.
-    breakpoints: BTreeMap<u64, [u8; 2]>,
-    /// All threads have stopped, and this one is the reason.
-    stopped: Option<HartId>,
-    /// It waits for the first thread that executes a function.
-    wants_thread: bool,
-}
 
 impl Os {
     /// Lets no thread execute an instruction until a debugger has come.
