@@ -1,6 +1,9 @@
 //! Entry points for the fuzz targets in `fuzz/`, which see only public items.
 
+use mlx5_prm::dpa::{Done, MessageHead, ThreadAttr, Wait};
+
 use crate::engine::work;
+use crate::process::dpa::wire::{Answer, Request};
 
 /// Parses a work queue entry of a queue of this service type. If it is accepted, asserts the
 /// properties on which the engine relies.
@@ -12,4 +15,60 @@ pub fn work(bytes: &[u8], queue: u8) {
     assert!(work.end <= bytes.len(), "it ends behind its bytes");
     let entries = work::klms(&bytes[work.data_at..work.end]).count();
     assert!(entries * mlx5_prm::mkey::KLM_BYTES <= work.end - work.data_at);
+}
+
+/// Reads a request to the DPA's runner, the fields of its command, and an answer. What is accepted is written as it was read.
+pub fn dpa_command(bytes: &[u8]) {
+    if let Ok((request, input)) = Request::receive(bytes) {
+        let mut sent = Vec::new();
+        request.send(&mut sent, &input).expect("it was received");
+        assert_eq!(sent, bytes[..sent.len()]);
+    }
+    if let Ok(answer) = Answer::receive(bytes) {
+        let mut sent = Vec::new();
+        answer.send(&mut sent).expect("it was received");
+        assert_eq!(Answer::receive(&sent[..]).expect("it was sent"), answer);
+    }
+    let mut written = [0; mlx5_prm::dpa::BODY_AT];
+    if let Ok(Some(wait)) = Wait::parse(bytes) {
+        assert!(wait.put(&mut written));
+        assert_eq!(Wait::parse(&written), Ok(Some(wait)));
+    }
+    if let Ok(Some(done)) = Done::parse(bytes) {
+        assert!(done.put(&mut written));
+        assert_eq!(Done::parse(&written), Ok(Some(done)));
+    }
+    if let Ok(attr) = ThreadAttr::parse(bytes) {
+        assert!(attr.put(&mut written));
+        assert_eq!(ThreadAttr::parse(&written), Ok(attr));
+    }
+    let mut rest = bytes;
+    while let Some((head, text, behind)) = MessageHead::split(rest) {
+        assert_eq!(text.len(), usize::from(head.bytes));
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// A short form of the fuzz target: random bytes, and headers of requests with random bytes.
+    #[test]
+    fn commands_of_the_dpa_are_read_or_refused() {
+        let mut state = 0x2545_f491_4f6c_dd1d_u64;
+        let mut byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[5]
+        };
+        for round in 0..20_000 {
+            let mut bytes: Vec<u8> = (0..byte()).map(|_| byte()).collect();
+            if bytes.len() >= 40 && round % 2 == 0 {
+                // A known kind, and a length that may fit.
+                bytes[..4].copy_from_slice(&u32::from(byte() % 12).to_le_bytes());
+                bytes[32..36].copy_from_slice(&u32::from(byte()).to_le_bytes());
+            }
+            super::dpa_command(&bytes);
+        }
+    }
 }

@@ -33,7 +33,7 @@ pub mod commands;
 pub mod dpa;
 pub mod engine;
 pub mod fabric;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod guard;
 pub mod memory;

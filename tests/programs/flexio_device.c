@@ -22,6 +22,12 @@ __dpa_rpc__ uint64_t wrong(uint64_t address)
 	return *(volatile uint64_t *)address;
 }
 
+/* A task of a command queue. */
+__dpa_rpc__ uint64_t task(uint64_t counter)
+{
+	return __atomic_add_fetch((uint64_t *)counter, 1, __ATOMIC_SEQ_CST);
+}
+
 static void be32(uint8_t *to, uint32_t value)
 {
 	to[0] = value >> 24;

@@ -15,7 +15,7 @@
 #define DONE(call) CHECK((call) == FLEXIO_STATUS_SUCCESS)
 
 extern struct flexio_app *flexio_test_app;
-extern flexio_func_t mixed, total, wrong, post, on_completion;
+extern flexio_func_t mixed, total, wrong, post, on_completion, task;
 
 enum { LOG_CQ = 3, LOG_SQ = 2, LOG_RQ = 2 };
 
@@ -136,6 +136,34 @@ static void write_by_kernel(struct ibv_context *context)
 	CHECK(ibv_dereg_mr(from) == 0 && ibv_dereg_mr(to) == 0);
 }
 
+/* Tasks of a command queue, and an event queue that nothing uses. */
+static void tasks(void)
+{
+	struct flexio_cmdq_attr attr = {.workers = 3, .batch_size = 2, .state = FLEXIO_CMDQ_STATE_PENDING};
+	struct flexio_eq_attr events = {.log_eq_ring_depth = 2};
+	flexio_uintptr_t counter = zeroed(8);
+	struct flexio_cmdq *queue;
+	struct flexio_eq *eq;
+	uint64_t count;
+
+	DONE(flexio_cmdq_create(process, &attr, &queue));
+	for (int at = 0; at < 20; at++)
+		DONE(flexio_cmdq_task_add(queue, task, counter));
+	CHECK(flexio_cmdq_task_add(queue, mixed, counter) == FLEXIO_STATUS_FAILED);
+	CHECK(!flexio_cmdq_is_empty(queue));
+	DONE(flexio_cmdq_state_running(queue));
+	while (!flexio_cmdq_is_empty(queue))
+		;
+	DONE(flexio_dev2host_memcpy(process, &count, 8, counter));
+	CHECK(count == 20);
+	DONE(flexio_cmdq_destroy(queue));
+	attr.workers = 0;
+	CHECK(flexio_cmdq_create(process, &attr, &queue) == FLEXIO_STATUS_FAILED);
+	DONE(flexio_eq_create(process, NULL, &events, &eq));
+	CHECK(flexio_eq_get_eq_num(eq) != 0 && flexio_eq_get_ring_daddr(eq) % 64 == 0);
+	DONE(flexio_eq_destroy(eq));
+}
+
 int main(void)
 {
 	struct mlx5dv_context_attr context_attr = {.flags = MLX5DV_CONTEXT_FLAGS_DEVX};
@@ -158,12 +186,16 @@ int main(void)
 	DONE(flexio_process_call(process, total, &result, address, (uint64_t)3));
 	CHECK(result == 24);
 	write_by_kernel(context);
+	tasks();
 	DONE(flexio_err_status_get(process));
 
 	/* A fault is the end of the process, and of no other. */
 	CHECK(flexio_process_call(process, wrong, &result, (uint64_t)0x10) == FLEXIO_STATUS_FATAL_ERR);
 	CHECK(flexio_err_status_get(process) == FLEXIO_STATUS_FATAL_ERR);
 	CHECK(flexio_buf_dev_alloc(process, 8, &address) == FLEXIO_STATUS_FATAL_ERR);
+	/* Its registers and memory are still there. */
+	DONE(flexio_coredump_create(process, "flexio_test"));
+	CHECK(flexio_coredump_create(process, "/nowhere/flexio_test") == FLEXIO_STATUS_FAILED);
 	DONE(flexio_process_create(context, flexio_test_app, NULL, &again));
 	DONE(flexio_msg_stream_destroy(stream));
 	DONE(flexio_process_destroy(process));

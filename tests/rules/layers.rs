@@ -339,11 +339,15 @@ const CRATES: &[Crate] = &[
             (
                 "values",
                 &[
+                    "core_file",
+                    "debugger",
                     "device",
                     "event_queue",
                     "fault",
                     "fixed",
                     "launch",
+                    "order",
+                    "task_queue",
                     "window",
                 ],
             ),
@@ -366,7 +370,7 @@ const CRATES: &[Crate] = &[
             ("processes", &["process"]),
             ("queues", &["queue", "thread"]),
             ("objects", &["events", "shared", "tasks", "congestion"]),
-            ("C interface", &["capi", "resources"]),
+            ("C interface", &["capi", "fuzzing", "resources"]),
         ],
     },
     Crate {

@@ -12,10 +12,10 @@ use testbed::process;
 /// The compiler of the DPA's programs.
 const COMPILER: &str = "riscv64-unknown-elf-gcc";
 /// The program of the host, an example of libflexio.
-const PROBE: &str = "examples/dpa_probe";
+pub(crate) const PROBE: &str = "examples/dpa_probe";
 
 /// Scenarios of the probe that run alone and end with `ok`.
-const SCENARIOS: [(&str, &str); 12] = [
+const SCENARIOS: [(&str, &str); 16] = [
     ("dpa_calls", "calls"),
     ("dpa_memory", "memory"),
     ("dpa_launches", "launches"),
@@ -28,6 +28,10 @@ const SCENARIOS: [(&str, &str); 12] = [
     ("dpa_threads_taken", "threads"),
     ("dpa_faults", "faults"),
     ("dpa_faults_of_others", "other"),
+    ("dpa_key_destroyed", "key"),
+    ("dpa_event_never", "never"),
+    ("dpa_fork", "fork"),
+    ("dpa_many_objects", "many"),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -36,22 +40,33 @@ pub(crate) fn cases() -> Vec<Case> {
             let testbed = Testbed::new(world)?;
             let said = succeed(probe(&testbed, world, image).arg(scenario))?;
             ensure!(said.trim().starts_with("ok"), "{said}");
-            Ok(())
+            Ok(Outcome::Passed)
         })
     });
     let mut cases: Vec<Case> = alone.into();
     cases.extend([
-        with_compiler("dpa_queues", queues),
-        with_compiler("dpa_tools", tools),
-        with_compiler("dpa_runner_killed", runner_killed),
-        with_compiler("dpa_host_killed", host_killed),
-        with_compiler("dpa_c_program", c_program),
+        passing("dpa_queues", queues),
+        passing("dpa_tools", tools),
+        passing("dpa_runner_killed", runner_killed),
+        passing("dpa_host_killed", host_killed),
+        passing("dpa_full_disk", full_disk),
+        passing("dpa_c_program", c_program),
     ]);
     cases
 }
 
+/// A case that needs the compiler, and passes if it ends well.
+fn passing(name: &'static str, run: fn(&World, &Path) -> Result<()>) -> Case {
+    with_compiler(name, move |world, image| {
+        run(world, image).map(|()| Outcome::Passed)
+    })
+}
+
 /// A case that needs the compiler. It gets the program's image.
-fn with_compiler(name: &'static str, run: impl Fn(&World, &Path) -> Result<()> + 'static) -> Case {
+pub(crate) fn with_compiler(
+    name: &'static str,
+    run: impl Fn(&World, &Path) -> Result<Outcome> + 'static,
+) -> Case {
     Case::that_may_skip(name, move |world| {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         if !std::env::split_paths(&paths).any(|dir| dir.join(COMPILER).is_file()) {
@@ -59,18 +74,23 @@ fn with_compiler(name: &'static str, run: impl Fn(&World, &Path) -> Result<()> +
                 "no {COMPILER}; cargo xtask doctor names the packages"
             )));
         }
-        run(world, &image()?).map(|()| Outcome::Passed)
+        run(world, &image()?)
     })
 }
 
 /// Compiles the probe's device side.
 fn image() -> Result<PathBuf> {
+    image_without(0)
+}
+
+/// The same without the call with this number that orders accesses.
+pub(crate) fn image_without(number: u32) -> Result<PathBuf> {
     let source = testbed::workspace::root().join("doca/flexio/examples/dpa_probe/device.c");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (library, script) = (dir.join("dpa_library.s"), dir.join("dpa.ld"));
     std::fs::write(&library, dpa_dev::assembly())?;
     std::fs::write(&script, dpa_dev::LINKER_SCRIPT)?;
-    let image = dir.join("dpa_probe.elf");
+    let image = dir.join(format!("dpa_probe_{number}.elf"));
     let mut compiler = Command::new(COMPILER);
     compiler
         .args([
@@ -88,6 +108,7 @@ fn image() -> Result<PathBuf> {
             "-Wextra",
             "-Werror",
         ])
+        .arg(format!("-DWITHOUT={number}"))
         .args(["-fno-optimize-sibling-calls", "-D__DPA__", "-T"])
         .arg(&script)
         .arg("-I")
@@ -226,6 +247,22 @@ fn host_killed(world: &World, image: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The disk of the runner's log is full: a fault is reported to its program all the same, and a new program works.
+fn full_disk(world: &World, image: &Path) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    succeed(&mut testbed.command("node0.dpu", "true"))?;
+    std::os::unix::fs::symlink("/dev/full", testbed.state().join("dpa.log"))?;
+    let place = tempfile::tempdir()?;
+    let options = ["--dpa", "core"];
+    let mut command = testbed.command_with(&options, "node0.dpu", world.built(PROBE));
+    command.arg(image).arg("fault").current_dir(place.path());
+    let said = succeed(&mut command)?;
+    ensure!(said.contains("store to 0x10"), "{said}");
+    let said = succeed(probe(&testbed, world, image).arg("calls"))?;
+    ensure!(said.starts_with("ok"), "{said}");
+    Ok(())
+}
+
 /// A C program, whose device side our compiler driver makes: the archive registers the functions with libflexio.
 fn c_program(world: &World, _image: &Path) -> Result<()> {
     let testbed = Testbed::new(world)?;
@@ -259,7 +296,20 @@ fn c_program(world: &World, _image: &Path) -> Result<()> {
         .args(["-lflexio", "-lmlx5", "-libverbs", "-o"])
         .arg(&program);
     process::stdout(&mut cc, LIMIT)?;
-    let said = succeed(&mut testbed.command("node0.dpu", &program))?;
+    let place = tempfile::tempdir()?;
+    let mut command = testbed.command("node0.dpu", &program);
+    let said = succeed(command.current_dir(place.path()))?;
+    let files = std::fs::read_dir(place.path())?;
+    let files = files.collect::<std::io::Result<Vec<_>>>()?;
+    let [core] = &files[..] else {
+        anyhow::bail!("{files:?}");
+    };
+    let core = std::fs::read(core.path())?;
+    // An ELF file of the kind core.
+    ensure!(
+        core.get(..18)
+            .is_some_and(|head| head.starts_with(b"\x7fELF") && head[16] == 4)
+    );
     ensure!(
         said.starts_with("mixed 1 2\n") && said.trim_end().ends_with("ok"),
         "{said}"

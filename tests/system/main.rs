@@ -21,6 +21,7 @@ mod crash;
 mod deferred;
 mod doca;
 mod dpa;
+mod dpa_debug;
 mod evidence;
 mod faults;
 mod forms;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
     cases.extend(doca::cases());
     cases.extend(pcc::cases());
     cases.extend(dpa::cases());
+    cases.extend(dpa_debug::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
     cases.extend(naaice_limits::cases());

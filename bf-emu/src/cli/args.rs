@@ -59,6 +59,11 @@ pub(super) struct FabricArgs {
     /// that use destroyed keys [default: resting]
     #[arg(long, value_name = "NUMBERS")]
     pub(super) keys: Option<KeyNumbers>,
+    /// The program's processes of the DPA, a list of: weak, accesses that need a fence, a writeback or an invalidation are
+    /// reported (see `bf-emu dpa order`); core, a fault writes dpa.PID.core to the program's directory; hold, threads wait for `bf-emu dpa
+    /// gdb`
+    #[arg(long, value_name = "OPTIONS", value_parser = dpa_options)]
+    pub(super) dpa: Option<String>,
     /// The visible functions, in this order: node0.host or node0.host,node0.dpu
     #[arg(long = "as", value_name = "FUNCTIONS")]
     pub(super) view: String,
@@ -68,6 +73,11 @@ pub(super) struct FabricArgs {
 fn link_named(name: &str) -> std::result::Result<Link, String> {
     let names: Vec<_> = Link::ALL.into_iter().map(Link::name).collect();
     Link::named(name).ok_or_else(|| format!("there are {}", names.join(", ")))
+}
+
+/// A list of options of the DPA.
+fn dpa_options(list: &str) -> std::result::Result<String, String> {
+    bf_emu::process::dpa::options(list).map(|_| list.to_owned())
 }
 
 /// Writes to stdout. A reader that closes the pipe early, such as `head`, is not an error.

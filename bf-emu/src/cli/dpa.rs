@@ -12,6 +12,7 @@ use bf_emu::view::state::locate;
 use clap::{Args, Subcommand};
 
 use super::args::{FormArgs, print};
+use super::gdb;
 
 /// Name of the file in the state directory with what the runner says at its end.
 const LOG: &str = "dpa.log";
@@ -42,6 +43,26 @@ enum Action {
         #[command(flatten)]
         form: FormArgs,
     },
+    /// List accesses that need a fence, a writeback or an invalidation, of programs with `bf-emu run --dpa weak`
+    Order {
+        #[command(flatten)]
+        form: FormArgs,
+    },
+    /// Debug a process of the DPA with gdb: the first one that waits, see `bf-emu run --dpa hold`
+    Gdb {
+        /// This process, see `bf-emu dpa ps`
+        #[arg(long, value_name = "DPA")]
+        process: Option<u32>,
+        /// Speak the remote protocol of gdb on standard input and output, for `target remote | bf-emu dpa gdb --stdio`
+        #[arg(long, requires = "process")]
+        stdio: bool,
+        /// The debugger
+        #[arg(long, value_name = "PROGRAM", default_value = "gdb-multiarch")]
+        gdb: String,
+        /// More arguments of the debugger
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Execute the DPA's programs, until no program uses it; programs start this themselves
     Serve {
         /// Return as soon as programs can connect
@@ -57,6 +78,18 @@ pub(super) fn act(args: &DpaArgs) -> Result<()> {
         Action::Ps { form } => ps(&state, form.json),
         Action::Stat { form } => stat(&state, form.json),
         Action::Flows { form } => flows(&state, form.json),
+        Action::Order { form } => order(&state, form.json),
+        Action::Gdb {
+            stdio: true,
+            process,
+            ..
+        } => gdb::serve(&state, process.unwrap_or_default()),
+        Action::Gdb {
+            process,
+            gdb,
+            arguments,
+            ..
+        } => gdb::start(&state, *process, gdb, arguments),
         Action::Serve { background: true } => background(&state),
         Action::Serve { .. } => serve(&state),
     }
@@ -144,6 +177,29 @@ fn flows(state: &Path, json: bool) -> Result<()> {
         text.push_str(&format!(
             "{}: a program controls this card\n",
             card.function
+        ));
+    }
+    print(&text)
+}
+
+fn order(state: &Path, json: bool) -> Result<()> {
+    let reports = dpa::order_reports(state).context("reading the reports")?;
+    if json {
+        return print(&format!("{}\n", serde_json::to_string_pretty(&reports)?));
+    }
+    let mut text = String::new();
+    for report in reports {
+        let dpa::OrderReport {
+            pid,
+            thread,
+            pc,
+            function,
+            file,
+            line,
+            text: missing,
+        } = report;
+        text.push_str(&format!(
+            "{file}:{line}: {missing} ({function}, {pc:#x}, thread {thread} of program {pid})\n"
         ));
     }
     print(&text)

@@ -13,7 +13,7 @@ use bf_emu::engine::{self, deferred::ENV_MODE};
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
 use bf_emu::process::ENV_KEYS;
-use bf_emu::process::dpa::ENV_PROGRAM;
+use bf_emu::process::dpa::{ENV_OPTIONS, ENV_PROGRAM};
 use bf_emu::view::state::{
     ENV_AS, ENV_LIBRARY, ENV_STATE, StateDir, StateError, StateLock, locate,
 };
@@ -111,6 +111,9 @@ fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
     }
     if let Some(mode) = args.mode {
         variables.push((ENV_MODE, OsString::from(mode.to_string())));
+    }
+    if let Some(options) = &args.dpa {
+        variables.push((ENV_OPTIONS, OsString::from(options)));
     }
     if let Some(keys) = args.keys {
         variables.push((ENV_KEYS, OsString::from(keys.to_string())));

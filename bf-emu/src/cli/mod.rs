@@ -3,6 +3,7 @@
 mod args;
 mod dpa;
 mod fault;
+mod gdb;
 mod launch;
 mod port;
 mod show;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dpa_os::OsError;
+use dpa_os::{OsError, THREADS_MAX};
 use mlx5_prm::Field;
 use mlx5_prm::cmd::{self, status};
 use mlx5_prm::dpa::Unknown;
@@ -43,6 +43,12 @@ pub(super) fn refused<T>(status: u8, text: impl Into<String>) -> Result<T> {
     Err(Refused(status, text.into()))
 }
 
+/// No thread of the device is left.
+pub(super) fn no_thread<T>() -> Result<T> {
+    let text = format!("all {THREADS_MAX} threads of the DPA are taken");
+    refused(status::LIMITS_EXCEEDED, text)
+}
+
 /// The process has ended while the command waited.
 pub(super) fn gone() -> Refused {
     let text = "the process of the DPA has been destroyed";
@@ -71,6 +77,7 @@ pub(super) struct Command<'a> {
     pub(super) pid: i32,
     pub(super) input: &'a [u8],
     pub(super) capacity: usize,
+    pub(super) options: u32,
 }
 
 impl Command<'_> {

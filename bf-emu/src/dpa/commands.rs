@@ -33,6 +33,7 @@ pub(super) fn act(runner: &'static Runner, request: Request, input: Vec<u8>) -> 
         pid: request.pid,
         input: &input,
         capacity: request.capacity as usize,
+        options: request.options,
     };
     let result = match request.kind {
         Kind::Create => create::create(&command),
@@ -50,7 +51,9 @@ pub(super) fn act(runner: &'static Runner, request: Request, input: Vec<u8>) -> 
         Kind::Events => command
             .events(request.object)
             .map(|output| (request.object, output)),
-        Kind::Hello | Kind::Report => refused(status::BAD_OP, "no command"),
+        Kind::Hello | Kind::Report | Kind::Debug | Kind::Program => {
+            refused(status::BAD_OP, "no command")
+        }
     };
     match result {
         Ok((object, output)) => Answer {

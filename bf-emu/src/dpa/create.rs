@@ -8,8 +8,9 @@ use mlx5_prm::cmd::{self, status};
 use mlx5_prm::dpa::{self, Affinity, ThreadAttr, object};
 use rv64::{Config, Program};
 
-use super::command::{Command, Refused, Result, get, get16, gone, refused};
+use super::command::{Command, Refused, Result, get, get16, gone, no_thread, refused};
 use super::device::Device;
+use super::order;
 use super::queues;
 use super::tables::{Dpa, Runner, What};
 use super::worker::{Pipe, Worker};
@@ -17,6 +18,7 @@ use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Channel, ChannelKind, Subscription, Umem};
 use crate::fabric::table::Owner;
 use crate::memory::Space;
+use crate::process::dpa::wire::option;
 
 /// Execution units: 16 cores with 16 each, without the two that the DPA's own operating system keeps.
 const UNITS: u16 = 254;
@@ -61,13 +63,8 @@ impl Runner {
     }
 }
 
-pub(super) fn no_thread<T>() -> Result<T> {
-    let text = format!("all {THREADS_MAX} threads of the DPA are taken");
-    refused(status::LIMITS_EXCEEDED, text)
-}
-
 /// The program of a new process.
-fn image(command: &Command<'_>) -> Result<Program> {
+fn image(command: &Command<'_>) -> Result<(Program, Vec<u8>)> {
     let input = command.input;
     let bytes = dpa::IMAGE_BYTES.get(input);
     if bytes == 0 || bytes > IMAGE_BYTES_MAX {
@@ -80,12 +77,13 @@ fn image(command: &Command<'_>) -> Result<Program> {
     if Space::of(command.pid).read(address, &mut file).is_err() {
         return refused(status::BAD_PARAM, "the umem of the program is not readable");
     }
-    Program::parse(&file)
-        .map_err(|error| Refused(status::BAD_PARAM, format!("the program: {error}")))
+    let program = Program::parse(&file)
+        .map_err(|error| Refused(status::BAD_PARAM, format!("the program: {error}")))?;
+    Ok((program, file))
 }
 
 fn process(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
-    let program = image(command)?;
+    let (program, file) = image(command)?;
     let runner = command.runner;
     let fabric = runner.process.fabric();
     let context = command.session.1;
@@ -105,7 +103,7 @@ fn process(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
     let Some(caller) = runner.reserve_thread(card, 0) else {
         return no_thread();
     };
-    let made = start(command, program, (pd, caller, card));
+    let made = start(command, (program, file), (pd, caller, card));
     let (dpa, heap) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -130,7 +128,7 @@ fn process(command: &Command<'_>) -> Result<(u32, Vec<u8>)> {
 /// Starts a process with its umem and its channel. Returns the place of its heap too.
 fn start(
     command: &Command<'_>,
-    program: Program,
+    (program, image): (Program, Vec<u8>),
     (pd, caller, card): (u32, u32, u64),
 ) -> Result<(Dpa, (u64, u64))> {
     let runner = command.runner;
@@ -144,7 +142,13 @@ fn start(
         instructions,
         wait_ns: WAIT_NS,
     };
-    let os = Os::new(program, &config, limits, caller)?;
+    let mut os = Os::new(program, &config, limits, caller)?;
+    if command.options & option::HOLD != 0 {
+        os.hold();
+    }
+    if command.options & option::WEAK != 0 {
+        os.check_order(&config);
+    }
     let (place, heap, bytes) = os.heap(&config);
     let pipe =
         Pipe::new().map_err(|errno| Refused(status::NO_RESOURCES, format!("a pipe: {errno:?}")))?;
@@ -179,12 +183,20 @@ fn start(
         fabric,
         function: command.function,
         context: command.session.1,
+        runner: runner.number,
         pd,
         messages: VecDeque::new(),
         accesses: 0,
         doorbells: 0,
     };
-    let worker = Worker::start(pipe, os, device);
+    let image = Arc::new(image);
+    let core = (command.options & option::CORE != 0).then_some(command.pid);
+    let order = order::Log {
+        state: runner.socket.with_file_name(order::FILE),
+        image: std::sync::Arc::clone(&image),
+        pid: command.pid,
+    };
+    let worker = Worker::start(pipe, os, device, core, order);
     let worker = match worker {
         Ok(worker) => worker,
         Err(error) => {
@@ -203,6 +215,7 @@ fn start(
         channel,
         place: (place as u64, bytes),
         pid: command.pid,
+        image,
     };
     Ok((dpa, (heap, bytes)))
 }

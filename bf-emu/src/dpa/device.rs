@@ -8,11 +8,14 @@ use mlx5_prm::mkey::QPN_ANY;
 use crate::engine::access::{Denied as Reason, Need, Side, resolve};
 use crate::engine::{Place, ring_arm, ring_send};
 use crate::fabric::numbers::{qp_slot, slot_of_number};
-use crate::fabric::{Fabric, Locked};
+use crate::fabric::table::Owner;
+use crate::fabric::{Fabric, Function, Locked};
 use crate::memory::Space;
 
 /// Most messages that wait for the host. Later ones replace the oldest.
 const MESSAGES_MAX: usize = 4096;
+/// Bytes of a doorbell record.
+const RECORD_BYTES: u64 = 8;
 
 /// The device for one process of the DPA.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(super) struct Device {
     pub(super) fabric: &'static Fabric,
     pub(super) function: usize,
     pub(super) context: u32,
+    /// The runner's number on the device.
+    pub(super) runner: u32,
     /// Protection domain of accesses behind keys.
     pub(super) pd: u32,
     pub(super) messages: VecDeque<Message>,
@@ -64,11 +69,22 @@ impl Device {
         Ok(())
     }
 
+    /// True for objects of the context in memory of the DPA.
+    fn is_own(&self, owner: Owner) -> bool {
+        (owner.process, owner.context) == (self.runner, self.context)
+    }
+
     /// The queue pair's page of doorbells, if the context has it.
     fn page_of(&self, locked: &Locked<'_>, qpn: u32) -> Option<u32> {
         let qps = &locked.peek(self.function).qps;
         qps.owned(qp_slot(qpn), self.context).map(|qp| qp.uar)
     }
+}
+
+fn places(ranges: impl IntoIterator<Item = (u64, u64)>) -> Vec<(usize, u64)> {
+    let ranges = ranges.into_iter();
+    let known = ranges.filter_map(|(at, bytes)| Some((usize::try_from(at).ok()?, bytes)));
+    known.collect()
 }
 
 fn text(reason: Reason) -> &'static str {
@@ -173,6 +189,38 @@ impl dpa_os::Device for Device {
             (0, 2) => sent,
             _ => 0,
         }
+    }
+
+    fn sent(&mut self, qpn: u32) -> Vec<(usize, u64)> {
+        let locked = self.fabric.lock();
+        let Function { qps, mkeys, .. } = locked.peek(self.function);
+        let Some(qp) = qps.owned(qp_slot(qpn), self.context) else {
+            return Vec::new();
+        };
+        let ring = u64::from(qp.sq.count) << qp.sq.log_stride;
+        let own = mkeys.iter().filter(|(_, owner, _)| self.is_own(*owner));
+        let keys = own.map(|(_, _, key)| (key.host, key.len));
+        let all = [(qp.sq.base, ring), (qp.dbrec, RECORD_BYTES)];
+        places(all.into_iter().chain(keys))
+    }
+
+    fn completions(&mut self, cqn: u32) -> Option<[(usize, u64); 2]> {
+        let locked = self.fabric.lock();
+        let cqs = &locked.peek(self.function).cqs;
+        let cq = slot_of_number(cqn).and_then(|slot| cqs.owned(slot, self.context))?;
+        let ring = u64::from(cq.ring.count) << cq.ring.log_stride;
+        let both = places([(cq.ring.base, ring), (cq.dbrec, RECORD_BYTES)]);
+        both.first_chunk().copied()
+    }
+
+    fn completion_rings(&mut self) -> Vec<(usize, u64)> {
+        let locked = self.fabric.lock();
+        let cqs = locked.peek(self.function).cqs.iter();
+        let own = cqs.filter(|(_, owner, _)| self.is_own(*owner));
+        places(own.map(|(_, _, cq)| {
+            let bytes = u64::from(cq.ring.count) << cq.ring.log_stride;
+            (cq.ring.base, bytes)
+        }))
     }
 
     fn message(&mut self, message: Message) {

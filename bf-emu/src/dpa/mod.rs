@@ -11,9 +11,13 @@
 mod command;
 mod commands;
 mod congestion;
+mod core;
 mod create;
+mod debug;
 mod device;
+mod log;
 mod modify;
+mod order;
 mod query;
 mod queues;
 mod report;
@@ -21,5 +25,7 @@ mod server;
 mod tables;
 mod worker;
 
+pub use debug::{Ask, DebugState, Debugger, MEMORY_MAX, Said, program};
+pub use order::{OrderReport, order_reports};
 pub use report::{ProcessReport, ThreadReport, report};
 pub use server::serve;

@@ -23,6 +23,7 @@ pub(super) fn query(command: &Command<'_>, id: u32, object: &Object) -> Result<V
         (What::Process(dpa), op::STATUS) => report(command, dpa),
         (What::Process(dpa), op::MESSAGES) => messages(command, dpa),
         (What::Process(dpa), op::COUNTERS) => counters(command, dpa),
+        (What::Process(dpa), op::CORE) => core(command, dpa),
         (What::Process(dpa), op::CALL) => call(command, dpa),
         (What::CommandQueue { process }, op::EMPTY) => {
             let dpa = command.process(*process)?;
@@ -107,6 +108,20 @@ fn messages(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
         body
     });
     Ok(answer(command, &[], &taken.ok_or_else(gone)?))
+}
+
+/// Part of a core file, from an offset on. Behind the end there is none.
+fn core(command: &Command<'_>, dpa: &Arc<Dpa>) -> Result<Vec<u8>> {
+    let room = command.capacity.saturating_sub(dpa::BODY_AT);
+    let offset = dpa::QUERY_OFFSET.get(command.input);
+    let asked = dpa.worker.ask(move |state| {
+        let file = state.os.core_file();
+        let mut part = vec![0; room];
+        let count = state.os.read_core(&file, offset, &mut part);
+        part.truncate(count);
+        part
+    });
+    Ok(answer(command, &[], &asked.ok_or_else(gone)?))
 }
 
 /// Counters of each thread.

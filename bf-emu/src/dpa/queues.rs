@@ -3,8 +3,7 @@
 use mlx5_prm::cmd::{self, status};
 use mlx5_prm::dpa;
 
-use super::command::{Command, Result, get, get8, get16, gone, refused};
-use super::create::no_thread;
+use super::command::{Command, Result, get, get8, get16, gone, no_thread, refused};
 use super::tables::What;
 
 /// Most threads of a command queue.

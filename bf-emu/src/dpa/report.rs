@@ -1,14 +1,16 @@
 //! The processes and threads of the DPA for the user.
 
+use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use mlx5_prm::dpa::{ThreadCounters, ThreadKind};
 use serde::{Deserialize, Serialize};
 
+use super::debug::outside;
 use super::tables::{Runner, What};
 use crate::process::dpa::SOCKET;
-use crate::process::dpa::wire::{Answer, Kind, Request};
+use crate::process::dpa::wire::{Answer, Kind};
 
 /// A process of the DPA.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +29,8 @@ pub struct ProcessReport {
     pub window_accesses: u64,
     /// The fault that has ended it, or nothing.
     pub fault: String,
+    /// It waits for a debugger, and has something to execute.
+    pub held: bool,
     /// Its threads.
     pub threads: Vec<ThreadReport>,
 }
@@ -76,6 +80,7 @@ pub(super) fn collect(runner: &'static Runner) -> Vec<u8> {
                     .fault()
                     .map(ToString::to_string)
                     .unwrap_or_default(),
+                held: state.os.is_held(),
                 threads: state.os.counters().map(of_thread).collect(),
             })
         })
@@ -99,6 +104,13 @@ fn of_thread(counters: ThreadCounters) -> ThreadReport {
     }
 }
 
+fn is_end(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof
+    )
+}
+
 /// The processes of the DPA in a state directory. None run if there is no runner.
 ///
 /// # Errors
@@ -107,16 +119,12 @@ pub fn report(state: &Path) -> std::io::Result<Vec<ProcessReport>> {
     let Ok(stream) = UnixStream::connect(state.join(SOCKET)) else {
         return Ok(Vec::new());
     };
-    let request = Request {
-        kind: Kind::Report,
-        process: 0,
-        context: 0,
-        function: 0,
-        object: 0,
-        capacity: 0,
-        pid: 0,
+    let asked = outside(Kind::Report, 0).send(&stream, &[]);
+    let answer = match asked.and_then(|()| Answer::receive(&stream)) {
+        Ok(answer) => answer,
+        // The runner has ended with its last program.
+        Err(error) if is_end(error.kind()) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
     };
-    request.send(&stream, &[])?;
-    let answer = Answer::receive(&stream)?;
     serde_json::from_slice(&answer.output).map_err(std::io::Error::other)
 }

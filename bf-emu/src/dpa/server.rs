@@ -8,8 +8,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Mutex;
 
-use super::tables::{Open, Runner, Session};
-use super::{commands, report};
+use super::tables::{Open, Runner, Session, What};
+use super::{commands, debug, report};
 use crate::process::Process;
 use crate::process::dpa::SOCKET;
 use crate::process::dpa::wire::{Answer, Kind, Request};
@@ -66,6 +66,8 @@ pub fn serve(
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
+    // Reports are those of the programs from now on.
+    let _ = std::fs::remove_file(state.join(super::order::FILE));
     let listener = UnixListener::bind(&socket)?;
     let number = process.number().map_err(io::Error::from)?;
     let runner: &'static Runner = Box::leak(Box::new(Runner {
@@ -118,9 +120,32 @@ fn connection(runner: &'static Runner, mut stream: UnixStream) -> io::Result<()>
                 };
                 answer.send(&stream)?;
             }
+            Kind::Debug => return debug::serve(runner, &stream, input),
+            Kind::Program => program(runner, request.object, &input).send(&stream)?,
             _ => commands::act(runner, request, input).send(&stream)?,
         }
         stream.flush()?;
+    }
+}
+
+/// Part of the program of a process.
+fn program(runner: &Runner, id: u32, input: &[u8]) -> Answer {
+    const PART: usize = 512 << 10;
+    let tables = runner.tables();
+    let offset = input.first_chunk().copied().map(u64::from_le_bytes);
+    let offset = usize::try_from(offset.unwrap_or_default()).unwrap_or(usize::MAX);
+    match tables.objects.get(&id).map(|object| &object.what) {
+        Some(What::Process(dpa)) => {
+            let rest = dpa.image.get(offset..).unwrap_or_default();
+            Answer {
+                output: rest[..rest.len().min(PART)].to_vec(),
+                ..Answer::default()
+            }
+        }
+        _ => Answer {
+            errno: libc::ESRCH,
+            ..Answer::default()
+        },
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) struct Dpa {
     pub(super) place: (u64, u64),
     /// The program of the host.
     pub(super) pid: i32,
+    /// Its own program, an ELF file.
+    pub(super) image: Arc<Vec<u8>>,
 }
 
 /// A program's context.

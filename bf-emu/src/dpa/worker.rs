@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dpa_os::{Os, Progress};
 
+use super::core;
 use super::device::Device;
+use super::log::log;
+use super::order::Log;
 use crate::bits::low32;
 use crate::sys;
 
@@ -35,9 +38,29 @@ pub(super) struct State {
     calls: HashMap<u64, Sender<Called>>,
     next_call: u64,
     is_ended: bool,
+    /// A fault writes a core file to the working directory of this program.
+    core: Option<i32>,
+    /// Where missing fences are reported.
+    order: Log,
 }
 
 impl State {
+    /// Writes a core file after a fault, if the program wants it.
+    fn write_core(&mut self) {
+        if self.os.fault().is_none() {
+            return;
+        }
+        let Some(pid) = self.core.take() else { return };
+        let file = format!("/proc/{pid}/cwd/dpa.{pid}.core");
+        let written = core::write(&self.os, &file);
+        let said = match written {
+            Ok(()) => format!("core file dpa.{pid}.core in the directory of program {pid}"),
+            Err(error) => format!("no core file of program {pid}: {error}"),
+        };
+        let fault = self.os.fault().map(ToString::to_string);
+        log(&format!("{}; {said}", fault.unwrap_or_default()));
+    }
+
     /// Begins a remote call. Its end comes to the receiver.
     pub(super) fn call(
         &mut self,
@@ -71,6 +94,8 @@ impl State {
     /// Executes the process for a while, and passes on the results of calls that have ended.
     fn turn(&mut self) -> Progress {
         let progress = self.os.run(&mut self.device, sys::now_ns(), SLICE);
+        self.write_core();
+        self.order.write(&mut self.os);
         for finished in self.os.take_finished() {
             if let Some(sender) = self.calls.remove(&finished.ticket) {
                 // The caller waits, or has ended.
@@ -122,9 +147,26 @@ impl std::fmt::Debug for Worker {
     }
 }
 
+/// The end of a process's thread, whose memory has ended before.
+struct End<'a>(&'a Worker);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        let jobs = self.0.jobs.lock();
+        let left = jobs.unwrap_or_else(PoisonError::into_inner).take();
+        drop(left);
+    }
+}
+
 impl Worker {
     /// Starts the thread of a process.
-    pub(super) fn start(pipe: Pipe, os: Os, device: Device) -> std::io::Result<Arc<Self>> {
+    pub(super) fn start(
+        pipe: Pipe,
+        os: Os,
+        device: Device,
+        core: Option<i32>,
+        order: Log,
+    ) -> std::io::Result<Arc<Self>> {
         let worker = Arc::new(Self {
             jobs: Mutex::new(Some(Vec::new())),
             has_jobs: AtomicBool::new(false),
@@ -137,10 +179,16 @@ impl Worker {
             calls: HashMap::new(),
             next_call: 1,
             is_ended: false,
+            core,
+            order,
         };
         std::thread::Builder::new()
             .name("dpa".to_owned())
-            .spawn(move || own.run(state))?;
+            .spawn(move || {
+                // The askers learn of the end in each case, so that none waits for a thread that is gone.
+                let _end = End(&own);
+                own.run(state);
+            })?;
         Ok(worker)
     }
 
@@ -211,12 +259,6 @@ impl Worker {
                 }
             }
         }
-        // Memory ends before the askers learn of the end.
-        drop(state);
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = jobs.take();
-        drop(jobs);
-        drop(left);
     }
 
     /// Activates the threads of the events that have come.

@@ -17,10 +17,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::{Context, ENV_AS, ENV_STATE, Process};
 use crate::sys::{self, Errno};
 use crate::view::state::ENV_LIBRARY;
-use wire::{Answer, Kind, Request};
+use wire::{Answer, Kind, Request, option};
 
 /// Environment variable with the path of the program `bf-emu`.
 pub const ENV_PROGRAM: &str = "BFEMU_PROGRAM";
+/// Environment variable with options of the program's processes of the DPA, see [`options`].
+pub const ENV_OPTIONS: &str = "BFEMU_DPA";
 /// Name of the runner's socket in the state directory.
 pub const SOCKET: &str = "dpa.sock";
 /// Idle connections that a context keeps.
@@ -41,6 +43,34 @@ static SESSIONS: Mutex<Option<HashMap<(i32, u32), Session>>> = Mutex::new(None);
 
 fn sessions() -> MutexGuard<'static, Option<HashMap<(i32, u32), Session>>> {
     SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The options in a list with commas: `weak` reports missing fences, `core` writes a core file at a fault, `hold` lets threads wait
+/// for a debugger.
+///
+/// # Errors
+/// A name is unknown.
+pub fn options(list: &str) -> Result<u32, String> {
+    let names = list
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let mut options = 0;
+    for name in names {
+        let known = option::NAMES.iter().find(|(known, _)| *known == name);
+        let (_, bit) = known.ok_or_else(|| {
+            let names = option::NAMES.map(|(name, _)| name).join(", ");
+            format!("{name:?} is no option of the DPA: there are {names}")
+        })?;
+        options |= bit;
+    }
+    Ok(options)
+}
+
+/// The options of this process's environment. A bad name counts as none: `bf-emu run` has checked them.
+fn chosen() -> u32 {
+    let list = std::env::var(ENV_OPTIONS).unwrap_or_default();
+    options(&list).unwrap_or_default()
 }
 
 /// Sends a command of a context to the runner, and waits for the answer. A remote call may take long, so the caller's signals come
@@ -67,6 +97,7 @@ pub(crate) fn command(
         object,
         capacity: u32::try_from(capacity).map_err(|_| Errno(libc::EINVAL))?,
         pid: sys::pid(),
+        options: chosen(),
     };
     let stream = take(process, key, &request)?;
     let exchanged = exchange(&stream, &request, input, signals);

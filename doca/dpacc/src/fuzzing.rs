@@ -11,6 +11,12 @@ pub fn object(data: &[u8]) -> Option<usize> {
     Some(marked.len())
 }
 
+/// Reads a file of attributes, and returns the bytes for the program.
+#[must_use]
+pub fn attributes(text: &str) -> Option<String> {
+    crate::attributes::blob(text, Path::new("fuzz.yaml")).ok()
+}
+
 /// Checks a linked program, and reads the arguments of functions by their names. Returns the generated source if it has
 /// them.
 #[must_use]

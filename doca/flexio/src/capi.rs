@@ -384,6 +384,37 @@ unsafe extern "C" fn flexio_err_status_get(process: *const CProcess) -> u32 {
     })
 }
 
+/// Writes a core file.
+///
+/// # Safety
+/// The header's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn flexio_coredump_create(
+    process: *const CProcess,
+    outfile: *const c_char,
+) -> u32 {
+    guard("flexio_coredump_create", || {
+        // SAFETY: from `flexio_process_create`.
+        let process = &unsafe { given(process, "the process") }?.process;
+        let name = match outfile.is_null() {
+            true => "flexio_dev",
+            // SAFETY: the caller's text.
+            false => unsafe { text(outfile, "the name of the file") }?,
+        };
+        let path = format!("{name}.{}.core", process.id());
+        let failed = |error| Error::failed(format!("{path}: {error}"));
+        let file = std::fs::File::create(&path).map_err(failed)?;
+        let mut file = std::io::BufWriter::new(file);
+        let written = process.write_core(&mut file);
+        let written = written.and_then(|()| std::io::Write::flush(&mut file).map_err(failed));
+        if written.is_err() {
+            // An incomplete file helps nobody.
+            let _ = std::fs::remove_file(&path);
+        }
+        written
+    })
+}
+
 /// Allocates memory.
 ///
 /// # Safety

@@ -21,6 +21,7 @@ mod capi;
 mod congestion;
 mod error;
 mod events;
+pub mod fuzzing;
 mod launch;
 mod memory;
 mod object;

@@ -478,6 +478,25 @@ impl Process {
         Ok(wanted)
     }
 
+    /// Writes registers and memory as an ELF core file, for debuggers. Memory behind windows is left out.
+    ///
+    /// # Errors
+    /// The DPA is lost, or the file cannot be written.
+    pub fn write_core(&self, to: &mut impl std::io::Write) -> Result<()> {
+        let mut offset = 0;
+        loop {
+            let input = self.question(query::CORE).with(dpa::QUERY_OFFSET, offset);
+            let output = self.ask(&input, ANSWER_BYTES)?;
+            let part = body(&output).unwrap_or_default();
+            if part.is_empty() {
+                return Ok(());
+            }
+            to.write_all(part)
+                .map_err(|error| Error::failed(format!("the core file: {error}")))?;
+            offset += part.len() as u64;
+        }
+    }
+
     /// Counters of its threads.
     ///
     /// # Errors

@@ -155,6 +155,28 @@ mod tests {
         assert_eq!(parse("my_app", file).expect("good"), [3, 8, 9, 10, 11]);
     }
 
+    /// A short form of the fuzz target.
+    #[test]
+    fn any_text_is_read_or_refused() {
+        const TEXT: &[u8] = b"ab:,-0189 \n#\xff";
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state >> 33).expect("31 bits") % below
+        };
+        let mut good = 0;
+        for _ in 0..20_000 {
+            let file: Vec<u8> = (0..next(24)).map(|_| TEXT[next(TEXT.len())]).collect();
+            if let Ok(units) = parse("a", &[b"a:", &file[..]].concat()) {
+                good += 1;
+                assert!(units.is_sorted() && units.iter().all(|unit| *unit < UNITS));
+            }
+        }
+        assert!(good > 100, "{good}");
+    }
+
     #[test]
     fn bad_files_are_refused_with_the_line() {
         for (file, said) in [

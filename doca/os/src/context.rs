@@ -211,6 +211,7 @@ impl Context<'_, '_> {
     /// # Errors
     /// Too many doorbells wait.
     pub fn ring_send(&mut self, uar: u32, qpn: u32, index: u16) -> Result<(), Refusal> {
+        self.ordered();
         self.kernel
             .ring(self.hart, Doorbell::Send { uar, qpn, index })
     }
@@ -220,8 +221,16 @@ impl Context<'_, '_> {
     /// # Errors
     /// Too many doorbells wait.
     pub fn arm(&mut self, uar: u32, cqn: u32, consumer: u32) -> Result<(), Refusal> {
+        self.ordered();
         self.kernel
             .ring(self.hart, Doorbell::Arm { uar, cqn, consumer })
+    }
+
+    /// The functions of the library order the thread's stores before a doorbell.
+    fn ordered(&mut self) {
+        if let Some(order) = &mut self.kernel.order {
+            order.fence(self.hart, false, true);
+        }
     }
 
     /// Reads a text up to its zero byte. Bytes that are no UTF-8 are replaced.

@@ -59,6 +59,24 @@ pub trait Device {
     /// As [`ring_send`](Self::ring_send).
     fn arm(&mut self, uar: u32, cqn: u32, consumer: u32) -> Result<(), Denied>;
 
+    /// Memory of the embedder's process that a doorbell of a send queue lets the device read: the ring, the record, and memory behind
+    /// keys. For weakly ordered memory.
+    fn sent(&mut self, qpn: u32) -> Vec<(usize, u64)> {
+        let _ = qpn;
+        Vec::new()
+    }
+
+    /// The same of a completion queue: its ring, and its record.
+    fn completions(&mut self, cqn: u32) -> Option<[(usize, u64); 2]> {
+        let _ = cqn;
+        None
+    }
+
+    /// Rings of all completion queues.
+    fn completion_rings(&mut self) -> Vec<(usize, u64)> {
+        Vec::new()
+    }
+
     /// A message of a thread.
     fn message(&mut self, message: Message);
 

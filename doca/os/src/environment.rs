@@ -8,7 +8,7 @@ use crate::kernel::{Doorbell, Kernel};
 use crate::refusal::Refusal;
 use dpa_dev::{intrinsics, outbox};
 use mlx5_prm::dpa::ThreadKind as Kind;
-use rv64::{Action, Atomic, Call, Environment, HartId, WindowAccess};
+use rv64::{Action, Atomic, Call, Environment, HartId, MemoryAccess, WindowAccess};
 
 /// Number of the range of windows for the machine.
 pub(crate) const ALL_WINDOWS: u32 = 0;
@@ -148,7 +148,14 @@ impl Environment for Env<'_> {
         let mut word = [0; 8];
         let bytes = &mut word[..usize::from(access.size)];
         match self.device.read(key, address, bytes) {
-            Ok(()) => Ok(u64::from_le_bytes(word)),
+            Ok(()) => {
+                let value = u64::from_le_bytes(word);
+                if let Some(order) = &mut self.kernel.order {
+                    let place = (access.address, access.size);
+                    order.window_load(access.hart, access.pc, place, value);
+                }
+                Ok(value)
+            }
             Err(denied) => Err(self.refused(denied)),
         }
     }
@@ -159,6 +166,9 @@ impl Environment for Env<'_> {
             return rung.map_err(|refusal| self.refused(refusal));
         }
         let (key, address) = self.behind(access)?;
+        if let Some(order) = &mut self.kernel.order {
+            order.window_store(access.hart, access.pc, (access.address, access.size));
+        }
         let bytes = value.to_le_bytes();
         let written = self
             .device
@@ -197,13 +207,29 @@ impl Environment for Env<'_> {
         action.unwrap_or_else(|refusal| Action::Trap(self.refused(refusal)))
     }
 
+    fn watched(&mut self, access: &MemoryAccess) {
+        if let Some(order) = &mut self.kernel.order {
+            order.memory(access);
+        }
+    }
+
+    fn fence(&mut self, call: &mut Call<'_>, word: u32) {
+        // The predecessors: loads are bit 25, stores bit 24.
+        if let Some(order) = &mut self.kernel.order {
+            order.fence(call.hart(), word >> 25 & 1 != 0, word >> 24 & 1 != 0);
+        }
+    }
+
     fn custom(&mut self, call: &mut Call<'_>, word: u32) -> Action {
         let Some(intrinsic) = intrinsics::decode(word) else {
             let text = format!("instruction {word:#010x} is none of this processor");
             return Action::Trap(self.refused(Refusal(text)));
         };
         let operand = call.register(intrinsic.rs1);
-        // Memory is strongly ordered here: fences and operations on caches have nothing to do.
+        // Memory is strongly ordered here: fences and operations on caches have nothing to do but for the record.
+        if let Some(order) = &mut self.kernel.order {
+            order.intrinsic(call.hart(), intrinsic.operation, operand);
+        }
         if let Some(value) = fixed::apply(intrinsic.operation, operand) {
             call.registers().set_x(intrinsic.rd, value);
         }

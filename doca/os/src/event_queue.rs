@@ -1,7 +1,8 @@
 //! State of an event queue: a ring in memory of the process, into which the device writes which completion queue has an event.
 
 /// Bytes of an entry.
-pub(crate) const ENTRY_BYTES: u64 = 64;
+pub(crate) const ENTRY_BYTES: u64 = ENTRY as u64;
+const ENTRY: usize = 64;
 /// log2 of the largest ring: the counters of doorbells have 24 bits.
 pub(crate) const LOG_MAX: u32 = 22;
 /// Bits of a counter.
@@ -32,9 +33,9 @@ impl EventQueue {
     }
 
     /// The place and the content of the next entry.
-    pub(crate) fn entry(&self, cqn: u32) -> (u64, [u8; ENTRY_BYTES as usize]) {
+    pub(crate) fn entry(&self, cqn: u32) -> (u64, [u8; ENTRY]) {
         let index = u64::from(self.produced) & ((1 << self.log_entries) - 1);
-        let mut entry = [0; ENTRY_BYTES as usize];
+        let mut entry = [0; ENTRY];
         entry[CQN_AT..CQN_AT + 4].copy_from_slice(&cqn.to_be_bytes());
         entry[OWNER_AT] = u8::from(self.produced >> self.log_entries & 1 != 0);
         (self.ring + index * ENTRY_BYTES, entry)

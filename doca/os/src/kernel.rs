@@ -2,6 +2,7 @@
 
 use crate::event_queue::EventQueue;
 use crate::fault::Fault;
+use crate::order::Order;
 use crate::refusal::Refusal;
 use crate::thread::{THREADS_MAX, Thread};
 use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
@@ -48,6 +49,8 @@ pub(crate) struct Kernel {
     /// A thread has ended the process.
     pub(crate) is_finished: bool,
     pub(crate) now_ns: u64,
+    /// The record of accesses, if memory is weakly ordered.
+    pub(crate) order: Option<Box<Order>>,
     /// A thread asks for a word again and again.
     pub(crate) is_polling: bool,
 }
@@ -67,6 +70,7 @@ impl Kernel {
             fault: None,
             is_finished: false,
             now_ns: 0,
+            order: None,
             is_polling: false,
         }
     }

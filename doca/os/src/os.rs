@@ -1,16 +1,21 @@
 //! A process of the DPA: its program, launches and remote calls, and their execution.
 
+mod core;
+mod debug;
 mod events;
 mod memory;
 mod objects;
 mod tasks;
+mod weak;
 
+use crate::debugger::Debugger;
 use crate::device::{Denied, Device};
 use crate::environment::{ALL_WINDOWS, Env, OUTBOX};
 use crate::fault::Fault;
 use crate::kernel::{Doorbell, Kernel};
 use crate::launch::{LAUNCHES_MAX, Launch, Running};
 use crate::refusal::Refusal;
+use crate::task_queue::TaskQueue;
 use crate::thread::{Ending, THREADS_MAX, Thread};
 use crate::window::{WINDOW_BYTES, WINDOWS, WINDOWS_MAX};
 use dpa_dev::outbox;
@@ -19,8 +24,6 @@ use mlx5_prm::dpa::{
 };
 use rv64::{Config, HartId, HeapError, Machine, MachineError, Program, State, Stop, Trap};
 use std::collections::{HashMap, VecDeque};
-pub use tasks::TASKS_MAX;
-use tasks::TaskQueue;
 
 /// Most bytes of the arguments of a call or launch.
 const ARGUMENTS_MAX: usize = 4096;
@@ -135,6 +138,11 @@ pub struct Os {
     ranks: Vec<HartId>,
     finished: Vec<Finished>,
     tasks: HashMap<u32, TaskQueue>,
+    debugger: Option<Debugger>,
+    /// No thread runs before a debugger has come.
+    is_held: bool,
+    /// First address of the heap, for the record of accesses.
+    heap_start: u64,
 }
 
 impl Os {
@@ -164,6 +172,9 @@ impl Os {
             ranks: Vec::new(),
             finished: Vec::new(),
             tasks: HashMap::new(),
+            debugger: None,
+            is_held: false,
+            heap_start: 0,
         };
         os.caller = os.add(caller, Kind::Call, ThreadAttr::default())?;
         Ok(os)
@@ -341,9 +352,17 @@ impl Os {
         self.kernel.now_ns = now_ns;
         self.kernel.is_polling = false;
         self.wake_all();
+        if self.is_stopped() {
+            return Progress::Idle;
+        }
+        self.order_rings(device);
         let mut left = budget;
         while left > 0 && self.alive().is_ok() {
             self.begin(device);
+            self.stop_for_debugger();
+            if self.is_stopped() {
+                return Progress::Idle;
+            }
             let before = self.machine.retired();
             let mut env = Env {
                 kernel: &mut self.kernel,
@@ -352,18 +371,42 @@ impl Os {
             let stop = self.machine.run(&mut env, left);
             // A run that executes nothing counts, so that the loop ends.
             left = left.saturating_sub((self.machine.retired() - before).max(1));
-            let rung = self.flush(device);
+            let rung = self.after(device, stop);
             match stop {
-                Stop::Finished(hart, value) => self.ended(device, hart, value),
-                Stop::Trapped(trap) => self.trapped(trap),
-                Stop::Stopped(_) => {}
                 Stop::Budget => break,
-                Stop::Idle if rung || !self.kernel.activations.is_empty() => {}
-                Stop::Idle => break,
+                Stop::Idle if !rung && self.kernel.activations.is_empty() => break,
+                _ => {}
+            }
+            if self.is_stopped() {
+                return Progress::Idle;
             }
         }
         self.check_limits();
         self.progress()
+    }
+
+    /// What follows from the end of a run. Returns whether there were doorbells.
+    fn after(&mut self, device: &mut dyn Device, stop: Stop) -> bool {
+        let rung = self.flush(device);
+        match stop {
+            Stop::Finished(hart, value) => self.ended(device, hart, value),
+            Stop::Trapped(trap) if self.hit(trap) => {}
+            Stop::Trapped(trap) => self.trapped(trap),
+            Stop::Stopped(_) | Stop::Budget | Stop::Idle => {}
+        }
+        rung
+    }
+
+    /// Something can begin without an event.
+    fn has_work(&self) -> bool {
+        !self.kernel.activations.is_empty()
+            || self.call.is_none() && !self.calls.is_empty()
+            || self.running.is_none()
+                && self
+                    .launches
+                    .front()
+                    .is_some_and(|next| next.wait.is_none())
+            || self.has_ready_tasks()
     }
 
     fn progress(&mut self) -> Progress {
@@ -372,15 +415,7 @@ impl Os {
             return Progress::Idle;
         }
         let is_ready = |hart: &rv64::Hart| hart.state() == State::Ready;
-        let can_begin = !self.kernel.activations.is_empty()
-            || self.call.is_none() && !self.calls.is_empty()
-            || self.running.is_none()
-                && self
-                    .launches
-                    .front()
-                    .is_some_and(|next| next.wait.is_none())
-            || self.has_ready_tasks();
-        if can_begin || self.machine.harts().any(is_ready) {
+        if self.has_work() || self.machine.harts().any(is_ready) {
             Progress::Busy
         } else if self.kernel.is_polling || !self.launches.is_empty() {
             Progress::Waiting
@@ -547,6 +582,7 @@ impl Os {
         let doorbells = std::mem::take(&mut self.kernel.doorbells);
         let rung = !doorbells.is_empty();
         for (hart, doorbell) in doorbells {
+            self.order_doorbell(device, hart, doorbell);
             let done = match doorbell {
                 Doorbell::Send { uar, qpn, index } => device.ring_send(uar, qpn, index),
                 Doorbell::Arm { uar, cqn, consumer } => device.arm(uar, cqn, consumer),
@@ -568,6 +604,10 @@ impl Os {
             return;
         };
         thread.is_running = false;
+        self.order_ended(hart);
+        let Some(thread) = self.kernel.thread_mut(hart) else {
+            return;
+        };
         let (kind, ending) = (thread.view.kind, thread.ending);
         match kind {
             Kind::Call => {

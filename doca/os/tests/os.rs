@@ -1,6 +1,6 @@
 //! Programs on the operating system, with a device that is a table of words.
 
-use dpa_os::{Denied, Device, Finished, Launch, Limits, Message, Os, Progress};
+use dpa_os::{Denied, Device, Finished, Launch, Limits, Message, Os, Progress, Stopped, TASKS_MAX};
 use mlx5_prm::dpa::{Done, DoneOperation, ThreadAttr, Wait, Word};
 use rv64::{Atomic, Config, Program};
 use std::collections::HashMap;
@@ -326,4 +326,160 @@ fn mistakes_end_the_process_with_their_place() {
             "{again}"
         );
     }
+}
+
+/// Runs up to the next stop of a debugger, and returns its thread.
+fn stop(os: &mut Os, device: &mut Words) -> u32 {
+    settle(os, device);
+    match os.stopped() {
+        Stopped::Thread(number) => number,
+        other => panic!("no thread has stopped: {other:?}"),
+    }
+}
+
+#[test]
+fn a_debugger_stops_steps_and_changes_a_thread() {
+    let Some(program) = program() else {
+        return skip("a_debugger_stops_steps_and_changes_a_thread");
+    };
+    let (mut os, mut device) = (os(program), Words::default());
+    let multiply = symbol(program, "multiply");
+    let functions = (symbol(program, "unpack"), multiply);
+    os.hold();
+    os.call(1, functions, packed([6, 7])).expect("a call");
+    settle(&mut os, &mut device);
+    assert!(os.is_held(), "nothing runs before the debugger has come");
+    assert!(os.attach() && !os.attach(), "one debugger");
+    // The first instruction of the program.
+    assert_eq!(stop(&mut os, &mut device), 1);
+    assert_eq!(os.registers(1).expect("registers")[32], program.entry());
+    let mut before = [0; 4];
+    assert_eq!(os.peek(multiply, &mut before), 4);
+    assert!(os.set_breakpoint(multiply, true));
+    assert!(!os.set_breakpoint(0x10, true), "no code is there");
+    let mut seen = [0; 4];
+    assert_eq!(os.peek(multiply, &mut seen), 4);
+    assert_eq!(seen, before, "a debugger does not see its breakpoint");
+    assert!(!os.poke(multiply, &[0]), "nor overwrites it");
+    os.go();
+    assert_eq!(stop(&mut os, &mut device), 1);
+    let mut registers = os.registers(1).expect("registers");
+    assert_eq!(
+        (registers[10], registers[11], registers[32]),
+        (6, 7, multiply)
+    );
+    registers[11] = 70;
+    assert!(os.set_registers(1, &registers) && !os.set_registers(2, &registers));
+    assert!(os.set_breakpoint(multiply, false));
+    os.step(&mut device, 1, 1);
+    let after = os.registers(1).expect("registers")[32];
+    assert!(after > multiply && after <= multiply + 4, "{after:#x}");
+    os.detach();
+    settle(&mut os, &mut device);
+    let finished = os.take_finished();
+    assert_eq!(finished[0].result, Ok(420));
+    assert_eq!(os.stopped(), Stopped::No);
+}
+
+#[test]
+fn a_debugger_sees_a_fault_before_the_host() {
+    let Some(program) = program() else {
+        return skip("a_debugger_sees_a_fault_before_the_host");
+    };
+    let (mut os, mut device) = (os(program), Words::default());
+    assert!(os.attach());
+    let functions = (symbol(program, "unpack"), symbol(program, "finish"));
+    os.call(1, functions, packed([0, 0])).expect("a call");
+    stop(&mut os, &mut device);
+    os.go();
+    settle(&mut os, &mut device);
+    assert_eq!(os.stopped(), Stopped::Fault(1));
+    assert!(os.take_finished().is_empty());
+    os.go();
+    settle(&mut os, &mut device);
+    assert_eq!(os.stopped(), Stopped::Ended);
+    assert!(os.take_finished()[0].result.is_err());
+}
+
+#[test]
+fn a_core_file_has_registers_and_memory() {
+    use object::{Object as _, ObjectSegment as _};
+    let Some(program) = program() else {
+        return skip("a_core_file_has_registers_and_memory");
+    };
+    let (mut os, mut device) = (os(program), Words::default());
+    let address = os.allocate(100).expect("memory");
+    os.write(address, &[0xab; 100]).expect("memory");
+    call(&mut os, &mut device, "finish", [0, 0]).expect_err("a fault");
+    let core = os.core_file();
+    let mut file = vec![0; usize::try_from(core.bytes()).expect("small") + 1];
+    let count = os.read_core(&core, 0, &mut file);
+    assert_eq!(count as u64, core.bytes());
+    file.truncate(count);
+    // Parts are those of the whole.
+    for (offset, bytes) in [(1, 500), (5000, 70_000), (count - 3, 10)] {
+        let mut part = vec![0; bytes];
+        let got = os.read_core(&core, offset as u64, &mut part);
+        assert_eq!(part[..got], file[offset..offset + got]);
+        assert_eq!(got, bytes.min(count - offset));
+    }
+    let parsed = object::File::parse(&*file).expect("an ELF file");
+    assert_eq!(parsed.kind(), object::ObjectKind::Core);
+    let mut segments = parsed.segments();
+    let own = segments.find(|segment| segment.address() == address);
+    let data = own.expect("the allocation").data().expect("its bytes");
+    assert_eq!(data[..100], [0xab; 100]);
+}
+
+#[test]
+fn event_queues_wrap_and_their_overflow_is_a_fault() {
+    let Some(program) = program() else {
+        return skip("event_queues_wrap_and_their_overflow_is_a_fault");
+    };
+    let mut os = os(program);
+    let ring = os.allocate(128).expect("memory");
+    assert!(os.add_event_queue(9, (64, 1), None).is_err(), "no memory");
+    assert!(os.add_event_queue(9, (ring, 2), None).is_err(), "too large");
+    assert!(
+        os.add_event_queue(9, (ring, 1), Some(77)).is_err(),
+        "no handler"
+    );
+    os.add_event_queue(9, (ring, 1), None).expect("a queue");
+    for cqn in [0x10, 0x11] {
+        os.event(9, cqn).expect("an event");
+    }
+    let mut entries = [0; 128];
+    os.read(ring, &mut entries).expect("memory");
+    assert_eq!((entries[0x3b], entries[0x40 + 0x3b]), (0x10, 0x11));
+    assert_eq!((entries[0x3f], entries[0x7f]), (0, 0), "the first round");
+    os.event(9, 0x12).expect("the fault is that of the process");
+    let fault = os.fault().expect("a fault");
+    assert!(fault.text.contains("event queue 9 has no room"), "{fault}");
+}
+
+#[test]
+fn tasks_of_a_command_queue_are_bounded() {
+    let Some(program) = program() else {
+        return skip("tasks_of_a_command_queue_are_bounded");
+    };
+    let (mut os, mut device) = (os(program), Words::default());
+    let count = os.allocate(8).expect("memory");
+    os.fill(count, 0, 8).expect("memory");
+    os.add_task_queue(5, &[50, 51], 4, false).expect("a queue");
+    let function = symbol(program, "task");
+    for _ in 0..TASKS_MAX {
+        os.add_task(5, function, count).expect("a task");
+    }
+    let full = os.add_task(5, function, count).expect_err("full");
+    assert!(full.to_string().contains("65536"), "{full}");
+    assert!(os.add_task(6, function, count).is_err(), "no queue");
+    assert!(os.add_task(5, 1, count).is_err(), "no function");
+    assert_eq!(os.has_no_tasks(5), Ok(false));
+    os.run_task_queue(5).expect("a queue");
+    while os.run(&mut device, 1, 1_000_000) != Progress::Idle {}
+    assert_eq!(os.has_no_tasks(5), Ok(true));
+    assert_eq!(word(&os, count), TASKS_MAX as u64);
+    os.remove_task_queue(5);
+    assert!(os.has_no_tasks(5).is_err());
+    assert_eq!(os.counters().count(), 1, "its threads are gone");
 }

@@ -21,6 +21,21 @@ pub struct WindowAccess {
     pub size: u8,
 }
 
+/// An access to watched memory, see [`Machine::watch`](crate::Machine::watch).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryAccess {
+    /// The hart.
+    pub hart: HartId,
+    /// Address of the instruction.
+    pub pc: u64,
+    /// Address of the memory.
+    pub address: u64,
+    /// Bytes: 1, 2, 4 or 8.
+    pub size: u8,
+    /// It has changed the memory.
+    pub is_store: bool,
+}
+
 /// An atomic operation. `old` is the value in memory, of the size of the access; numbers of 4 bytes are in the lower half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Atomic {
@@ -208,6 +223,11 @@ pub trait Environment {
     ) -> Result<u64, u32> {
         let _ = (access, operation, operand);
         Err(0)
+    }
+
+    /// A load or store of an instruction on watched memory has been executed. An atomic operation is a load and a store.
+    fn watched(&mut self, access: &MemoryAccess) {
+        let _ = access;
     }
 
     /// `ecall`.

@@ -49,7 +49,7 @@ mod schedule;
 mod space;
 mod trap;
 
-pub use environment::{Action, Atomic, Call, Environment, Nothing, WindowAccess};
+pub use environment::{Action, Atomic, Call, Environment, MemoryAccess, Nothing, WindowAccess};
 pub use hart::{Hart, State};
 pub use heap::{ALLOCATIONS_MAX, GRANULE, HeapError};
 #[cfg(feature = "lines")]

@@ -191,6 +191,12 @@ impl Machine {
         (self.layout.stack_top(id) - bytes, bytes)
     }
 
+    /// True if a range of memory that begins here is the stack or the thread-local storage of a hart.
+    #[must_use]
+    pub fn has_range(&self, id: HartId, start: u64) -> bool {
+        start == self.stack(id).0 || start == self.layout.local(id)
+    }
+
     /// Instructions that all harts have executed.
     #[must_use]
     pub fn retired(&self) -> u64 {
@@ -207,6 +213,11 @@ impl Machine {
     pub fn memory_mut(&mut self) -> &mut Space {
         self.reservation = None;
         &mut self.space
+    }
+
+    /// Lets the environment learn of each load and store of instructions in a range of addresses, which are slower then. 0 bytes end it.
+    pub fn watch(&mut self, start: u64, bytes: u64) {
+        self.space.watch(start, bytes);
     }
 
     /// Adds a window: a range whose accesses [`Environment`] answers, with `number` for the environment. It may begin anywhere.

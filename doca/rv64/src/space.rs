@@ -100,6 +100,8 @@ pub struct Space {
     writes: [Recent; RECENT],
     /// First and last address of stores to instructions that have not been decoded again.
     stale: Option<(u64, u64)>,
+    /// First address and bytes of memory whose accesses the environment learns of. They are not served by the cache.
+    watched: (u64, u64),
 }
 
 impl Space {
@@ -111,6 +113,7 @@ impl Space {
             reads: [Recent::default(); RECENT],
             writes: [Recent::default(); RECENT],
             stale: None,
+            watched: (0, 0),
         }
     }
 
@@ -164,6 +167,16 @@ impl Space {
         let is_memory = |range: &&Range| matches!(range.backing, Backing::Memory(_));
         let memory = self.ranges.iter().filter(is_memory);
         memory.map(|range| (range.start, range.length, range.rights))
+    }
+
+    pub(crate) fn watch(&mut self, start: u64, bytes: u64) {
+        self.watched = (start, bytes);
+        self.reads = [Recent::default(); RECENT];
+        self.writes = [Recent::default(); RECENT];
+    }
+
+    pub(crate) fn is_watched(&self, address: u64) -> bool {
+        address.wrapping_sub(self.watched.0) < self.watched.1
     }
 
     pub(crate) fn ranges(&self) -> &[Range] {
@@ -267,6 +280,9 @@ impl Space {
 
     /// Adds the range of an address to the cache. Stores to instructions always take the slow path.
     fn remember(&mut self, address: u64, write: bool) {
+        if self.is_watched(address) {
+            return;
+        }
         let Ok(Range {
             start,
             length,

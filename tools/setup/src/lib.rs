@@ -138,7 +138,7 @@ pub fn storage() -> Result<Vec<(String, String)>> {
     ])
 }
 
-/// Ensures the compilers and the emulator for RISC-V. Returns search paths that a command needs before its own.
+/// Ensures the compilers, the emulator and the debugger for RISC-V. Returns search paths that a command needs before its own.
 ///
 /// # Errors
 /// The packages could not be downloaded.
@@ -148,6 +148,7 @@ pub fn riscv() -> Result<Vec<(&'static str, String)>> {
         "clang-19",
         "ld.lld-19",
         "qemu-riscv64",
+        "gdb-multiarch",
     ];
     if programs.into_iter().all(process::is_installed) {
         return Ok(Vec::new());

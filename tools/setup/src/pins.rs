@@ -22,7 +22,7 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "libisal2",
 ];
 
-/// Debian packages of the tests of device code: compilers for RISC-V, their C library, and an emulator.
+/// Debian packages of the tests of device code: compilers for RISC-V, their C library, an emulator and a debugger.
 pub const RISCV_PACKAGES: &[&str] = &[
     "gcc-riscv64-unknown-elf",
     "binutils-riscv64-unknown-elf",
@@ -30,6 +30,7 @@ pub const RISCV_PACKAGES: &[&str] = &[
     "clang-19",
     "lld-19",
     "qemu-user",
+    "gdb-multiarch",
 ];
 
 /// Added to [`APT_PACKAGES`] if the installed python cannot create a virtual environment with pip.

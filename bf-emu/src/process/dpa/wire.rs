@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 /// Most bytes of a command, and of its answer.
 const BYTES_MAX: u32 = 1 << 20;
-const REQUEST_BYTES: usize = 32;
+const REQUEST_BYTES: usize = 36;
 const ANSWER_BYTES: usize = 20;
 
 /// What a process asks for.
@@ -21,10 +21,27 @@ pub(crate) enum Kind {
     Events,
     /// All processes and threads, as JSON. Of any process.
     Report,
+    /// A debugger: requests and answers are JSON.
+    Debug,
+    /// Part of a process's program, from the offset in the input on.
+    Program,
+}
+
+/// What the environment of a program wants for its processes of the DPA, in [`Request::options`].
+pub(crate) mod option {
+    /// Threads wait for a debugger.
+    pub(crate) const HOLD: u32 = 1;
+    /// A fault writes a core file to the program's working directory.
+    pub(crate) const CORE: u32 = 2;
+    /// Accesses that a weakly ordered memory may not order are reported.
+    pub(crate) const WEAK: u32 = 4;
+
+    /// The names.
+    pub(crate) const NAMES: [(&str, u32); 3] = [("hold", HOLD), ("core", CORE), ("weak", WEAK)];
 }
 
 impl Kind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Hello,
         Self::Create,
         Self::Modify,
@@ -32,6 +49,8 @@ impl Kind {
         Self::Destroy,
         Self::Events,
         Self::Report,
+        Self::Debug,
+        Self::Program,
     ];
 }
 
@@ -48,6 +67,8 @@ pub(crate) struct Request {
     /// Bytes that the answer may have.
     pub(crate) capacity: u32,
     pub(crate) pid: i32,
+    /// See [`option`].
+    pub(crate) options: u32,
 }
 
 /// The answer of a command.
@@ -103,6 +124,7 @@ impl Request {
             self.object,
             self.capacity,
             self.pid.cast_unsigned(),
+            self.options,
             length(input)?,
         ]);
         message.extend_from_slice(input);
@@ -110,8 +132,20 @@ impl Request {
     }
 
     pub(crate) fn receive(stream: impl Read) -> io::Result<(Self, Vec<u8>)> {
-        let ([kind, process, context, function, object, capacity, pid, _], input) =
-            receive::<8, REQUEST_BYTES>(stream)?;
+        let (
+            [
+                kind,
+                process,
+                context,
+                function,
+                object,
+                capacity,
+                pid,
+                options,
+                _,
+            ],
+            input,
+        ) = receive::<9, REQUEST_BYTES>(stream)?;
         let kind = Kind::ALL.into_iter().find(|known| *known as u32 == kind);
         let request = Self {
             kind: kind.ok_or(io::ErrorKind::InvalidData)?,
@@ -121,6 +155,7 @@ impl Request {
             object,
             capacity,
             pid: pid.cast_signed(),
+            options,
         };
         Ok((request, input))
     }
@@ -165,6 +200,7 @@ mod tests {
             object: 77,
             capacity: 4096,
             pid: -5,
+            options: option::WEAK,
         };
         let mut bytes = Vec::new();
         request.send(&mut bytes, b"mailbox").unwrap();
@@ -186,9 +222,9 @@ mod tests {
 
     #[test]
     fn damaged_messages_are_refused() {
-        let mut bytes = words([Kind::Hello as u32, 0, 0, 0, 0, 0, 0, BYTES_MAX + 1]);
+        let mut bytes = words([Kind::Hello as u32, 0, 0, 0, 0, 0, 0, 0, BYTES_MAX + 1]);
         assert!(Request::receive(&bytes[..]).is_err(), "too long");
-        bytes[28..].copy_from_slice(&1u32.to_le_bytes());
+        bytes[32..].copy_from_slice(&1u32.to_le_bytes());
         assert!(Request::receive(&bytes[..]).is_err(), "cut");
         bytes[0] = 99;
         bytes.push(0);

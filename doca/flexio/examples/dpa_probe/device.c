@@ -2,6 +2,16 @@
 #include <libflexio-dev/flexio_dev.h>
 #include <libflexio-dev/flexio_dev_queue_access.h>
 
+/* The number of the call that orders accesses and is left out, for tests of missing ones. */
+#ifndef WITHOUT
+#define WITHOUT 0
+#endif
+#define ORDER(NUMBER, CALL)                                                                                            \
+	do {                                                                                                           \
+		if (WITHOUT != (NUMBER))                                                                               \
+			CALL;                                                                                          \
+	} while (0)
+
 #define UNPACK(N, ...)                                                                                                 \
 	uint64_t unpack_##N(uint64_t *a, uint64_t (*function)())                                                       \
 	{                                                                                                              \
@@ -97,8 +107,44 @@ uint64_t doubled(uint64_t window, uint64_t key, uint64_t address, uint64_t count
 		return 2;
 	for (uint64_t at = 0; at < count; at++)
 		((volatile uint64_t *)words)[at] *= 2;
-	__dpa_thread_window_writeback();
+	ORDER(4, __dpa_thread_window_writeback());
 	return 0;
+}
+
+/* A word of the host, which may have changed it. */
+uint64_t word_of(uint64_t window, uint64_t key, uint64_t address)
+{
+	struct flexio_dev_thread_ctx *dtctx;
+	flexio_uintptr_t word;
+	flexio_dev_get_thread_ctx(&dtctx);
+	flexio_dev_window_config(FLEXIO_DEV_WINDOW_ENTITY_0, window, key);
+	flexio_dev_window_ptr_acquire(FLEXIO_DEV_WINDOW_ENTITY_0, address, &word);
+	ORDER(5, __dpa_thread_window_read_inv());
+	return *(volatile uint64_t *)word;
+}
+
+/* Reads a word of the host again and again. */
+uint64_t watch(uint64_t window, uint64_t key, uint64_t address, volatile uint64_t *rounds)
+{
+	struct flexio_dev_thread_ctx *dtctx;
+	flexio_uintptr_t word;
+	flexio_dev_get_thread_ctx(&dtctx);
+	flexio_dev_window_config(FLEXIO_DEV_WINDOW_ENTITY_0, window, key);
+	flexio_dev_window_ptr_acquire(FLEXIO_DEV_WINDOW_ENTITY_0, address, &word);
+	for (;;) {
+		__dpa_thread_window_read_inv();
+		if (*(volatile uint64_t *)word == 1)
+			return *rounds;
+		++*rounds;
+	}
+}
+
+/* An atomic operation, aligned or not. */
+uint64_t bump(uint64_t address)
+{
+	uint64_t old;
+	__asm__ volatile("amoadd.d %0, %1, (%2)" : "=r"(old) : "r"(1), "r"(address) : "memory");
+	return old;
 }
 
 /* What a handler of events needs. The host writes it. */
@@ -111,6 +157,7 @@ struct handler {
 	uint64_t index;
 	uint64_t activations;
 	uint64_t seen;
+	uint64_t qpn;
 };
 
 /* Takes the completions of a queue and arms it again. */
@@ -122,11 +169,13 @@ static void take(struct handler *own)
 		uint8_t op_own = ((volatile uint8_t *)cqe)[63];
 		if ((op_own & 1) != ((own->index / own->entries) & 1) || op_own >> 4 == 0xf)
 			break;
+		ORDER(2, __dpa_thread_fence(__DPA_MEMORY, __DPA_R, __DPA_R));
+		own->qpn = be32_to_cpu(cqe->qpn) & 0xffffff;
 		own->index++;
 		own->seen++;
 		flexio_dev_dbr_cq_set_ci(own->record, own->index);
 	}
-	__dpa_thread_memory_writeback();
+	ORDER(3, __dpa_thread_memory_writeback());
 	flexio_dev_cq_arm(own->index, own->cqn);
 }
 
@@ -255,7 +304,7 @@ uint64_t post_write(struct post *own, uint64_t blocks)
 	be64(wqe + 40, own->local);
 	own->index++;
 	flexio_dev_dbr_sq_set_pi(own->record + 1, own->index);
-	__dpa_thread_memory_writeback();
+	ORDER(1, __dpa_thread_memory_writeback());
 	flexio_dev_qp_sq_ring_db(own->index, own->qpn);
 	return 0;
 }

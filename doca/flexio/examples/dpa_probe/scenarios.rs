@@ -30,8 +30,14 @@ pub(crate) fn run(probe: &Probe, scenario: &str) -> Outcome {
         "completions" => queues::completions(probe, false),
         "event_queue" => queues::completions(probe, true),
         "tasks" => queues::tasks(probe),
+        "order" => order(probe),
+        "fault" => faults::fault(probe),
         "faults" => faults::faults(probe),
         "other" => faults::other(probe),
+        "key" => faults::key(probe),
+        "never" => faults::never(probe),
+        "fork" => faults::fork(probe),
+        "many" => faults::many(probe),
         "stays" => stays(probe),
         "loops" => loops(probe),
         other => Err(format!("no scenario {other}").into()),
@@ -307,6 +313,36 @@ fn window(probe: &Probe) -> Outcome {
     // SAFETY: the registration is used no more.
     unsafe { probe.verbs.ibv_dereg_mr(region) };
     say("ok");
+    Ok(())
+}
+
+/// Queues and a window, with all fences that weakly ordered memory needs, unless the program was built without one.
+fn order(probe: &Probe) -> Outcome {
+    queues::completions(probe, false)?;
+    let process = probe.process(0)?;
+    let window = Window::create(&process)?;
+    let mut table: Vec<u64> = (0..8).collect();
+    let at = table.as_mut_ptr();
+    let access = mlx5dv_sys::IBV_ACCESS_LOCAL_WRITE;
+    // SAFETY: the table stays as long as its registration.
+    let region = unsafe {
+        probe
+            .verbs
+            .ibv_reg_mr_iova2(process.pd(), at.cast(), 64, at.addr() as u64, access)
+    };
+    ensure(!region.is_null(), || "no registration".to_owned())?;
+    // SAFETY: it was just made.
+    let key = unsafe { (*region).lkey };
+    let words = [u64::from(window.id()), key.into(), at.addr() as u64];
+    call(&process, "doubled", &[words[0], words[1], words[2], 8])?;
+    for value in [3, 4, 5] {
+        // SAFETY: an entry of the table, which no kernel accesses now.
+        unsafe { at.write_volatile(value) };
+        let seen = call(&process, "word_of", &words)?;
+        ensure(seen == value, || format!("{seen}, not {value}"))?;
+    }
+    // SAFETY: the registration is used no more.
+    unsafe { probe.verbs.ibv_dereg_mr(region) };
     Ok(())
 }
 

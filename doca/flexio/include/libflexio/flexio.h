@@ -81,6 +81,9 @@ uint32_t flexio_uar_get_id(struct flexio_uar *uar);
 flexio_status flexio_process_call(struct flexio_process *process, flexio_func_t *func, uint64_t *func_ret, ...);
 /* FLEXIO_STATUS_FATAL_ERR after a fault, which a line on stderr describes. */
 flexio_status flexio_err_status_get(struct flexio_process *process);
+/* Writes registers and memory to outfile.N.core, or to flexio_dev.N.core, an ELF core file for gdb. Also after a fault. Memory
+ * behind windows is left out. */
+flexio_status flexio_coredump_create(struct flexio_process *process, const char *outfile);
 
 /* Memory. -------------------------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 //! The C interface: event queues and command queues.
 
+use super::objects::check_context;
 use super::{CProcess, destroy, given, guard, put};
 use crate::error::{Error, Result};
 use crate::events::{Eq, EqAttr};
@@ -56,7 +57,7 @@ unsafe extern "C" fn flexio_eq_create(
             )
         };
         let process = &own.process;
-        super::queues::check_context(process, context)?;
+        check_context(process, context)?;
         let log_entries = u32::from(attr.log_eq_ring_depth);
         let initial = Eq::initial_ring(log_entries);
         let ring = Ring {

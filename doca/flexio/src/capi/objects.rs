@@ -7,7 +7,7 @@ use crate::process::Process;
 use crate::queue::{Mkey, Outbox, Window};
 use crate::thread::Thread;
 use mlx5_prm::dpa::{Affinity, ThreadAttr};
-use mlx5dv_sys::ibv_pd;
+use mlx5dv_sys::{ibv_context, ibv_pd};
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, PoisonError};
 
@@ -28,6 +28,15 @@ pub(super) fn check_pd(process: &Process, pd: *mut ibv_pd) -> Result<()> {
         Err(Error::failed(
             "the protection domain is not that of the process",
         ))
+    }
+}
+
+/// The context of an object must be the process's.
+pub(super) fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
+    if context.is_null() || context == process.context() {
+        Ok(())
+    } else {
+        Err(Error::failed("the context is not that of the process"))
     }
 }
 

@@ -1,10 +1,9 @@
 //! The C interface: completion queues and queue pairs.
 
 use super::commands::CEq;
-use super::objects::check_pd;
+use super::objects::{check_context, check_pd};
 use super::{CProcess, destroy, given, guard, put};
 use crate::error::{Error, Result};
-use crate::process::Process;
 use crate::queue::{Cq, CqAttr, CqTarget, Qp, QpAttr, Receive, Remote, Retries, Transport};
 use crate::shared::{Rmp, RmpAttr};
 use crate::thread::Thread;
@@ -54,14 +53,6 @@ pub(crate) struct CCqAttr {
     cq_dbr_daddr: u64,
     cq_ring_qmem: Qmem,
     no_arm: u8,
-}
-
-pub(super) fn check_context(process: &Process, context: *mut ibv_context) -> Result<()> {
-    if context.is_null() || context == process.context() {
-        Ok(())
-    } else {
-        Err(Error::failed("the context is not that of the process"))
-    }
 }
 
 /// Creates a completion queue.

@@ -2,45 +2,10 @@
 
 use super::{Os, OsError};
 use crate::kernel::TASK_QUEUES_MAX;
+use crate::task_queue::{TASKS_MAX, Task, TaskQueue, Worker};
 use mlx5_prm::dpa::{ThreadAttr, ThreadKind as Kind};
 use rv64::HartId;
 use std::collections::VecDeque;
-
-/// Most tasks of a queue that have not begun.
-pub const TASKS_MAX: usize = 1 << 16;
-
-/// A function, and its argument.
-pub(crate) type Task = (u64, u64);
-
-#[derive(Debug)]
-struct Worker {
-    hart: HartId,
-    /// The rest of the batch that it has taken.
-    batch: VecDeque<Task>,
-}
-
-/// A command queue.
-#[derive(Debug)]
-pub(crate) struct TaskQueue {
-    workers: Vec<Worker>,
-    /// Tasks that a thread takes at a time.
-    batch: usize,
-    tasks: VecDeque<Task>,
-    /// Threads take tasks.
-    runs: bool,
-}
-
-impl TaskQueue {
-    /// The next task of an idle thread.
-    fn next(&mut self, worker: usize) -> Option<Task> {
-        let own = self.workers.get_mut(worker)?;
-        if own.batch.is_empty() {
-            let count = self.batch.min(self.tasks.len());
-            own.batch.extend(self.tasks.drain(..count));
-        }
-        own.batch.pop_front()
-    }
-}
 
 impl Os {
     fn tasks(&mut self, id: u32) -> Result<&mut TaskQueue, OsError> {

@@ -63,3 +63,9 @@ void handler(uint64_t *count)
 		flexio_dev_thread_finish();
 	flexio_dev_thread_reschedule();
 }
+
+/* A task of a command queue. */
+uint64_t task(uint64_t *count)
+{
+	return ++*count;
+}

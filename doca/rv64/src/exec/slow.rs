@@ -3,7 +3,7 @@
 use super::{Core, End, Reservation};
 use crate::alu::{extended, word};
 use crate::code;
-use crate::environment::{Action, Atomic, Call, WindowAccess};
+use crate::environment::{Action, Atomic, Call, MemoryAccess, WindowAccess};
 use crate::op::{Code, Op};
 use crate::space::Miss;
 use crate::trap::{Cause, Fault, Refusal, Trap};
@@ -127,6 +127,20 @@ impl Core<'_> {
         Ok(())
     }
 
+    /// Tells the environment of an access to watched memory.
+    fn watch(&mut self, address: u64, size: u8, is_store: bool) {
+        if self.space.is_watched(address) {
+            let (hart, pc) = (self.hart.id(), self.hart.pc);
+            self.environment.watched(&MemoryAccess {
+                hart,
+                pc,
+                address,
+                size,
+                is_store,
+            });
+        }
+    }
+
     /// Loads `size` bytes from memory or a window.
     fn loaded(&mut self, address: u64, size: u8) -> Result<u64, End> {
         let mut bytes = [0; 8];
@@ -134,7 +148,10 @@ impl Core<'_> {
             .space
             .load_slowly(address, &mut bytes[..usize::from(size)])
         {
-            Ok(()) => Ok(u64::from_le_bytes(bytes)),
+            Ok(()) => {
+                self.watch(address, size, false);
+                Ok(u64::from_le_bytes(bytes))
+            }
             Err(Miss::Fault(fault)) => Err(self.trap(fault, Cause::Load)),
             Err(Miss::Window { window, offset }) => {
                 let access = self.access(window, offset, address, size);
@@ -164,7 +181,10 @@ impl Core<'_> {
     fn stored(&mut self, address: u64, size: u8, value: u64, cause: fn(Refusal) -> Cause) -> Step {
         let bytes = &value.to_le_bytes()[..usize::from(size)];
         match self.space.store_slowly(address, bytes) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.watch(address, size, true);
+                Ok(())
+            }
             Err(Miss::Fault(fault)) => Err(self.trap(fault, cause)),
             Err(Miss::Window { window, offset }) => {
                 let access = self.access(window, offset, address, size);

@@ -1,15 +1,23 @@
 //! Programs with mistakes.
 
-use super::{Outcome, ensure};
-use crate::{Probe, call, say};
-use flexio::Status;
+use super::{Outcome, ensure, word as word_at};
+use crate::{Probe, call, function, say, words};
+use flexio::{Launch, Status, Wait, Window, Word};
 
 /// Most instructions of a function of these processes.
 const INSTRUCTIONS: u64 = 3_000_000;
 
+/// One store to nothing.
+pub(super) fn fault(probe: &Probe) -> Outcome {
+    let process = probe.process(0)?;
+    let error = call(&process, "store", &[0x10]).expect_err("a fault");
+    say(error);
+    Ok(())
+}
+
 /// Each mistake ends its process, whose fault names the place. A new process works.
 pub(super) fn faults(probe: &Probe) -> Outcome {
-    let cases: [(&str, &[u64], &str); 6] = [
+    let cases: [(&str, &[u64], &str); 7] = [
         ("loop", &[], "killed at the limit of 3000000 instructions"),
         ("store", &[0x10], "store to 0x10: no memory is there"),
         (
@@ -24,6 +32,7 @@ pub(super) fn faults(probe: &Probe) -> Outcome {
             "jump to 0x1000000000: not allowed by the rights",
         ),
         ("deep", &[1 << 20], "guard page of a stack"),
+        ("bump", &[0x12_3451], "misaligned"),
     ];
     for (name, arguments, expect) in cases {
         let process = probe.process(INSTRUCTIONS)?;
@@ -69,6 +78,126 @@ pub(super) fn other(probe: &Probe) -> Outcome {
     }
     ensure(busy.fault()?.is_none(), || "the loop has ended".to_owned())?;
     ensure(works.fault()?.is_none(), || "a fault of another".to_owned())?;
+    say("ok");
+    Ok(())
+}
+
+/// A key is destroyed while a kernel reads through it: the process ends, and a new one works.
+pub(super) fn key(probe: &Probe) -> Outcome {
+    let process = probe.process(0)?;
+    let window = Window::create(&process)?;
+    let rounds = process.allocate(8)?;
+    process.fill(rounds, 0, 8)?;
+    let mut word = Box::new(0u64);
+    let at = &raw mut *word;
+    let access = mlx5dv_sys::IBV_ACCESS_LOCAL_WRITE;
+    // SAFETY: the word stays as long as its registration.
+    let region = unsafe {
+        probe
+            .verbs
+            .ibv_reg_mr_iova2(process.pd(), at.cast(), 8, at.addr() as u64, access)
+    };
+    ensure(!region.is_null(), || "no registration".to_owned())?;
+    // SAFETY: it was just made.
+    let key = unsafe { (*region).lkey };
+    let arguments = words(&[window.id().into(), key.into(), at.addr() as u64, rounds]);
+    let kernel = function("watch", 4);
+    process.launch(&Launch {
+        function: &kernel,
+        arguments: &arguments,
+        threads: 1,
+        wait: None,
+        done: None,
+    })?;
+    while word_at(&process, rounds)? < 100 {}
+    // SAFETY: only the kernel uses it.
+    unsafe { probe.verbs.ibv_dereg_mr(region) };
+    let fault = loop {
+        if let Some(fault) = process.fault()? {
+            break fault;
+        }
+    };
+    ensure(
+        fault.text.contains("no such key") && fault.function.starts_with("watch"),
+        || fault.to_string(),
+    )?;
+    drop((window, process));
+    let count = call(&probe.process(0)?, "count", &[])?;
+    ensure(count == 6, || format!("{count}"))?;
+    say("ok");
+    Ok(())
+}
+
+/// A launch whose event nobody signals ends with its process; others go on. Three times in a row.
+pub(super) fn never(probe: &Probe) -> Outcome {
+    let works = probe.process(0)?;
+    for expect in 6..9 {
+        let process = probe.process(0)?;
+        let event = process.allocate(8)?;
+        process.fill(event, 0, 8)?;
+        let kernel = function("count", 0);
+        process.launch(&Launch {
+            function: &kernel,
+            arguments: &[],
+            threads: 254 - 10,
+            wait: Some(Wait {
+                word: Word::Dpa(event),
+                mask: u64::MAX,
+                above: 0,
+            }),
+            done: None,
+        })?;
+        let count = call(&works, "count", &[])?;
+        ensure(count == expect, || format!("{count}"))?;
+        ensure(process.fault()?.is_none(), || "a fault".to_owned())?;
+    }
+    say("ok");
+    Ok(())
+}
+
+/// A child of a fork may not use its parent's process, and its end changes nothing.
+pub(super) fn fork(probe: &Probe) -> Outcome {
+    let process = probe.process(0)?;
+    let address = process.allocate(8)?;
+    // SAFETY: the child makes a command and ends at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = process.allocate(8).is_err();
+        // The device refuses this too: the parent's memory stays.
+        let _ = process.free(address);
+        // SAFETY: a number only.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = 0;
+    // SAFETY: the place of the status.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    ensure(waited == child && status == 0, || {
+        format!("the child has ended with {status}")
+    })?;
+    process.copy_in(address, &9u64.to_le_bytes())?;
+    let sum = call(&process, "sum", &[address, 1])?;
+    ensure(sum == 9, || format!("{sum}"))?;
+    process.free(address)?;
+    say("ok");
+    Ok(())
+}
+
+/// Far more threads and objects than exist at a time, one after the other: none is lost.
+pub(super) fn many(probe: &Probe) -> Outcome {
+    let process = probe.process(0)?;
+    let attr = flexio::ThreadAttr {
+        function: process.symbol("on_event")?,
+        ..flexio::ThreadAttr::default()
+    };
+    let mut numbers = std::collections::HashSet::new();
+    for _ in 0..1000 {
+        let thread = flexio::Thread::create(&process, &attr)?;
+        numbers.insert(thread.number());
+        process.free(process.allocate(64)?)?;
+    }
+    ensure(numbers.len() == 1000, || "a number came again".to_owned())?;
+    let threads = process.counters()?.len();
+    ensure(threads == 1, || format!("{threads} threads"))?;
     say("ok");
     Ok(())
 }

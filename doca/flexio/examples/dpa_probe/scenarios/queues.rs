@@ -65,6 +65,31 @@ const EVENTS_BYTES: u64 = 64;
 const EVENTS: u64 = 40;
 const WRONG: u64 = 48;
 
+/// Connects two queue pairs.
+fn connect(probe: &Probe, one: &Qp, two: &Qp) -> Outcome {
+    let mut port = mlx5dv_sys::ibv_port_attr::default();
+    // SAFETY: an open context and the place of the answer.
+    let failed = unsafe {
+        probe
+            .verbs
+            .ibv_query_port(probe.context, 1, (&raw mut port).cast())
+    };
+    ensure(failed == 0, || "no port".to_owned())?;
+    let access = mlx5dv_sys::IBV_ACCESS_REMOTE_WRITE;
+    for (qp, peer) in [(one, two), (two, one)] {
+        qp.to_init(access, 1, 0)?;
+        qp.to_rtr(&Remote {
+            qpn: peer.number(),
+            lid: port.lid,
+            mtu: 3,
+            rnr_timer: 12,
+            ..Remote::default()
+        })?;
+        qp.to_rts(&Retries::default())?;
+    }
+    Ok(())
+}
+
 /// Two queue pairs of the DPA are connected. A kernel writes from one to the other, and each completion activates a thread: at once,
 /// or by an entry of an event queue.
 pub(super) fn completions(probe: &Probe, has_event_queue: bool) -> Outcome {
@@ -98,34 +123,15 @@ pub(super) fn completions(probe: &Probe, has_event_queue: bool) -> Outcome {
     let (one, ring, record) = pair(&process, outbox.uar(), cq.number())?;
     let (two, ..) = pair(&process, outbox.uar(), polled.number())?;
 
-    let mut port = mlx5dv_sys::ibv_port_attr::default();
-    // SAFETY: an open context and the place of the answer.
-    let failed = unsafe {
-        probe
-            .verbs
-            .ibv_query_port(probe.context, 1, (&raw mut port).cast())
-    };
-    ensure(failed == 0, || "no port".to_owned())?;
-    let access = mlx5dv_sys::IBV_ACCESS_REMOTE_WRITE;
-    for (qp, peer) in [(&one, &two), (&two, &one)] {
-        qp.to_init(access, 1, 0)?;
-        qp.to_rtr(&Remote {
-            qpn: peer.number(),
-            lid: port.lid,
-            mtu: 3,
-            rnr_timer: 12,
-            ..Remote::default()
-        })?;
-        qp.to_rts(&Retries::default())?;
-    }
+    connect(probe, &one, &two)?;
 
     let [source, target] = [zeroed(&process, 8)?, zeroed(&process, 8)?];
-    let rights = mlx5dv_sys::IBV_ACCESS_LOCAL_WRITE | access;
+    let rights = mlx5dv_sys::IBV_ACCESS_LOCAL_WRITE | mlx5dv_sys::IBV_ACCESS_REMOTE_WRITE;
     let (from, to) = (
         process.mkey(source, 8, 0)?,
         process.mkey(target, 8, rights)?,
     );
-    let own = process.allocate(EVENTS_BYTES + 64)?;
+    let own = process.allocate(EVENTS_BYTES + 72)?;
     let handler = own + EVENTS_BYTES;
     let outbox_id = u64::from(outbox.id());
     process.copy_in(
