@@ -136,7 +136,7 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
 }
 
 /// True if the first packet has the number that the peer expects. Otherwise the peer never accepts a
-/// packet (InfiniBand Architecture 1.3, 9.7.4.1). An unreliable connection accepts any first packet.
+/// packet (Linux `rxe_resp.c`, `check_psn`). An unreliable connection accepts any first packet.
 fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
     const MASK: u32 = 0xff_ffff;
     poster.service == service::UC || (poster.path.sq_psn ^ peer.path.rq_psn) & MASK == 0
