@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 35_500),
+    (&["bf-emu/"], 36_600),
     (&["bindings/"], 2_200),
     (&["clients/"], 13_500),
     (&["cli/"], 3_100),
