@@ -91,7 +91,7 @@ const MUTANTS: &[Mutant] = &[
         from: "        let mut idle_since = Instant::now();\n        loop {",
         to: "        step = Step::Wait;\n        let mut idle_since = Instant::now();\n        loop {",
         packages: NAAICE,
-        test: "naaice_verbs_infiniband",
+        test: "naaice_kernel_processes_serve_again",
     },
 ];
 
