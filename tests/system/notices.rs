@@ -11,7 +11,13 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// In each mode: completions that are late must precede the notice of a drained queue.
 fn notices(world: &World) -> Result<()> {
-    for mode in ["trap", "deferred:3", "adversary:1", "adversary:2", "adversary:3"] {
+    for mode in [
+        "trap",
+        "deferred:3",
+        "adversary:1",
+        "adversary:2",
+        "adversary:3",
+    ] {
         let testbed = Testbed::new(world)?;
         let mut command = testbed.command("node0.host", compile("notices")?);
         let said = succeed(command.env("BFEMU_MODE", mode)).context(mode)?;

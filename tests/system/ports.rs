@@ -22,6 +22,7 @@ const WRITTEN_AT: u64 = 64;
 const ACTIVE: u64 = 4;
 /// `IBV_WC_SUCCESS` and `IBV_WC_RETRY_EXC_ERR`.
 const SUCCESS: u64 = 0;
+const FLUSHED: u64 = 5;
 const RETRY_EXCEEDED: u64 = 12;
 /// The same with two ports.
 const TOPOLOGY_TWO: &[&str] = &["--ports", "2"];
@@ -192,6 +193,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("port_other_than_the_queue_pairs", other_port),
         Case::new("port_datagrams", datagrams),
         Case::new("port_events", events),
+        Case::new("port_function_that_fails", function_fails),
         Case::new("port_down_and_up_in_time", up_in_time),
         Case::new("port_down_for_good", down_for_good),
         Case::new("port_second_by_ucx", second_by_ucx),
@@ -363,6 +365,38 @@ fn events(world: &World) -> Result<()> {
     set(&testbed, HOST, 1, "down")?;
     let state = Party::start(&testbed, TOPOLOGY_TWO, HOST)?.port(1)?.state;
     ensure!(state == 1, "a later process sees state {state}");
+    Ok(())
+}
+
+/// A function that fails ends its queue pairs, refuses commands, and stays so. Its peers get no answer, others go on.
+fn function_fails(world: &World) -> Result<()> {
+    const DEVICE_FATAL: u64 = 8;
+    let testbed = Testbed::new(world)?;
+    let mut failing = Party::start(&testbed, TOPOLOGY_ONE, HOST)?;
+    let mut far = Party::start(&testbed, TOPOLOGY_ONE, FAR)?;
+    let mut other = Party::start(&testbed, TOPOLOGY_ONE, "node0.dpu")?;
+    failing.pair(&mut far, 0, (1, 1))?;
+    far.pair(&mut other, 1, (1, 1))?;
+    let status = failing.write_to(&mut far, 0)?;
+    ensure!(status == SUCCESS, "status {status} before");
+    for _ in 0..2 {
+        set(&testbed, HOST, 1, "fatal")?;
+    }
+    let event: u64 = failing.tell("async")?.value("event")?;
+    ensure!(event == DEVICE_FATAL, "event {event}");
+    failing.ask("qp 2 rc 1")?.expect_refusal()?;
+    failing.ask("port 1")?.expect_refusal()?;
+    failing.post_to(&far, 0)?;
+    let status: u64 = failing.tell("poll")?.value("wc")?;
+    ensure!(
+        status == FLUSHED,
+        "status {status} of a request to the failed function"
+    );
+    far.post_to(&failing, 0)?;
+    let status: u64 = far.tell("poll")?.value("wc")?;
+    ensure!(status == RETRY_EXCEEDED, "status {status} at its peer");
+    let status = far.write_to(&mut other, 1)?;
+    ensure!(status == SUCCESS, "status {status} between others");
     Ok(())
 }
 

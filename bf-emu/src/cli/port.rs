@@ -1,4 +1,4 @@
-//! `bf-emu port`: takes a port of a running fabric down or up, or raises a port event.
+//! `bf-emu port`: takes a port of a running fabric down or up, raises a port event, or makes its function fail.
 
 use anyhow::{Result, bail};
 use bf_emu::engine::event::PortEvent;
@@ -42,20 +42,30 @@ enum Happening {
     SmChange,
     /// Request clients to reregister with the subnet manager
     ClientReregister,
+    /// The whole function fails: its queue pairs end, and commands fail until 'bf-emu reset'
+    Fatal,
+}
+
+/// What a change does.
+enum Effect {
+    State(PortState),
+    /// It is only reported.
+    Event(PortEvent),
+    Failure,
 }
 
 impl Happening {
-    /// A new state, or an event that is only reported.
-    fn effect(self) -> std::result::Result<PortState, PortEvent> {
+    fn effect(self) -> Effect {
         match self {
-            Self::Up => Ok(PortState::Active),
-            Self::Down => Ok(PortState::Down),
-            Self::Init => Ok(PortState::Initializing),
-            Self::LidChange => Err(PortEvent::LidChange),
-            Self::PkeyChange => Err(PortEvent::PkeyChange),
-            Self::GidChange => Err(PortEvent::GidChange),
-            Self::SmChange => Err(PortEvent::SmChange),
-            Self::ClientReregister => Err(PortEvent::ClientReregister),
+            Self::Up => Effect::State(PortState::Active),
+            Self::Down => Effect::State(PortState::Down),
+            Self::Init => Effect::State(PortState::Initializing),
+            Self::LidChange => Effect::Event(PortEvent::LidChange),
+            Self::PkeyChange => Effect::Event(PortEvent::PkeyChange),
+            Self::GidChange => Effect::Event(PortEvent::GidChange),
+            Self::SmChange => Effect::Event(PortEvent::SmChange),
+            Self::ClientReregister => Effect::Event(PortEvent::ClientReregister),
+            Self::Fatal => Effect::Failure,
         }
     }
 }
@@ -68,11 +78,12 @@ pub(super) fn act(args: &PortArgs) -> Result<()> {
     let fabric = engine::open(state.path())?;
     for place in places(&fabric, &args.function, args.port)? {
         match args.change.effect() {
-            Ok(to) => {
+            Effect::State(to) => {
                 port::set_state(&mut fabric.lock(), place, to);
                 state.show_ports(&fabric, &lock)?;
             }
-            Err(event) => port::tell(&mut fabric.lock(), place, event),
+            Effect::Event(event) => port::tell(&mut fabric.lock(), place, event),
+            Effect::Failure => port::fail_function(&mut fabric.lock(), place.function),
         }
     }
     Ok(())

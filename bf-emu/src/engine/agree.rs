@@ -22,7 +22,8 @@ pub(super) enum Way {
 }
 
 /// Checks that the packets of a message have a size that both sides accept. A packet of a longer
-/// message must be exactly as long as the path MTU (9.7.4.1.6), and no longer than the port's.
+/// message must be exactly as long as the path MTU (Linux `rxe_resp.c`, `check_length`), and
+/// no longer than the port's.
 pub(super) fn check_packets(
     locked: &Locked<'_>,
     (poster, peer): (&Poster, &Poster),
@@ -54,7 +55,7 @@ pub(super) fn check_packets(
 }
 
 /// Checks that the peer can answer as many reads and atomics as the poster has sent without waiting
-/// (9.4.4, 9.7.4.1.5: one too many is an invalid request).
+/// (InfiniBand Architecture 1.3, 9.4.4). One too many is an invalid request.
 pub(super) fn check_reads(
     locked: &Locked<'_>,
     (poster, peer): (&Poster, &Poster),

@@ -300,7 +300,7 @@ fn widen(cq: &Cq, counter: u32) -> u32 {
 }
 
 /// Ends a completion queue that has lost an entry, and its queue pairs: none of them could report
-/// its requests any more (InfiniBand Architecture 1.3, 11.6.3.1 and 10.2.4.3).
+/// its requests any more (Linux `rxe_resp.c`, `RESPST_ERR_CQ_OVERFLOW`).
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
     /// A queue is ended now. The lock is held for the whole time, so this process has at most one
     /// such call, and those inside it.

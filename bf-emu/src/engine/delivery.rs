@@ -128,7 +128,7 @@ pub(super) fn queue_pair(
         address: None,
         xrc_srq: None,
     };
-    if !listens || !partition::accepts(locked, poster, &peer) {
+    if !listens || !partition::accepts(locked, poster.end(), peer.end()) {
         return None;
     }
     if peer.qp.qkey != qkey {

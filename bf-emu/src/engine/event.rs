@@ -198,6 +198,18 @@ pub(super) fn asynchronous(
     sent
 }
 
+/// Reports to all processes that have a function open that it has failed (`IBV_EVENT_DEVICE_FATAL`).
+pub(super) fn device_fatal(locked: &Locked<'_>, function: usize) {
+    const DEVICE_FATAL: u32 = 8;
+    let mut verbs = [0; 16];
+    verbs[8..12].copy_from_slice(&DEVICE_FATAL.to_ne_bytes());
+    for (slot, _, channel) in locked.peek(function).channels.iter() {
+        if channel.kind == ChannelKind::Async {
+            send(locked, function, slot + 1, ChannelKind::Async, &verbs);
+        }
+    }
+}
+
 /// Reports an event on a port to all processes that have its function open.
 pub(crate) fn of_port(locked: &Locked<'_>, place: Place, event: PortEvent) {
     let mut verbs = [0; 16];

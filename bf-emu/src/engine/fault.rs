@@ -93,7 +93,9 @@ pub(crate) fn verdict(
     if fault != Verdict::Go {
         return fault;
     }
+    // The thread that executes deferred work writes the completion.
     if asks(bytes)
+        && deferred::is_on()
         && let Some(until_ns) = adversary::waits_for_answer(which)
     {
         return Verdict::HoldForAnswer(until_ns);

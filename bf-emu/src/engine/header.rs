@@ -14,7 +14,7 @@ const TRANSPORT_BYTES: u16 = 12 + 8 + 4;
 const IMMEDIATE_BYTES: u16 = 4;
 /// Bytes of a UDP header.
 const UDP_BYTES: u16 = 8;
-/// Next header after a global route header (InfiniBand Architecture 1.3, section 8.3).
+/// Next header after a global route header (Linux `ib_hdrs.h`, `IB_GRH_NEXT_HDR`).
 const NEXT_TRANSPORT: u8 = 0x1b;
 /// Next header after an IP header of RoCE v2.
 const NEXT_UDP: u8 = 17;

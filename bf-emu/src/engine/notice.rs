@@ -4,26 +4,23 @@ use mlx5_prm::qp::{service, state};
 
 use super::event::Event;
 use super::owed::{self, Object};
-use super::peer::Poster;
 use crate::fabric::Locked;
 use crate::fabric::numbers::qp_slot;
+use crate::fabric::objects::Qp;
 
 /// Notifies the owner of a queue pair that a message has arrived before the queue pair can send, once.
-pub(super) fn established(locked: &mut Locked<'_>, peer: &Poster) {
-    let connected = matches!(peer.qp.service, service::RC | service::UC);
-    if !connected || peer.qp.state != state::RTR || peer.qp.is_established {
+pub(super) fn established(locked: &mut Locked<'_>, (function, qp): (usize, &Qp), qpn: u32) {
+    let connected = matches!(qp.service, service::RC | service::UC);
+    if !connected || qp.state != state::RTR || qp.is_established {
         return;
     }
-    let queue = Object::QueuePair(qp_slot(peer.qpn));
-    owed::owe(locked, peer.function, queue, Event::CommEst.bit());
-    if let Some(qp) = locked
-        .function(peer.function)
-        .qps
-        .get_mut(qp_slot(peer.qpn))
-    {
+    let slot = qp_slot(qpn);
+    let queue = Object::QueuePair(slot);
+    owed::owe(locked, function, queue, Event::CommEst.bit());
+    if let Some(qp) = locked.function(function).qps.get_mut(slot) {
         qp.is_established = true;
     }
-    owed::pay(locked, peer.function, queue);
+    owed::pay(locked, function, queue);
 }
 
 /// Notifies the owner of a drained send queue, if it has asked for that.

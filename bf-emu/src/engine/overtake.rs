@@ -146,7 +146,7 @@ fn may_pass(first: First, second: &Work, relaxed: impl FnOnce() -> bool) -> bool
     let (behind_umr, behind_read) = (small || both, full || both);
     match first {
         First::Umr => !behind_umr,
-        // InfiniBand Architecture 1.3, 10.8.3.3, table of the ordering of work requests.
+        // InfiniBand Architecture 1.3, 10.8.3.3, as in Linux `rxe_req.c` (fence).
         First::Read | First::Atomic => {
             let ordered = matches!(
                 second.operation,

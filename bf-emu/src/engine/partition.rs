@@ -1,23 +1,25 @@
 //! Partitions: both ends of a message must be in the same one.
 
-use super::peer::Poster;
 use crate::fabric::Locked;
 use crate::fabric::counters::PortCounter;
+use crate::fabric::objects::Qp;
 
 /// Bit of a partition key: full member. Limited members do not talk to each other.
 const FULL: u16 = 0x8000;
 
 /// True if the receiver accepts the partition key of a sender's packets. Otherwise it drops them and
 /// counts them (Linux `rxe_recv.c`, `check_keys`). The sender gets no answer.
-pub(super) fn accepts(locked: &Locked<'_>, sender: &Poster, receiver: &Poster) -> bool {
-    let key = |end: &Poster| {
-        let identity = locked.fabric().identity(end.function);
-        identity.map_or(0, |own| own.pkey(end.qp.port(), end.qp.path.pkey_index))
+///
+/// Each end is a queue pair and its function.
+pub(super) fn accepts(locked: &Locked<'_>, sender: (usize, &Qp), receiver: (usize, &Qp)) -> bool {
+    let key = |(function, qp): (usize, &Qp)| {
+        let identity = locked.fabric().identity(function);
+        identity.map_or(0, |own| own.pkey(qp.port(), qp.path.pkey_index))
     };
     let matches = are_same(key(sender), key(receiver));
     if !matches {
-        let counters = locked.fabric().counters(receiver.function);
-        counters.count_port(receiver.qp.port(), PortCounter::BadPkey);
+        let counters = locked.fabric().counters(receiver.0);
+        counters.count_port(receiver.1.port(), PortCounter::BadPkey);
     }
     matches
 }

@@ -27,6 +27,11 @@ pub(super) struct Poster {
 }
 
 impl Poster {
+    /// Its function and the copy of its state.
+    pub(super) fn end(&self) -> (usize, &Qp) {
+        (self.function, &self.qp)
+    }
+
     /// The port of the queue pair, for both directions.
     pub(super) fn place(&self) -> Place {
         Place {
@@ -71,7 +76,7 @@ pub(super) fn peer(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, F
         }
         _ => {
             let peer = connected(locked, poster)?;
-            notice::established(locked, &peer);
+            notice::established(locked, peer.end(), peer.qpn);
             match poster.xrc_srq {
                 Some(srq) if poster.qp.service == service::XRC => with_srq(locked, peer, srq),
                 _ => Ok(peer),
@@ -115,10 +120,10 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     if peer.qp.service != partner || is_up && !speaks {
         return Err(NO_ANSWER);
     }
-    let hears = |peer: &Poster| {
-        same_numbers(&poster.qp, &peer.qp) && partition::accepts(locked, poster, peer)
+    let hears = || {
+        same_numbers(&poster.qp, &peer.qp) && partition::accepts(locked, poster.end(), peer.end())
     };
-    if is_up && !hears(&peer) {
+    if is_up && !hears() {
         return Err(SILENT);
     }
     match peer.qp.state {
@@ -136,7 +141,7 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
 }
 
 /// True if the first packet has the number that the peer expects. Otherwise the peer never accepts a
-/// packet (InfiniBand Architecture 1.3, 9.7.4.1). An unreliable connection accepts any first packet.
+/// packet (Linux `rxe_resp.c`, `check_psn`). An unreliable connection accepts any first packet.
 fn same_numbers(poster: &Qp, peer: &Qp) -> bool {
     const MASK: u32 = 0xff_ffff;
     poster.service == service::UC || (poster.path.sq_psn ^ peer.path.rq_psn) & MASK == 0
@@ -150,7 +155,7 @@ fn target(locked: &Locked<'_>, from: &Poster, to: &AddressVector) -> Result<Post
         return Err(NO_ANSWER);
     }
     match peer.qp.state {
-        state::RTR if !partition::accepts(locked, from, &peer) => Err(SILENT),
+        state::RTR if !partition::accepts(locked, from.end(), peer.end()) => Err(SILENT),
         state::RTR => Ok(peer),
         state::RST | state::INIT => Err(SILENT),
         _ => Err(NO_ANSWER),

@@ -1,8 +1,12 @@
 //! Changes of ports, and the events that report them.
 
+use mlx5_prm::qp::state;
+
+use super::complete::enter_error;
 use super::event::{self, PortEvent};
 use crate::fabric::counters::PortCounter;
-use crate::fabric::{Locked, Place, PortState};
+use crate::fabric::objects::Qp;
+use crate::fabric::{Locked, Place, PortState, QPN_BASE};
 
 /// Changes the state of a port and notifies all processes that have its function open. A port that
 /// is already in that state causes no event.
@@ -14,6 +18,20 @@ pub fn set_state(locked: &mut Locked<'_>, place: Place, state: PortState) {
         }
         tell(locked, place, PortEvent::of(state));
     }
+}
+
+/// Makes a function fail: its queue pairs end, and all processes that have it open are notified.
+pub fn fail_function(locked: &mut Locked<'_>, function: usize) {
+    if !locked.fail_function(function) {
+        return;
+    }
+    let alive = |qp: &Qp| !matches!(qp.state, state::RST | state::ERR);
+    let mut from = 0;
+    while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| alive(qp)) {
+        enter_error(locked, function, slot + QPN_BASE, None);
+        from = slot + 1;
+    }
+    event::device_fatal(locked, function);
 }
 
 /// Notifies all processes that have a function open of an event on one of its ports.

@@ -302,7 +302,7 @@ fn rnr_delay_ns(timer: u8) -> u64 {
     RNR_DELAYS_10US[usize::from(timer & 31)] * 10_000
 }
 
-/// These delays in units of 10 us (InfiniBand specification, table 45).
+/// These delays in units of 10 us (Linux `ib_verbs.h`, `enum ib_rnr_timeout`).
 const RNR_DELAYS_10US: [u64; 32] = [
     65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
     2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,

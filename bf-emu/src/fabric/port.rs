@@ -307,6 +307,8 @@ pub(super) struct PortStates {
     /// Number of ports that are not active. Zero keeps the common case free of cost.
     pub(super) away: AtomicU32,
     pub(super) states: [[AtomicU32; PORTS_MAX]; FUNCTIONS_MAX],
+    /// Functions that have failed: not 0.
+    pub(super) failed: [AtomicU32; FUNCTIONS_MAX],
 }
 
 impl PortStates {

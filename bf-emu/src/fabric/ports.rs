@@ -86,6 +86,13 @@ impl Fabric {
         })
     }
 
+    /// True if a function has failed. It executes no command but releases.
+    #[must_use]
+    pub(crate) fn has_failed(&self, function: usize) -> bool {
+        let failed = self.port_states().failed.get(function);
+        failed.is_some_and(|failed| failed.load(Ordering::Relaxed) != 0)
+    }
+
     /// True if one port can send messages to another.
     #[must_use]
     pub(crate) fn connects(&self, from: Place, to: Place) -> bool {
@@ -95,6 +102,12 @@ impl Fabric {
 }
 
 impl Locked<'_> {
+    /// Makes a function fail. Returns whether it worked until now.
+    pub(crate) fn fail_function(&mut self, function: usize) -> bool {
+        let failed = self.fabric().port_states().failed.get(function);
+        failed.is_some_and(|failed| failed.swap(1, Ordering::Relaxed) == 0)
+    }
+
     /// Changes the state of a port. Returns whether the state changed.
     pub(crate) fn put_port_state(&mut self, place: Place, state: PortState) -> bool {
         let before = self.fabric().port_state(place);

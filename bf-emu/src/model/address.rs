@@ -94,8 +94,8 @@ impl Link {
     }
 
     /// Capability mask of the port: on InfiniBand extended speeds, connection manager and client
-    /// reregistration (bits 14, 16 and 25 of `PortInfo:CapabilityMask`, InfiniBand Architecture
-    /// 1.3, table 155); on Ethernet connection manager and GIDs of IP addresses (bit 26).
+    /// reregistration (bits 14, 16 and 25 of Linux `ib_verbs.h`, `enum ib_port_capability_mask_bits`);
+    /// on Ethernet connection manager and GIDs of IP addresses (bit 26).
     #[must_use]
     pub fn capabilities(self) -> u32 {
         match self {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use super::address::{Gid, GidType, Mac, is_ipv4};
 use super::sockaddr::{Family, SocketAddress};
 
-/// Destination queue pair of every multicast message (InfiniBand Architecture 1.3, section 10.5.2).
+/// Destination queue pair of every multicast message (Linux `ib_verbs.h`, `IB_MULTICAST_QPN`).
 pub const QPN: u32 = 0xff_ffff;
 
 /// The multicast LIDs.

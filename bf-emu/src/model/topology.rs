@@ -62,7 +62,7 @@ pub const VIEW_NAME_MAX: usize = 220;
 pub const FILE_BYTES_MAX: u64 = 256 * 1024;
 /// Largest vHCA id. 0xffff means "no vHCA" in several PRM commands.
 pub const VHCA_ID_MAX: u16 = 0xfffe;
-/// Largest unicast LID (InfiniBand Architecture 1.3, section 4.1.3).
+/// Largest unicast LID (Linux `ib_verbs.h`, `IB_MULTICAST_LID_BASE` is the next one).
 pub const LID_MAX: u16 = 0xbfff;
 /// PCI device id of a BlueField-3 function (vendor 0x15b3).
 pub const PCI_DEVICE_BLUEFIELD3: u16 = 0xa2dc;

@@ -16,6 +16,7 @@ pub mod device;
 mod libfabric;
 pub mod matrix;
 mod mpi;
+mod mutants;
 mod osu;
 mod pyverbs;
 mod rdmacm;
@@ -70,6 +71,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
   adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
             The part 'seed N' runs one
+  mutants   the product without one of the orderings that it relies on: a system test must fail in adversary mode. Builds a
+            copy of the sources in target/mutants
   rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,
             10^7 random instructions on ckb-vm as well, and the programs of riscv-tests in $XGVMI_RISCV_TESTS
 
@@ -216,6 +219,7 @@ const SUITES: &[Suite] = &[
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
+    Suite::alone("mutants", None, mutants::run_all),
     Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),

@@ -322,7 +322,6 @@ impl UmrQueue {
                         blocks[0][0]
                     }
                 };
-                // Ordering: what comes behind a UMR sees the key that the UMR leaves, by the fence only.
                 *fence = *fence_behind;
                 ring.ring_word(first + wqebbs, word);
                 // Usually the queue was empty, and the adapter is as fast as this thread.

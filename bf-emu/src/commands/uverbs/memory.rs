@@ -65,6 +65,12 @@ pub(super) fn check_flags(flags: u32) -> Result<(), Errno> {
     Ok(())
 }
 
+/// True if the device may write to a region with these flags (`ib_access_writable`).
+fn lets_write(flags: u32) -> bool {
+    let writes = flag::LOCAL_WRITE | flag::REMOTE_WRITE | flag::REMOTE_ATOMIC | flag::MW_BIND;
+    flags & writes != 0
+}
+
 /// Checks that the firmware makes a key with these flags: the kernel passes them on.
 fn check_ordering(call: &Call<'_>, flags: u32) -> Result<(), Errno> {
     match call.fabric().profile().is_relaxed_ordering_only() && flags & flag::RELAXED_ORDERING == 0
@@ -126,11 +132,6 @@ pub(super) fn dealloc_pd(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     Ok(())
 }
 
-/// True if the device may write into a region.
-fn writes(mkey: &Mkey) -> bool {
-    mkey.access & access::LOCAL_WRITE != 0 || mkey.window_bind
-}
-
 fn is_kernels(mkey: &Mkey) -> bool {
     matches!(mkey.origin, MkeyOrigin::Region | MkeyOrigin::Window)
 }
@@ -165,7 +166,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         // The registration pins no page, so it costs as much as a small one.
         call.costs(CostKind::RegMr, 0);
     } else {
-        check_mapped(start, length, flags)?;
+        check_mapped(start, length, lets_write(flags))?;
         call.costs(CostKind::RegMr, length);
     }
     let owner = call.owner()?;
@@ -244,19 +245,16 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
         return Err(Errno(libc::EINVAL));
     }
     // The kernel pins the pages again, before it releases the old ones.
-    let (range, flags) = (
-        match what & TRANSLATION {
-            0 => (old.host, old.len),
-            _ => (start, length),
-        },
-        match (what & ACCESS, writes(&old)) {
-            (0, false) => 0,
-            (0, true) => flag::LOCAL_WRITE,
-            _ => flags,
-        },
-    );
+    let range = match what & TRANSLATION {
+        0 => (old.host, old.len),
+        _ => (start, length),
+    };
     if !old.on_demand {
-        check_mapped(range.0, range.1, flags)?;
+        let writes = match what & ACCESS {
+            0 => old.access & access::LOCAL_WRITE != 0 || old.window_bind,
+            _ => lets_write(flags),
+        };
+        check_mapped(range.0, range.1, writes)?;
     }
     if what & TRANSLATION != 0 {
         check_limit(call, &locked, range)?;
@@ -411,7 +409,7 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let known = flag::LOCAL_WRITE | flag::REMOTE_WRITE | flag::REMOTE_READ | flag::RELAXED_ORDERING;
     let flags = ioctl.flags(umem::ACCESS, known)?;
     check_flags(flags)?;
-    check_mapped(address, length, flags)?;
+    check_mapped(address, length, lets_write(flags))?;
     call.costs(CostKind::UmemReg, length);
     let owner = call.owner()?;
     let umems = Umem {

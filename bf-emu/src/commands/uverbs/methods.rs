@@ -49,6 +49,19 @@ const fn with_driver_data(object: u16, number: u16, attrs: &'static [Known], run
     }
 }
 
+impl Method {
+    /// True if it releases an object.
+    pub(super) fn releases(&self) -> bool {
+        match self.object {
+            class::PD | class::XRCD | class::AH | class::MW => self.method == ONLY,
+            class::DM | class::MR | class::CQ | class::QP | class::SRQ => self.method == DESTROY,
+            class::UAR | class::DEVX_UMEM => self.method == DRIVER_DESTROY,
+            class::DEVX_OBJ => self.method == devx::OBJ_DESTROY,
+            _ => false,
+        }
+    }
+}
+
 /// Finds a method.
 pub(super) fn find(object: u16, method: u16) -> Option<&'static Method> {
     METHODS

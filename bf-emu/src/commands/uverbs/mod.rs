@@ -69,7 +69,12 @@ fn carry_out(call: &Call<'_>, request: u64, argument: usize) -> Result<i32, Errn
         }
     };
     let traced = fault::traced(call, &ioctl);
-    let result = fault::inject(call, &ioctl).unwrap_or_else(|| (method.run)(call, &ioctl));
+    let result = if call.fabric().has_failed(call.function()) && !method.releases() {
+        // mlx5/core/cmd.c, `mlx5_internal_err_ret_value`: releases succeed.
+        Err(Errno(libc::EIO))
+    } else {
+        fault::inject(call, &ioctl).unwrap_or_else(|| (method.run)(call, &ioctl))
+    };
     if matches!(result, Err(Errno(libc::EOPNOTSUPP))) {
         call.counters().refuse(Refusal::UnknownIoctl);
     }

@@ -4,7 +4,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::memory::flag;
 use crate::commands::call::Call;
 use crate::fabric::Locked;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};
@@ -13,14 +12,11 @@ use crate::sys::{self, Errno, limits, mapping};
 
 const PAGE: u64 = 4096;
 
-/// Checks that each page of a region is mapped, and writable if the access flags let the device write.
+/// Checks that each page of a region is mapped, and writable if the device may write.
 ///
 /// # Errors
 /// EFAULT.
-pub(super) fn check_mapped(start: u64, length: u64, flags: u32) -> Result<(), Errno> {
-    /// `ib_access_writable`.
-    const WRITES: u32 =
-        flag::LOCAL_WRITE | flag::REMOTE_WRITE | flag::REMOTE_ATOMIC | flag::MW_BIND;
+pub(super) fn check_mapped(start: u64, length: u64, writes: bool) -> Result<(), Errno> {
     let Some(last) = length.checked_sub(1) else {
         return Ok(());
     };
@@ -28,7 +24,7 @@ pub(super) fn check_mapped(start: u64, length: u64, flags: u32) -> Result<(), Er
     let mut byte = [0];
     crate::guard::read(start, &mut byte)?;
     crate::guard::read(start + last, &mut byte)?;
-    mapping::check(start, length, flags & WRITES != 0)
+    mapping::check(start, length, writes)
 }
 
 /// Checks that the process may pin `length` more bytes at `start`, by RLIMIT_MEMLOCK and CAP_IPC_LOCK.

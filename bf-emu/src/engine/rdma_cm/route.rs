@@ -6,7 +6,7 @@ use crate::fabric::{Fabric, Place};
 use crate::model::adapter::PKEY_DEFAULT;
 use crate::model::address::{Gid, GidType};
 
-/// Bytes of a path record on the wire (InfiniBand Architecture 1.3, 15.2.5.16).
+/// Bytes of a path record on the wire (Linux `core/sa_query.c`, `path_rec_table`).
 pub(crate) const RECORD_BYTES: usize = 64;
 /// Bytes of `struct ib_uverbs_ah_attr`.
 pub(crate) const ADDRESS_BYTES: usize = 32;

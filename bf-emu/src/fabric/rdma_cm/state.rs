@@ -488,7 +488,7 @@ pub struct Event {
     pub param: EventParam,
 }
 
-/// Reasons of a rejection (InfiniBand Architecture 1.3, table 111).
+/// Reasons of a rejection (Linux `ib_cm.h`, `enum ib_cm_rej_reason`).
 pub mod reason {
     /// The requester gave up.
     pub const TIMEOUT: i32 = 4;
