@@ -224,8 +224,8 @@ mod tests {
 
     /// The rate of a window in packets with 16 bits of fraction, at 200 Gb/s.
     fn rate_of(window: u64, delay_ns: u64) -> u32 {
-        let millibits = window * 4_096 * 8_000 >> 16;
-        u32::try_from(((millibits << 10) / delay_ns << 10) / 200_000).expect("a rate")
+        let millibits = (window * 4_096 * 8_000) >> 16;
+        u32::try_from((((millibits << 10) / delay_ns) << 10) / 200_000).expect("a rate")
     }
 
     #[test]
