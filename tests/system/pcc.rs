@@ -3,7 +3,7 @@
 use crate::doca::{cc, has_compiler, link, no_compiler};
 use crate::harness::{Case, Outcome};
 use crate::talk::Talk;
-use crate::world::{LIMIT, Testbed, World};
+use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -344,8 +344,23 @@ fn setpoints(world: &World) -> Result<()> {
     ] {
         ensure!(counter(&report, 1, name)? > 0, "{name} in {report}");
     }
+    counters_of_the_script(&testbed)?;
     drop(pair);
     without_the_connection_manager(world)
+}
+
+/// The files of DOCA's script `pcc_counters.sh`: it writes which counters it wants, and reads lines with four fields.
+fn counters_of_the_script(testbed: &Testbed<'_>) -> Result<()> {
+    let script = "pci=$(sed -n s/PCI_SLOT_NAME=//p /sys/class/infiniband/mlx5_0/device/uevent)
+counters=/sys/kernel/debug/mlx5/$pci/diag_cnt
+echo 0x0a07,0x2013 > $counters/counter_id && echo 1,100,8c,1,0 > $counters/params && echo set > $counters/dump || exit 1
+IFS=,; while read -r id first second value; do
+[ $id = 2013 ] && echo HANDLED_SXW_EVENTS $value; done < $counters/dump; true";
+    let said = succeed(testbed.command("node0.host", "bash").args(["-c", script]))?;
+    let value = said.trim().strip_prefix("HANDLED_SXW_EVENTS ");
+    let value = value.and_then(|value| value.parse::<u64>().ok());
+    ensure!(value.is_some_and(|value| value > 0), "{said}");
+    Ok(())
 }
 
 fn without_the_connection_manager(world: &World) -> Result<()> {
@@ -423,9 +438,10 @@ fn standbys(world: &World) -> Result<()> {
         standby.expect("state", STANDBY)?;
     }
     for host in [&mut killed, &mut stopped, &mut crashed, &mut looped] {
-        host.ok("mbps 64000")?;
+        host.ok("mbps 1600")?;
     }
-    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", "3000"])?;
+    // Far more messages than the changes below take. After them nothing limits the rest.
+    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", "10000"])?;
     let goes_on = |testbed: &Testbed<'_>| {
         let events = flow(testbed, 1)?.events;
         until(testbed, 1, "further events", |flow| {

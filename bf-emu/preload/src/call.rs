@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use bf_emu::process;
 use bf_emu::sys::{self, Errno};
+use bf_emu::view::diagnostics;
 use bf_emu::view::hw_counters::Asked;
 use bf_emu::view::interfaces::{self, Interface};
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
@@ -72,6 +73,13 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
         {
             // Without the count the file has an older one.
             let _ = asked.refresh(device.fabric(), device.functions(), path.to_bytes());
+        }
+        if let Place::Tree(path) = &place
+            && let Some(index) = paths.diagnostics(path.to_bytes())
+            && let Some(device) = device()
+            && let Some(function) = device.functions().get(index)
+        {
+            let _ = diagnostics::refresh(device.fabric(), *function, path.to_bytes());
         }
         place
     })

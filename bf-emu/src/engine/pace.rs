@@ -84,10 +84,24 @@ pub(super) fn holds(
     else {
         return false;
     };
+    let now_ns = sys::now_ns();
     let queue_ns = fabric.queue_until_ns(sender.cards.1);
-    let until_ns = due_ns.max(queue_ns.saturating_sub(QUEUE_DEVICE_NS * SLOWDOWN));
-    if until_ns <= sys::now_ns() {
+    // Senders take turns at a port that is never idle: one that has just sent waits for the others, while the queue lasts.
+    let yields = fabric.must_yield(sender.cards);
+    let turn_ns = match yields {
+        true => queue_ns,
+        false => queue_ns.saturating_sub(QUEUE_DEVICE_NS * SLOWDOWN),
+    };
+    let until_ns = due_ns.max(turn_ns);
+    if until_ns <= now_ns {
+        if yields {
+            // They had their time, and have nothing to send.
+            fabric.forget_waiting(sender.cards.1);
+        }
         return false;
+    }
+    if due_ns <= now_ns {
+        fabric.waits_for(sender.cards);
     }
     if let Some(qp) = locked
         .function(poster.function)

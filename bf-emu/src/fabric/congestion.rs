@@ -82,6 +82,30 @@ impl Fabric {
         (of(&shared.sent_bytes), of(&shared.received_bytes))
     }
 
+    /// True if a card that wants to send to another must let a third one send first, which has waited since its last message.
+    pub(crate) fn must_yield(&self, (from, to): (usize, usize)) -> bool {
+        let shared = self.congestion();
+        let others = shared.waiting.get(to).map_or(0, |waiting| {
+            waiting.load(Ordering::Relaxed) & !(1 << (from % 64))
+        });
+        let last = shared.last.get(to).map(|last| last.load(Ordering::Relaxed));
+        others != 0 && last == u32::try_from(from + 1).ok()
+    }
+
+    /// A card waits to send to another.
+    pub(crate) fn waits_for(&self, (from, to): (usize, usize)) {
+        if let Some(waiting) = self.congestion().waiting.get(to) {
+            waiting.fetch_or(1 << (from % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// No card waits to send to this one any more.
+    pub(crate) fn forget_waiting(&self, to: usize) {
+        if let Some(waiting) = self.congestion().waiting.get(to) {
+            waiting.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Time at which the queue before a card's port ends.
     #[must_use]
     pub(crate) fn queue_until_ns(&self, card: usize) -> u64 {
@@ -144,6 +168,10 @@ impl Locked<'_> {
             free_ns - now_ns
         };
         pass(shared.out_ns.get(from));
+        if let (Some(waiting), Some(last)) = (shared.waiting.get(to), shared.last.get(to)) {
+            waiting.fetch_and(!(1 << (from % 64)), Ordering::Relaxed);
+            last.store(u32::try_from(from + 1).unwrap_or(0), Ordering::Relaxed);
+        }
         let count = |bytes: Option<&AtomicU64>| {
             bytes.map(|bytes| bytes.fetch_add(wire, Ordering::Relaxed));
         };

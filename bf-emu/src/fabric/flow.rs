@@ -207,6 +207,9 @@ impl Flow {
     }
 }
 
+/// A card has a bit in a word.
+const _: () = assert!(FUNCTIONS_MAX <= 64);
+
 /// State in the header of the device's file: atomic.
 #[derive(Debug)]
 #[repr(C)]
@@ -220,6 +223,9 @@ pub(super) struct Shared {
     /// By the first function of a card: times at which the ports are free. Changes need the device's lock.
     pub(super) out_ns: [AtomicU64; FUNCTIONS_MAX],
     pub(super) into_ns: [AtomicU64; FUNCTIONS_MAX],
+    /// By the first function of a card: cards that wait to send to it, one bit for each, and 1 + the card that sent last.
+    pub(super) waiting: [AtomicU64; FUNCTIONS_MAX],
+    pub(super) last: [AtomicU32; FUNCTIONS_MAX],
     pub(super) sent_bytes: [AtomicU64; FUNCTIONS_MAX],
     pub(super) received_bytes: [AtomicU64; FUNCTIONS_MAX],
     pub(super) diagnostics: [[AtomicU64; Diagnostic::ALL.len()]; FUNCTIONS_MAX],

@@ -1,5 +1,6 @@
 //! The device as a process sees it: state directory, sysfs tree, and paths into them.
 
+pub mod diagnostics;
 pub mod hw_counters;
 pub mod interfaces;
 pub mod paths;

@@ -7,8 +7,9 @@
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::model::topology::View;
-use crate::view::sysfs::pci_dir;
+use crate::model::topology::{FunctionSpec, View};
+use crate::view::diagnostics::{DIR, DUMP};
+use crate::view::sysfs::{debug_dir, pci_dir};
 
 /// Longest path that the kernel accepts, with its NUL (`PATH_MAX`, linux/limits.h).
 pub const PATH_BYTES_MAX: usize = 4096;
@@ -24,6 +25,8 @@ pub struct Paths {
     dev: Vec<u8>,
     /// Prefixes of the rewritten paths.
     prefixes: Vec<Vec<u8>>,
+    /// The files with diagnostic counters of each device, in the tree.
+    diagnostics: Vec<Vec<u8>>,
     devices: usize,
 }
 
@@ -65,11 +68,20 @@ impl Paths {
         for function in &view.functions {
             prefixes.push(pci_dir(&function.pci_bdf).into_bytes());
             prefixes.push(format!("/sys/bus/pci/devices/{}", function.pci_bdf).into_bytes());
+            prefixes.push(debug_dir(&function.pci_bdf).into_bytes());
         }
+        let dump = |function: &FunctionSpec| {
+            let file = format!("{}/{DIR}/{DUMP}", debug_dir(&function.pci_bdf));
+            let mut path = sys.clone();
+            path.extend_from_slice(file.strip_prefix("/sys").unwrap_or_default().as_bytes());
+            path
+        };
+        let diagnostics = view.functions.iter().map(dump).collect();
         Paths {
             sys,
             dev: dev.as_os_str().as_bytes().to_vec(),
             prefixes,
+            diagnostics,
             devices: view.functions.len(),
         }
     }
@@ -78,13 +90,14 @@ impl Paths {
     /// check needs no view, so a process that never accesses a device reads none.
     #[must_use]
     pub fn candidate(path: &[u8]) -> bool {
-        // Every prefix contains one of the three strings, and starts with /sys or /dev in any
+        // Every prefix contains one of the four strings, and starts with /sys or /dev in any
         // spelling.
         path.first() == Some(&b'/')
             && matches!(path.get(1), Some(b's' | b'd' | b'/' | b'.'))
             && (contains(path, b"infiniband")
                 || contains(path, b"/pci")
-                || contains(path, b"rdma_cm"))
+                || contains(path, b"rdma_cm")
+                || contains(path, b"/mlx5"))
     }
 
     /// The target of `path`, with the rewritten path in `buffer`.
@@ -116,6 +129,12 @@ impl Paths {
             },
             None => Place::Tree(rewritten),
         }
+    }
+
+    /// Index of the device whose diagnostic counters a file of the tree has.
+    #[must_use]
+    pub fn diagnostics(&self, path: &[u8]) -> Option<usize> {
+        self.diagnostics.iter().position(|file| file == path)
     }
 
     /// The character device with this path.
@@ -271,6 +290,11 @@ mod tests {
                 "/sys/bus/pci/devices/bf00:03:00.0/numa_node",
                 "/s/views/v/sys/bus/pci/devices/bf00:03:00.0/numa_node",
             ),
+            (
+                "/sys/kernel/debug/mlx5/bf00:03:00.0/diag_cnt/dump",
+                "/s/views/v/sys/kernel/debug/mlx5/bf00:03:00.0/diag_cnt/dump",
+            ),
+            ("/sys/kernel/debug/mlx5/0000:00:01.0", ""),
             ("/sys/bus/pci/devices/0000:00:01.0", ""),
             ("/sys/bus/pci/devices", ""),
             ("/dev/infiniband", "/s/views/v/dev/infiniband"),

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use super::diagnostics;
 use crate::fabric::PortState;
 use crate::fabric::counters::{CounterDir, PortCounter};
 use crate::model::adapter::{BOARD_ID, FIRMWARE, HW_REV, PCI_VENDOR, SM_LID};
@@ -64,6 +65,15 @@ pub fn pci_dir(pci_bdf: &str) -> String {
     format!("/sys/devices/pci{root}/{pci_bdf}")
 }
 
+/// The directory of mlx5 devices there.
+const DEBUG_DIR: &str = "/sys/kernel/debug/mlx5";
+
+/// The directory of a function in the kernel's file system for debugging.
+#[must_use]
+pub fn debug_dir(pci_bdf: &str) -> String {
+    format!("{DEBUG_DIR}/{pci_bdf}")
+}
+
 /// The directory of a port of the function at `index` in a view.
 #[must_use]
 pub fn port_dir(pci_bdf: &str, index: usize, port: u8) -> String {
@@ -102,6 +112,9 @@ pub fn describe(functions: &[FunctionSpec]) -> Vec<Entry> {
         "/sys/class/misc",
         RDMA_CM_DIR,
         "/sys/devices",
+        "/sys/kernel",
+        "/sys/kernel/debug",
+        DEBUG_DIR,
         "/dev",
         "/dev/infiniband",
     ] {
@@ -201,6 +214,13 @@ impl Tree {
             self.dir(root);
         }
         self.pci_device(&pci, function);
+        // The counters are written before each read: see `view::diagnostics`.
+        let debug = debug_dir(&function.pci_bdf);
+        self.dir(&debug);
+        self.dir(&format!("{debug}/{}", diagnostics::DIR));
+        for name in diagnostics::FILES {
+            self.file(&format!("{debug}/{}/{name}", diagnostics::DIR), "");
+        }
         self.ib_device(&pci, index, function);
         self.uverbs_device(&pci, index);
     }

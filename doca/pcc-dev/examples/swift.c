@@ -1,8 +1,9 @@
 /*
- * Swift (Kumar et al., SIGCOMM 2020) as a control of rates: a target delay, additive increase below it, and a decrease in
- * proportion to the excess.
+ * Swift (Kumar et al., SIGCOMM 2020): a target delay, additive increase of a window below it, and a decrease in proportion to
+ * the excess.
  *
- * The device limits rates and not windows. The window of the paper is rate times delay here.
+ * The device limits rates and not windows. Each response sets the rate that the window has at the measured delay, so that a
+ * longer queue slows the flow at once, as waiting acknowledgements slow a sender with a window.
  */
 #include "example.h"
 
@@ -27,15 +28,15 @@ enum {
 	MTU,
 };
 
-/* The paper has 80 % as beta for windows, which stop a sender by themselves while its packets wait; with rates, that empties
- * the queue after each decrease. */
+/* The paper adds a packet per round trip. Rates follow a probe late, and many flows that add a packet each would add a large part
+ * of the port's traffic. */
 static const struct example_parameter parameters[] = {
 	[TARGET] = EXAMPLE_PARAMETER(25000, 1000, 10000000, "TARGET, target delay, ns"),
-	[SCALING] = EXAMPLE_PARAMETER(25000, 0, 10000000, "SCALING, range of the flow scaling, ns"),
+	[SCALING] = EXAMPLE_PARAMETER(125000, 0, 10000000, "SCALING, range of the flow scaling, ns"),
 	[WINDOW_MIN] = EXAMPLE_PARAMETER(100, 1, 1000000, "WINDOW_MIN, window with the whole range, packets / 1000"),
 	[WINDOW_MAX] = EXAMPLE_PARAMETER(100, 1, 1000000, "WINDOW_MAX, window without scaling, packets"),
-	[ADDITIVE] = EXAMPLE_PARAMETER(500, 1, 100000, "ADDITIVE, increase per round trip, packets / 1000"),
-	[BETA] = EXAMPLE_PARAMETER(40, 1, 100, "BETA, share of the excess, %"),
+	[ADDITIVE] = EXAMPLE_PARAMETER(100, 1, 100000, "ADDITIVE, increase per round trip, packets / 1000"),
+	[BETA] = EXAMPLE_PARAMETER(80, 1, 100, "BETA, share of the excess, %"),
 	[DECREASE_MAX] = EXAMPLE_PARAMETER(50, 1, 100, "DECREASE_MAX, largest decrease, %"),
 	[MTU] = EXAMPLE_PARAMETER(4096, 256, 65535, "MTU, payload of a packet, bytes"),
 };
@@ -46,9 +47,13 @@ struct flow {
 	uint32_t decreased_at;
 	uint32_t missed;
 	uint32_t retransmits;
-	/* The last delay. */
+	/* The last delay; 0 before the first one. */
 	uint32_t delay;
-	uint32_t reserved[7];
+	/* The window in packets, with 16 bits of fraction. */
+	uint32_t window;
+	/* Time of the last increase. */
+	uint32_t increased_at;
+	uint32_t reserved[5];
 };
 
 _Static_assert(sizeof(struct flow) == sizeof(doca_pcc_dev_algo_ctxt_t), "the context of a flow");
@@ -72,10 +77,15 @@ static uint64_t root(uint64_t value)
 	return result;
 }
 
-/* 2^16 over the root of a window in thousandths of a packet. */
-static uint64_t inverse_root(uint64_t milli)
+/* 2^16 over the root of a window in packets. */
+static uint64_t inverse_root(uint64_t window)
 {
-	return root(ONE * ONE * 1000 / (milli == 0 ? 1 : milli));
+	return root((1ull << 48) / (window == 0 ? 1 : window));
+}
+
+static uint32_t limited(uint64_t value)
+{
+	return value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
 
 static uint32_t scaled(uint32_t value, uint64_t factor)
@@ -85,33 +95,49 @@ static uint32_t scaled(uint32_t value, uint64_t factor)
 	return result > UINT32_MAX ? UINT32_MAX : (uint32_t)result;
 }
 
-/* Mb/s times ns are thousandths of bits. */
-static uint64_t window_milli(const uint32_t *values, uint32_t rate, uint32_t delay, uint64_t mbps)
+/* The window with which a flow has this rate at this delay. Mb/s times ns are thousandths of bits. */
+static uint32_t window_of(const uint32_t *values, uint32_t rate, uint32_t delay, uint64_t mbps)
 {
 	uint64_t millibits = (((mbps * delay) >> 10) * rate) >> 10;
 
-	return millibits / ((uint64_t)values[MTU] * 8);
+	return limited((millibits << 16) / ((uint64_t)values[MTU] * 8000));
+}
+
+/* The rate of a window at this delay. */
+static uint32_t rate_of(const uint32_t *values, uint32_t window, uint32_t delay, uint64_t mbps)
+{
+	uint64_t millibits = ((uint64_t)window * values[MTU] * 8000) >> 16;
+
+	return limited((((millibits << 10) / (delay == 0 ? 1 : delay)) << 10) / mbps);
 }
 
 /* The target grows as the window shrinks (equation of section 3.5): alpha / sqrt(window) + beta, within 0 and the range. */
-static uint32_t target(const uint32_t *values, uint32_t rate, uint32_t delay, uint64_t mbps)
+static uint32_t target(const uint32_t *values, uint32_t window)
 {
-	uint64_t most = inverse_root(values[WINDOW_MIN]);
-	uint64_t least = inverse_root((uint64_t)values[WINDOW_MAX] * 1000);
-	uint64_t now = inverse_root(window_milli(values, rate, delay, mbps));
+	uint64_t most = inverse_root(((uint64_t)values[WINDOW_MIN] << 16) / 1000);
+	uint64_t least = inverse_root((uint64_t)values[WINDOW_MAX] << 16);
+	uint64_t now = inverse_root(window);
 
 	most = most > least ? most : least;
 	now = now < least ? least : now > most ? most : now;
 	return values[TARGET] + scaled(values[SCALING], ((now - least) << 16) / (most > least ? most - least : 1));
 }
 
-/* The additive increase of one round trip. */
-static uint32_t increase(const uint32_t *values, uint32_t delay, uint64_t mbps)
-{
-	uint64_t bits = (uint64_t)values[MTU] * 8 * values[ADDITIVE];
-	uint64_t rate = ((bits * 1000 / (delay == 0 ? 1 : delay)) << DOCA_PCC_DEV_LOG_MAX_RATE) / (mbps * 1000);
+/* Most round trips that one increase stands for. */
+#define ROUNDS_MAX 16
 
-	return rate > DOCA_PCC_DEV_MAX_RATE ? DOCA_PCC_DEV_MAX_RATE : rate < 1 ? 1 : (uint32_t)rate;
+/* The additive increase after a time, in which round trips took DELAY. A flow with few packets has few probes, and would fall
+ * behind if each response counted alike. */
+static uint32_t increase(const uint32_t *values, uint32_t elapsed, uint32_t delay)
+{
+	uint64_t one = ((uint64_t)values[ADDITIVE] << 16) / 1000;
+	uint32_t most;
+
+	delay = delay == 0 ? 1 : delay;
+	most = limited((uint64_t)delay * ROUNDS_MAX);
+	elapsed = elapsed > most ? most : elapsed;
+	elapsed = elapsed < delay ? delay : elapsed;
+	return limited(one * elapsed / delay);
 }
 
 /* The factor of a decrease. */
@@ -123,32 +149,55 @@ static uint64_t factor(const uint32_t *values, uint32_t delay, uint32_t aim)
 	return ONE - (cut < most ? cut : most);
 }
 
+/* A response moves the window, and the rate follows it. */
+static uint32_t respond(struct flow *flow, const uint32_t *values, uint32_t now, uint32_t delay, uint64_t mbps)
+{
+	uint32_t aim, most, more;
+
+	if (flow->delay == 0) {
+		flow->window = window_of(values, flow->rate, delay, mbps);
+		flow->increased_at = now - delay;
+	}
+	flow->delay = delay;
+	aim = target(values, flow->window);
+	if (delay < aim) {
+		more = increase(values, pcc_elapsed(now, flow->increased_at), delay);
+		/* No more than the port carries in this time. */
+		most = window_of(values, DOCA_PCC_DEV_MAX_RATE, delay, mbps);
+		most = most < 1 ? 1 : most;
+		more = limited((uint64_t)flow->window + more);
+		flow->window = more < most ? more : most;
+	} else if (pcc_elapsed(now, flow->decreased_at) >= delay) {
+		flow->decreased_at = now;
+		flow->window = scaled(flow->window, factor(values, delay, aim));
+		flow->window = flow->window < 1 ? 1 : flow->window;
+	}
+	flow->increased_at = now;
+	return rate_of(values, flow->window, delay, mbps);
+}
+
 /* The rate after a response or a NACK. */
 static uint32_t new_rate(struct flow *flow, const uint32_t *values, doca_pcc_dev_event_t *event, uint32_t type,
 			 uint64_t mbps)
 {
-	uint32_t now = doca_pcc_dev_get_timestamp(event), total, there, aim;
+	uint32_t now = doca_pcc_dev_get_timestamp(event), total, there;
+	uint64_t cut;
 
-	if (type != DOCA_PCC_DEV_EVNT_RTT) {
-		/* A gap: the largest decrease, once per round trip. */
-		if (pcc_elapsed(now, flow->decreased_at) < (flow->delay == 0 ? 1 : flow->delay))
-			return flow->rate;
-		flow->decreased_at = now;
-		flow->retransmits++;
-		return scaled(flow->rate, factor(values, UINT32_MAX, 0));
+	if (type == DOCA_PCC_DEV_EVNT_RTT) {
+		/* The time in the network: without that in the receiver. */
+		total = pcc_elapsed(now, doca_pcc_dev_get_rtt_req_send_timestamp(event));
+		there = pcc_elapsed(doca_pcc_dev_get_rtt_resp_send_timestamp(event),
+				    doca_pcc_dev_get_rtt_req_recv_timestamp(event));
+		return respond(flow, values, now, total > there ? total - there : 0, mbps);
 	}
-	/* The time in the network: without that in the receiver. */
-	total = pcc_elapsed(now, doca_pcc_dev_get_rtt_req_send_timestamp(event));
-	there = pcc_elapsed(doca_pcc_dev_get_rtt_resp_send_timestamp(event),
-			    doca_pcc_dev_get_rtt_req_recv_timestamp(event));
-	flow->delay = total > there ? total - there : 0;
-	aim = target(values, flow->rate, flow->delay, mbps);
-	if (flow->delay < aim)
-		return flow->rate + increase(values, flow->delay, mbps);
-	if (pcc_elapsed(now, flow->decreased_at) < flow->delay)
+	/* A gap: the largest decrease, once per round trip. */
+	if (pcc_elapsed(now, flow->decreased_at) < (flow->delay == 0 ? 1 : flow->delay))
 		return flow->rate;
 	flow->decreased_at = now;
-	return scaled(flow->rate, factor(values, flow->delay, aim));
+	flow->retransmits++;
+	cut = factor(values, UINT32_MAX, 0);
+	flow->window = scaled(flow->window, cut);
+	return scaled(flow->rate, cut);
 }
 
 void doca_pcc_dev_user_init(uint32_t *disable_event_bitmask)

@@ -27,6 +27,24 @@ fn eight_flows_share_a_port_fairly_and_fill_it() {
     }
 }
 
+/// With few packets in flight, fairness comes from the targets, which grow as windows shrink.
+#[test]
+fn swift_is_fair_with_many_flows_and_keeps_its_queue() {
+    for (flows, queue_us) in [(32, 50), (128, 90)] {
+        let text = format!(
+            "warmup_us = 10000\nalgorithm.name = 'swift'\ntraffic = [{{ kind = 'incast', to = 0, flows = {flows} }}]"
+        );
+        let report = run(&mut lab(&star(flows + 1, 20_000, &text)));
+        let jain = report.jain.expect("rates");
+        assert!(jain >= 0.99, "{flows} flows: Jain's index {jain}");
+        let (utilisation, queue) = (report.utilisation, report.queue_bytes.p99);
+        assert!(utilisation >= 0.96, "{flows} flows: {utilisation}");
+        // 25 bytes leave a port of 200 Gb/s in a nanosecond.
+        assert!(queue <= queue_us * 25_000, "{flows} flows: {queue} bytes");
+        assert_eq!(report.packets.dropped, 0, "{flows} flows");
+    }
+}
+
 #[test]
 fn hpcc_keeps_its_target_with_a_queue_of_a_few_packets() {
     let text = "warmup_us = 5000\nalgorithm.name = 'hpcc'\nhost.probe = 'ifa2'

@@ -25,6 +25,8 @@ fn the_comparison_accounts_for_each_packet_and_has_all_fields() {
     let sum = ["delivered", "dropped", "in_flight"].map(|fate| number(&packets[fate]));
     assert_eq!(number(&packets["sent"]), sum.iter().sum::<f64>());
     assert_eq!(report["unaccounted"], 0);
+    // The guess of the lab, and the time to the next event.
+    assert!(number(&report["takeover_us"]) >= 100.0, "{report}");
     let rows = report["rows"].as_array().expect("rows");
     let of = |name: &'static str| rows.iter().filter(move |row| row["algorithm"] == name);
     for name in ["none", "dcqcn", "swift", "hpcc"] {

@@ -5,6 +5,7 @@ mod plot;
 mod programs;
 mod report;
 mod runs;
+mod takeover;
 
 use anyhow::{Context as _, Result, ensure};
 use bench_report::columns::CONGESTION;
@@ -51,11 +52,14 @@ fn main() -> Result<()> {
         }
     }
     let setpoints = setpoints(length, &mut packets)?;
+    let swift = contenders.iter().find(|one| one.name == "swift");
+    let (takeover_us, report) = takeover::measure(swift.context("an example")?)?;
+    packets.add(&report);
     ensure!(
         packets.unaccounted() == 0,
         "the lab has lost account of packets: {packets:?}"
     );
-    let written = Written::new(packets, rows, setpoints, speed);
+    let written = Written::new((packets, takeover_us), rows, setpoints, speed);
     println!("{}", written.closing());
     let plot = plot::render(&series)?;
     bench_report::files::write(

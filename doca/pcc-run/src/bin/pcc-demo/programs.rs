@@ -83,6 +83,17 @@ traffic = [{{ kind = 'incast', to = 0, flows = 8 }}]",
         self.with(&self.name, &[(0, rate)])
     }
 
+    /// A process. One that does not start fails at its first event.
+    pub(crate) fn process(&self) -> Box<dyn Algorithm> {
+        let Some(image) = &self.image else {
+            return Box::new(Refusing("no program".to_owned()));
+        };
+        match image.start(&self.options) {
+            Ok(process) => Box::new(process),
+            Err(refused) => Box::new(Refusing(refused.to_string())),
+        }
+    }
+
     /// A lab with a process on each host.
     pub(crate) fn lab(&self, scenario: &Scenario) -> Result<Lab> {
         let Some(image) = &self.image else {
@@ -90,12 +101,7 @@ traffic = [{{ kind = 'incast', to = 0, flows = 8 }}]",
         };
         // The first process tells whether the program starts.
         image.start(&self.options)?;
-        let make = |_| -> Box<dyn Algorithm> {
-            match image.start(&self.options) {
-                Ok(process) => Box::new(process),
-                Err(refused) => Box::new(Refusing(refused.to_string())),
-            }
-        };
+        let make = |_| self.process();
         Ok(Lab::with_algorithm(scenario, &make)?)
     }
 }

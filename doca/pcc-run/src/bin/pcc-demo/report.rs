@@ -130,6 +130,7 @@ struct SpeedReport {
 pub(crate) struct Written {
     packets: Packets,
     unaccounted: u64,
+    takeover_us: f64,
     rows: Vec<Row>,
     setpoints: Vec<SetPoint>,
     speed: SpeedReport,
@@ -137,7 +138,7 @@ pub(crate) struct Written {
 
 impl Written {
     pub(crate) fn new(
-        packets: Packets,
+        (packets, takeover_us): (Packets, f64),
         rows: Vec<Row>,
         setpoints: Vec<SetPoint>,
         speed: Speed,
@@ -145,6 +146,7 @@ impl Written {
         Self {
             unaccounted: packets.unaccounted(),
             packets,
+            takeover_us,
             rows,
             setpoints,
             speed: SpeedReport {
@@ -169,6 +171,11 @@ impl Written {
         for point in &self.setpoints {
             let _ = write!(text, " {} Gb/s {:.3};", point.gbps, point.measured_ratio);
         }
+        let _ = write!(
+            text,
+            "\ntakeover: the next process decides {:.0} us after the active one was killed, and no flow is lost",
+            self.takeover_us
+        );
         let speed = &self.speed;
         let _ = write!(
             text,
