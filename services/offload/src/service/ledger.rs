@@ -28,11 +28,11 @@ mod sending;
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue};
+use super::own::{Own, Part};
 use super::slots::Slots;
+use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
-pub(super) use members::Member;
-use sending::{Own, Part, Spaced, Spacing};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -192,7 +192,7 @@ impl Ledger {
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
-        let (spacing, spaced) = sending::spaced(services, &service_of);
+        let (spacing, spaced) = spaced(services, &service_of);
         Self {
             me,
             service_of,

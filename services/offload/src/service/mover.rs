@@ -11,6 +11,7 @@ use super::ledger::Ledger;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
+use super::trees::Trees;
 use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
@@ -20,7 +21,6 @@ use crate::wire::{
 };
 use std::rc::Rc;
 use std::time::Instant;
-use tree::Trees;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
