@@ -9,9 +9,11 @@
  *                          last rounds rank 0 runs COMMAND, which makes registrations fail, with its output in PREFIX.faults
  *   ucc_legal teams        creates two teams at once, as Open MPI does for threads that create communicators, and uses both
  *   ucc_legal jobs         ends all its teams and creates others, six times
+ *   ucc_legal rests        has a rank that waits and sleeps until another one has seen it sleep often
  */
 #include "ucc_side.h"
 #include <dirent.h>
+#include <sched.h>
 #include <unistd.h>
 
 enum { BLOCK = 8192, SMALL = 64, STARTS = 4, MANY = 1100, RANKS_MAX = 64 };
@@ -388,12 +390,47 @@ static void jobs(void)
 	}
 }
 
+/* How often the main thread of a process has given its core away. */
+static long switches(int process)
+{
+	char path[64], line[256];
+	long count = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", process);
+	file = fopen(path, "r");
+	CHECK(!file);
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1)
+			break;
+	fclose(file);
+	CHECK(count < 0);
+	return count;
+}
+
+/* The last rank begins when rank 0, which waits for it, has slept many times. */
+static void rests(void)
+{
+	enum { SLEEPS = 200 };
+	int first = (int)getpid();
+	long before;
+
+	exchange(team, rank, ranks, 0);
+	MPI_Bcast(&first, 1, MPI_INT, 0, MPI_COMM_WORLD);
+	if (rank == ranks - 1) {
+		before = switches(first);
+		while (switches(first) < before + SLEEPS)
+			sched_yield();
+	}
+	exchange(team, rank, ranks, 1);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct {
 		const char *name;
 		void (*run)(void);
-	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "jobs", jobs } };
+	} modes[] = { { "orders", orders }, { "many", many }, { "far", far }, { "teams", teams }, { "jobs", jobs }, { "rests", rests } };
 	MPI_Comm world = MPI_COMM_WORLD;
 	size_t mode;
 	int known = argc > 3 && !strcmp(argv[1], "protected");
@@ -402,6 +439,8 @@ int main(int argc, char **argv)
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
 	CHECK(ranks > RANKS_MAX);
+	if (argc > 1 && !strcmp(argv[1], "rests"))
+		setenv("UCC_TL_XGVMI_WAIT", "sleep", 1);
 	ucc_start(&world, NULL);
 	for (mode = 0; mode < sizeof(modes) / sizeof(modes[0]); mode++)
 		if (argc > 1 && !strcmp(argv[1], modes[mode].name)) {

@@ -28,6 +28,7 @@ struct Values {
     score: c_uint,
     connect_limit: *const c_char,
     limit: *const c_char,
+    wait: *const c_char,
 }
 
 /// The user's settings as text and numbers, before validation.
@@ -44,6 +45,7 @@ pub(crate) struct Raw {
     pub(crate) score: u32,
     pub(crate) connect_limit: String,
     pub(crate) limit: String,
+    pub(crate) wait: String,
 }
 
 /// Offset of the component's values: `ucc_tl_lib_config_t` and `ucc_tl_context_config_t` have at most 48 bytes, and may
@@ -51,7 +53,7 @@ pub(crate) struct Raw {
 const OWN_AT: usize = OBJECT_BYTES / 2;
 
 /// Name, default, documentation, offset and type of each option.
-const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 11] = [
+const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 12] = [
     (
         c"SERVICES",
         c"",
@@ -147,6 +149,15 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 11] = [
         offset_of!(Values, limit),
         Value::Text,
     ),
+    (
+        c"WAIT",
+        c"spin",
+        c"What a rank does while it waits for a collective. spin: looks again at once.\n\
+          yield: gives the core to other processes of the machine. sleep: sleeps until\n\
+          something happens, at most a millisecond at a time.",
+        offset_of!(Values, wait),
+        Value::Text,
+    ),
 ];
 
 impl Entry {
@@ -232,6 +243,7 @@ pub(crate) unsafe fn values(config: *const c_void) -> Raw {
         score: values.score,
         connect_limit: text(values.connect_limit),
         limit: text(values.limit),
+        wait: text(values.wait),
     }
 }
 

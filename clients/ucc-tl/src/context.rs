@@ -3,6 +3,7 @@
 use crate::job::Job;
 use crate::places::Identity;
 use crate::settings::{Fallback, OnFailure, Settings};
+use crate::wait::Wait;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -63,6 +64,13 @@ impl ContextState {
         self.settings
             .as_ref()
             .map_or(OnFailure::Error, |settings| settings.on_failure)
+    }
+
+    /// What a rank does while it waits.
+    pub(crate) fn wait(&self) -> Wait {
+        self.settings
+            .as_ref()
+            .map_or(Wait::Spin, |settings| settings.wait)
     }
 
     /// Maximum time of a collective; `None` for no limit.

@@ -322,6 +322,21 @@ impl Job {
         }
     }
 
+    /// Sleeps until something happens, at most for this time. Another thread that holds the job makes the progress.
+    pub(crate) fn rest(&self, most: Duration) {
+        let Ok(mut state) = self.state.try_lock() else {
+            std::thread::sleep(most);
+            return;
+        };
+        if state.failed.is_none()
+            && let Some(Held(client)) = &mut state.client
+            && let Err(error) = client.rest(most)
+        {
+            // The next test of a call reports it.
+            state.fail(&error.to_string());
+        }
+    }
+
     /// Fails the job. The service processes notify the other ranks.
     pub(crate) fn abandon(&self, reason: &str) {
         self.lock().fail(reason);

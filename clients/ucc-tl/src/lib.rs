@@ -36,6 +36,7 @@ mod settings;
 mod task;
 mod team;
 mod ucc;
+mod wait;
 
 pub use iface::{Interface, ucc_tl_xgvmi, ucc_tl_xgvmi_status};
 

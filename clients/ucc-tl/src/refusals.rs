@@ -62,6 +62,7 @@ mod tests {
             score: 100,
             connect_limit: "30s".to_owned(),
             limit: "60s".to_owned(),
+            wait: "spin".to_owned(),
         };
         Settings::new(&raw, "").expect("valid")
     }

@@ -3,6 +3,7 @@
 use crate::bindings as b;
 use crate::bindings::ucc_coll_type_t;
 use crate::config::Raw;
+use crate::wait::Wait;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use xgvmi_offload::{ClientArgs, ClientOptions, Scheme, library_is_loaded, time};
@@ -55,6 +56,7 @@ pub(crate) struct Settings {
     pub(crate) client: ClientOptions,
     pub(crate) served: Vec<Served>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) wait: Wait,
     fallback: Fallback,
     pub(crate) score: u32,
 }
@@ -139,6 +141,7 @@ impl Settings {
             }
         };
         let fallback = Fallback::new(raw)?;
+        let wait = Wait::new(&raw.wait).map_err(|why| option("WAIT", why))?;
         if raw.score == 0 {
             let why = "0 would never be chosen; to switch the component off, set neither SERVICES nor CONFIG";
             return Err(option("SCORE", why.to_owned()));
@@ -181,6 +184,7 @@ impl Settings {
             client,
             served,
             on_failure,
+            wait,
             fallback,
             score: raw.score,
         })
@@ -338,6 +342,7 @@ mod tests {
             score: 100,
             connect_limit: "30s".to_owned(),
             limit: "0s".to_owned(),
+            wait: "spin".to_owned(),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::plan::{Caller, Plan, Refused, is_persistent};
 use crate::settings::{OnFailure, name_of};
 use crate::team::{Joined, TeamState};
 use crate::ucc::{Ucc, read, write};
+use crate::wait::{Pace, Rest};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 use xgvmi_offload::{Numbered, OffloadError, Patience, Request, Verdict};
@@ -24,6 +25,7 @@ pub(crate) struct TaskState {
     call: Numbered,
     request: Option<Request>,
     patience: Patience,
+    pace: Pace,
 }
 
 /// Initializes a collective: `ucc_base_coll_init_fn_t`.
@@ -80,6 +82,7 @@ pub(crate) unsafe extern "C" fn init(
             call,
             request: None,
             patience: Patience::new(state.context().limit(), Instant::now()),
+            pace: Pace::new(state.context().wait(), Instant::now()),
         });
         // SAFETY: newly allocated memory, and UCC's arguments.
         let status = unsafe { ucc.make_task(task, base_args, team) };
@@ -138,6 +141,7 @@ unsafe extern "C" fn post(task: *mut c_void) -> ucc_status_t {
         };
         team.count_call();
         state.patience = Patience::new(team.context().limit(), Instant::now());
+        state.pace = Pace::new(team.context().wait(), Instant::now());
         // SAFETY: the user's buffers belong to a collective from its post to its completion. A failing job drops its
         // registrations before the task's status reports the failure.
         match unsafe { joined.job.begin(&mut state.call, state.kind, &state.plan) } {
@@ -172,7 +176,15 @@ unsafe extern "C" fn progress(task: *mut c_void) {
             }
             Ok(Progress::Unknown) => b::UCC_INPROGRESS,
             Ok(Progress::Under) => match state.patience.look(Instant::now()) {
-                Verdict::Wait => b::UCC_INPROGRESS,
+                Verdict::Wait => {
+                    match state.pace.look(Instant::now()) {
+                        Rest::None => {}
+                        Rest::Yield => std::thread::yield_now(),
+                        Rest::Sleep(most) => joined.job.rest(most),
+                    }
+                    state.pace.rested(Instant::now());
+                    b::UCC_INPROGRESS
+                }
                 Verdict::Warn(waited) => {
                     if joined.job.may_warn() {
                         warn(team, state.kind, waited);

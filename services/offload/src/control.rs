@@ -24,7 +24,7 @@ pub(super) const FRAMES: Protocol = Protocol {
 };
 
 /// Maximum number of ranks of a job: the table of all ranks is one frame.
-pub const RANKS_MAX: u32 = 1 << 16;
+pub const RANKS_MAX: u32 = super::wire::RANKS_MAX;
 
 /// The longest worker address of UCX. On a machine with many devices it takes several kilobytes.
 pub(super) const ADDRESS_MAX: usize = 64 << 10;

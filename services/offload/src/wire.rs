@@ -25,17 +25,26 @@
 //!
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
+mod block;
 mod offer;
+mod parts;
 pub(super) mod runs;
 mod tree;
 
+pub(super) use block::{Block, Narrow, Record, Wide};
+pub(super) use offer::{DpuFin, DpuRts, GROUP, PART_BYTES, RtsPart, source_code};
+pub(super) use parts::{
+    Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, RUNS, TREE_STEP, blocks_of,
+    get_export, put_export,
+};
+#[cfg(test)]
+pub(super) use parts::{blocks_from_wire, blocks_on_wire};
 pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
-
-pub(super) use offer::{DpuFin, DpuRts, RtsPart, source_code};
 
 use super::reduction::Reduction;
 use super::token::Token;
-use runs::{Run, Runs, put_runs, runs_of};
+use parts::{form_of, get_collective, get_form, put_collective, put_form};
+use runs::Run;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// Kind of a message. The discriminants are UCP's active message identifiers.
@@ -81,53 +90,6 @@ impl Kind {
     }
 }
 
-/// One start of a call on one communicator. All members number the calls and the starts identically.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Collective {
-    /// The communicator's number. Its members agree on it.
-    pub(super) communicator: u64,
-    /// Number of the call on this communicator, starting at 0, in the order of the initialisations.
-    pub(super) sequence: u32,
-    /// How often the call was started before. A persistent call starts several times, and the members may start two
-    /// persistent calls in different orders.
-    pub(super) start: u32,
-    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1. A level of a
-    /// broadcast has [`TREE_STEP`] and its number.
-    pub(super) step: u32,
-}
-
-/// Bit of the steps that are levels of a broadcast.
-pub(super) const TREE_STEP: u32 = 1 << 31;
-
-impl Collective {
-    /// Whether this is step 1 of a window of an allreduce.
-    pub(super) fn is_scatter(self) -> bool {
-        self.step % 2 == 1 && !self.is_level()
-    }
-
-    /// Whether this is a level of a broadcast.
-    pub(super) fn is_level(self) -> bool {
-        self.step & TREE_STEP != 0
-    }
-}
-
-impl std::fmt::Display for Collective {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "call {} on communicator {}",
-            self.sequence, self.communicator
-        )?;
-        if self.start > 0 {
-            write!(f, ", start {}", self.start)?;
-        }
-        match self.step {
-            0 => Ok(()),
-            step => write!(f, ", step {}", step & !TREE_STEP),
-        }
-    }
-}
-
 /// Length of a hello's header. Most of it is padding. The header is longer than a work request holds: UCX allocates the
 /// buffers of longer messages, about 10 MB of registered memory, at the first such message. With the padding, that
 /// message is the hello and not the first collective.
@@ -168,28 +130,6 @@ pub(super) enum From {
     Rank(u32),
     /// An SP, by its index in the job's table.
     Service(u32),
-}
-
-/// A block of one side's buffer, for or from `peer`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Block {
-    /// The other rank, by its number in the job.
-    pub(super) peer: u32,
-    /// Bytes from the start of the buffer.
-    pub(super) offset: u64,
-    /// Length in bytes.
-    pub(super) length: u64,
-}
-
-/// A buffer that a rank has exported.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Export {
-    /// Its first address, in the rank's address space.
-    pub(super) address: u64,
-    /// Length in bytes.
-    pub(super) length: u64,
-    /// Result of `ucp_memh_pack`.
-    pub(super) packed: Vec<u8>,
 }
 
 /// A rank has entered a call.
@@ -245,47 +185,11 @@ pub(super) struct Arrival<'a> {
     pub(super) short: &'a [u8],
 }
 
-/// An [`Export`] inside a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ExportRef<'a> {
-    pub(super) address: u64,
-    pub(super) length: u64,
-    pub(super) packed: &'a [u8],
-}
-
-/// Blocks inside a message. DPU_RTS repeats the records of HOST_ARRIVE unchanged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blocks<'a> {
-    /// All offsets and lengths are below 2^32.
-    Narrow(&'a [Narrow]),
-    Wide(&'a [Wide]),
-    Runs(Runs<'a>),
-}
-
-/// A block on the wire: the other rank, offset and length, of 32 bits each.
-pub(super) type Narrow = [u8; 12];
-
-/// A block on the wire: the other rank, then offset and length of 64 bits each.
-pub(super) type Wide = [u8; 20];
-
-/// Forms of blocks on the wire. A group is a form of offers: several sources with the same run of short blocks.
-const NARROW: u8 = 0;
-const WIDE: u8 = 1;
-pub(super) const RUNS: u8 = 2;
-pub(super) const GROUP: u8 = 3;
-
 /// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks.
 const SENDS: u8 = 1;
 const RECEIVES: u8 = 2;
 const SEND_FORM: u8 = 2;
 const RECEIVE_FORM: u8 = 4;
-
-/// A block on the wire, in one of its forms.
-pub(super) trait Record: AsRef<[u8]> {
-    const FORM: u8;
-
-    fn block(&self) -> Block;
-}
 
 /// Short blocks for the rank's receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -340,113 +244,6 @@ pub(super) struct HostFin {
     pub(super) bytes: Vec<u8>,
     /// The SP's alias lookups so far, hits and misses; `None` without the library's counters.
     pub(super) aliases: Option<(u64, u64)>,
-}
-
-impl Export {
-    pub(super) fn view(&self) -> ExportRef<'_> {
-        ExportRef {
-            address: self.address,
-            length: self.length,
-            packed: &self.packed,
-        }
-    }
-}
-
-impl ExportRef<'_> {
-    pub(super) fn to_export(self) -> Export {
-        Export {
-            address: self.address,
-            length: self.length,
-            packed: self.packed.to_vec(),
-        }
-    }
-}
-
-impl Block {
-    /// The block in the narrow form, if it fits.
-    pub(super) fn narrow(&self) -> Option<Narrow> {
-        let offset = u32::try_from(self.offset).ok()?;
-        let length = u32::try_from(self.length).ok()?;
-        let mut record: Narrow = [0; 12];
-        for (place, word) in record.chunks_exact_mut(4).zip([self.peer, offset, length]) {
-            place.copy_from_slice(&word.to_le_bytes());
-        }
-        Some(record)
-    }
-
-    /// The block in the wide form.
-    pub(super) fn wide(&self) -> Wide {
-        let mut record: Wide = [0; 20];
-        record[..4].copy_from_slice(&self.peer.to_le_bytes());
-        record[4..12].copy_from_slice(&self.offset.to_le_bytes());
-        record[12..].copy_from_slice(&self.length.to_le_bytes());
-        record
-    }
-}
-
-impl Record for Narrow {
-    const FORM: u8 = NARROW;
-
-    fn block(&self) -> Block {
-        // Constant indices: the compiler makes three loads of this.
-        let [a0, a1, a2, a3, b0, b1, b2, b3, c0, c1, c2, c3] = *self;
-        Block {
-            peer: u32::from_le_bytes([a0, a1, a2, a3]),
-            offset: u32::from_le_bytes([b0, b1, b2, b3]).into(),
-            length: u32::from_le_bytes([c0, c1, c2, c3]).into(),
-        }
-    }
-}
-
-impl Record for Wide {
-    const FORM: u8 = WIDE;
-
-    fn block(&self) -> Block {
-        let (peer, rest) = self.split_first_chunk().expect("4 of 20 bytes");
-        let (offset, rest) = rest.split_first_chunk().expect("8 of 16 bytes");
-        let length = rest.first_chunk().expect("8 bytes");
-        Block {
-            peer: u32::from_le_bytes(*peer),
-            offset: u64::from_le_bytes(*offset),
-            length: u64::from_le_bytes(*length),
-        }
-    }
-}
-
-impl Blocks<'_> {
-    /// Number of blocks.
-    pub(super) fn len(self) -> usize {
-        match self {
-            Self::Narrow(records) => records.len(),
-            Self::Wide(records) => records.len(),
-            Self::Runs(runs) => runs.blocks(),
-        }
-    }
-
-    /// Number of bytes in the message.
-    pub(super) fn bytes(self) -> usize {
-        match self {
-            Self::Narrow(records) => size_of_val(records),
-            Self::Wide(records) => size_of_val(records),
-            Self::Runs(runs) => runs.bytes(),
-        }
-    }
-
-    /// The blocks. Loops over many blocks match on the form instead, once.
-    #[cfg(test)]
-    pub(super) fn to_vec(self) -> Vec<Block> {
-        match self {
-            Self::Narrow(records) => records.iter().map(Record::block).collect(),
-            Self::Wide(records) => records.iter().map(Record::block).collect(),
-            Self::Runs(runs) => blocks_of(runs).collect(),
-        }
-    }
-}
-
-/// The blocks of runs.
-pub(super) fn blocks_of(runs: Runs<'_>) -> impl Iterator<Item = Block> + Clone + '_ {
-    runs.iter()
-        .flat_map(|run| (0..run.count).map(move |at| run.block(at)))
 }
 
 impl Hello {
@@ -649,133 +446,6 @@ impl HostFin {
             aliases,
         })
     }
-}
-
-/// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
-pub(super) const PACKED_MAX: usize = 4 << 10;
-
-/// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
-pub(super) const PART_BYTES: usize = 29;
-
-fn put_collective(writer: &mut Writer, collective: Collective) {
-    writer.u64(collective.communicator).u32(collective.sequence);
-    writer.u32(collective.start).u32(collective.step);
-}
-
-fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
-    Ok(Collective {
-        communicator: reader.u64()?,
-        sequence: reader.u32()?,
-        start: reader.u32()?,
-        step: reader.u32()?,
-    })
-}
-
-/// Blocks as a message holds them, for tests: their form and records.
-#[cfg(test)]
-pub(super) fn blocks_on_wire(blocks: &[Block]) -> Vec<u8> {
-    let form = form_of(blocks);
-    let mut writer = Writer::default();
-    writer.u8(form.form());
-    put_form(&mut writer, &form, blocks);
-    writer.finish()
-}
-
-/// The blocks of [`blocks_on_wire`].
-#[cfg(test)]
-pub(super) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
-    let mut reader = Reader::new("blocks", bytes);
-    let [form] = reader.raw().expect("made by blocks_on_wire()");
-    get_form(&mut reader, form).expect("made by blocks_on_wire()")
-}
-
-/// The form in which blocks travel.
-enum Form {
-    Narrow,
-    Wide,
-    Runs(Vec<Run>),
-}
-
-impl Form {
-    fn form(&self) -> u8 {
-        match self {
-            Self::Narrow => NARROW,
-            Self::Wide => WIDE,
-            Self::Runs(_) => RUNS,
-        }
-    }
-}
-
-/// The shortest form that can hold the blocks.
-fn form_of(blocks: &[Block]) -> Form {
-    if let Some(runs) = runs_of(blocks) {
-        return Form::Runs(runs);
-    }
-    match blocks.iter().all(|block| block.narrow().is_some()) {
-        true => Form::Narrow,
-        false => Form::Wide,
-    }
-}
-
-/// Serializes the blocks that are not empty.
-fn put_form(writer: &mut Writer, form: &Form, blocks: &[Block]) {
-    let filled = || blocks.iter().filter(|block| block.length > 0);
-    match form {
-        Form::Runs(runs) => {
-            let mut bytes = Vec::new();
-            put_runs(&mut bytes, runs);
-            writer.raw(&bytes);
-        }
-        Form::Narrow => {
-            writer.varint(filled().count() as u64);
-            for block in filled() {
-                writer.raw(&block.narrow().expect("all are narrow"));
-            }
-        }
-        Form::Wide => {
-            writer.varint(filled().count() as u64);
-            for block in filled() {
-                writer.raw(&block.wide());
-            }
-        }
-    }
-}
-
-fn get_form<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Blocks<'a>, BadMessage> {
-    fn records<'a, const N: usize>(reader: &mut Reader<'a>) -> Result<&'a [[u8; N]], BadMessage> {
-        let bytes = reader.varint()?.saturating_mul(N as u64);
-        Ok(reader.bytes(bytes)?.as_chunks::<N>().0)
-    }
-    match form {
-        NARROW => Ok(Blocks::Narrow(records(reader)?)),
-        WIDE => Ok(Blocks::Wide(records(reader)?)),
-        RUNS => Ok(Blocks::Runs(Runs::read(reader)?)),
-        _ => Err(reader.fault("with blocks of an unknown form")),
-    }
-}
-
-/// An absent export has no bytes: the exports of UCX are never empty.
-pub(super) fn put_export(writer: &mut Writer, export: Option<&Export>) {
-    match export {
-        Some(export) => {
-            writer.blob(&export.packed);
-            writer.u64(export.address).u64(export.length)
-        }
-        None => writer.blob(&[]).u64(0).u64(0),
-    };
-}
-
-pub(super) fn get_export<'a>(reader: &mut Reader<'a>) -> Result<Option<ExportRef<'a>>, BadMessage> {
-    let packed = reader.blob()?;
-    if packed.len() > PACKED_MAX {
-        return Err(reader.fault("too long in an exported handle"));
-    }
-    let export = ExportRef {
-        packed,
-        address: reader.u64()?,
-        length: reader.u64()?,
-    };
-    Ok((!export.packed.is_empty()).then_some(export))
 }
 
 #[cfg(test)]

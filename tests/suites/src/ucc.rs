@@ -207,6 +207,9 @@ const TESTS: &[(&str, Test)] = &[
     ("1,100 collectives outstanding", |site| {
         programs::legal(site, "many", 1100)
     }),
+    ("a rank that waits and sleeps", |site| {
+        programs::legal(site, "rests", 2)
+    }),
     ("blocks far from each other", |site| {
         programs::legal(site, "far", 4)
     }),

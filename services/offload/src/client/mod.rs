@@ -230,6 +230,31 @@ impl Client {
         }
     }
 
+    /// Sleeps until something happens, at most for this time. For programs that test their calls in a loop.
+    ///
+    /// # Errors
+    /// [`OffloadError::Failed`] when the job has failed.
+    pub fn rest(&mut self, most: Duration) -> Result<()> {
+        self.check()?;
+        if self.arm()? {
+            self.sleep(most)?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the worker or the SP's connection has something, and reads the connection.
+    fn sleep(&mut self, most: Duration) -> Result<()> {
+        let mut fds = [
+            pollfd(self.worker.event_fd(), libc::POLLIN),
+            self.link.pollfd(),
+        ];
+        poll(&mut fds, Some(most)).map_err(|error| OffloadError::io("poll", error))?;
+        if fds[1].revents != 0 {
+            self.listen()?;
+        }
+        Ok(())
+    }
+
     /// Waits until the call is complete.
     ///
     /// # Errors
@@ -268,17 +293,10 @@ impl Client {
                 }
             }
             if self.arm()? {
-                let mut fds = [
-                    pollfd(self.worker.event_fd(), libc::POLLIN),
-                    self.link.pollfd(),
-                ];
                 let left = patience
                     .left()
                     .map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN));
-                poll(&mut fds, Some(left)).map_err(|error| OffloadError::io("poll", error))?;
-                if fds[1].revents != 0 {
-                    self.listen()?;
-                }
+                self.sleep(left)?;
             }
         }
     }

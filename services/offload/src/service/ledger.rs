@@ -28,11 +28,11 @@ mod sending;
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
 use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue};
+use super::own::{Own, Part};
 use super::slots::Slots;
+use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
-pub(super) use members::Member;
-use sending::{Own, Part, Spaced, Spacing};
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;
@@ -52,6 +52,9 @@ const SPARE_BYTES: usize = 16 << 10;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
+
+/// Rounds of work after which blocks wait no longer for further ranks of this SP.
+const HELD_ROUNDS: u32 = 1024;
 
 /// Local number of ranks that belong to other SPs.
 const ELSEWHERE: u32 = u32::MAX;
@@ -85,6 +88,8 @@ pub(super) struct Ledger {
     bytes: usize,
     /// Calls whose blocks wait for other ranks of this SP.
     held: Vec<CallId>,
+    /// Rounds of work since there are such calls.
+    held_rounds: u32,
     /// The SPs that the arriving rank sends to, its blocks for one of them, and those for ranks of this SP.
     targets: Vec<u32>,
     part: Part,
@@ -187,7 +192,7 @@ impl Ledger {
             })
             .collect();
         let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
-        let (spacing, spaced) = sending::spaced(services, &service_of);
+        let (spacing, spaced) = spaced(services, &service_of);
         Self {
             me,
             service_of,
@@ -207,6 +212,7 @@ impl Ledger {
             offers_sent: 0,
             bytes: 0,
             held: Vec::new(),
+            held_rounds: 0,
             targets: Vec::new(),
             part: Part::default(),
             own: Own::default(),
@@ -476,8 +482,19 @@ impl Ledger {
         Ok(())
     }
 
+    /// Whether blocks have waited for further ranks of this SP for many rounds of work. Those ranks may have left the call, or
+    /// never come, and other jobs may leave no moment without work.
+    pub(super) fn is_overdue(&mut self) -> bool {
+        self.held_rounds += 1;
+        if self.held.is_empty() {
+            self.held_rounds = 0;
+        }
+        self.held_rounds > HELD_ROUNDS
+    }
+
     /// There is no other work: blocks that wait for further ranks of this SP are sent now.
     pub(super) fn settle(&mut self) {
+        self.held_rounds = 0;
         for call in std::mem::take(&mut self.held) {
             if let Some(state) = self.states.get_mut(call) {
                 state.is_held = false;

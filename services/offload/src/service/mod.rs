@@ -19,12 +19,14 @@ mod ledger;
 mod mover;
 mod options;
 mod outbox;
+mod own;
 mod preparing;
 mod pulse;
 pub(crate) mod script;
 mod segments;
 mod sharing;
 mod slots;
+mod spacing;
 #[cfg(any(test, feature = "stand-in"))]
 #[doc(hidden)]
 #[path = "../../tests/standin/mod.rs"]
@@ -33,6 +35,7 @@ mod state;
 mod status;
 mod timers;
 mod transport;
+mod trees;
 mod turns;
 mod vectors;
 mod windows;

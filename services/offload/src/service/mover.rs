@@ -1,5 +1,6 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
+mod reading;
 mod reduce;
 mod tree;
 
@@ -8,8 +9,9 @@ use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::segments::{Place, Staged};
-use super::sharing::{Done, Sharing, Step};
-use super::transport::{Range, Sent, Transport};
+use super::sharing::Sharing;
+use super::transport::{Sent, Transport};
+use super::trees::Trees;
 use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
@@ -19,7 +21,6 @@ use crate::wire::{
 };
 use std::rc::Rc;
 use std::time::Instant;
-use tree::Trees;
 
 /// Maximum number of an offer's sources whose vectors are kept for reuse, and of calls that keep the seats of their ranks.
 const SOURCES_KEPT: usize = 256;
@@ -471,6 +472,10 @@ impl<T: Transport> Mover<T> {
                 if !self.fins.is_empty() {
                     self.answer(transport)?;
                 }
+                if self.ledger.is_overdue() {
+                    self.ledger.settle();
+                    continue;
+                }
                 self.clock = None;
                 return Ok(acted);
             }
@@ -505,129 +510,6 @@ impl<T: Transport> Mover<T> {
             }
         }
         Ok(done)
-    }
-
-    /// Starts the next read; false if there is none.
-    #[inline]
-    fn start_read(&mut self, transport: &T) -> Result<bool> {
-        if self.sharing.can_copy() && self.start_copy(transport)? {
-            return Ok(true);
-        }
-        while let Some(transfer) = self.ledger.next_transfer() {
-            if transfer.shared > 0 && self.sharing.begin(&transfer) == Step::Wait {
-                continue;
-            }
-            let keys = self.keys.get(transfer.offer as usize);
-            let key = keys
-                .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
-                .ok_or_else(|| lost("its key"))?;
-            let range = Range {
-                key,
-                address: transfer.from,
-                into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
-                to: transfer.to,
-                length: fitting(&transfer)?,
-            };
-            let started = transport.read(&mut self.reads, range)?;
-            self.started(transport, started, &transfer)?;
-            return Ok(true);
-        }
-        Ok(false)
-    }
-
-    /// Starts the next copy of a shared block; false if there is none.
-    #[cold]
-    fn start_copy(&mut self, transport: &T) -> Result<bool> {
-        let Some((transfer, key, first)) = self.sharing.next() else {
-            return Ok(false);
-        };
-        let from = Self::receive_of(&self.ledger, &self.entered, &first)?;
-        let range = Range {
-            key,
-            // Both blocks are inside their buffers, see check_blocks.
-            address: transport.address(from).wrapping_add(first.to),
-            into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
-            to: transfer.to,
-            length: fitting(&transfer)?,
-        };
-        let started = transport.read(&mut self.reads, range)?;
-        self.started(transport, started, &transfer)?;
-        Ok(true)
-    }
-
-    /// A read has been started. Without a number it is complete.
-    ///
-    /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the
-    /// completion of the read, which [`Self::reap`] finds.
-    #[inline]
-    fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
-        let Some(number) = number else {
-            return self.transferred(transport, transfer);
-        };
-        let at = number as usize;
-        if at >= self.transfers.len() {
-            self.transfers.resize(at + 1, *transfer);
-        }
-        self.transfers[at] = *transfer;
-        Ok(())
-    }
-
-    #[cold]
-    fn unread(&self, transfer: &Transfer, error: &OffloadError) -> OffloadError {
-        let of = match self.ledger.ranks_of(transfer) {
-            Some((source, destination)) => format!(" of rank {source} for rank {destination}"),
-            None => String::new(),
-        };
-        failed(format!("reading {} bytes{of}: {error}", transfer.length))
-    }
-
-    /// A read is complete.
-    #[inline]
-    fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
-        self.moved.blocks += 1;
-        self.moved.bytes += transfer.length;
-        let done = match transfer.shared {
-            0 => None,
-            _ => self.sharing.done(transfer),
-        };
-        match done {
-            None => self.ledger.transferred(transfer),
-            // The ledger learns of this block after the copies: the rank keeps its buffer until then.
-            Some(Done::There) => {
-                let packed =
-                    transport.pack(Self::receive_of(&self.ledger, &self.entered, transfer)?)?;
-                let me = self.services.get(self.me as usize).and_then(Option::as_ref);
-                let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
-                let key = transport.unpack(&me.peer, packed.as_ref())?;
-                self.sharing.there(transfer, key);
-            }
-            Some(Done::Copied) => self.copied(transfer),
-            Some(Done::All(first)) => {
-                self.copied(transfer);
-                self.ledger.transferred(&first);
-            }
-        }
-        Ok(())
-    }
-
-    fn copied(&mut self, transfer: &Transfer) {
-        self.moved.copies += 1;
-        self.moved.copied_bytes += transfer.length;
-        self.ledger.transferred(transfer);
-    }
-
-    /// The receive buffer of a transfer's destination.
-    #[inline]
-    fn receive_of<'a>(
-        ledger: &Ledger,
-        entered: &'a [Seats<T>],
-        transfer: &Transfer,
-    ) -> Result<&'a T::Memory> {
-        let call = ledger.call_of(transfer.offer);
-        call.and_then(|call| entered.get(call))
-            .and_then(|seats| seats.get(transfer.local as usize)?.receive.as_ref())
-            .map(Receive::memory)
-            .ok_or_else(|| lost("its destination"))
     }
 
     fn carry_out(&mut self, transport: &T, action: Action) -> Result<()> {
@@ -847,16 +729,6 @@ fn check_blocks(
             arrive.collective, arrive.rank, block.length, block.offset
         ))),
     }
-}
-
-#[cold]
-fn lost(what: &str) -> OffloadError {
-    failed(format!("a read without {what}"))
-}
-
-#[inline]
-fn fitting(transfer: &Transfer) -> Result<usize> {
-    usize::try_from(transfer.length).map_err(|_| lost("a length that fits"))
 }
 
 fn failed(reason: impl Into<String>) -> OffloadError {

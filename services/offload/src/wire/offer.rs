@@ -1,9 +1,15 @@
 //! DPU_RTS, an offer from an SP to another one, and its answer DPU_FIN.
 
+use super::block::{NARROW, WIDE};
+use super::parts::{Blocks, Collective, PACKED_MAX, RANKS_MAX, get_collective, get_form};
 use super::runs::{Run, Runs};
-use super::{Blocks, Collective, GROUP, NARROW, PACKED_MAX, WIDE, get_collective, get_form};
-use crate::control::RANKS_MAX;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+
+/// A form of blocks in offers: several sources with the same run of short blocks.
+pub(crate) const GROUP: u8 = 3;
+
+/// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
+pub(crate) const PART_BYTES: usize = 29;
 
 /// An offer: blocks of some ranks of an SP for the ranks of another SP, as its bytes hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]

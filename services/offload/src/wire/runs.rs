@@ -1,7 +1,7 @@
 //! Runs: equally spaced blocks for equally spaced ranks. They describe an even collective in a few bytes, whatever the number
 //! of its members.
 
-use super::{Block, Narrow};
+use super::block::{Block, Narrow};
 use xgvmi_daemon::codec::{BadMessage, Reader, put_varint};
 
 /// Equal blocks for the ranks `peer`, `peer + step`, and so on.

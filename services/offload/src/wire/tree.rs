@@ -1,14 +1,16 @@
 //! HOST_TREE, a rank's part in a broadcast or a barrier, and DPU_NOTE, a message of a barrier between SPs.
 
-use super::{
-    Blocks, Collective, Export, ExportRef, RECEIVE_FORM, SENDS, form_of, get_collective,
-    get_export, get_form, put_collective, put_export, put_form,
+use super::block::Block;
+use super::parts::{
+    Blocks, Collective, Export, ExportRef, form_of, get_collective, get_export, get_form,
+    put_collective, put_export, put_form,
 };
-use crate::wire::Block;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// Bit of the first byte: the call is a barrier.
+/// Bits of the first byte: the rank has memory; the call is a barrier. The form of the members follows.
+const MEMORY: u8 = 1;
 const BARRIER: u8 = 2;
+const FORM: u8 = 4;
 
 /// Maximum number of rounds of a barrier: a job has fewer than 2^16 SPs.
 pub(crate) const ROUNDS_MAX: u32 = 16;
@@ -59,9 +61,9 @@ impl HostTree {
         members.sort_unstable_by_key(|block| block.peer);
         let form = form_of(&members);
         let mut writer = Writer::default();
-        let memory = if self.memory.is_some() { SENDS } else { 0 };
+        let memory = if self.memory.is_some() { MEMORY } else { 0 };
         let barrier = if self.is_barrier { BARRIER } else { 0 };
-        writer.u8(memory | barrier | form.form() << RECEIVE_FORM);
+        writer.u8(memory | barrier | form.form() << FORM);
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.root.into());
         put_form(&mut writer, &form, &members);
@@ -78,8 +80,8 @@ impl<'a> Entry<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("HOST_TREE", bytes);
         let [bits] = reader.raw()?;
-        let form = bits >> RECEIVE_FORM;
-        if bits & !(SENDS | BARRIER) != form << RECEIVE_FORM {
+        let form = bits >> FORM;
+        if bits & !(MEMORY | BARRIER) != form << FORM {
             return Err(reader.fault("with unknown bits"));
         }
         let entry = Self {
@@ -88,7 +90,7 @@ impl<'a> Entry<'a> {
             root: u32::try_from(reader.varint()?).map_err(|_| reader.fault("of no root"))?,
             is_barrier: bits & BARRIER != 0,
             members: get_form(&mut reader, form)?,
-            memory: match bits & SENDS {
+            memory: match bits & MEMORY {
                 0 => None,
                 _ => get_export(&mut reader)?,
             },

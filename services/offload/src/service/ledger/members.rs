@@ -1,17 +1,8 @@
 //! The members of a communicator by their SPs.
 
 use super::Ledger;
-use super::sending::meet;
+use crate::service::spacing::{Member, meet};
 use crate::wire::{Blocks, Record, blocks_of};
-
-/// An SP with members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::service) struct Member {
-    pub(in crate::service) service: u32,
-    /// Its lowest rank, and number of its ranks.
-    pub(in crate::service) first: u32,
-    pub(in crate::service) count: u32,
-}
 
 impl Ledger {
     /// The SPs of members in ascending order. The work follows the number of SPs if the members are runs.

@@ -5,99 +5,17 @@ use super::{CallId, Ledger, OFFER_BLOCKS, Outgoing};
 use crate::draft::{RtsDraft, RtsHead};
 use crate::service::actions::{Action, Buffers, OfferId, Wrong};
 use crate::service::outbox::sends_once;
-#[cfg(test)]
-use crate::wire::Block;
-use crate::wire::runs::{Run, Runs};
+use crate::service::own::{Form, Own, Part};
+use crate::service::spacing::{Spacing, meet};
+use crate::wire::runs::Runs;
 use crate::wire::{Blocks, Narrow, Record, RtsPart, Wide, blocks_of};
 
 /// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
 const RUNS_MAX: usize = 8;
 
-/// Equally spaced ranks: first, distance and number.
-pub(super) type Spaced = (u32, u32, u32);
-
-/// How the ranks of the SPs are spaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spacing {
-    /// Not equally at one of them.
-    None,
-    /// Equally at each.
-    Even,
-    /// Each has neighbouring ranks.
-    Neighbours,
-}
-
 const NO_RANK: &str = "it sends to a rank that is not there";
 const NO_BYTES: &str = "bytes of a short block are missing";
 const MORE_BYTES: &str = "there are more bytes than short blocks";
-
-/// The blocks of a rank for ranks of this SP.
-#[derive(Debug, Default)]
-pub(super) struct Own {
-    /// Records, or runs.
-    bytes: Vec<u8>,
-    runs: Vec<Run>,
-    short: Vec<u8>,
-    form: Form,
-    blocks: usize,
-    is_direct: bool,
-}
-
-/// Form of [`Own::bytes`].
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    #[default]
-    Narrow,
-    Wide,
-    Runs,
-}
-
-/// The ranks of each SP. An SP without ranks has none.
-pub(super) fn spaced(services: usize, service_of: &[u32]) -> (Spacing, Vec<Spaced>) {
-    let mut spaced: Vec<Spaced> = vec![(0, 1, 0); services];
-    let mut spacing = Spacing::Neighbours;
-    for (rank, of) in (0..).zip(service_of) {
-        let (first, step, count) = &mut spaced[*of as usize];
-        match count {
-            0 => *first = rank,
-            1 => *step = rank - *first,
-            _ if *first + *step * *count != rank => spacing = Spacing::None,
-            _ => {}
-        }
-        *count += 1;
-    }
-    if spacing != Spacing::None && spaced.iter().any(|(_, step, _)| *step > 1) {
-        spacing = Spacing::Even;
-    }
-    (spacing, spaced)
-}
-
-/// The blocks of a run that are for equally spaced ranks: index of the first one, distance and number. One of both has
-/// neighbouring ranks.
-pub(super) fn meet(run: &Run, (first, step, count): Spaced) -> Option<(u32, u32, u32)> {
-    if count == 0 {
-        return None;
-    }
-    // Ranks are below RANKS_MAX, so no sum overflows.
-    let after = first + step * (count - 1) + 1;
-    let (low, high, apart) = if run.step == 1 {
-        let low = run.peer.saturating_sub(first).div_ceil(step);
-        let end = (run.peer + run.count).saturating_sub(first);
-        (low, end.div_ceil(step).min(count), step)
-    } else {
-        let low = first.saturating_sub(run.peer).div_ceil(run.step);
-        let end = after.saturating_sub(run.peer);
-        (low, end.div_ceil(run.step).min(run.count), 1)
-    };
-    if low >= high {
-        return None;
-    }
-    let index = match run.step {
-        1 => first + low * step - run.peer,
-        _ => low,
-    };
-    Some((index, apart, high - low))
-}
 
 impl Ledger {
     /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs without this one, and the blocks
@@ -316,7 +234,7 @@ impl Ledger {
         own: Own,
         buffers: Buffers<'_>,
     ) -> Result<Option<OfferId>, Wrong> {
-        if own.blocks == 0 {
+        if own.len() == 0 {
             self.own = own;
             return Ok(None);
         }
@@ -336,9 +254,9 @@ impl Ledger {
             source,
             base: buffers.base,
             blocks: own.blocks(),
-            rkey: if own.is_direct { buffers.key } else { &[] },
+            rkey: if own.is_direct() { buffers.key } else { &[] },
         };
-        if self.has_room(|| own.blocks) {
+        if self.has_room(|| own.len()) {
             let placed = self.offered((self.me, id), collective, &[part], &own.short);
             self.own = own;
             return placed.map(Some);
@@ -354,149 +272,5 @@ impl Ledger {
         self.actions.push_back(Action::Offer { to, message });
         self.own = own;
         Ok(None)
-    }
-}
-
-/// The blocks of a rank for one SP.
-#[derive(Debug, Default)]
-pub(super) struct Part {
-    runs: Vec<Run>,
-    short: Vec<u8>,
-}
-
-impl Own {
-    /// Capacity that is kept.
-    const KEPT: usize = 16 << 10;
-
-    fn clear(&mut self) {
-        for bytes in [&mut self.bytes, &mut self.short] {
-            bytes.clear();
-            bytes.shrink_to(Self::KEPT);
-        }
-        self.runs.clear();
-        (self.blocks, self.is_direct) = (0, false);
-    }
-
-    /// Whether a block needs the key.
-    pub(super) fn is_direct(&self) -> bool {
-        self.is_direct
-    }
-
-    /// Number of blocks.
-    pub(super) fn len(&self) -> usize {
-        self.blocks
-    }
-
-    fn add(&mut self, record: &[u8], short: Option<&[u8]>) {
-        self.bytes.extend_from_slice(record);
-        self.blocks += 1;
-        match short {
-            Some(short) => self.short.extend_from_slice(short),
-            None => self.is_direct = true,
-        }
-    }
-
-    fn add_runs(&mut self, part: &Part, direct_min: u64) {
-        for run in &part.runs {
-            run.put(&mut self.bytes);
-            self.blocks += run.count as usize;
-            self.is_direct |= run.length >= direct_min;
-        }
-        self.runs.extend_from_slice(&part.runs);
-        self.short.extend_from_slice(&part.short);
-    }
-
-    fn blocks(&self) -> Blocks<'_> {
-        match self.form {
-            Form::Narrow => Blocks::Narrow(self.bytes.as_chunks::<12>().0),
-            Form::Wide => Blocks::Wide(self.bytes.as_chunks::<20>().0),
-            Form::Runs => Blocks::Runs(Runs::of(&self.bytes, &self.runs)),
-        }
-    }
-
-    /// Appends the blocks to an offer.
-    fn draft(&self, draft: &mut RtsDraft, part: RtsPart<'_>, direct_min: u64) {
-        fn all<R: Record>(
-            own: &Own,
-            records: &[R],
-            draft: &mut RtsDraft,
-            part: RtsPart<'_>,
-            direct_min: u64,
-        ) {
-            draft.begin::<R>(part.source, part.base);
-            let mut short = &own.short[..];
-            for record in records {
-                let length = record.block().length;
-                // The bytes were divided by these lengths.
-                let data = (length < direct_min).then(|| {
-                    let length = usize::try_from(length).unwrap_or(0).min(short.len());
-                    short.split_off(..length).unwrap_or_default()
-                });
-                draft.block(record, data);
-            }
-            draft.end(part.rkey);
-        }
-        match self.blocks() {
-            Blocks::Narrow(records) => all(self, records, draft, part, direct_min),
-            Blocks::Wide(records) => all(self, records, draft, part, direct_min),
-            Blocks::Runs(_) => {
-                draft.runs(part.source, part.base, &self.runs, &self.short, part.rkey)
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The blocks of a run for the ranks of each SP, found one by one and at once.
-    #[track_caller]
-    fn check(run: Run, service_of: &[u32]) {
-        let services = service_of.iter().max().map_or(0, |most| *most as usize + 1);
-        let (_, spaced) = spaced(services, service_of);
-        for (to, spaced) in (0..).zip(spaced) {
-            let expect: Vec<Block> = (0..run.count)
-                .map(|at| run.block(at))
-                .filter(|block| service_of[block.peer as usize] == to)
-                .collect();
-            let part =
-                meet(&run, spaced).map(|(first, apart, count)| run.part(first, apart, count));
-            let found: Vec<Block> = part
-                .iter()
-                .flat_map(|part| (0..part.count).map(|at| part.block(at)))
-                .collect();
-            assert_eq!(found, expect, "{run:?} at {to}");
-        }
-    }
-
-    #[test]
-    fn runs_are_divided_among_the_services() {
-        let neighbours: Vec<u32> = (0..64).map(|rank| rank / 16).collect();
-        let dealt: Vec<u32> = (0..64).map(|rank| rank / 32 * 4 + rank % 4).collect();
-        assert_eq!(spaced(4, &neighbours).0, Spacing::Neighbours);
-        assert_eq!(spaced(8, &dealt).0, Spacing::Even);
-        assert_eq!(spaced(2, &[0, 1, 1, 0, 0]).0, Spacing::None);
-        for (peer, step, count) in [
-            (0, 1, 64),
-            (5, 1, 40),
-            (63, 1, 1),
-            (0, 7, 10),
-            (3, 16, 4),
-            (17, 2, 20),
-        ] {
-            let run = Run {
-                peer,
-                step,
-                count,
-                offset: 3,
-                stride: 8,
-                length: 8,
-            };
-            check(run, &neighbours);
-            if step == 1 {
-                check(run, &dealt);
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Movers of two SPs on a transport that records reads and completes them on request.
 
 use super::*;
-use crate::service::transport::Ended;
+use crate::service::transport::{Ended, Range};
 use crate::wire::{Block, Export, HostArrive};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -256,4 +256,50 @@ fn a_broadcast_crosses_the_network_once_per_service() {
         (3, 2, 2 * BLOCK)
     );
     assert!(movers.iter_mut().all(|mover| mover.shut(&transport)));
+}
+
+/// A rank has left a call before another one of its service enters it, and the service has always other work.
+#[test]
+fn blocks_do_not_wait_for_a_rank_that_has_left() {
+    let transport = Recorder::default();
+    let mut movers = [mover(0), mover(1)];
+    let arrive = |rank: u32, sends: Vec<Block>| {
+        let message = HostArrive {
+            collective: Collective {
+                communicator: 0,
+                sequence: 0,
+                start: 0,
+                step: 0,
+            },
+            rank,
+            together: 3,
+            send_memory: None,
+            receive_memory: None,
+            short: vec![7; 8 * sends.len()],
+            sends,
+            receives: Vec::new(),
+        };
+        message.to_bytes()
+    };
+    let to_rank_0 = Block {
+        peer: 0,
+        offset: 0,
+        length: 8,
+    };
+    // It has no partners.
+    for (rank, sends) in [(1, Vec::new()), (2, vec![to_rank_0])] {
+        let data = arrive(rank, sends);
+        movers[1]
+            .receive(&transport, Kind::HostArrive, &token(rank).0, &data)
+            .expect("an arrival");
+        movers[1].act(&transport).expect("acts");
+    }
+    assert_eq!(transport.finished.get(), 1, "rank 1 has left");
+    let mut rounds = 0;
+    while transport.messages.borrow().is_empty() {
+        rounds += 1;
+        assert!(rounds < 5000, "the offer waits for ranks that do not come");
+        movers[1].act(&transport).expect("acts");
+    }
+    assert!(rounds > 100, "after {rounds} rounds");
 }

@@ -10,91 +10,13 @@
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
 use crate::service::actions::Short;
-use crate::service::ledger::{Ledger, Member};
+use crate::service::ledger::Ledger;
+use crate::service::spacing::Member;
 use crate::service::transport::Transport;
+use crate::service::trees::{Branch, RANK_HELD, Round, Tree, barrier_of};
 use crate::service::vectors::{Stepped, sole};
-use crate::wire::{
-    Block, Blocks, Collective, Delivered, DpuNote, Entry, Kind, ROUNDS_MAX, TREE_STEP, Wide,
-};
-use std::collections::HashMap;
+use crate::wire::{Block, Blocks, Collective, Delivered, DpuNote, Entry, Kind, TREE_STEP, Wide};
 use std::rc::Rc;
-use std::time::Instant;
-
-/// Bytes that a rank in a broadcast or barrier takes, about, and those of a barrier at an SP.
-const RANK_HELD: usize = 512;
-const BARRIER_HELD: usize = 512;
-
-/// The broadcasts and barriers under way at this SP.
-#[derive(Debug)]
-pub(super) struct Trees<T: Transport> {
-    /// By call and local number of the rank.
-    broadcasts: HashMap<(Collective, usize), Branch<T>>,
-    barriers: HashMap<Collective, Barrier>,
-    bytes: usize,
-}
-
-/// A rank's part in a broadcast.
-#[derive(Debug)]
-struct Branch<T: Transport> {
-    rank: u32,
-    memory: Option<Rc<T::Memory>>,
-    key: T::Packed,
-    base: u64,
-    length: u64,
-    short: Vec<u8>,
-    /// The level at which it gets the data; 0 at the root.
-    level: u32,
-    /// The ranks to which it passes the data on.
-    below: Vec<u32>,
-    is_root: bool,
-    since: Instant,
-    /// Bytes that count for it.
-    held: usize,
-}
-
-/// A barrier at this SP.
-#[derive(Debug, Default)]
-struct Barrier {
-    /// Senders of the notes that have come, by round.
-    notes: [Option<u32>; ROUNDS_MAX as usize],
-    /// The members that have entered.
-    entered: Vec<(usize, Instant)>,
-    /// Known with the first member that enters.
-    round: Option<Round>,
-    /// Bytes that count for it.
-    held: usize,
-}
-
-/// The SPs of a barrier, and its next round.
-#[derive(Debug)]
-struct Round {
-    services: Vec<u32>,
-    place: usize,
-    members: usize,
-    next: u32,
-    /// Whether the note of the next round has been sent.
-    is_sent: bool,
-}
-
-impl<T: Transport> Trees<T> {
-    pub(super) fn new() -> Self {
-        Self {
-            broadcasts: HashMap::new(),
-            barriers: HashMap::new(),
-            bytes: 0,
-        }
-    }
-
-    /// Bytes that messages of ranks and SPs have made this SP keep, about.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Number of barriers.
-    pub(super) fn barriers(&self) -> usize {
-        self.barriers.len()
-    }
-}
 
 impl<T: Transport> Mover<T> {
     /// A local rank enters a broadcast or a barrier.
@@ -418,61 +340,6 @@ impl<T: Transport> Mover<T> {
             self.complete(transport, collective, local, None)?;
         }
         Ok(())
-    }
-}
-
-/// The state of a barrier, which is new with its first rank or note.
-fn barrier_of<'a>(
-    barriers: &'a mut HashMap<Collective, Barrier>,
-    bytes: &mut usize,
-    collective: Collective,
-) -> &'a mut Barrier {
-    barriers.entry(collective).or_insert_with(|| {
-        *bytes += BARRIER_HELD;
-        Barrier {
-            held: BARRIER_HELD,
-            ..Barrier::default()
-        }
-    })
-}
-
-/// A binomial tree of the members' SPs. Places are counted from the root's SP.
-struct Tree<'a> {
-    members: &'a [Member],
-    /// Index of the root's SP.
-    top: usize,
-    root: u32,
-}
-
-impl Tree<'_> {
-    fn from_top(&self, index: usize) -> usize {
-        (index + self.members.len() - self.top) % self.members.len()
-    }
-
-    /// The rank that gets the data at a place.
-    fn stands_for(&self, place: usize) -> u32 {
-        match place {
-            0 => self.root,
-            _ => self.members[(place + self.top) % self.members.len()].first,
-        }
-    }
-
-    fn above(&self, place: usize) -> Option<usize> {
-        (place > 0).then(|| place & (place - 1))
-    }
-
-    /// The places below, the largest subtree first.
-    fn below(&self, place: usize) -> impl Iterator<Item = usize> {
-        let count = self.members.len();
-        let limit = match place {
-            0 => count.next_power_of_two(),
-            _ => place & place.wrapping_neg(),
-        };
-        let bits = limit.trailing_zeros();
-        (0..bits)
-            .rev()
-            .map(move |bit| place | 1 << bit)
-            .filter(move |below| *below < count)
     }
 }
 

@@ -1,0 +1,268 @@
+//! Parts of several messages: the call, exported memory, and lists of blocks in their shortest form.
+
+#[cfg(test)]
+use super::block::Record;
+use super::block::{Block, NARROW, Narrow, WIDE, Wide};
+use super::runs::{Run, Runs, put_runs, runs_of};
+use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
+
+/// Maximum number of ranks of a job: the table of all ranks is one frame.
+pub(crate) const RANKS_MAX: u32 = 1 << 16;
+
+/// One start of a call on one communicator. All members number the calls and the starts identically.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Collective {
+    /// The communicator's number. Its members agree on it.
+    pub(crate) communicator: u64,
+    /// Number of the call on this communicator, starting at 0, in the order of the initialisations.
+    pub(crate) sequence: u32,
+    /// How often the call was started before. A persistent call starts several times, and the members may start two
+    /// persistent calls in different orders.
+    pub(crate) start: u32,
+    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1. A level of a
+    /// broadcast has [`TREE_STEP`] and its number.
+    pub(crate) step: u32,
+}
+
+/// Bit of the steps that are levels of a broadcast.
+pub(crate) const TREE_STEP: u32 = 1 << 31;
+
+impl Collective {
+    /// Whether this is step 1 of a window of an allreduce.
+    pub(crate) fn is_scatter(self) -> bool {
+        self.step % 2 == 1 && !self.is_level()
+    }
+
+    /// Whether this is a level of a broadcast.
+    pub(crate) fn is_level(self) -> bool {
+        self.step & TREE_STEP != 0
+    }
+}
+
+impl std::fmt::Display for Collective {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "call {} on communicator {}",
+            self.sequence, self.communicator
+        )?;
+        if self.start > 0 {
+            write!(f, ", start {}", self.start)?;
+        }
+        match self.step {
+            0 => Ok(()),
+            step => write!(f, ", step {}", step & !TREE_STEP),
+        }
+    }
+}
+
+/// A buffer that a rank has exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Export {
+    /// Its first address, in the rank's address space.
+    pub(crate) address: u64,
+    /// Length in bytes.
+    pub(crate) length: u64,
+    /// Result of `ucp_memh_pack`.
+    pub(crate) packed: Vec<u8>,
+}
+
+/// An [`Export`] inside a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExportRef<'a> {
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+    pub(crate) packed: &'a [u8],
+}
+
+/// Blocks inside a message. DPU_RTS repeats the records of HOST_ARRIVE unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocks<'a> {
+    /// All offsets and lengths are below 2^32.
+    Narrow(&'a [Narrow]),
+    Wide(&'a [Wide]),
+    Runs(Runs<'a>),
+}
+
+/// A form of blocks on the wire: runs.
+pub(crate) const RUNS: u8 = 2;
+
+impl Export {
+    pub(crate) fn view(&self) -> ExportRef<'_> {
+        ExportRef {
+            address: self.address,
+            length: self.length,
+            packed: &self.packed,
+        }
+    }
+}
+
+impl ExportRef<'_> {
+    pub(crate) fn to_export(self) -> Export {
+        Export {
+            address: self.address,
+            length: self.length,
+            packed: self.packed.to_vec(),
+        }
+    }
+}
+
+impl Blocks<'_> {
+    /// Number of blocks.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Narrow(records) => records.len(),
+            Self::Wide(records) => records.len(),
+            Self::Runs(runs) => runs.blocks(),
+        }
+    }
+
+    /// Number of bytes in the message.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::Narrow(records) => size_of_val(records),
+            Self::Wide(records) => size_of_val(records),
+            Self::Runs(runs) => runs.bytes(),
+        }
+    }
+
+    /// The blocks. Loops over many blocks match on the form instead, once.
+    #[cfg(test)]
+    pub(crate) fn to_vec(self) -> Vec<Block> {
+        match self {
+            Self::Narrow(records) => records.iter().map(Record::block).collect(),
+            Self::Wide(records) => records.iter().map(Record::block).collect(),
+            Self::Runs(runs) => blocks_of(runs).collect(),
+        }
+    }
+}
+
+/// The blocks of runs.
+pub(crate) fn blocks_of(runs: Runs<'_>) -> impl Iterator<Item = Block> + Clone + '_ {
+    runs.iter()
+        .flat_map(|run| (0..run.count).map(move |at| run.block(at)))
+}
+
+/// Maximum length of an exported handle or packed key. UCX's take several tens of bytes per device.
+pub(crate) const PACKED_MAX: usize = 4 << 10;
+
+pub(crate) fn put_collective(writer: &mut Writer, collective: Collective) {
+    writer.u64(collective.communicator).u32(collective.sequence);
+    writer.u32(collective.start).u32(collective.step);
+}
+
+pub(crate) fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadMessage> {
+    Ok(Collective {
+        communicator: reader.u64()?,
+        sequence: reader.u32()?,
+        start: reader.u32()?,
+        step: reader.u32()?,
+    })
+}
+
+/// Blocks as a message holds them, for tests: their form and records.
+#[cfg(test)]
+pub(crate) fn blocks_on_wire(blocks: &[Block]) -> Vec<u8> {
+    let form = form_of(blocks);
+    let mut writer = Writer::default();
+    writer.u8(form.form());
+    put_form(&mut writer, &form, blocks);
+    writer.finish()
+}
+
+/// The blocks of [`blocks_on_wire`].
+#[cfg(test)]
+pub(crate) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
+    let mut reader = Reader::new("blocks", bytes);
+    let [form] = reader.raw().expect("made by blocks_on_wire()");
+    get_form(&mut reader, form).expect("made by blocks_on_wire()")
+}
+
+/// The form in which blocks travel.
+pub(crate) enum Form {
+    Narrow,
+    Wide,
+    Runs(Vec<Run>),
+}
+
+impl Form {
+    pub(crate) fn form(&self) -> u8 {
+        match self {
+            Self::Narrow => NARROW,
+            Self::Wide => WIDE,
+            Self::Runs(_) => RUNS,
+        }
+    }
+}
+
+/// The shortest form that can hold the blocks.
+pub(crate) fn form_of(blocks: &[Block]) -> Form {
+    if let Some(runs) = runs_of(blocks) {
+        return Form::Runs(runs);
+    }
+    match blocks.iter().all(|block| block.narrow().is_some()) {
+        true => Form::Narrow,
+        false => Form::Wide,
+    }
+}
+
+/// Serializes the blocks that are not empty.
+pub(crate) fn put_form(writer: &mut Writer, form: &Form, blocks: &[Block]) {
+    let filled = || blocks.iter().filter(|block| block.length > 0);
+    match form {
+        Form::Runs(runs) => {
+            let mut bytes = Vec::new();
+            put_runs(&mut bytes, runs);
+            writer.raw(&bytes);
+        }
+        Form::Narrow => {
+            writer.varint(filled().count() as u64);
+            for block in filled() {
+                writer.raw(&block.narrow().expect("all are narrow"));
+            }
+        }
+        Form::Wide => {
+            writer.varint(filled().count() as u64);
+            for block in filled() {
+                writer.raw(&block.wide());
+            }
+        }
+    }
+}
+
+pub(crate) fn get_form<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Blocks<'a>, BadMessage> {
+    fn records<'a, const N: usize>(reader: &mut Reader<'a>) -> Result<&'a [[u8; N]], BadMessage> {
+        let bytes = reader.varint()?.saturating_mul(N as u64);
+        Ok(reader.bytes(bytes)?.as_chunks::<N>().0)
+    }
+    match form {
+        NARROW => Ok(Blocks::Narrow(records(reader)?)),
+        WIDE => Ok(Blocks::Wide(records(reader)?)),
+        RUNS => Ok(Blocks::Runs(Runs::read(reader)?)),
+        _ => Err(reader.fault("with blocks of an unknown form")),
+    }
+}
+
+/// An absent export has no bytes: the exports of UCX are never empty.
+pub(crate) fn put_export(writer: &mut Writer, export: Option<&Export>) {
+    match export {
+        Some(export) => {
+            writer.blob(&export.packed);
+            writer.u64(export.address).u64(export.length)
+        }
+        None => writer.blob(&[]).u64(0).u64(0),
+    };
+}
+
+pub(crate) fn get_export<'a>(reader: &mut Reader<'a>) -> Result<Option<ExportRef<'a>>, BadMessage> {
+    let packed = reader.blob()?;
+    if packed.len() > PACKED_MAX {
+        return Err(reader.fault("too long in an exported handle"));
+    }
+    let export = ExportRef {
+        packed,
+        address: reader.u64()?,
+        length: reader.u64()?,
+    };
+    Ok((!export.packed.is_empty()).then_some(export))
+}
