@@ -19,6 +19,7 @@ mod cost;
 mod crash;
 mod deferred;
 mod doca;
+mod doca_samples;
 mod dpa;
 mod evidence;
 mod faults;
@@ -99,6 +100,7 @@ fn main() -> ExitCode {
     cases.extend(privileged::cases());
     cases.extend(crash::cases());
     cases.extend(doca::cases());
+    cases.extend(doca_samples::cases());
     cases.extend(dpa::cases());
     cases.extend(mpi::cases());
     cases.extend(naaice::cases());
