@@ -86,6 +86,40 @@ __dpa_rpc__ uint64_t write_and_signal(doca_dpa_dev_rdma_t rdma,
 	return times;
 }
 
+/* Reads, adds to 8 bytes of the other side, and takes both completions. Returns their number, or the type of a failed one. */
+__dpa_rpc__ uint64_t read_and_add(doca_dpa_dev_rdma_t rdma,
+				  doca_dpa_dev_completion_t completions,
+				  doca_dpa_dev_mmap_t to_map,
+				  uint64_t to,
+				  doca_dpa_dev_mmap_t from_map,
+				  uint64_t from,
+				  uint64_t length,
+				  uint64_t value)
+{
+	doca_dpa_dev_completion_element_t element;
+	uint64_t seen = 0;
+
+	doca_dpa_dev_rdma_post_read(rdma, 0, to_map, to, from_map, from, length, DOCA_DPA_DEV_SUBMIT_FLAG_NONE);
+	doca_dpa_dev_rdma_post_atomic_fetch_add(rdma, 0, from_map, from, value, DOCA_DPA_DEV_SUBMIT_FLAG_FLUSH);
+	while (seen < 2) {
+		if (!doca_dpa_dev_get_completion(completions, &element))
+			continue;
+		if (doca_dpa_dev_get_completion_type(element) != DOCA_DPA_DEV_COMP_SEND)
+			return 100 + doca_dpa_dev_get_completion_type(element);
+		doca_dpa_dev_completion_ack(completions, 1);
+		seen++;
+	}
+	return seen;
+}
+
+/* Tells that it runs, and waits. */
+__dpa_rpc__ uint64_t held(doca_dpa_dev_sync_event_t runs, doca_dpa_dev_sync_event_t go)
+{
+	doca_dpa_dev_sync_event_update_set(runs, 1);
+	doca_dpa_dev_sync_event_wait_gt(go, 0, UINT64_MAX);
+	return 9;
+}
+
 __dpa_rpc__ uint64_t receive_one(doca_dpa_dev_rdma_t rdma, doca_dpa_dev_mmap_t map, uint64_t to, uint64_t length)
 {
 	doca_dpa_dev_rdma_post_receive(rdma, map, to, length);

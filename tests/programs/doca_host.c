@@ -1,4 +1,5 @@
 /* Host side of the test program: one scenario by its name. Prints "ok" if all went as computed here. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +15,7 @@
 #include "doca_shared.h"
 
 extern struct doca_dpa_app *doca_test_app;
-extern doca_dpa_func_t node, squares, mixed, table_sum, external_sum, write_and_signal, receive_one, send_one, activated, notify,
+extern doca_dpa_func_t read_and_add, held, node, squares, mixed, table_sum, external_sum, write_and_signal, receive_one, send_one, activated, notify,
 	notified, wild;
 
 #define MUST(CALL) expect(CALL, DOCA_SUCCESS, #CALL, __LINE__)
@@ -27,8 +28,12 @@ extern doca_dpa_func_t node, squares, mixed, table_sum, external_sum, write_and_
 		}                                                                                                      \
 	} while (0)
 
+/* Refused calls. Each writes one line. */
+static int refused;
+
 static void expect(doca_error_t result, doca_error_t wanted, const char *call, int line)
 {
+	refused += wanted != DOCA_SUCCESS;
 	if (result != wanted) {
 		printf("line %d: %s is %s\n", line, call, doca_error_get_name(result));
 		exit(1);
@@ -278,7 +283,8 @@ static struct end end_of(struct doca_dpa_thread *thread, uint64_t *completion)
 		MUST(doca_dpa_completion_get_dpa_handle(end.completion, completion));
 	MUST(doca_rdma_create(dev, &end.rdma));
 	REFUSED(doca_ctx_start(doca_rdma_as_ctx(end.rdma)), DOCA_ERROR_NOT_SUPPORTED);
-	MUST(doca_rdma_set_permissions(end.rdma, DOCA_ACCESS_FLAG_RDMA_WRITE | DOCA_ACCESS_FLAG_RDMA_ATOMIC));
+	MUST(doca_rdma_set_permissions(end.rdma, DOCA_ACCESS_FLAG_RDMA_WRITE | DOCA_ACCESS_FLAG_RDMA_READ |
+							 DOCA_ACCESS_FLAG_RDMA_ATOMIC));
 	MUST(doca_ctx_set_datapath_on_dpa(doca_rdma_as_ctx(end.rdma), dpa));
 	MUST(doca_rdma_dpa_completion_attach(end.rdma, end.completion));
 	MUST(doca_ctx_start(doca_rdma_as_ctx(end.rdma)));
@@ -291,7 +297,8 @@ static void rdma(void)
 {
 	enum { TIMES = 300 };
 	static uint64_t from[512], to[512];
-	struct end one = end_of(NULL, NULL), two = end_of(NULL, NULL);
+	uint64_t completions;
+	struct end one = end_of(NULL, &completions), two = end_of(NULL, NULL);
 	struct doca_sync_event *counted = event("r>c", NULL);
 	struct doca_sync_event_remote_net *remote;
 	const uint8_t *description;
@@ -322,6 +329,13 @@ static void rdma(void)
 	CHECK(memcmp(from, to, sizeof(from)) == 0);
 	MUST(doca_sync_event_get(counted, &result));
 	CHECK(result == TIMES);
+	/* Back, and the first word is 5 more there. */
+	memset(from, 0, sizeof(from));
+	MUST(doca_dpa_rpc(dpa, &read_and_add, &result, one.handle, completions, from_key, (uint64_t)from, to_key,
+			  (uint64_t)to, sizeof(from), (uint64_t)5));
+	CHECK(result == 2);
+	for (unsigned int at = 0; at < 512; at++)
+		CHECK(from[at] == at * 3 + 1 && to[at] == from[at] + (at == 0 ? 5 : 0));
 	MUST(doca_mmap_destroy(imported));
 	MUST(doca_mmap_destroy(source));
 }
@@ -455,8 +469,39 @@ static void connections(void)
 	REFUSED(doca_dpa_rpc(dpa, &receive_one, &result, handle, to_key, to, (uint64_t)8), DOCA_ERROR_DEVICE_FATAL_ERROR);
 }
 
+static uint64_t runs, go;
+
+static void *caller(void *unused)
+{
+	uint64_t result;
+
+	(void)unused;
+	MUST(doca_dpa_rpc(dpa, &held, &result, runs, go));
+	CHECK(result == 9);
+	return NULL;
+}
+
+/* A context that a thread uses is refused to another one. Events may be used at the same time. */
+static void callers(void)
+{
+	struct doca_sync_event *started = event("d>c", &runs), *may_go = event("c>d", &go);
+	uint64_t address, word = device(8);
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, &caller, NULL) == 0);
+	MUST(doca_sync_event_wait_gt(started, 0, UINT64_MAX));
+	REFUSED(doca_dpa_mem_alloc(dpa, 8, &address), DOCA_ERROR_IN_USE);
+	REFUSED(doca_dpa_memset(dpa, word, 0, 8), DOCA_ERROR_IN_USE);
+	REFUSED(doca_dpa_kernel_launch_update_set(dpa, NULL, 0, NULL, 0, 1, &squares, word, (uint64_t)1),
+		DOCA_ERROR_IN_USE);
+	MUST(doca_sync_event_update_set(may_go, 1));
+	CHECK(pthread_join(thread, NULL) == 0);
+	MUST(doca_dpa_mem_alloc(dpa, 8, &address));
+}
+
 static void faults(void)
 {
+	struct doca_sync_event *foreign = event("c>d", NULL);
 	struct doca_dpa *first = dpa;
 	uint64_t result;
 
@@ -468,6 +513,10 @@ static void faults(void)
 	MUST(doca_dpa_create(dev, &dpa));
 	MUST(doca_dpa_set_app(dpa, doca_test_app));
 	MUST(doca_dpa_start(dpa));
+	REFUSED(doca_dpa_kernel_launch_update_set(dpa, foreign, 0, NULL, 0, 1, &squares, (uint64_t)0, (uint64_t)0),
+		DOCA_ERROR_NOT_PERMITTED);
+	REFUSED(doca_dpa_destroy(first), DOCA_ERROR_IN_USE);
+	MUST(doca_sync_event_destroy(foreign));
 	MUST(doca_dpa_destroy(first));
 	calls();
 }
@@ -479,14 +528,14 @@ int main(int argc, char **argv)
 		void (*run)(void);
 	} scenarios[] = {
 		{"chain", chain}, {"diamond", diamond}, {"launches", launches}, {"memory", memory}, {"calls", calls},
-		{"buffers", buffers}, {"rdma", rdma}, {"connections", connections}, {"threads", threads}, {"faults", faults},
+		{"buffers", buffers}, {"rdma", rdma}, {"connections", connections}, {"threads", threads}, {"faults", faults}, {"callers", callers},
 	};
 
 	open_all();
 	for (size_t at = 0; at < sizeof(scenarios) / sizeof(scenarios[0]); at++)
 		if (argc > 1 && strcmp(argv[1], scenarios[at].name) == 0) {
 			scenarios[at].run();
-			printf("ok\n");
+			printf("refused %d\nok\n", refused);
 			return 0;
 		}
 	return 2;

@@ -6,20 +6,11 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use testbed::process;
+use std::sync::OnceLock;
+use testbed::process::{self, Running};
 
 /// The compiler of the DPA's programs.
 const COMPILER: &str = "riscv64-unknown-elf-gcc";
-/// Variable with the directory of NVIDIA's samples of DOCA.
-const SAMPLES: &str = "XGVMI_DOCA_SAMPLES";
-/// Samples that are compiled for the host. The first one runs.
-const HOST_CODE: [&str; 5] = [
-    "kernel_launch",
-    "ping_pong",
-    "basic_initiator_target",
-    "initiator_target",
-    "nvqual",
-];
 /// Names of the one library, for the linker.
 const LIBRARIES: [&str; 5] = [
     "doca_common",
@@ -30,7 +21,7 @@ const LIBRARIES: [&str; 5] = [
 ];
 
 /// Scenarios of the program `doca_host.c`, each with the text that a line of the library must have.
-const SCENARIOS: [(&str, &str, &str); 10] = [
+const SCENARIOS: [(&str, &str, &str); 11] = [
     ("doca_chain", "chain", ""),
     ("doca_diamond", "diamond", ""),
     (
@@ -61,35 +52,34 @@ const SCENARIOS: [(&str, &str, &str); 10] = [
         "the kernel of a thread has one uint64_t",
     ),
     ("doca_faults", "faults", "doca_device.c:"),
+    (
+        "doca_two_threads",
+        "callers",
+        "is inside doca_dpa_rpc on the same object",
+    ),
 ];
 
 pub(crate) fn cases() -> Vec<Case> {
     let own = SCENARIOS.map(|(name, scenario, line)| {
-        Case::that_may_skip(name, move |world| {
-            if !has_compiler() {
-                return Ok(no_compiler());
-            }
-            run_scenario(world, scenario, line).map(|()| Outcome::Passed)
-        })
+        with_compiler(name, move |world| run_scenario(world, scenario, line))
     });
     let mut cases: Vec<Case> = own.into();
-    cases.push(Case::that_may_skip(
-        "doca_sample_kernel_launch",
-        |world| match std::env::var_os(SAMPLES).filter(|root| !root.is_empty()) {
-            None => Ok(Outcome::Skipped(format!(
-                "{SAMPLES} names no directory of the samples"
-            ))),
-            Some(_) if !has_compiler() => Ok(no_compiler()),
-            Some(root) => sample(world, Path::new(&root)).map(|()| Outcome::Passed),
-        },
-    ));
-    cases.push(Case::that_may_skip("doca_demo", |world| {
+    cases.extend([
+        with_compiler("doca_demo", demo),
+        with_compiler("doca_programs_at_once", programs_at_once),
+        with_compiler("doca_names_of_2_0", names_of_2_0),
+    ]);
+    cases
+}
+
+/// A case that needs the compiler.
+fn with_compiler(name: &'static str, run: impl Fn(&World) -> Result<()> + 'static) -> Case {
+    Case::that_may_skip(name, move |world| {
         if !has_compiler() {
             return Ok(no_compiler());
         }
-        demo(world).map(|()| Outcome::Passed)
-    }));
-    cases
+        run(world).map(|()| Outcome::Passed)
+    })
 }
 
 /// The demo's kernels post on aliases of the hosts' keys: all bytes arrive, pooled keys cost no command, and launches of equal
@@ -183,8 +173,8 @@ pub(crate) fn cc(more: &[&Path]) -> Command {
 }
 
 /// Compiles device code to an archive.
-fn archive(world: &World, source: &Path, app: &str) -> Result<PathBuf> {
-    let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{app}.a"));
+pub(crate) fn archive(world: &World, source: &Path, (name, app): (&str, &str)) -> Result<PathBuf> {
+    let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.a"));
     let mut driver = Command::new(world.built("dpacc"));
     driver
         .arg(source)
@@ -217,49 +207,63 @@ pub(crate) fn link(
     Ok(program)
 }
 
-fn run_scenario(world: &World, scenario: &str, line: &str) -> Result<()> {
-    let testbed = Testbed::new(world)?;
+/// The test program, compiled once for all scenarios.
+fn compile(world: &World) -> Result<&'static Path> {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(program) = PROGRAM.get() {
+        return Ok(program);
+    }
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
-    let archive = archive(world, &programs.join("doca_device.c"), "doca_test_app")?;
+    let device = programs.join("doca_device.c");
+    let archive = archive(world, &device, ("doca_test", "doca_test_app"))?;
     let inputs = [programs.join("doca_host.c"), archive];
     let program = link(world, cc(&[]), &inputs, "doca_host")?;
-    let said = succeed(testbed.command("node0.host", &program).arg(scenario))?;
-    ensure!(said.lines().any(|line| line == "ok"), "{said}");
-    ensure!(said.contains(line), "no line with {line:?} in {said}");
+    Ok(PROGRAM.get_or_init(|| program))
+}
+
+/// Programs that begin and end at the same time: each may have the first or the last session of the DPA.
+fn programs_at_once(world: &World) -> Result<()> {
+    const AT_ONCE: usize = 8;
+    let program = compile(world)?;
+    let testbed = Testbed::new(world)?;
+    testbed.create()?;
+    for _ in 0..2 {
+        let start = |_| Running::spawn(testbed.command("node0.host", program).arg("memory"));
+        let running: Result<Vec<_>> = (0..AT_ONCE).map(start).collect();
+        for one in running? {
+            let done = one.wait(LIMIT)?;
+            ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+        }
+    }
     Ok(())
 }
 
-/// NVIDIA's sample `kernel_launch` runs unmodified, and the host code of others compiles.
-fn sample(world: &World, root: &Path) -> Result<()> {
-    let samples = root.join("samples/doca_dpa");
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let folder = |name: &str| samples.join(format!("dpa_{name}"));
-    let mut objects = Vec::new();
-    for name in HOST_CODE {
-        let sample = folder(name);
-        let sources = [
-            sample.join(format!("dpa_{name}_main.c")),
-            sample.join(format!("host/dpa_{name}_sample.c")),
-        ];
-        for (at, source) in sources.into_iter().enumerate() {
-            let object = dir.join(format!("doca_sample_{name}_{at}.o"));
-            let mut cc = cc(&[&samples, &sample, &sample.join("common")]);
-            cc.args(["-DDOCA_ALLOW_EXPERIMENTAL_API", "-c"])
-                .arg(source)
-                .arg("-o")
-                .arg(&object);
-            process::stdout(&mut cc, LIMIT)?;
-            objects.push(object);
-        }
-    }
-    let device = folder(HOST_CODE[0]).join("device/dpa_kernel_launch_kernels_dev.c");
-    let archive = archive(world, &device, "dpa_sample_app")?;
-    let common = samples.join("dpa_common.c");
-    let inputs = [objects[0].clone(), objects[1].clone(), common, archive];
-    let program = link(world, cc(&[&samples]), &inputs, "doca_sample_kernel_launch")?;
+fn run_scenario(world: &World, scenario: &str, line: &str) -> Result<()> {
     let testbed = Testbed::new(world)?;
+    let program = compile(world)?;
+    let said = succeed(testbed.command("node0.host", program).arg(scenario))?;
+    ensure!(said.lines().any(|line| line == "ok"), "{said}");
+    ensure!(said.contains(line), "no line with {line:?} in {said}");
+    let refused = said.lines().find_map(|line| line.strip_prefix("refused "));
+    let refused: usize = refused.context("no count of refusals")?.parse()?;
+    let lines = said.matches("[DOCA][ERR][DOCA] doca_").count();
+    ensure!(
+        lines == refused,
+        "{lines} lines of {refused} refusals: {said}"
+    );
+    Ok(())
+}
+
+/// A program with the names of DOCA 2.0: a chain, copies, a transposition, RDMA.
+fn names_of_2_0(world: &World) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let device = programs.join("doca_device_2_0.c");
+    let archive = archive(world, &device, ("doca_test_2_0", "doca_test_2_0_app"))?;
+    let inputs = [programs.join("doca_host_2_0.c"), archive];
+    let program = link(world, cc(&[]), &inputs, "doca_host_2_0")?;
     let said = succeed(&mut testbed.command("node0.host", &program))?;
-    ensure!(said.contains("Hello from kernel"), "{said}");
-    ensure!(said.contains("Sample finished successfully"), "{said}");
+    ensure!(said.lines().any(|line| line == "ok"), "{said}");
+    ensure!(said.contains("transferred 4096 bytes"), "{said}");
     Ok(())
 }

@@ -20,6 +20,7 @@ mod counters;
 mod crash;
 mod deferred;
 mod doca;
+mod doca_samples;
 mod dpa;
 mod dpa_debug;
 mod evidence;
@@ -108,6 +109,7 @@ fn main() -> ExitCode {
     cases.extend(crash::cases());
     cases.extend(doca::cases());
     cases.extend(pcc::cases());
+    cases.extend(doca_samples::cases());
     cases.extend(dpa::cases());
     cases.extend(dpa_debug::cases());
     cases.extend(mpi::cases());

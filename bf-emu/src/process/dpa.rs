@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{Context, ENV_AS, ENV_STATE, Process};
 use crate::sys::{self, Errno};
@@ -187,18 +188,29 @@ fn take(process: &Process, key: (i32, u32), request: &Request) -> Result<UnixStr
     Ok(stream)
 }
 
-/// Opens a session. A runner that ends at this moment is replaced once.
+/// Attempts to open a session, and the pause between them. Many programs may begin and end at the same time, each with a runner
+/// of its own.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Opens a session. A runner whose last program ends at this moment serves no other one; then the next one does.
 fn open(socket: &Path, request: &Request) -> Result<UnixStream, Errno> {
     let hello = Request {
         kind: Kind::Hello,
         ..*request
     };
-    for _ in 0..2 {
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            std::thread::sleep(PAUSE);
+        }
         let stream = match UnixStream::connect(socket) {
             Ok(stream) => stream,
             Err(_) => {
                 start(socket)?;
-                UnixStream::connect(socket).map_err(|_| Errno(libc::ENODEV))?
+                match UnixStream::connect(socket) {
+                    Ok(stream) => stream,
+                    Err(_) => continue,
+                }
             }
         };
         match exchange(&stream, &hello, &[], u64::MAX) {

@@ -139,7 +139,7 @@ doca_error_t doca_dpa_eu_affinity_get(struct doca_dpa_eu_affinity *affinity, uns
 doca_error_t doca_dpa_thread_create(struct doca_dpa *dpa, struct doca_dpa_thread **thread);
 /* DOCA_ERROR_IN_USE while a completion is attached. */
 doca_error_t doca_dpa_thread_destroy(struct doca_dpa_thread *thread);
-/* A kernel with one argument of 64 bits. */
+/* A kernel with one argument of 64 bits, or without one. */
 doca_error_t doca_dpa_thread_set_func_arg(struct doca_dpa_thread *thread, doca_dpa_func_t *func, uint64_t arg);
 doca_error_t doca_dpa_thread_get_func_arg(struct doca_dpa_thread *thread, doca_dpa_func_t **func, uint64_t *arg);
 doca_error_t doca_dpa_thread_set_local_storage(struct doca_dpa_thread *thread, doca_dpa_dev_uintptr_t address);

@@ -45,8 +45,8 @@ doca_error_t doca_sync_event_add_subscriber_location_dpa(struct doca_sync_event 
 doca_error_t doca_sync_event_start(struct doca_sync_event *event);
 doca_error_t doca_sync_event_stop(struct doca_sync_event *event);
 
-/* For a started event of the CPU. Several threads may call these at the same time. Wrong places give
- * DOCA_ERROR_NOT_PERMITTED: update needs a publisher on the CPU, get and wait a subscriber. */
+/* For a started event of which the CPU is publisher or subscriber; else DOCA_ERROR_NOT_PERMITTED. Several threads may call
+ * these at the same time. */
 doca_error_t doca_sync_event_get(const struct doca_sync_event *event, uint64_t *value);
 /* `before`, if not NULL, gets the value before the addition. */
 doca_error_t doca_sync_event_update_add(struct doca_sync_event *event, uint64_t value, uint64_t *before);

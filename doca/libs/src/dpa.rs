@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Dpa {
     pub(crate) dev: Arc<Dev>,
     config: Alone<Config>,
+    /// The call that works on the process now.
+    work: Alone<()>,
     core: Mutex<Option<Arc<Core>>>,
     /// Objects that belong to the context.
     pub(crate) users: Arc<Users>,
@@ -70,6 +72,16 @@ impl Dpa {
                 "the DPA context is not started: call doca_dpa_start first"
             ),
         }
+    }
+
+    /// Works on the running process of a context. A second thread is refused meanwhile.
+    pub(crate) fn work<T>(
+        dpa: *const Self,
+        act: impl FnOnce(&Arc<Core>) -> Result<T>,
+    ) -> Result<T> {
+        let dpa = find(dpa)?;
+        let _alone = dpa.work.enter()?;
+        act(&dpa.core()?)
     }
 
     fn is_started(&self) -> bool {
@@ -118,6 +130,7 @@ pub unsafe extern "C" fn doca_dpa_create(dev: *mut Dev, dpa: *mut *mut Dpa) -> C
                 app: None,
                 log_level: LOG_LEVEL,
             }),
+            work: Alone::default(),
             core: Mutex::default(),
             users: Arc::default(),
             _extends: None,
@@ -306,7 +319,7 @@ macro_rules! numbers {
 
 numbers! {
     doca_dpa_get_log_level: u32 = |dpa| Ok(dpa.config.enter()?.log_level);
-    doca_dpa_get_max_threads_per_kernel: u32 = |dpa| Ok(dpa.core()?.process().limits().threads);
+    doca_dpa_get_max_threads_per_kernel: u32 = |dpa| Ok(dpa.core()?.process().limits().units);
     doca_dpa_get_kernel_max_run_time: u64 = |_dpa| Ok(RUN_SECONDS);
     doca_dpa_get_core_num: u32 = |dpa| Ok(dpa.core()?.process().limits().units.div_ceil(UNITS_PER_CORE));
     doca_dpa_get_num_eus_per_core: u32 = |_dpa| Ok(UNITS_PER_CORE);
@@ -356,6 +369,7 @@ pub unsafe extern "C" fn doca_dpa_device_extend(
                 app: None,
                 log_level: LOG_LEVEL,
             }),
+            work: Alone::default(),
             core: Mutex::new(Some(core)),
             users: Arc::default(),
             _extends: Some((dpa, lease)),

@@ -48,8 +48,6 @@ struct Live {
     core: Option<Arc<Core>>,
     /// Rights of device code, of [`event::RIGHTS`].
     rights: u64,
-    has_cpu_publisher: bool,
-    has_cpu_subscriber: bool,
     is_remote: bool,
     handle: Mutex<Option<Block>>,
     /// Upper bound of the value that launches so far can give; `None` if anyone else may change the event.
@@ -176,12 +174,12 @@ impl Live {
     }
 
     /// The counter, for the CPU.
-    fn counter(&self, is_allowed: bool, role: &str) -> Result<&AtomicU64> {
+    fn counter(&self) -> Result<&AtomicU64> {
         match &self.counter {
-            Counter::Host { word, .. } if is_allowed => Ok(&word.0),
-            _ => fail!(
+            Counter::Host { word, .. } => Ok(&word.0),
+            Counter::Dpa { .. } => fail!(
                 NotPermitted,
-                "the CPU is no {role} of this event: add the location before its start"
+                "the CPU is neither publisher nor subscriber of this event: add a location before its start"
             ),
         }
     }
@@ -319,14 +317,12 @@ fn start(places: &Places) -> Result<Live> {
         (None, None) => fail!(BadConfig, "the event has no place for its counter"),
     };
     let right = |place: &Option<_>, right: u64| if place.is_some() { right } else { 0 };
-    let is_for_launches = places.cpu_publisher.is_none() && !places.is_remote;
+    let is_for_launches = cpu.is_none() && !places.is_remote;
     Ok(Live {
         counter,
         core,
         rights: right(&places.dpa_subscriber, event::READS)
             | right(&places.dpa_publisher, event::WRITES),
-        has_cpu_publisher: places.cpu_publisher.is_some(),
-        has_cpu_subscriber: places.cpu_subscriber.is_some(),
         is_remote: places.is_remote,
         handle: Mutex::default(),
         promised: Mutex::new(is_for_launches.then_some(0)),
@@ -368,7 +364,7 @@ pub extern "C" fn doca_sync_event_stop(event: *mut Event) -> Code {
 pub unsafe extern "C" fn doca_sync_event_get(event: *const Event, value: *mut u64) -> Code {
     call("doca_sync_event_get", || {
         let live = find(event)?.live()?;
-        let counter = live.counter(live.has_cpu_subscriber, "subscriber")?;
+        let counter = live.counter()?;
         // SAFETY: as the caller promises.
         unsafe { store(value, counter.load(Ordering::Acquire)) }
     })
@@ -386,7 +382,7 @@ pub unsafe extern "C" fn doca_sync_event_update_add(
 ) -> Code {
     call("doca_sync_event_update_add", || {
         let live = find(event)?.live()?;
-        let counter = live.counter(live.has_cpu_publisher, "publisher")?;
+        let counter = live.counter()?;
         let old = counter.fetch_add(value, Ordering::AcqRel);
         if !before.is_null() {
             // SAFETY: as the caller promises.
@@ -401,7 +397,7 @@ pub unsafe extern "C" fn doca_sync_event_update_add(
 pub extern "C" fn doca_sync_event_update_set(event: *mut Event, value: u64) -> Code {
     call("doca_sync_event_update_set", || {
         let live = find(event)?.live()?;
-        let counter = live.counter(live.has_cpu_publisher, "publisher")?;
+        let counter = live.counter()?;
         counter.store(value, Ordering::Release);
         Ok(())
     })
@@ -410,7 +406,7 @@ pub extern "C" fn doca_sync_event_update_set(event: *mut Event, value: u64) -> C
 fn wait(event: *const Event, mask: u64, yields: bool, is_it: impl Fn(u64) -> bool) -> Result<()> {
     let event = find(event)?;
     let live = event.live()?;
-    let counter = live.counter(live.has_cpu_subscriber, "subscriber")?;
+    let counter = live.counter()?;
     let mut asked = Instant::now();
     loop {
         if is_it(counter.load(Ordering::Acquire) & mask) {
@@ -495,7 +491,8 @@ pub unsafe extern "C" fn doca_sync_event_get_dpa_handle(
             let words = [
                 (event::KEY, u64::from(key)),
                 (event::ADDRESS, address),
-                (event::RIGHTS, live.rights),
+                // Public programs raise events in kernels of a DPA that only subscribes, so a location gives both rights.
+                (event::RIGHTS, event::READS | event::WRITES),
             ];
             *block = Some(Block::object(&core, Kind::Event, event::WORDS, &words)?);
         }

@@ -63,7 +63,7 @@ const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "offload: a finished call before the completion of its read",
-        file: "services/offload/src/service/mover.rs",
+        file: "services/offload/src/service/mover/reading.rs",
         from: "self.transfers[at] = *transfer;\n        Ok(())",
         to: "self.transfers[at] = *transfer;\n        self.transferred(transport, transfer)",
         packages: "-p xgvmi-offload -p testbed-programs",

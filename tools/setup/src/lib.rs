@@ -203,6 +203,30 @@ pub fn cmake() -> Result<Cmake> {
     })
 }
 
+/// Ensures Meson, Ninja and pkg-config, as [`cmake`] does. Returns paths that come before those of the environment.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn meson() -> Result<Vec<(&'static str, String)>> {
+    if ["meson", "ninja", "pkg-config"]
+        .into_iter()
+        .all(process::is_installed)
+    {
+        return Ok(Vec::new());
+    }
+    let cache = Cache::open()?;
+    let packages = ["meson", "ninja-build", "pkg-config"];
+    let Some(root) = apt::ensure_more(&cache, "meson", &packages)? else {
+        return Ok(Vec::new());
+    };
+    let below = |dir: &str| root.join(dir).display().to_string();
+    Ok(vec![
+        ("PATH", below("usr/bin")),
+        ("PYTHONPATH", below("usr/lib/python3/dist-packages")),
+        ("LD_LIBRARY_PATH", joined(&apt::library_dirs(&root))),
+    ])
+}
+
 /// Joins directories to a search path.
 fn joined(dirs: &[PathBuf]) -> String {
     dirs.iter()

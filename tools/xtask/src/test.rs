@@ -437,6 +437,12 @@ fn system_tests(world: &World) -> Result<Command> {
     let mut command = suites::adversary::tests_on_the_device(world.env()?)?;
     // The rules are a phase of their own.
     command.args(["--test", "wire"]);
+    if std::env::var_os("XGVMI_DOCA_SAMPLES").is_some() {
+        // Without them the test of the samples' own build skips.
+        for (name, dirs) in setup::meson().unwrap_or_default() {
+            prepend(&mut command, name, &dirs);
+        }
+    }
     Ok(command)
 }
 

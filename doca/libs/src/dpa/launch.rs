@@ -6,6 +6,7 @@ use crate::object::find;
 use crate::sync_event::{Event, Launched};
 use flexio::{Done, DoneOperation, Function, Launch, Wait};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// Largest threshold and largest value of an event of a launch.
 const VALUE_MAX: u64 = 254;
@@ -62,8 +63,21 @@ impl Named {
 /// # Safety
 /// The list has the arguments of the kernel.
 unsafe fn launch(named: &Named, operation: DoneOperation, list: *mut c_void) -> Result<()> {
-    let core = find(named.dpa)?.core()?;
-    let most = core.process().limits().threads;
+    Dpa::work(named.dpa, |core| {
+        // SAFETY: as the caller promises.
+        unsafe { launch_on(core, named, operation, list) }
+    })
+}
+
+/// # Safety
+/// As [`launch`].
+unsafe fn launch_on(
+    core: &Arc<Core>,
+    named: &Named,
+    operation: DoneOperation,
+    list: *mut c_void,
+) -> Result<()> {
+    let most = core.process().limits().units;
     if named.threads == 0 || named.threads > most {
         fail!(
             InvalidValue,
@@ -87,11 +101,11 @@ unsafe fn launch(named: &Named, operation: DoneOperation, list: *mut c_void) -> 
     let (wait, done) = (event(named.wait)?, event(named.done)?);
     let wait_word = wait
         .as_ref()
-        .map(|event| event.wait_word(&core, named.threshold, &function.name))
+        .map(|event| event.wait_word(core, named.threshold, &function.name))
         .transpose()?;
     let done_word = done
         .as_ref()
-        .map(|event| event.done_word(&core))
+        .map(|event| event.done_word(core))
         .transpose()?;
     // SAFETY: as the caller promises.
     let arguments = unsafe { pack(&function, list) };
@@ -110,7 +124,7 @@ unsafe fn launch(named: &Named, operation: DoneOperation, list: *mut c_void) -> 
             value: named.value,
         }),
     });
-    launched.map_err(|error| explained(&core, error))?;
+    launched.map_err(|error| explained(core, error))?;
     if let Some(done) = done {
         done.promise(match operation {
             DoneOperation::Set => Launched::Set(named.value),
@@ -173,18 +187,19 @@ unsafe extern "C" fn launch_add(
 /// The arguments are those of the header.
 unsafe extern "C" fn rpc(dpa: *mut Dpa, stub: usize, result: *mut u64, list: *mut c_void) -> Code {
     call("doca_dpa_rpc", || {
-        let core = find(dpa)?.core()?;
-        let function = core.function(stub)?;
-        // SAFETY: as the caller promises.
-        let arguments = unsafe { pack(&function, list) };
-        let returned = core.process().call(&function, &arguments);
-        core.drain();
-        let returned = returned.map_err(|error| explained(&core, error))?;
-        if !result.is_null() {
+        Dpa::work(dpa, |core| {
+            let function = core.function(stub)?;
             // SAFETY: as the caller promises.
-            unsafe { result.write(returned) };
-        }
-        Ok(())
+            let arguments = unsafe { pack(&function, list) };
+            let returned = core.process().call(&function, &arguments);
+            core.drain();
+            let returned = returned.map_err(|error| explained(core, error))?;
+            if !result.is_null() {
+                // SAFETY: as the caller promises.
+                unsafe { result.write(returned) };
+            }
+            Ok(())
+        })
     })
 }
 

@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_void};
 pub unsafe extern "C" fn doca_dpa_mem_alloc(dpa: *mut Dpa, size: usize, address: *mut u64) -> Code {
     call("doca_dpa_mem_alloc", || {
         check_place(address)?;
-        let allocated = find(dpa)?.core()?.allocate(size as u64)?;
+        let allocated = Dpa::work(dpa, |core| core.allocate(size as u64))?;
         // SAFETY: checked above.
         unsafe { address.write(allocated) };
         Ok(())
@@ -24,7 +24,9 @@ pub unsafe extern "C" fn doca_dpa_mem_alloc(dpa: *mut Dpa, size: usize, address:
 /// `doca_dpa_mem_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn doca_dpa_mem_free(dpa: *mut Dpa, address: u64) -> Code {
-    call("doca_dpa_mem_free", || find(dpa)?.core()?.free(address))
+    call("doca_dpa_mem_free", || {
+        Dpa::work(dpa, |core| core.free(address))
+    })
 }
 
 /// Bytes of the host.
@@ -52,15 +54,17 @@ unsafe fn host_mut<'a>(memory: *mut c_void, size: usize) -> Result<&'a mut [u8]>
 }
 
 fn copy_in(dpa: *mut Dpa, to: u64, from: &[u8]) -> Result<()> {
-    let core = find(dpa)?.core()?;
-    core.check_range(to, from.len() as u64)?;
-    core.process().copy_in(to, from).map_err(failed)
+    Dpa::work(dpa, |core| {
+        core.check_range(to, from.len() as u64)?;
+        core.process().copy_in(to, from).map_err(failed)
+    })
 }
 
 fn copy_out(dpa: *mut Dpa, to: &mut [u8], from: u64) -> Result<()> {
-    let core = find(dpa)?.core()?;
-    core.check_range(from, to.len() as u64)?;
-    core.process().copy_out(from, to).map_err(failed)
+    Dpa::work(dpa, |core| {
+        core.check_range(from, to.len() as u64)?;
+        core.process().copy_out(from, to).map_err(failed)
+    })
 }
 
 /// `doca_dpa_h2d_memcpy`.
@@ -101,12 +105,13 @@ pub unsafe extern "C" fn doca_dpa_d2h_memcpy(
 #[unsafe(no_mangle)]
 pub extern "C" fn doca_dpa_memset(dpa: *mut Dpa, address: u64, value: c_int, size: usize) -> Code {
     call("doca_dpa_memset", || {
-        let core = find(dpa)?.core()?;
-        core.check_range(address, size as u64)?;
-        // As memset: the lowest byte.
-        let byte = value.to_le_bytes()[0];
-        let filled = core.process().fill(address, byte, size as u64);
-        filled.map_err(failed)
+        Dpa::work(dpa, |core| {
+            core.check_range(address, size as u64)?;
+            // As memset: the lowest byte.
+            let byte = value.to_le_bytes()[0];
+            let filled = core.process().fill(address, byte, size as u64);
+            filled.map_err(failed)
+        })
     })
 }
 

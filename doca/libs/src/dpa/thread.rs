@@ -104,10 +104,10 @@ pub extern "C" fn doca_dpa_thread_set_func_arg(thread: *mut Thread, func: usize,
         let thread = find(thread)?;
         let mut state = thread.settings()?;
         let function = thread.dpa.core()?.function(func)?;
-        if function.argument_bytes != 8 {
+        if !matches!(function.argument_bytes, 0 | 8) {
             fail!(
                 InvalidValue,
-                "the kernel {} has {} bytes of arguments: the kernel of a thread has one uint64_t",
+                "the kernel {} has {} bytes of arguments: the kernel of a thread has one uint64_t or none",
                 function.name,
                 function.argument_bytes
             );
