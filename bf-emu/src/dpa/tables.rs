@@ -26,14 +26,31 @@ pub(super) struct Object {
 #[derive(Clone, Debug)]
 pub(super) enum What {
     Process(Arc<Dpa>),
-    Memory { process: u32, address: u64 },
-    Thread { process: u32 },
-    Outbox { process: u32, id: u32 },
-    Window { process: u32, id: u32 },
-    EventQueue { process: u32 },
-    CommandQueue { process: u32 },
+    Memory {
+        process: u32,
+        address: u64,
+    },
+    Thread {
+        process: u32,
+    },
+    Outbox {
+        process: u32,
+        id: u32,
+    },
+    Window {
+        process: u32,
+        id: u32,
+    },
+    EventQueue {
+        process: u32,
+    },
+    CommandQueue {
+        process: u32,
+    },
     /// Congestion control of the card with this first function.
-    Telemetry { card: usize },
+    Telemetry {
+        card: usize,
+    },
 }
 
 impl What {

@@ -46,7 +46,7 @@ pub use process::{Fault, Limits, Message, Process};
 pub use queue::{
     Cq, CqAttr, CqTarget, Mkey, Outbox, Qp, QpAttr, Receive, Remote, Retries, Transport, Window,
 };
+pub use resources::parse as units_of_resources;
 pub use shared::{Rmp, RmpAttr};
 pub use tasks::{CommandQueue, CommandQueueAttr};
 pub use thread::Thread;
-pub use resources::parse as units_of_resources;

@@ -271,11 +271,7 @@ fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     for (name, what) in builds {
         let mut command = cargo();
-        command
-            .arg("clippy")
-            .args(what)
-            .arg("--")
-            .args(CLIPPY);
+        command.arg("clippy").args(what).arg("--").args(CLIPPY);
         cases.push(Case {
             name: name.to_owned(),
             ..single(phase, world, &mut command)?
@@ -692,10 +688,7 @@ mod tests {
             let names: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
             assert_eq!(names, expect, "{arguments:?}");
         };
-        check(
-            &["--quick"],
-            &["setup", "fmt", "tidy", "unit", "clippy"],
-        );
+        check(&["--quick"], &["setup", "fmt", "tidy", "unit", "clippy"]);
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
         check(&["soak", "build"], &["setup", "build", "soak"]);
