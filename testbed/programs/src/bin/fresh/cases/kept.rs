@@ -82,8 +82,8 @@ pub(super) fn changed(devices: &Devices) -> Result<()> {
     // Unmapped, and mapped again at the same address.
     let buffer = filled(BYTES, 1)?;
     kept_once(&mut sides, &buffer)?;
-    // SAFETY: the range is this function's own.
     ensure!(
+        // SAFETY: the range is this function's own.
         unsafe { libc::munmap(buffer.pointer().cast(), BYTES) } == 0,
         "munmap"
     );
@@ -193,8 +193,8 @@ fn shared_file(sides: &mut Sides) -> Result<()> {
         Stats::now().kept_hits == before,
         "a registration of a file stays"
     );
-    // SAFETY: as above.
     ensure!(
+        // SAFETY: as above.
         unsafe { libc::munmap(start, BYTES) } == 0,
         "munmap of a file"
     );
