@@ -31,6 +31,30 @@ const MESSAGES: u64 = 12;
 /// A number of messages that no test reaches.
 const ENDLESS: &str = "10000000";
 
+/// Variable with the directory of NVIDIA's samples of DOCA.
+const SAMPLES: &str = "XGVMI_DOCA_SAMPLES";
+/// Programs of its application: name, folder, sources, and the device library.
+const APPLICATION: [(&str, &str, &[&str], &str); 3] = [
+    (
+        "rp_rtt_template",
+        "rp/rtt_template",
+        &["rp_rtt_template_dev_main.c", "algo/rtt_template.c"],
+        "doca_pcc_dev",
+    ),
+    (
+        "rp_switch_telemetry",
+        "rp/switch_telemetry",
+        &["rp_switch_telemetry_dev_main.c", "algo/telem_template.c"],
+        "doca_pcc_dev",
+    ),
+    (
+        "np_switch_telemetry",
+        "np/switch_telemetry",
+        &["np_switch_telemetry_dev_main.c"],
+        "doca_pcc_np_dev",
+    ),
+];
+
 /// Numbers of `doca_pcc_process_state_t`.
 const ACTIVE: &str = "ok 0";
 const STANDBY: &str = "ok 1";
@@ -46,6 +70,15 @@ pub(crate) fn cases() -> Vec<Case> {
         with_compiler("pcc_two_senders_share_a_port", two_senders),
         with_compiler("pcc_standbys_take_over", standbys),
         with_compiler("pcc_host_refusals", refusals),
+        Case::that_may_skip("pcc_sample_application", |world| {
+            match std::env::var_os(SAMPLES).filter(|root| !root.is_empty()) {
+                None => Ok(Outcome::Skipped(format!(
+                    "{SAMPLES} names no directory of the samples"
+                ))),
+                Some(_) if !has_compiler() => Ok(no_compiler()),
+                Some(root) => application(world, Path::new(&root)).map(|()| Outcome::Passed),
+            }
+        }),
     ]
 }
 
@@ -499,5 +532,54 @@ fn refusals(world: &World) -> Result<()> {
     let mut talk = Talk::start(&mut other.command("node0.host", host(world)?))?;
     let answer = talk.ask("open", LIMIT)?;
     ensure!(answer == "DOCA_ERROR_NOT_SUPPORTED", "{answer}");
+    Ok(())
+}
+
+/// NVIDIA's application for PCC, host and device code, runs unmodified: its template controls perftest.
+fn application(world: &World, root: &Path) -> Result<()> {
+    let folder = root.join("applications/pcc");
+    let device = folder.join("device");
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let mut inputs = ["pcc.c", "pcc_core.c"]
+        .map(|name| folder.join("host").join(name))
+        .to_vec();
+    for (name, place, sources, library) in APPLICATION {
+        let place = device.join(place);
+        let archive = dir.join(format!("pcc_{name}.a"));
+        let includes = [
+            device.clone(),
+            place.join("algo"),
+            root.join("applications/common/device"),
+        ];
+        let includes = includes.map(|dir| format!(" -I{}", dir.display())).concat();
+        let mut driver = Command::new(world.built("dpacc"));
+        driver
+            .args(sources.iter().map(|source| place.join(source)))
+            .arg("-o")
+            .arg(&archive)
+            .args(["-mcpu=nv-dpa-bf3", "-hostcc=gcc"])
+            .arg(format!("--app-name=pcc_{name}_app"))
+            .arg(format!(
+                "--devicecc-options=-O2 -DSIMX_BUILD -DE_MODE_LE{includes}"
+            ))
+            .arg(format!("-device-libs=-L. -l{library}"));
+        process::stdout(&mut driver, LIMIT)?;
+        inputs.push(archive);
+    }
+    let mut compiler = cc(&[&folder.join("host")]);
+    compiler.args(["-w", "-DDOCA_ALLOW_EXPERIMENTAL_API"]);
+    let program = link(world, compiler, &inputs, "doca_pcc")?;
+    let testbed = testbed(world, 2)?;
+    let core = testbed.path().join("core.txt");
+    let mut command = testbed.command("node0.host", &program);
+    command.args(["-d", "mlx5_0", "-f"]).arg(&core);
+    let is_active = |_: &Running| {
+        report(&testbed).is_ok_and(|report| report["cards"][0]["is_controlled"] == true)
+    };
+    let running = Running::up(&mut command, LIMIT, is_active)?;
+    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", ENDLESS])?;
+    let flow = until(&testbed, 1, "events", |flow| flow.events > 200)?;
+    ensure!(flow.slot == 0 && flow.messages > 50, "{flow:?}");
+    drop((pair, running));
     Ok(())
 }

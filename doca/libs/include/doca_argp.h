@@ -60,6 +60,8 @@ void doca_argp_param_set_multiplicity(struct doca_argp_param *param);
  * use; DOCA_ERROR_FULL after 256 parameters. */
 doca_error_t doca_argp_register_param(struct doca_argp_param *param);
 doca_error_t doca_argp_register_validation_callback(doca_argp_validation_cb_t callback);
+/* Level of the program's lines: that of --log-level, or the default. */
+doca_error_t doca_argp_get_log_level(int *log_level);
 
 #ifdef __cplusplus
 }

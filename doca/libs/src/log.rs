@@ -2,7 +2,7 @@
 
 use crate::error::{Code, Result, call, fail};
 use crate::lines::{Backend, Level, Sink, program, state};
-use crate::object::{Object, check_place, find, publish};
+use crate::object::{Object, check_place, find, publish, store};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -217,6 +217,19 @@ pub extern "C" fn doca_log_level_set_global_lower_limit(level: u32) -> Code {
 pub extern "C" fn doca_log_level_set_global_sdk_limit(level: u32) -> Code {
     call("doca_log_level_set_global_sdk_limit", || {
         set_all(level, true)
+    })
+}
+
+/// `doca_argp_get_log_level`: the level of the program's lines, by its option or by default.
+///
+/// # Safety
+/// `level` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn doca_argp_get_log_level(level: *mut c_int) -> Code {
+    call("doca_argp_get_log_level", || {
+        let own = state().program.unwrap_or(Info) as u32;
+        // SAFETY: as the caller promises.
+        unsafe { store(level, own.cast_signed()) }
     })
 }
 
