@@ -51,8 +51,8 @@ pub(super) struct Batch {
 /// The answer.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Done {
-    /// From the call of a launch to its completion event. A chain's time from the first to the last such event is divided by its
-    /// kernels.
+    /// From the call of a launch to its completion event. Of a chain: from the host's event to the last completion event, divided
+    /// by its kernels.
     pub(super) ns: Vec<u64>,
     /// Threads of the process on the device, the thread of its remote calls included.
     pub(super) threads: usize,
@@ -169,14 +169,9 @@ impl Place {
             self.flags.get(CHAIN)? == ended,
             "a kernel has not waited for its event"
         );
-        self.flags.set(EVENT, chains + 1)?;
-        // The DPA sees the host's event after a pause, which is none of a chain.
-        let first = spin("end of a chain's first kernel", || {
-            let found = self.flags.get(CHAIN)?;
-            Ok((found > ended).then_some(found - ended))
-        })?;
         let began = Instant::now();
+        self.flags.set(EVENT, chains + 1)?;
         self.spin(CHAIN)?;
-        Ok(nanoseconds(began.elapsed()) / (CHAINED - first).max(1))
+        Ok(nanoseconds(began.elapsed()) / CHAINED)
     }
 }

@@ -290,7 +290,8 @@ fn markdown(report: &Value) -> Result<String> {
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "\n\nA card's latencies are {PUBLISHED}. The emulator's times are its own work: a count of steps and no forecast.\n\n\
+        "\n\nA card's latencies are {PUBLISHED}. The emulator's times are its own \
+         work, and contain the pause after which its DPA looks at an event again: a count of steps and no forecast.\n\n\
          Ping-pong of {} bytes: {:.1} us a round, {:.0} instructions a message.\n\n\
          All-to-all of {RANKS} ranks on two nodes, fresh buffers; commands and Arm processor time per call. The Arm processor's \
          time contains the emulated adapter's work for requests that the Arm cores post (sp).\n",
