@@ -317,8 +317,9 @@ fn refused(devices: &Devices) -> Result<()> {
 
 /// The caller sets the time of idle slabs to zero.
 fn idle(devices: &Devices) -> Result<()> {
-    static OTHER: [u8; 4096] = [7; 4096];
     const LARGE: usize = 12 * MIB;
+    // Constants cannot be registered for writes.
+    let other = vec![7_u8; 8192];
     let mut sides = devices.open(LARGE)?;
     // UCX's own memory stays in the first slab.
     same(&mut sides, &filled(BYTES, 0)?)?;
@@ -336,7 +337,7 @@ fn idle(devices: &Devices) -> Result<()> {
         drop(buffers);
         let is_gone = (0..SOON).any(|at| {
             // Another registration makes UCX release the old ones.
-            let start = OTHER.as_ptr().wrapping_add(at);
+            let start = other.as_ptr().wrapping_add(at);
             let done = export_part(&sides.host, start, 64).and_then(|(mapped, exported)| {
                 drop(exported);
                 Ok(mapped.unmap()?)
