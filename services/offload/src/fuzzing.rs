@@ -95,6 +95,20 @@ mod tests {
     const INPUTS: u64 = 50_000;
     const INPUTS_VARIABLE: &str = "XGVMI_FUZZ_INPUTS";
 
+    /// A rank's part in a broadcast.
+    fn tree(collective: Collective, export: Export) -> HostTree {
+        HostTree {
+            collective,
+            rank: 1,
+            root: 2,
+            is_barrier: false,
+            members: (0..40).collect(),
+            memory: Some(export),
+            length: 1 << 20,
+            short: Vec::new(),
+        }
+    }
+
     /// A valid message of each kind.
     fn sample(message: Message) -> Vec<u8> {
         let collective = Collective {
@@ -174,17 +188,7 @@ mod tests {
                 aliases: Some((1, 2)),
             }
             .to_bytes(),
-            Message::HostTree => HostTree {
-                collective,
-                rank: 1,
-                root: 2,
-                is_barrier: false,
-                members: (0..40).collect(),
-                memory: Some(export),
-                length: 1 << 20,
-                short: Vec::new(),
-            }
-            .to_bytes(),
+            Message::HostTree => tree(collective, export).to_bytes(),
             Message::DpuNote => DpuNote {
                 collective,
                 from: 1,

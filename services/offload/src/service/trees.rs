@@ -107,7 +107,7 @@ pub(in crate::service) struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    pub(in crate::service) fn from_top(&self, index: usize) -> usize {
+    pub(in crate::service) fn place_of(&self, index: usize) -> usize {
         (index + self.members.len() - self.top) % self.members.len()
     }
 

@@ -116,6 +116,10 @@ fn messages_survive_the_wire() {
         length: 5,
     };
     assert_eq!(rts.parts[1].blocks.to_vec(), [sent]);
+}
+
+#[test]
+fn answers_survive_the_wire() {
     let fin = DpuFin {
         from: 2,
         offers: vec![77],

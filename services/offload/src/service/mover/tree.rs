@@ -66,7 +66,7 @@ impl<T: Transport> Mover<T> {
             top,
             root: entry.root,
         };
-        let place = tree.from_top(place);
+        let place = tree.place_of(place);
         let memory = entry
             .memory
             .map(|export| transport.import(export))

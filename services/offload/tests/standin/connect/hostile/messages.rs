@@ -53,7 +53,8 @@ fn rts(parts: &[(u32, &[[u32; 3]], usize)], short: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 20];
     bytes.extend_from_slice(&1_u32.to_le_bytes());
     bytes.extend_from_slice(&5_u64.to_le_bytes());
-    bytes.extend_from_slice(&(parts.len() as u32).to_le_bytes());
+    let count = u32::try_from(parts.len()).expect("few");
+    bytes.extend_from_slice(&count.to_le_bytes());
     for (source, blocks, key) in parts {
         bytes.push(0);
         bytes.extend_from_slice(&source.to_le_bytes());
