@@ -36,6 +36,28 @@ fn close(runner: &'static Runner, session: Session) {
     }
 }
 
+/// Takes the lock of the runner. False if another runner serves: one that ends has the lock for a moment after its socket is gone, and
+/// one that starts before its socket is there.
+fn own(lock: &File, socket: &Path) -> io::Result<bool> {
+    for _ in 0..FIRST_MS {
+        // SAFETY: a descriptor that is open, and a number.
+        if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return Err(error);
+        }
+        if UnixStream::connect(socket).is_ok() {
+            return Ok(false);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Err(io::Error::other(
+        "another runner has the lock and does not serve",
+    ))
+}
+
 /// Serves the programs of the device in a state directory, until the last one has closed its context. Calls `ready` when the socket
 /// exists, or if another runner serves already.
 ///
@@ -52,16 +74,11 @@ pub fn serve(
         .truncate(false)
         .mode(0o600)
         .open(state.join(LOCK))?;
-    // SAFETY: a descriptor that is open, and a number.
-    if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::WouldBlock {
-            return Err(error.into());
-        }
+    let socket = state.join(SOCKET);
+    if !own(&lock, &socket)? {
         return Ok(ready()?);
     }
     let process = Process::attach_runner(state)?;
-    let socket = state.join(SOCKET);
     match std::fs::remove_file(&socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
