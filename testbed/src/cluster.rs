@@ -243,7 +243,11 @@ mod tests {
             "emulator run --state place/state --nodes 2 --link ethernet --mode agent --as node1.dpu -- service"
         );
         let variables: Vec<_> = command.get_envs().collect();
-        assert_eq!(variables, [(OsStr::new("A"), Some(OsStr::new("b")))]);
+        let expect = [("A", "b"), ("BFEMU_MEMLOCK", "free")];
+        assert_eq!(
+            variables,
+            expect.map(|(name, value)| (OsStr::new(name), Some(OsStr::new(value))))
+        );
         let launch = cluster.named("ksm").launch_words("node{node}.{role}");
         assert_eq!(
             launch.join(OsStr::new(" ")),

@@ -63,6 +63,7 @@ rules! {
     each_unsafe_function_states_its_contract: text::contracts(tree()),
     the_product_does_not_know_the_emulator: text::product_alone(tree()),
     only_the_testbed_starts_the_emulator: text::one_testbed(tree()),
+    targets_without_test_builds_have_no_tests: text::untested(tree()),
     only_the_cdylibs_export_c_names: text::exports(tree()),
     modules_use_their_own_layer_and_those_below: layers::layers(tree()),
     no_modules_use_each_other_in_a_circle: layers::circles(tree()),

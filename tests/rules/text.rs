@@ -189,6 +189,57 @@ pub(super) fn one_testbed(tree: &Tree) -> Vec<String> {
         .collect()
 }
 
+/// A target that cargo does not build for tests has none.
+pub(super) fn untested(tree: &Tree) -> Vec<String> {
+    let manifests = tree.files.iter().filter_map(|file| {
+        let folder = file.path.strip_suffix("Cargo.toml")?;
+        Some((folder, &file.text))
+    });
+    manifests
+        .flat_map(|(folder, text)| {
+            let targets = text
+                .split("\n[")
+                .filter(|part| part.contains("\ntest = false"));
+            targets.flat_map(move |target| tests_of(tree, folder, target))
+        })
+        .collect()
+}
+
+/// Tests in the sources of such a target.
+fn tests_of(tree: &Tree, folder: &str, target: &str) -> Vec<String> {
+    let named = target
+        .lines()
+        .find_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
+    let mut root = format!("{folder}{}", named.unwrap_or("src/lib.rs"));
+    // A path to another package of this folder.
+    while let Some(up) = root.find("/../") {
+        let parent = root[..up].rfind('/').map_or(0, |slash| slash + 1);
+        root.replace_range(parent..up + 4, "");
+    }
+    let beside_library = root == format!("{folder}src/main.rs")
+        && tree.get(&format!("{folder}src/lib.rs")).is_some();
+    let modules = ["main.rs", "lib.rs"]
+        .iter()
+        .find_map(|end| root.strip_suffix(end))
+        .filter(|_| !beside_library);
+    let own = |path: &str| match modules {
+        Some(modules) => path
+            .strip_prefix(modules)
+            .is_some_and(|rest| !rest.starts_with("bin/")),
+        None => path == root,
+    };
+    let attribute = concat!("#[te", "st]");
+    tree.rust()
+        .filter(|file| own(&file.path) && file.text.contains(attribute))
+        .map(|file| {
+            format!(
+                "{}: its tests do not run, {folder}Cargo.toml has `test = false`",
+                file.path
+            )
+        })
+        .collect()
+}
+
 pub(super) fn exports(tree: &Tree) -> Vec<String> {
     // An rlib that exports a libc name would interpose it in its own tests.
     let words = [concat!("no_", "mangle"), concat!("export_", "name")];
@@ -335,5 +386,33 @@ mod tests {
             ],
             &["bf-emu/src/lib.rs:1"],
         );
+    }
+
+    #[test]
+    fn tests_that_do_not_run_are_found() {
+        let attribute = concat!("#[te", "st]\n");
+        let manifest = "[package]\nname = \"a\"\n\n[[bin]]\nname = \"b\"\npath = \"src/main.rs\"\ntest = false\n\n[[bin]]\n\
+                        name = \"c\"\npath = \"src/bin/c/main.rs\"\ntest = false\n\n[[bin]]\nname = \"d\"\n\
+                        path = \"../other/examples/d.rs\"\ntest = false\n";
+        let sources = [
+            ("x/a/Cargo.toml", manifest),
+            ("x/a/src/main.rs", attribute),
+            ("x/a/src/part.rs", attribute),
+            ("x/a/src/bin/c/part.rs", attribute),
+            ("x/a/src/bin/e.rs", attribute),
+            ("x/other/examples/d.rs", attribute),
+            ("x/other/src/lib.rs", attribute),
+        ];
+        let in_folder = "x/a/src/bin/c/part.rs";
+        let found = [
+            "x/a/src/main.rs",
+            "x/a/src/part.rs",
+            in_folder,
+            "x/other/examples/d.rs",
+        ];
+        check(untested, &sources, &found);
+        let beside = [&sources[..], &[("x/a/src/lib.rs", "")]].concat();
+        let found = ["x/a/src/main.rs", in_folder, "x/other/examples/d.rs"];
+        check(untested, &beside, &found);
     }
 }
