@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time after which the state of all processes of a job is recorded for the report of a failure. It is shorter than the
 /// time limits of the ranks, because a rank that gives up takes the cause with it.
@@ -413,6 +413,12 @@ fn steady_state(world: &World) -> Result<()> {
             farm.testbed.stats()?.executed("umr_bind")? >= rounds.parse::<u64>()? * 8,
             "the pool has bound nothing"
         );
+        // The services drop the aliases of a job after its last rank has ended.
+        let created = farm.commands("create_alias")?;
+        let began = Instant::now();
+        while farm.commands("destroy_alias")? < created && began.elapsed() < LIMIT {
+            std::thread::yield_now();
+        }
         KINDS.iter().map(|kind| farm.commands(kind)).collect()
     };
     let (few, many) = (count("xgvmi", "4")?, count("xgvmi", "40")?);

@@ -190,6 +190,16 @@ impl<'a> Reader<'a> {
     /// The message is too short, or the number has more than 64 bits.
     #[inline]
     pub fn varint(&mut self) -> Result<u64, BadMessage> {
+        match *self.rest {
+            [byte @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                Ok(byte.into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, BadMessage> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let [byte] = self.raw()?;
