@@ -67,9 +67,8 @@ pub struct ModelArgs {
     #[arg(long)]
     limits: bool,
     /// Also predict these block sizes on a fat tree in the packet-level lab, without and with control of congestion: each block
-    /// crosses switches with queues in place of a fabric that never blocks. A core simulates some 3 million steps of packets per
-    /// second, a packet of 4 KiB has about 20, and there are 18 calls: minutes for 32 nodes with 32 ranks and 4 KiB, an hour
-    /// for 32 KiB. Fewer nodes or ranks (--nodes 8 --ppn 8) take seconds.
+    /// crosses switches with queues in place of a fabric that never blocks. Each packet of 18 calls is
+    /// simulated at each switch, so the time grows with ranks x ranks x size: start with few (--nodes 8 --ppn 8).
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     fabric: Vec<usize>,
     /// Largest delay with which a rank enters a call after the first rank.
