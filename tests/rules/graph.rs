@@ -92,13 +92,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("scale-model", &["bench-report", "cli-pages", "pcc-lab"]),
     (
         "cost-table",
-        &[
-            "bench-report",
-            "cli-pages",
-            "scale-model",
-            "xgvmi-pool",
-            "xgvmi-ucp",
-        ],
+        &["bench-report", "cli-pages", "xgvmi-pool", "xgvmi-ucp"],
     ),
     (
         "osu-bench",
@@ -186,6 +180,8 @@ pub(super) struct Package {
     licence: String,
     pub(super) ours: bool,
     pub(super) dependencies: BTreeSet<String>,
+    /// Its folder from the root; of third-party code any path.
+    folder: String,
     /// The oldest supported compiler, such as `1.88` or `1.88.0`; empty if not declared.
     rust_version: String,
 }
@@ -208,12 +204,16 @@ pub(super) fn packages(root: &Path) -> Result<Vec<Package>> {
     let list = metadata["packages"]
         .as_array()
         .context("cargo metadata without packages")?;
+    let prefix = format!("{}/", root.display());
     Ok(list
         .iter()
         .map(|package| Package {
             name: text_of(&package["name"]),
             licence: text_of(&package["license"]),
             ours: package["source"].is_null(),
+            folder: text_of(&package["manifest_path"])
+                .trim_start_matches(&prefix)
+                .to_owned(),
             rust_version: text_of(&package["rust_version"]),
             dependencies: package["dependencies"]
                 .as_array()
@@ -260,6 +260,32 @@ pub(super) fn edges(packages: &[Package]) -> Vec<String> {
         faults.extend(wrong.map(|name| format!("{} must not depend on {name}", package.name)));
     }
     faults
+}
+
+/// Only development uses the crates of `tools/`.
+pub(super) fn tools(packages: &[Package]) -> Vec<String> {
+    let is_within = |package: &Package, folders: &[&str]| {
+        package.ours
+            && folders
+                .iter()
+                .any(|folder| package.folder.starts_with(folder))
+    };
+    let of_tools: BTreeSet<&str> = packages
+        .iter()
+        .filter(|package| is_within(package, &["tools/"]))
+        .map(|package| package.name.as_str())
+        .collect();
+    let product = packages
+        .iter()
+        .filter(|package| package.ours && !is_within(package, &["tools/", "tests/"]));
+    product
+        .flat_map(|package| {
+            let wrong = package.dependencies.iter();
+            wrong
+                .filter(|name| of_tools.contains(name.as_str()))
+                .map(|name| format!("{}: uses {name}, which is in tools/", package.folder))
+        })
+        .collect()
 }
 
 /// No dependency needs a newer compiler than the workspace's `rust-version`, which all crates of the workspace share.
@@ -331,6 +357,7 @@ pub(super) mod tests {
             licence: licence.to_owned(),
             ours,
             dependencies,
+            folder: format!("{name}/Cargo.toml"),
             rust_version: "1.88".to_owned(),
         }
     }
@@ -368,6 +395,19 @@ pub(super) mod tests {
             own("extra", &[]),
         ];
         assert_eq!(edges(&bad).len(), 2, "{:?}", edges(&bad));
+    }
+
+    #[test]
+    fn a_product_that_uses_a_tool_is_found() {
+        let at = |folder: &str, name, dependencies: &[&str]| Package {
+            folder: format!("{folder}/Cargo.toml"),
+            ..package(name, OWN_LICENCE, true, dependencies)
+        };
+        let tool = || at("tools/report", "report", &[]);
+        let found = |folder| tools(&[tool(), at(folder, "user", &["report", "libc"])]);
+        assert_eq!(found("cli/xgvmi").len(), 1);
+        assert_eq!(found("toolsmith").len(), 1);
+        assert!(found("tools/xtask").is_empty() && found("tests/suites").is_empty());
     }
 
     #[test]

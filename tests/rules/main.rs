@@ -79,6 +79,7 @@ rules! {
     documented_paths_exist: references::paths(tree()),
     numbers_are_those_of_the_committed_reports: docs::numbers(tree()),
     crates_depend_on_each_other_as_the_architecture_says: graph::edges(packages()),
+    only_development_uses_tools: graph::tools(packages()),
     licences_are_accepted: graph::licences(packages()),
     no_dependency_needs_a_newer_compiler: graph::compilers(packages()),
 }

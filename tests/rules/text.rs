@@ -21,9 +21,9 @@ const PRODUCT: [&str; 17] = [
     "clients/ucc-tl/",
     "clients/naaice/",
     "services/naa/",
-    "tools/report/",
+    "shared/report/",
     "tools/model/",
-    "tools/cost/",
+    "cli/cost/",
 ];
 
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {

@@ -1,10 +1,8 @@
 //! The cost table: duration of each step in the life of a key, by memory size.
 
+use bench_report::SLIDES;
 use std::collections::BTreeMap;
 use thiserror::Error;
-
-/// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), nanoseconds at 16 KiB, 1 MiB, 64 MiB and 1 GiB.
-pub const SLIDES: &str = include_str!("slides.csv");
 
 /// Maximum size of a table file. The published one has 2 KiB.
 pub(super) const FILE_BYTES_MAX: usize = 64 << 10;

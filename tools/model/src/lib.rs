@@ -35,7 +35,7 @@ mod tests;
 
 pub use command::{ModelArgs, run};
 pub use config::{AliasRelease, Assumptions, Config, ConfigError, SendOrder, Software};
-pub use costs::{Cost, CostTable, SLIDES, TableError};
+pub use costs::{Cost, CostTable, TableError};
 pub use fabric::Control;
 pub use fabrics::{FabricRow, fabrics};
 pub use limits::{Limit, limits};

@@ -111,7 +111,7 @@ fn bounds(instructions: f64) -> Result<Vec<Value>> {
         fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))
     };
     let model: Value = serde_json::from_str(&read("docs/results/model.json")?)?;
-    let slides = read("tools/model/src/slides.csv")?;
+    let slides = read("shared/report/src/slides.csv")?;
     let rows = model["rows"].as_array().context("the model has no rows")?;
     let wanted = rows
         .iter()

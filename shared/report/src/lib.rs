@@ -1,4 +1,4 @@
-//! Columns, tables, sizes, samples, device counters, plots and files of all reports.
+//! Columns, tables, sizes, samples, device counters, plots and files of all reports, and the published times that they are compared with.
 //!
 //! ```
 //! use bench_report::{Samples, format_size, parse_size};
@@ -22,3 +22,6 @@ pub mod table;
 pub use samples::Samples;
 pub use scheme::scheme_title;
 pub use size::{format_size, parse_size};
+
+/// The slides' table ("Cross-GVMI UMR Mkey Pool", UCF 2023), nanoseconds at 16 KiB, 1 MiB, 64 MiB and 1 GiB.
+pub const SLIDES: &str = include_str!("slides.csv");
