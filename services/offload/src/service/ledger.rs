@@ -97,6 +97,7 @@ pub(super) struct Ledger {
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
+    spare_waiting: Vec<Vec<BlockRef>>,
     /// The memory of messages that were sent, for the next ones.
     spare_bytes: Vec<Vec<u8>>,
     /// Calls that are over, for reuse.
@@ -163,7 +164,13 @@ enum Seat {
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
     offer: u32,
+    /// Its index, or that of its source and [`BlockRef::OF_RUN`].
     block: u32,
+}
+
+impl BlockRef {
+    /// The blocks of the source are one run.
+    const OF_RUN: u32 = 1 << 31;
 }
 
 /// A sent offer.
@@ -218,6 +225,7 @@ impl Ledger {
             own: Own::default(),
             spare: Vec::new(),
             spare_ranks: Vec::new(),
+            spare_waiting: Vec::new(),
             spare_bytes: Vec::new(),
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
@@ -451,8 +459,17 @@ impl Ledger {
                 what: "the block was there already",
             });
         };
-        let block = offer.parked[at.block as usize];
-        let source = offer.sources[block.part as usize];
+        let rank = self.rank_of[local];
+        let part = at.block & !BlockRef::OF_RUN;
+        let block = match at.block == part {
+            true => offer.parked[part as usize],
+            false => {
+                let source = &offer.sources[part as usize];
+                let block = source.parked_for(part, rank, self.direct_min);
+                block.expect("the block was in this run")
+            }
+        };
+        let source = &offer.sources[block.part as usize];
         let place = participant.slots.take(source.rank, block.length);
         if let Ok(to) = place
             && block.length >= self.direct_min
@@ -463,7 +480,7 @@ impl Ledger {
                 length: block.length,
                 offer: at.offer,
                 part: block.part,
-                local: self.local_of[self.rank_of[local] as usize],
+                local: self.local_of[rank as usize],
                 shared: source.shared,
             });
             return Ok(());
@@ -472,7 +489,7 @@ impl Ledger {
             key: offer.key,
             collective: state.collective,
             source: source.rank,
-            destination: self.rank_of[local],
+            destination: rank,
             block,
             short: &offer.short,
             direct_min: self.direct_min,

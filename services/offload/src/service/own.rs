@@ -7,7 +7,7 @@ use crate::wire::{Blocks, Record, RtsPart};
 /// The blocks of a rank for ranks of this SP.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Own {
-    /// Records, or runs.
+    /// Records, unless the blocks are runs.
     bytes: Vec<u8>,
     runs: Vec<Run>,
     pub(in crate::service) short: Vec<u8>,
@@ -66,7 +66,6 @@ impl Own {
 
     pub(in crate::service) fn add_runs(&mut self, part: &Part, direct_min: u64) {
         for run in &part.runs {
-            run.put(&mut self.bytes);
             self.blocks += run.count as usize;
             self.is_direct |= run.length >= direct_min;
         }
@@ -78,7 +77,7 @@ impl Own {
         match self.form {
             Form::Narrow => Blocks::Narrow(self.bytes.as_chunks::<12>().0),
             Form::Wide => Blocks::Wide(self.bytes.as_chunks::<20>().0),
-            Form::Runs => Blocks::Runs(Runs::of(&self.bytes, &self.runs)),
+            Form::Runs => Blocks::Runs(Runs::of(&self.runs)),
         }
     }
 

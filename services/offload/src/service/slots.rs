@@ -1,6 +1,6 @@
 //! The receive side of a rank in a call: where the block of each source goes.
 
-use crate::wire::runs::Run;
+use crate::wire::runs::{Run, Runs};
 use crate::wire::{Block, Blocks, Record};
 
 /// Destinations of the blocks, by source. Buffers below 4 GiB take 8 bytes per source, and runs of blocks a bit per source.
@@ -22,11 +22,45 @@ enum Places {
 /// Slots of runs in ascending order of their sources.
 #[derive(Debug)]
 struct RunSlots {
-    /// Each run with the number of blocks before it.
-    runs: Vec<(Run, u32)>,
+    /// The first run. Most collectives have no other.
+    first: Run,
+    /// All runs, if there are several, and the number of blocks before each.
+    several: Vec<Run>,
+    before: Vec<u32>,
     /// A bit per block that has been taken.
-    taken: Vec<u64>,
+    taken: Taken,
     len: usize,
+}
+
+/// Bits that are set once. The first ones take no memory of their own.
+#[derive(Debug)]
+struct Taken {
+    few: [u64; FEW],
+    /// The others.
+    many: Vec<u64>,
+}
+
+/// Words of [`Taken::few`].
+const FEW: usize = 4;
+
+impl Taken {
+    fn new(bits: usize) -> Self {
+        let words = bits.div_ceil(64).saturating_sub(FEW);
+        Self {
+            few: [0; FEW],
+            many: vec![0; words],
+        }
+    }
+
+    /// The word with a bit.
+    #[inline]
+    fn word(&mut self, bit: usize) -> &mut u64 {
+        let word = bit / 64;
+        match word.checked_sub(FEW) {
+            None => &mut self.few[word],
+            Some(word) => &mut self.many[word],
+        }
+    }
 }
 
 /// Length of a slot whose block has been taken. No buffer has such a block.
@@ -48,22 +82,10 @@ impl Slots {
     /// The slots of a receive side; `None` if a source occurs twice.
     pub(super) fn new(receives: Blocks<'_>) -> Option<Self> {
         if let Blocks::Runs(runs) = receives {
-            let mut len = 0;
-            let runs = runs.iter().map(|run| {
-                let before = len;
-                len += run.count;
-                (run, before)
-            });
-            // The caller has checked the number of blocks.
-            let runs = runs.collect();
-            let slots = RunSlots {
-                runs,
-                taken: vec![0; len.div_ceil(64) as usize],
-                len: len as usize,
-            };
+            let places = Places::Runs(RunSlots::new(runs));
             return Some(Self {
                 sources: Vec::new(),
-                places: Places::Runs(slots),
+                places,
             });
         }
         let narrow = |block: Block| {
@@ -95,21 +117,18 @@ impl Slots {
     }
 
     /// The runs of the slots; empty if the slots are no runs.
-    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
-        let runs = match &self.places {
-            Places::Runs(slots) => &slots.runs[..],
+    pub(super) fn runs(&self) -> &[Run] {
+        match &self.places {
+            Places::Runs(slots) => slots.all(),
             _ => &[],
-        };
-        runs.iter().map(|(run, _)| run)
+        }
     }
 
     /// Number of bytes of the short blocks before the one of a source, if the slots are runs.
     pub(super) fn short_before(&self, source: u32, direct_min: u64) -> Option<u64> {
-        let Places::Runs(slots) = &self.places else {
-            return None;
-        };
         let mut before = 0;
-        for (run, _) in slots.runs.iter().filter(|(run, _)| run.length < direct_min) {
+        let is_short = |run: &&Run| run.length < direct_min;
+        for run in self.runs().iter().filter(is_short) {
             if let Some(index) = run.index_of(source) {
                 return Some(before + run.length * u64::from(index));
             }
@@ -153,21 +172,45 @@ impl Slots {
 }
 
 impl RunSlots {
+    /// The caller has checked the number of blocks.
+    fn new(runs: Runs<'_>) -> Self {
+        let several = match runs.only() {
+            None => runs.iter().collect(),
+            Some(_) => Vec::new(),
+        };
+        let counts = several.iter().map(|run: &Run| run.count);
+        let before = counts.scan(0, |before, count| Some(std::mem::replace(before, *before + count)));
+        Self {
+            first: *runs.first(),
+            before: before.collect(),
+            several,
+            taken: Taken::new(runs.blocks()),
+            len: runs.blocks(),
+        }
+    }
+
+    fn all(&self) -> &[Run] {
+        match &self.several[..] {
+            [] => std::slice::from_ref(&self.first),
+            several => several,
+        }
+    }
+
     #[inline]
     fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
-        // The last run that begins at the source or before it contains the source, if any does.
-        let at = match &self.runs[..] {
-            [_] => 0,
-            runs => {
-                let after = runs.partition_point(|(run, _)| run.peer <= source);
-                after.checked_sub(1).ok_or(Unfit::Source)?
+        let (run, before) = match &self.several[..] {
+            [] => (&self.first, 0),
+            several => {
+                // The last run that begins at the source or before it contains the source, if any does.
+                let after = several.partition_point(|run| run.peer <= source);
+                let at = after.checked_sub(1).ok_or(Unfit::Source)?;
+                (&several[at], self.before[at])
             }
         };
-        let (run, before) = self.runs.get(at).ok_or(Unfit::Source)?;
         let index = run.index_of(source).ok_or(Unfit::Source)?;
-        let slot = before + index;
-        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
-        let taken = &mut self.taken[word];
+        let slot = (before + index) as usize;
+        let bit = 1 << (slot % 64);
+        let taken = self.taken.word(slot);
         if *taken & bit != 0 {
             return Err(Unfit::Taken);
         }

@@ -107,14 +107,12 @@ fn get_part<'a>(reader: &mut Reader<'a>, form: u8) -> Result<RtsPart<'a>, BadMes
 /// Reads a group: a part for each of its sources.
 fn get_group<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Result<(), BadMessage> {
     let sources = reader.varint()?;
-    let bytes = reader.rest();
     let run = Run::read(reader)?;
-    let length = bytes.len() - reader.rest().len();
     // Each block of a group has bytes in the message, so these bound the number of blocks.
     if run.length == 0 {
         return Err(reader.fault("with empty blocks of several sources"));
     }
-    let blocks = Blocks::Runs(Runs::of(&bytes[..length], &[run]));
+    let blocks = Blocks::Runs(Runs::one(run));
     if sources > SOURCES_MAX as u64 {
         return Err(reader.fault("with more sources than a job has ranks"));
     }

@@ -1,9 +1,12 @@
 //! Ranks that arrive while many blocks are ready to be read. Their parked blocks stay parked until these are read.
 
-use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, Wrong};
+use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, SPARE_BLOCKS, Wrong};
 
 /// Capacity that the empty queue of ready blocks keeps, in blocks.
 const READY_KEPT: usize = 2 * READY_MAX;
+
+/// Maximum number of ranks whose vectors of parked blocks are kept for reuse.
+const WAITING_KEPT: usize = 128;
 
 impl Ledger {
     /// Whether this number of blocks may become ready now.
@@ -59,11 +62,14 @@ impl Ledger {
         &mut self,
         call: CallId,
         local: usize,
-        waiting: Vec<BlockRef>,
+        mut waiting: Vec<BlockRef>,
     ) -> Result<(), Wrong> {
         self.parked -= waiting.len();
-        for at in waiting {
+        for at in waiting.drain(..) {
             self.meet_parked(call, local, at)?;
+        }
+        if self.spare_waiting.len() < WAITING_KEPT && waiting.capacity() <= SPARE_BLOCKS {
+            self.spare_waiting.push(waiting);
         }
         Ok(())
     }
