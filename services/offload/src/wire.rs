@@ -26,13 +26,15 @@
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
 mod block;
+mod key;
 mod offer;
 mod parts;
 pub(super) mod runs;
 mod tree;
 
 pub(super) use block::{Block, Narrow, Record, Wide};
-pub(super) use offer::{DpuFin, DpuRts, GROUP, PART_BYTES, RtsPart, source_code};
+pub(super) use key::PackedKey;
+pub(super) use offer::{DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, source_code};
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, RUNS, TREE_STEP, blocks_of,
     get_export, put_export,

@@ -86,6 +86,7 @@ impl Own {
         &self,
         draft: &mut RtsDraft,
         part: RtsPart<'_>,
+        rkey: &[u8],
         direct_min: u64,
     ) {
         fn all<R: Record>(
@@ -93,6 +94,7 @@ impl Own {
             records: &[R],
             draft: &mut RtsDraft,
             part: RtsPart<'_>,
+            rkey: &[u8],
             direct_min: u64,
         ) {
             draft.begin::<R>(part.source, part.base);
@@ -106,14 +108,12 @@ impl Own {
                 });
                 draft.block(record, data);
             }
-            draft.end(part.rkey);
+            draft.end(rkey);
         }
         match self.blocks() {
-            Blocks::Narrow(records) => all(self, records, draft, part, direct_min),
-            Blocks::Wide(records) => all(self, records, draft, part, direct_min),
-            Blocks::Runs(_) => {
-                draft.runs(part.source, part.base, &self.runs, &self.short, part.rkey)
-            }
+            Blocks::Narrow(records) => all(self, records, draft, part, rkey, direct_min),
+            Blocks::Wide(records) => all(self, records, draft, part, rkey, direct_min),
+            Blocks::Runs(_) => draft.runs(part.source, part.base, &self.runs, &self.short, rkey),
         }
     }
 }

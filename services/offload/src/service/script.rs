@@ -259,9 +259,7 @@ fn mover() -> Mover<Machine> {
                 token: rank_token(rank),
             })
             .collect(),
-        from_ranks: ranks
-            .map(|rank| ours(&rank).then(|| rank_token(rank)))
-            .collect(),
+        from_ranks: ranks.filter(ours).map(rank_token).collect(),
         services: (0..3)
             .map(|to| {
                 Some(Destination {

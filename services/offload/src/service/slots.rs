@@ -52,14 +52,22 @@ impl Taken {
         }
     }
 
-    /// The word with a bit.
-    #[inline]
-    fn word(&mut self, bit: usize) -> &mut u64 {
-        let word = bit / 64;
-        match word.checked_sub(FEW) {
+    /// Takes a slot of a run for a block of this length.
+    #[inline(always)]
+    fn take(&mut self, slot: u32, run: &Run, length: u64) -> Result<(), Unfit> {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        let taken = match word.checked_sub(FEW) {
             None => &mut self.few[word],
             Some(word) => &mut self.many[word],
+        };
+        if *taken & bit != 0 {
+            return Err(Unfit::Taken);
         }
+        if run.length != length {
+            return Err(Unfit::Length(run.length));
+        }
+        *taken |= bit;
+        Ok(())
     }
 }
 
@@ -138,8 +146,15 @@ impl Slots {
     }
 
     /// Takes the slot of a source's block of `length` bytes; returns the block's offset in the receive buffer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        match &mut self.places {
+            Places::Runs(slots) if slots.several.is_empty() => slots.take_of_first(source, length),
+            _ => self.take_of_many(source, length),
+        }
+    }
+
+    fn take_of_many(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
         if let Places::Runs(slots) = &mut self.places {
             return slots.take(source, length);
         }
@@ -179,7 +194,9 @@ impl RunSlots {
             Some(_) => Vec::new(),
         };
         let counts = several.iter().map(|run: &Run| run.count);
-        let before = counts.scan(0, |before, count| Some(std::mem::replace(before, *before + count)));
+        let before = counts.scan(0, |before, count| {
+            Some(std::mem::replace(before, *before + count))
+        });
         Self {
             first: *runs.first(),
             before: before.collect(),
@@ -196,28 +213,23 @@ impl RunSlots {
         }
     }
 
-    #[inline]
+    /// Takes a slot; there are several runs.
     fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
-        let (run, before) = match &self.several[..] {
-            [] => (&self.first, 0),
-            several => {
-                // The last run that begins at the source or before it contains the source, if any does.
-                let after = several.partition_point(|run| run.peer <= source);
-                let at = after.checked_sub(1).ok_or(Unfit::Source)?;
-                (&several[at], self.before[at])
-            }
-        };
+        // The last run that begins at the source or before it contains the source, if any does.
+        let after = self.several.partition_point(|run| run.peer <= source);
+        let at = after.checked_sub(1).ok_or(Unfit::Source)?;
+        let (run, before) = (&self.several[at], self.before[at]);
         let index = run.index_of(source).ok_or(Unfit::Source)?;
-        let slot = (before + index) as usize;
-        let bit = 1 << (slot % 64);
-        let taken = self.taken.word(slot);
-        if *taken & bit != 0 {
-            return Err(Unfit::Taken);
-        }
-        if run.length != length {
-            return Err(Unfit::Length(run.length));
-        }
-        *taken |= bit;
+        self.taken.take(before + index, run, length)?;
+        Ok(run.offset + run.stride * u64::from(index))
+    }
+
+    /// Takes a slot of the only run.
+    #[inline(always)]
+    fn take_of_first(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        let run = &self.first;
+        let index = run.index_of(source).ok_or(Unfit::Source)?;
+        self.taken.take(index, run, length)?;
         Ok(run.offset + run.stride * u64::from(index))
     }
 }

@@ -411,10 +411,7 @@ fn blocks(peers: &[u32]) -> Vec<Block> {
 fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
     let per_node = plan.ranks / plan.nodes;
     let ours = me * per_node..(me + 1) * per_node;
-    let mut from_ranks = vec![None; plan.ranks as usize];
-    for rank in ours.clone() {
-        from_ranks[rank as usize] = Some(rank_token(rank));
-    }
+    let from_ranks = ours.clone().map(rank_token).collect();
     let peers = Peers {
         me,
         service_of: (0..plan.ranks).map(|rank| rank / per_node).collect(),

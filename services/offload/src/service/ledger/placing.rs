@@ -215,7 +215,11 @@ impl Ledger {
             };
             let parked = || ParkedBlock {
                 part: index,
-                from: if block.length < direct_min { at as u64 } else { block.offset },
+                from: if block.length < direct_min {
+                    at as u64
+                } else {
+                    block.offset
+                },
                 length: block.length,
             };
             match seat {
@@ -231,6 +235,7 @@ impl Ledger {
                             offer: placing.id,
                             part: index,
                             local,
+                            call: placing.incoming.call,
                             shared: source.shared,
                         });
                         continue;

@@ -42,7 +42,7 @@ impl<T: Transport> Mover<T> {
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
         // Memory follows the number of members.
-        check_members(&message.members, self.from_ranks.len()).map_err(wrong)?;
+        check_members(&message.members, self.ledger.size()).map_err(wrong)?;
         let mut members = message.members.iter();
         let place = members.position(|member| *member == rank);
         let place = place.ok_or_else(|| wrong("it is not a member"))?;

@@ -368,10 +368,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
                 token: token(*rank),
             })
             .collect(),
-        from_ranks: (0..)
-            .zip(service_of)
-            .map(|(rank, of)| (*of == me).then(|| token(rank)))
-            .collect(),
+        from_ranks: ours.iter().map(|rank| token(*rank)).collect(),
         services: (0..services)
             .map(|to| {
                 Some(Destination {
