@@ -259,11 +259,6 @@ impl Ledger {
             .map(|local| local as usize)
     }
 
-    /// Number of ranks of the job.
-    pub(super) fn size(&self) -> usize {
-        self.service_of.len()
-    }
-
     /// A rank's SP.
     pub(super) fn service_of(&self, rank: u32) -> Option<u32> {
         self.service_of.get(rank as usize).copied()

@@ -16,7 +16,7 @@ use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin, HostReduce,
+    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
 };
 use std::rc::Rc;
@@ -204,10 +204,10 @@ impl<T: Transport> Mover<T> {
                 self.arrive(transport, &arrive)
             }
             Kind::HostReduce => {
-                let message = HostReduce::parse(data).map_err(bad)?;
-                self.check_rank(header, message.rank)?;
-                check_step(message.collective)?;
-                self.reduce(transport, message)
+                let entry = Contribution::parse(data).map_err(bad)?;
+                self.check_rank(header, entry.rank)?;
+                check_step(entry.collective)?;
+                self.reduce(transport, &entry)
             }
             Kind::HostTree => {
                 let entry = Entry::parse(data).map_err(bad)?;

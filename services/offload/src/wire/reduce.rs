@@ -137,7 +137,8 @@ impl<'a> Contribution<'a> {
         let mut reader = Reader::new("HOST_REDUCE", bytes);
         let [bits] = reader.raw()?;
         let number = |reader: &mut Reader<'a>| {
-            u32::try_from(reader.varint()?).map_err(|_| reader.fault("with a number beyond 32 bits"))
+            u32::try_from(reader.varint()?)
+                .map_err(|_| reader.fault("with a number beyond 32 bits"))
         };
         let export = |reader: &mut Reader<'a>, bit: u8| match bits & bit {
             0 => Ok(None),
