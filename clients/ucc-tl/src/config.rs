@@ -98,9 +98,9 @@ const OPTIONS: [(&CStr, &CStr, &CStr, usize, Value); 12] = [
         c"Collectives to serve, as a list of NAME or NAME:MIN-MAX with message sizes as\n\
           UCC counts them, such as 'alltoallv,alltoall:64K-inf'. Names: alltoall,\n\
           alltoallv, allgather, allgatherv, bcast, gather, gatherv, scatter, scatterv,\n\
-          allreduce, barrier. 'all' means all but barrier, 'auto' the same from the\n\
-          sizes on at which a call saves processor time. UCC knows no size of alltoallv,\n\
-          gatherv and scatterv. Others go to UCC's other components.",
+          allreduce, reduce, reduce_scatter, reduce_scatterv, barrier. 'all' means all\n\
+          but barrier, 'auto' the same from the sizes on at which a call saves processor\n\
+          time. UCC knows no size of alltoallv, gatherv and scatterv. Others go to UCC's other components.",
         offset_of!(Values, collectives),
         Value::Text,
     ),

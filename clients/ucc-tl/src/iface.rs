@@ -259,6 +259,9 @@ unsafe extern "C" fn lib_attributes(_lib: *const c_void, to: *mut c_void) -> ucc
             | b::UCC_COLL_TYPE_SCATTER
             | b::UCC_COLL_TYPE_SCATTERV
             | b::UCC_COLL_TYPE_ALLREDUCE
+            | b::UCC_COLL_TYPE_REDUCE
+            | b::UCC_COLL_TYPE_REDUCE_SCATTER
+            | b::UCC_COLL_TYPE_REDUCE_SCATTERV
             | b::UCC_COLL_TYPE_BARRIER,
     );
     to.flags = 0;

@@ -2,7 +2,7 @@
 
 use crate::log;
 use crate::places::{self, Identity};
-use crate::plan::Plan;
+use crate::plan::{Goal, Plan, Reduce};
 use crate::settings::name_of;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -269,15 +269,8 @@ impl Job {
                 // SAFETY: the same.
                 unsafe { client.alltoallv(call, side(&plan.send), side(&plan.receive)) }
             }
-            Plan::Reduce(plan) => {
-                let memory = |start| Memory::Temporary {
-                    start,
-                    length: plan.length,
-                };
-                let send = (!plan.send.is_null()).then(|| memory(plan.send));
-                // SAFETY: the same.
-                unsafe { client.allreduce(call, send, memory(plan.receive), plan.reduction) }
-            }
+            // SAFETY: the same.
+            Plan::Reduce(plan) => unsafe { reduce(client, call, plan) },
             Plan::Broadcast(plan) => {
                 let memory = Memory::Temporary {
                     start: plan.start,
@@ -403,6 +396,35 @@ impl State {
         let reason = self.failed.get_or_insert_with(|| reason.to_owned()).clone();
         drop(self.client.take());
         OffloadError::Failed(reason)
+    }
+}
+
+/// Starts a reduction.
+///
+/// # Safety
+/// As for [`Job::begin`].
+unsafe fn reduce(
+    client: &mut Client,
+    call: &mut Numbered,
+    plan: &Reduce,
+) -> Result<Request, OffloadError> {
+    let memory = |start, length| Memory::Temporary { start, length };
+    let send = (!plan.send.is_null()).then(|| memory(plan.send, plan.length));
+    let receive = memory(plan.receive, plan.received);
+    let reduction = plan.reduction;
+    match &plan.goal {
+        // SAFETY: the caller upholds the contract.
+        Goal::All => unsafe { client.allreduce(call, send, receive, reduction) },
+        Goal::Root(root) => {
+            let receive = (plan.received > 0).then_some(receive);
+            // SAFETY: the same.
+            unsafe { client.reduce(call, *root, send, receive, reduction) }
+        }
+        Goal::Each(counts) => {
+            let send = memory(plan.send, plan.length);
+            // SAFETY: the same.
+            unsafe { client.reduce_scatter(call, counts, send, receive, reduction) }
+        }
     }
 }
 

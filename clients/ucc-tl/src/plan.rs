@@ -1,4 +1,4 @@
-//! Translates a collective's arguments to an alltoallv: each rank's blocks to and from each other rank. An allreduce has
+//! Translates a collective's arguments to an alltoallv: each rank's blocks to and from each other rank. A reduction has
 //! one vector per rank instead.
 //!
 //! A plan depends only on the caller's arguments. All ranks refuse the same collectives, because the reasons (flags,
@@ -9,7 +9,10 @@ use crate::bindings::{
     ucc_coll_args_t, ucc_coll_buffer_info_t, ucc_coll_buffer_info_v_t, ucc_datatype_t,
 };
 use crate::ucc::DATATYPES;
-use xgvmi_offload::{Element, Operation, Reduction};
+
+mod reduce;
+
+pub(crate) use reduce::{Goal, Reduce};
 
 /// A rank's part of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,17 +31,6 @@ pub(crate) struct Broadcast {
     pub(crate) length: usize,
     /// The team's rank that has the data.
     pub(crate) root: usize,
-}
-
-/// A rank's part of an allreduce.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reduce {
-    /// Address of the elements; null in place.
-    pub(crate) send: *mut u8,
-    pub(crate) receive: *mut u8,
-    /// Length in bytes.
-    pub(crate) length: usize,
-    pub(crate) reduction: Reduction,
 }
 
 /// A rank's part of a collective that exchanges blocks, in bytes. Blocks are in the order of the team's ranks.
@@ -93,8 +85,9 @@ impl Plan {
     /// entry for each rank where the collective requires them.
     pub(crate) unsafe fn new(args: &ucc_coll_args_t, caller: Caller<'_>) -> Result<Self, Refused> {
         let collective = Collective::checked(args, caller)?;
-        if args.coll_type == b::UCC_COLL_TYPE_ALLREDUCE {
-            return collective.allreduce().map(Self::Reduce);
+        // SAFETY: the caller upholds the contract.
+        if let Some(reduce) = unsafe { collective.reduce() } {
+            return reduce.map(Self::Reduce);
         }
         if args.coll_type == b::UCC_COLL_TYPE_BCAST {
             return collective.broadcast().map(Self::Broadcast);
@@ -118,7 +111,8 @@ impl Plan {
 }
 
 /// Collectives with a root.
-const ROOTED: [b::ucc_coll_type_t; 5] = [
+const ROOTED: [b::ucc_coll_type_t; 6] = [
+    b::UCC_COLL_TYPE_REDUCE,
     b::UCC_COLL_TYPE_BCAST,
     b::UCC_COLL_TYPE_GATHER,
     b::UCC_COLL_TYPE_GATHERV,
@@ -231,26 +225,6 @@ impl<'a> Collective<'a> {
         })
     }
 
-    fn allreduce(&self) -> Result<Reduce, Refused> {
-        // SAFETY: an allreduce has these members; they are plain data.
-        let (src, dst) = unsafe { (&self.args.src.info, &self.args.dst.info) };
-        let length = self.reader.bytes(dst)?;
-        let send = if self.in_place {
-            std::ptr::null_mut()
-        } else {
-            if self.reader.bytes(src)? != length || src.datatype != dst.datatype {
-                return Err(Refused("buffers of two lengths or datatypes"));
-            }
-            src.buffer.cast()
-        };
-        Ok(Reduce {
-            send,
-            receive: dst.buffer.cast(),
-            length,
-            reduction: reduction(dst.datatype, self.args.op)?,
-        })
-    }
-
     fn allgather(&self, receive: Side) -> Result<(Side, Side), Refused> {
         if self.in_place {
             return Ok(self.reader.own_block_for_all(receive));
@@ -312,45 +286,6 @@ impl<'a> Collective<'a> {
             (send, reader.one(dst, self.root)?)
         })
     }
-}
-
-/// The reduction of a predefined datatype and an operation, if the service processes know it.
-fn reduction(
-    datatype: ucc_datatype_t,
-    operation: b::ucc_reduction_op_t,
-) -> Result<Reduction, Refused> {
-    let predefined = |number: u32| u64::from(number) << 3;
-    let element = [
-        (0, Element::I8),
-        (1, Element::I16),
-        (2, Element::I32),
-        (3, Element::I64),
-        (5, Element::U8),
-        (6, Element::U16),
-        (7, Element::U32),
-        (8, Element::U64),
-        (11, Element::F32),
-        (12, Element::F64),
-    ]
-    .into_iter()
-    .find(|(number, _)| predefined(*number) == datatype);
-    let (_, element) = element.ok_or(Refused(
-        "a reduction of a datatype that the services do not compute with",
-    ))?;
-    let operation = match operation {
-        b::UCC_OP_SUM => Operation::Sum,
-        b::UCC_OP_PROD => Operation::Product,
-        b::UCC_OP_MAX => Operation::Max,
-        b::UCC_OP_MIN => Operation::Min,
-        b::UCC_OP_LAND => Operation::And,
-        b::UCC_OP_LOR => Operation::Or,
-        b::UCC_OP_LXOR => Operation::Xor,
-        b::UCC_OP_BAND => Operation::BitAnd,
-        b::UCC_OP_BOR => Operation::BitOr,
-        b::UCC_OP_BXOR => Operation::BitXor,
-        _ => return Err(Refused("a reduction that the services do not compute")),
-    };
-    Reduction::new(element, operation).ok_or(Refused("a reduction that its datatype does not have"))
 }
 
 /// Parses buffers as UCC describes them.
@@ -434,6 +369,23 @@ impl Reader<'_> {
         Ok(side)
     }
 
+    /// Lengths of blocks with individual counts.
+    ///
+    /// # Safety
+    /// The array has an entry for each rank, with the width that the flags specify.
+    unsafe fn counts(&self, info: &ucc_coll_buffer_info_v_t) -> Result<Vec<usize>, Refused> {
+        let element = self.element(info.datatype, info.mem_type)?;
+        let counts = (0..self.caller.size).map(|rank| {
+            // SAFETY: the caller upholds the contract.
+            let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
+            let count = usize::try_from(count).ok();
+            count
+                .and_then(|count| count.checked_mul(element))
+                .ok_or(TOO_LONG)
+        });
+        counts.collect()
+    }
+
     /// Blocks with individual counts and displacements.
     ///
     /// # Safety
@@ -442,17 +394,14 @@ impl Reader<'_> {
         let element = self.element(info.datatype, info.mem_type)?;
         let size = self.caller.size;
         let mut side = self.none();
+        // SAFETY: the caller upholds the contract.
+        side.counts = unsafe { self.counts(info) }?;
         let mut places = vec![0; size];
         let (mut first, mut end) = (i64::MAX, i64::MIN);
         for (rank, place) in places.iter_mut().enumerate() {
-            // SAFETY: the caller upholds the contract.
-            let count = unsafe { entry(info.counts.cast(), rank, self.wide_counts) };
             // SAFETY: the same.
             let displacement =
                 unsafe { signed(info.displacements.cast(), rank, self.wide_displacements) };
-            let count = usize::try_from(count).ok();
-            let count = count.and_then(|count| count.checked_mul(element));
-            side.counts[rank] = count.ok_or(TOO_LONG)?;
             if side.counts[rank] == 0 {
                 // The displacement of an empty block is ignored.
                 continue;

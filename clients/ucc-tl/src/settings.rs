@@ -68,7 +68,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// Names of the collectives, and whether `all` includes them.
-const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
+const NAMES: [(&str, ucc_coll_type_t, bool); 14] = [
     ("alltoall", b::UCC_COLL_TYPE_ALLTOALL, true),
     ("alltoallv", b::UCC_COLL_TYPE_ALLTOALLV, true),
     ("allgather", b::UCC_COLL_TYPE_ALLGATHER, true),
@@ -79,6 +79,9 @@ const NAMES: [(&str, ucc_coll_type_t, bool); 11] = [
     ("scatter", b::UCC_COLL_TYPE_SCATTER, true),
     ("scatterv", b::UCC_COLL_TYPE_SCATTERV, true),
     ("allreduce", b::UCC_COLL_TYPE_ALLREDUCE, true),
+    ("reduce", b::UCC_COLL_TYPE_REDUCE, true),
+    ("reduce_scatter", b::UCC_COLL_TYPE_REDUCE_SCATTER, true),
+    ("reduce_scatterv", b::UCC_COLL_TYPE_REDUCE_SCATTERV, true),
     ("barrier", b::UCC_COLL_TYPE_BARRIER, false),
 ];
 

@@ -4,7 +4,7 @@
 //! ```text
 //! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
 //! service_cost connect RANKS SERVICES_PER_NODE
-//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier ROUNDS
+//! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS
 //! ```
 //!
 //! With `connect` it measures the connect of a job instead, and with `scale` the messages and the memory of a call.
@@ -108,6 +108,7 @@ fn scales(words: &[String]) -> ExitCode {
         "halo" => scale::Pattern::Halo,
         "broadcast" => scale::Pattern::Broadcast,
         "barrier" => scale::Pattern::Barrier,
+        "allreduce" => scale::Pattern::Allreduce,
         _ => return usage(),
     };
     let (Ok(ranks), Ok(nodes), Ok(rounds)) = (ranks.parse(), nodes.parse(), rounds.parse()) else {
@@ -177,7 +178,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, or \
-         service_cost scale RANKS NODES alltoall|halo|broadcast|barrier ROUNDS"
+         service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS"
     );
     ExitCode::from(2)
 }

@@ -1,7 +1,7 @@
 //! Builds the message of an offer, DPU_RTS, as the ranks arrive.
 
 use crate::wire::runs::Run;
-use crate::wire::{Collective, GROUP, PART_BYTES, RUNS, Record, source_code};
+use crate::wire::{Collective, GROUP, KEYED, PART_BYTES, PackedKey, RUNS, Record, source_code};
 use xgvmi_daemon::codec::put_varint;
 
 /// Reserved space for a packed key in a message. UCX's keys take several tens of bytes.
@@ -31,6 +31,9 @@ pub(super) struct RtsDraft {
     /// Parts of the message. A group is one part with several sources.
     parts: u32,
     group: Option<Group>,
+    /// The sources of the group as the message holds them, and their first key.
+    codes: Vec<u8>,
+    first_key: Vec<u8>,
     blocks: usize,
     /// Position of the block count of the open part, and the blocks before it.
     open: Option<(usize, usize)>,
@@ -38,14 +41,16 @@ pub(super) struct RtsDraft {
     needs_key: bool,
 }
 
-/// Sources with the same run of short blocks.
-#[derive(Debug)]
+/// Sources with the same run, of short blocks or of blocks for the device.
+#[derive(Debug, Clone, Copy)]
 struct Group {
     run: Run,
-    count: u64,
+    is_keyed: bool,
+    count: u32,
+    first: u32,
     last: u32,
-    /// The sources as the message holds them.
-    codes: Vec<u8>,
+    /// Distance of the sources as long as they are equally spaced; otherwise 0.
+    step: u32,
 }
 
 impl RtsDraft {
@@ -93,10 +98,8 @@ impl RtsDraft {
         self.short.extend_from_slice(short);
         let bytes = runs.iter().map(|run| run.length * u64::from(run.count));
         let is_short = bytes.sum::<u64>() == short.len() as u64;
-        if let [run] = runs
-            && is_short
-        {
-            return self.add_to_group(source, run);
+        if let [run] = runs {
+            return self.add_to_group(source, base, run, (!is_short).then_some(rkey));
         }
         self.part(RUNS, source, base);
         put_varint(&mut self.bytes, runs.len() as u64);
@@ -109,28 +112,46 @@ impl RtsDraft {
         self.bytes.extend_from_slice(rkey);
     }
 
-    /// Adds a source whose only run is short. Its place in the source's buffer does not matter: the bytes are here.
-    fn add_to_group(&mut self, source: u32, run: &Run) {
-        let run = Run {
-            offset: 0,
-            stride: 0,
-            ..*run
+    /// Adds a source with one run, and the key to its buffer if the device reads the blocks.
+    fn add_to_group(&mut self, source: u32, base: u64, run: &Run, rkey: Option<&[u8]>) {
+        let mut run = *run;
+        if rkey.is_none() {
+            // Its place in the source's buffer does not matter: the bytes are here.
+            (run.offset, run.stride) = (0, 0);
+        }
+        let is_keyed = rkey.is_some();
+        let fits = |group: &Group| group.run == run && group.is_keyed == is_keyed;
+        let mut group = match self.group {
+            Some(group) if fits(&group) => group,
+            _ => {
+                self.end_group();
+                self.codes.clear();
+                self.first_key.clear();
+                self.first_key.extend_from_slice(rkey.unwrap_or_default());
+                Group {
+                    run,
+                    is_keyed,
+                    count: 0,
+                    first: source,
+                    last: 0,
+                    step: 1,
+                }
+            }
         };
-        if self.group.as_ref().is_none_or(|group| group.run != run) {
-            self.end_group();
-            self.group = Some(Group {
-                run,
-                count: 0,
-                last: 0,
-                codes: Vec::new(),
-            });
-        }
         self.sources.push(source);
-        if let Some(group) = &mut self.group {
-            put_varint(&mut group.codes, source_code(group.last, source));
-            group.last = source;
-            group.count += 1;
+        put_varint(&mut self.codes, source_code(group.last, source));
+        if let Some(rkey) = rkey {
+            self.codes.extend_from_slice(&base.to_le_bytes());
+            PackedKey::put(rkey, &self.first_key, &mut self.codes);
         }
+        if group.count == 1 {
+            group.step = source.saturating_sub(group.last);
+        } else if group.count > 1 && group.last.checked_add(group.step) != Some(source) {
+            group.step = 0;
+        }
+        group.last = source;
+        group.count += 1;
+        self.group = Some(group);
     }
 
     /// No further source is like the last ones.
@@ -142,10 +163,20 @@ impl RtsDraft {
             self.bytes.extend_from_slice(&[0; RTS_HEAD]);
         }
         self.parts += 1;
-        self.bytes.push(GROUP);
-        put_varint(&mut self.bytes, group.count);
+        self.bytes.push(if group.is_keyed { KEYED } else { GROUP });
+        put_varint(&mut self.bytes, group.count.into());
         group.run.put(&mut self.bytes);
-        self.bytes.extend_from_slice(&group.codes);
+        if group.is_keyed {
+            put_varint(&mut self.bytes, self.first_key.len() as u64);
+            self.bytes.extend_from_slice(&self.first_key);
+        } else {
+            put_varint(&mut self.bytes, group.step.into());
+        }
+        if group.is_keyed || group.step == 0 {
+            self.bytes.extend_from_slice(&self.codes);
+        } else {
+            put_varint(&mut self.bytes, group.first.into());
+        }
     }
 
     /// Whether a part has begun and not ended.
@@ -192,8 +223,10 @@ impl RtsDraft {
 
     /// The draft is empty: releases the memory of many short blocks.
     pub(super) fn trim(&mut self) {
-        if self.short.capacity() > SHORT_KEPT {
-            self.short = Vec::new();
+        for bytes in [&mut self.short, &mut self.codes] {
+            if bytes.capacity() > SHORT_KEPT {
+                *bytes = Vec::new();
+            }
         }
     }
 

@@ -17,6 +17,9 @@ pub enum Element {
     U64 = 7,
     F32 = 8,
     F64 = 9,
+    F16 = 10,
+    /// The upper half of an `F32`.
+    BF16 = 11,
 }
 
 /// An associative operation on two elements.
@@ -37,6 +40,8 @@ pub enum Operation {
     BitAnd = 7,
     BitOr = 8,
     BitXor = 9,
+    /// The sum, divided by the number of members.
+    Average = 10,
 }
 
 /// An operation on elements of one type.
@@ -47,7 +52,7 @@ pub struct Reduction {
 }
 
 impl Element {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::I8,
         Self::I16,
         Self::I32,
@@ -58,6 +63,8 @@ impl Element {
         Self::U64,
         Self::F32,
         Self::F64,
+        Self::F16,
+        Self::BF16,
     ];
 
     /// Size in bytes.
@@ -65,19 +72,19 @@ impl Element {
     pub const fn size(self) -> usize {
         match self {
             Self::I8 | Self::U8 => 1,
-            Self::I16 | Self::U16 => 2,
+            Self::I16 | Self::U16 | Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
         }
     }
 
     const fn is_float(self) -> bool {
-        matches!(self, Self::F32 | Self::F64)
+        matches!(self, Self::F32 | Self::F64 | Self::F16 | Self::BF16)
     }
 }
 
 impl Operation {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Sum,
         Self::Product,
         Self::Max,
@@ -88,21 +95,24 @@ impl Operation {
         Self::BitAnd,
         Self::BitOr,
         Self::BitXor,
+        Self::Average,
     ];
-
-    const fn is_for_integers(self) -> bool {
-        !matches!(self, Self::Sum | Self::Product | Self::Max | Self::Min)
-    }
 }
 
 impl Reduction {
-    /// `None` for logical and bitwise operations on floating-point numbers.
+    /// `None` for logical and bitwise operations on floating-point numbers, and for averages of integers.
     #[must_use]
     pub const fn new(element: Element, operation: Operation) -> Option<Self> {
-        if element.is_float() && operation.is_for_integers() {
-            return None;
+        let is_defined = match operation {
+            Operation::Sum | Operation::Product | Operation::Max | Operation::Min => true,
+            Operation::Average => element.is_float(),
+            _ => !element.is_float(),
+        };
+        if is_defined {
+            Some(Self { element, operation })
+        } else {
+            None
         }
-        Some(Self { element, operation })
     }
 
     /// Size of an element in bytes.
@@ -140,13 +150,14 @@ impl Reduction {
                     Operation::BitAnd => each(into, from, |a: $type, b| a & b),
                     Operation::BitOr => each(into, from, |a: $type, b| a | b),
                     Operation::BitXor => each(into, from, |a: $type, b| a ^ b),
+                    Operation::Average => unreachable!("new() refuses it"),
                 }
             };
         }
         macro_rules! floats {
             ($type:ty) => {
                 match self.operation {
-                    Operation::Sum => each(into, from, |a: $type, b| a + b),
+                    Operation::Sum | Operation::Average => each(into, from, |a: $type, b| a + b),
                     Operation::Product => each(into, from, |a: $type, b| a * b),
                     // A comparison with a NaN is false, as in MPI libraries.
                     Operation::Max => each(into, from, |a: $type, b| if a > b { a } else { b }),
@@ -166,8 +177,101 @@ impl Reduction {
             Element::U64 => integers!(u64),
             Element::F32 => floats!(f32),
             Element::F64 => floats!(f64),
+            Element::F16 => self.fold_halves(into, from, f16_to_f32, f16_from_f32),
+            Element::BF16 => self.fold_halves(into, from, bf16_to_f32, bf16_from_f32),
         }
     }
+
+    /// Numbers of 16 bits are computed with 32 bits, and rounded after each operation.
+    fn fold_halves(
+        self,
+        into: &mut [u8],
+        from: &[u8],
+        wide: impl Fn(u16) -> f32,
+        narrow: impl Fn(f32) -> u16,
+    ) {
+        let of = |a: f32, b: f32| match self.operation {
+            Operation::Sum | Operation::Average => a + b,
+            Operation::Product => a * b,
+            Operation::Max if a > b => a,
+            Operation::Min if a < b => a,
+            Operation::Max | Operation::Min => b,
+            _ => unreachable!("new() refuses them"),
+        };
+        each(into, from, |a: u16, b| narrow(of(wide(a), wide(b))));
+    }
+
+    /// The elements of `members` vectors have been folded: what is left to do.
+    pub(crate) fn finish(self, result: &mut [u8], members: u32) {
+        if self.operation != Operation::Average {
+            return;
+        }
+        let by = f64::from(members);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "rounded to the element's type"
+        )]
+        let single = |sum: f32| (f64::from(sum) / by) as f32;
+        match self.element {
+            Element::F32 => all(result, single),
+            Element::F64 => all(result, |sum: f64| sum / by),
+            Element::F16 => all(result, |sum| f16_from_f32(single(f16_to_f32(sum)))),
+            Element::BF16 => all(result, |sum| bf16_from_f32(single(bf16_to_f32(sum)))),
+            _ => unreachable!("new() refuses them"),
+        }
+    }
+}
+
+fn bf16_to_f32(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
+}
+
+/// Rounds to the nearest number, and a tie to the even one.
+fn bf16_from_f32(number: f32) -> u16 {
+    let bits = number.to_bits();
+    if number.is_nan() {
+        // A quiet NaN: its payload may have been in the lower half.
+        return upper(bits) | 0x40;
+    }
+    upper(bits + 0x7fff + (bits >> 16 & 1))
+}
+
+fn upper(bits: u32) -> u16 {
+    let [_, _, low, high] = bits.to_le_bytes();
+    u16::from_le_bytes([low, high])
+}
+
+fn f16_to_f32(half: u16) -> f32 {
+    let (sign, rest) = (u32::from(half & 0x8000) << 16, u32::from(half & 0x7fff));
+    let bits = match rest {
+        // An infinity or a NaN.
+        0x7c00.. => 0x7f80_0000 | (rest & 0x3ff) << 13,
+        // The exponents of both formats count from 15 and 127.
+        0x400.. => (rest << 13) + ((127 - 15) << 23),
+        // A subnormal number counts units of 2^-24.
+        _ => (f32::from(half & 0x3ff) * (1.0 / 16_777_216.0)).to_bits(),
+    };
+    f32::from_bits(sign | bits)
+}
+
+/// Rounds to the nearest number, and a tie to the even one.
+fn f16_from_f32(number: f32) -> u16 {
+    let bits = number.to_bits();
+    let sign = upper(bits) & 0x8000;
+    let rest = bits & 0x7fff_ffff;
+    let half = match rest {
+        0x7f80_0001.. => 0x7e00,
+        // 65,520 is as far from 65,504, the largest number, as from what would be the next one.
+        0x477f_f000.. => 0x7c00,
+        0x3880_0000.. => {
+            let rounded = rest + 0xfff + (rest >> 13 & 1);
+            (rounded - ((127 - 15) << 23)) >> 13
+        }
+        // Below 2^-14: adding 0.5 leaves units of 2^-24 in the lowest bits, rounded by the processor.
+        _ => (f32::from_bits(rest) + 0.5).to_bits() - 0.5_f32.to_bits(),
+    };
+    let [low, high, ..] = half.to_le_bytes();
+    sign | u16::from_le_bytes([low, high])
 }
 
 /// A number as bytes.
@@ -191,6 +295,12 @@ macro_rules! bytes {
 }
 
 bytes!(i8, i16, i32, i64, u8, u16, u32, u64, f32, f64);
+
+fn all<T: Bytes<N>, const N: usize>(of: &mut [u8], change: impl Fn(T) -> T) {
+    for element in of.as_chunks_mut::<N>().0 {
+        *element = change(T::from_bytes(*element)).to_bytes();
+    }
+}
 
 fn each<T: Bytes<N>, const N: usize>(into: &mut [u8], from: &[u8], of: impl Fn(T, T) -> T) {
     let (into, _) = into.as_chunks_mut::<N>();
@@ -254,11 +364,75 @@ mod tests {
                 let made = Reduction::new(element, operation);
                 let codes = (element as u32, operation as u32);
                 assert_eq!(Reduction::from_codes(codes.0, codes.1), made);
-                let refused = element.is_float() && operation.is_for_integers();
+                use Operation::{Average, Max, Min, Product, Sum};
+                let refused = match element.is_float() {
+                    true => ![Sum, Product, Max, Min, Average].contains(&operation),
+                    false => operation == Average,
+                };
                 assert_eq!(made.map(Reduction::codes), (!refused).then_some(codes));
             }
         }
-        assert_eq!(Reduction::from_codes(10, 0), None);
-        assert_eq!(Reduction::from_codes(0, 10), None);
+        assert_eq!(Reduction::from_codes(12, 0), None);
+        assert_eq!(Reduction::from_codes(0, 11), None);
+    }
+
+    #[test]
+    fn averages_are_divided_once() {
+        fn average<T: Bytes<N>, const N: usize>(element: Element, of: [T; 3], expect: T) {
+            let average = reduction(element, Operation::Average);
+            let [first, rest @ ..] = of.map(T::to_bytes);
+            let mut result = first;
+            for other in rest {
+                average.fold(&mut result, &other);
+            }
+            average.finish(&mut result, 3);
+            assert_eq!(result, expect.to_bytes(), "{element:?}");
+        }
+        average(Element::F32, [1.0_f32, 2.0, 6.0], 3.0);
+        average(Element::F64, [1.0_f64, 2.0, 7.0], 10.0 / 3.0);
+        let half = f16_from_f32;
+        average(Element::F16, [half(1.0), half(2.0), half(6.0)], half(3.0));
+        let brain = bf16_from_f32;
+        average(
+            Element::BF16,
+            [brain(1.0), brain(2.0), brain(6.0)],
+            brain(3.0),
+        );
+    }
+
+    /// Each number of 16 bits survives, and what lies between two of them is rounded to the nearer one.
+    #[test]
+    fn halves_are_rounded_to_the_nearest() {
+        type Kind = (fn(u16) -> f32, fn(f32) -> u16, u16);
+        let kinds: [Kind; 2] = [
+            (f16_to_f32, f16_from_f32, 0x7c00),
+            (bf16_to_f32, bf16_from_f32, 0x7f80),
+        ];
+        for (wide, narrow, infinity) in kinds {
+            for half in 0..infinity {
+                let (low, high) = (wide(half), wide(half + 1));
+                for sign in [0, 0x8000] {
+                    assert_eq!(narrow(wide(half | sign)), half | sign);
+                }
+                if half + 1 == infinity {
+                    continue;
+                }
+                let middle = f64::midpoint(low.into(), high.into());
+                #[expect(clippy::cast_possible_truncation, reason = "a half has fewer bits")]
+                let middle = middle as f32;
+                assert!(low < middle && middle < high, "{half:#x}");
+                assert_eq!(narrow(middle), half + half % 2, "{half:#x}");
+                assert_eq!(narrow(middle.next_down()), half, "{half:#x}");
+                assert_eq!(narrow(middle.next_up()), half + 1, "{half:#x}");
+            }
+            assert_eq!(narrow(f32::INFINITY), infinity);
+            assert!(wide(infinity).is_infinite());
+            assert!(wide(narrow(f32::NAN)).is_nan() && narrow(f32::NAN) > infinity);
+        }
+        assert_eq!(
+            (f16_from_f32(65519.0), f16_from_f32(65520.0)),
+            (0x7bff, 0x7c00)
+        );
+        assert_eq!((f16_from_f32(1.0), bf16_from_f32(1.0)), (0x3c00, 0x3f80));
     }
 }

@@ -20,28 +20,31 @@
 //!
 //! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
-//! HOST_REDUCE stands for HOST_ARRIVE in an allreduce, and HOST_TREE in a broadcast or barrier. Its SP turns it into several
+//! HOST_REDUCE stands for HOST_ARRIVE in a reduction, and HOST_TREE in a broadcast or barrier. Its SP turns it into several
 //! such exchanges, see `service::mover::reduce` and `service::mover::tree`.
 //!
 //! Messages of different lengths may overtake each other. The protocol does not rely on their order.
 
 mod block;
+mod key;
 mod offer;
 mod parts;
+mod reduce;
 pub(super) mod runs;
 mod tree;
 
 pub(super) use block::{Block, Narrow, Record, Wide};
-pub(super) use offer::{DpuFin, DpuRts, GROUP, PART_BYTES, RtsPart, source_code};
+pub(super) use key::PackedKey;
+pub(super) use offer::{DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, source_code};
 pub(super) use parts::{
-    Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, RUNS, TREE_STEP, blocks_of,
-    get_export, put_export,
+    Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS, TREE_STEP,
+    blocks_of, get_export, put_export,
 };
 #[cfg(test)]
 pub(super) use parts::{blocks_from_wire, blocks_on_wire};
+pub(super) use reduce::{Contribution, HostReduce, Target, TargetRef};
 pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
 
-use super::reduction::Reduction;
 use super::token::Token;
 use parts::{form_of, get_collective, get_form, put_collective, put_form};
 use runs::Run;
@@ -61,7 +64,7 @@ pub(super) enum Kind {
     DpuFin = 3,
     /// SP to its rank: the call is complete and the buffers belong to the program again.
     HostFin = 4,
-    /// Rank to its SP: an allreduce.
+    /// Rank to its SP: an allreduce, a reduce or a reduce-scatter.
     HostReduce = 5,
     /// Rank to its SP: a broadcast or a barrier.
     HostTree = 6,
@@ -146,29 +149,6 @@ pub(super) struct HostArrive {
     pub(super) sends: Vec<Block>,
     pub(super) receives: Vec<Block>,
     /// The bytes of the short blocks, in the order of `sends`.
-    pub(super) short: Vec<u8>,
-}
-
-/// A rank has entered an allreduce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct HostReduce {
-    pub(super) collective: Collective,
-    pub(super) rank: u32,
-    pub(super) reduction: Reduction,
-    /// Count of the allreduces that the rank has started on this communicator before, the same at all members. `None` for
-    /// a persistent call: the members may start those in different orders.
-    pub(super) turn: Option<u32>,
-    /// Number of earlier ordinary allreduces on this communicator that are not complete at the rank.
-    pub(super) open: u32,
-    /// Length of the vector in bytes.
-    pub(super) length: u64,
-    /// The communicator's ranks, by their numbers in the job. All members use the same order.
-    pub(super) members: Vec<u32>,
-    /// `None` in place, and for a short vector.
-    pub(super) send_memory: Option<Export>,
-    /// `None` for a short vector.
-    pub(super) receive_memory: Option<Export>,
-    /// The elements of a short vector.
     pub(super) short: Vec<u8>,
 }
 
@@ -333,53 +313,6 @@ impl<'a> Arrival<'a> {
         };
         reader.end()?;
         Ok(arrival)
-    }
-}
-
-impl HostReduce {
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let (element, operation) = self.reduction.codes();
-        let mut writer = Writer::default();
-        put_collective(&mut writer, self.collective);
-        writer.u32(self.rank).u32(element).u32(operation);
-        writer.u32(self.turn.is_some().into());
-        writer.u32(self.turn.unwrap_or_default()).u32(self.open);
-        writer.u64(self.length);
-        writer.list(&self.members, |writer, member| {
-            writer.u32(*member);
-        });
-        put_export(&mut writer, self.send_memory.as_ref());
-        put_export(&mut writer, self.receive_memory.as_ref());
-        writer.blob(&self.short);
-        writer.finish()
-    }
-
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
-        let mut reader = Reader::new("HOST_REDUCE", bytes);
-        let (collective, rank) = (get_collective(&mut reader)?, reader.u32()?);
-        let reduction = Reduction::from_codes(reader.u32()?, reader.u32()?);
-        let reduction = reduction.ok_or_else(|| reader.fault("with an unknown operation"))?;
-        let has_turn = reader.u32()? != 0;
-        let turn = Some(reader.u32()?).filter(|_| has_turn);
-        let open = reader.u32()?;
-        let length = reader.u64()?;
-        if !length.is_multiple_of(reduction.element_size() as u64) {
-            return Err(reader.fault("with a part of an element"));
-        }
-        let message = Self {
-            collective,
-            rank,
-            reduction,
-            turn,
-            open,
-            length,
-            members: reader.list(4, Reader::u32)?,
-            send_memory: get_export(&mut reader)?.map(ExportRef::to_export),
-            receive_memory: get_export(&mut reader)?.map(ExportRef::to_export),
-            short: reader.blob()?.to_vec(),
-        };
-        reader.end()?;
-        Ok(message)
     }
 }
 

@@ -195,6 +195,10 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(byte.into())
             }
+            [low, high @ 0..0x80, ref rest @ ..] => {
+                self.rest = rest;
+                Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
+            }
             _ => self.long_varint(),
         }
     }

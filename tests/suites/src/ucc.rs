@@ -36,8 +36,11 @@ const NO_PACKAGES: &str = "stock UCC of the testing suite";
 const OFFLOADED_MIN: u64 = 95;
 
 /// Collectives that the component serves, as UCC's trace names them.
-const SERVED: [&str; 10] = [
+const SERVED: [&str; 13] = [
     "Allreduce ",
+    "Reduce ",
+    "Reduce_scatter ",
+    "Reduce_scatterv ",
     "Alltoall:",
     "Alltoallv:",
     "Allgather:",
@@ -62,6 +65,12 @@ const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast,ga
 const REDUCTIONS: &str = "-c allreduce -d int8,int16,int32,int64,uint8,uint16,uint32,uint64 -t world,reverse,half,odd_even \
                           -o sum,prod,max,min,land,lor,lxor,band,bor,bxor -m 8:32768:64 -I 2 -O 0";
 const FLOATS: &str = "-c allreduce -d float32,float64 -o sum,prod,max,min -t world,reverse,half,odd_even -m 8:262144:32 -I 2 -O 0";
+/// Reduces and reduce-scatters. The component leaves those of several lengths in place to others.
+const PARTIAL: &str = "-c reduce,reduce_scatter -d int32,float64 -o sum,max -t world,reverse,half,odd_even -m 8:262144:32 -I 2 -O 0";
+const LISTED: &str =
+    "-c reduce_scatterv -d int16,float32 -o sum -t world,reverse,half -m 8:262144:32 -I 0 -O 0";
+/// Numbers of 16 bits, and averages.
+const HALVES: &str = "-c allreduce,reduce -d float16,bfloat16,float32 -o sum,max,avg -t world,half -m 8:65536:32 -I 2 -O 0";
 /// Vectors of several windows.
 const LARGE: &str =
     "-c allreduce -d int32,float64 -o sum -t world,odd_even -m 1048576:4194304:4 -I 2 -O 0";
@@ -131,6 +140,16 @@ const TESTS: &[(&str, Test)] = &[
     }),
     ("ucc_test_mpi allreduce ksm, in place and large", |site| {
         site.test_mpi("ksm", LARGE)
+    }),
+    ("ucc_test_mpi reduce xgvmi, to one or in parts", |site| {
+        site.test_mpi("xgvmi", PARTIAL)
+    }),
+    (
+        "ucc_test_mpi reduce stock, in parts of several lengths",
+        |site| site.test_mpi("stock", LISTED),
+    ),
+    ("ucc_test_mpi reduce xgvmi, halves and averages", |site| {
+        site.test_mpi("xgvmi", HALVES)
     }),
     ("ucc_test_mpi with threads", |site| {
         site.test_mpi("xgvmi", &format!("{SOME} -T"))

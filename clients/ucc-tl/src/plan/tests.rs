@@ -1,6 +1,7 @@
 //! Plans of each collective, at each of its ranks.
 
 use super::*;
+use xgvmi_offload::{Element, Operation, Reduction};
 
 const BYTES: [usize; DATATYPES] = [1, 2, 4, 8, 16, 1, 2, 4, 8, 16, 2, 4, 8, 2, 16, 8, 16, 32];
 const INT32: ucc_datatype_t = 2 << 3;
@@ -243,40 +244,106 @@ fn what_is_not_served_is_refused() {
     );
 }
 
+fn reduce_of(args: &ucc_coll_args_t, rank: usize) -> Result<Reduce, &'static str> {
+    match any_plan(args, rank) {
+        Ok(Plan::Reduce(reduce)) => Ok(reduce),
+        Ok(other) => panic!("{other:?}"),
+        Err(Refused(why)) => Err(why),
+    }
+}
+
 #[test]
 fn allreduce_of_known_datatypes_and_operations() {
     let mut args = args(b::UCC_COLL_TYPE_ALLREDUCE, 0, 0);
     args.src.info = info(SRC, 6);
     args.dst.info = info(DST, 6);
     args.op = b::UCC_OP_MAX;
-    let made = |args: &ucc_coll_args_t| match any_plan(args, 1) {
-        Ok(Plan::Reduce(reduce)) => Ok(reduce),
-        Ok(other) => panic!("{other:?}"),
-        Err(Refused(why)) => Err(why),
-    };
+    let made = |args: &ucc_coll_args_t| reduce_of(args, 1);
     let mut expect = Reduce {
         send: SRC,
         receive: DST,
         length: 24,
+        received: 24,
         reduction: Reduction::new(Element::I32, Operation::Max).expect("defined"),
+        goal: Goal::All,
     };
-    assert_eq!(made(&args), Ok(expect));
+    assert_eq!(made(&args), Ok(expect.clone()));
     args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
     expect.send = std::ptr::null_mut();
     assert_eq!(made(&args), Ok(expect));
+    let has = "a reduction that its datatype does not have";
     args.op = b::UCC_OP_AVG;
+    assert_eq!(made(&args), Err(has));
+    for number in [10, 11, 12, 13] {
+        args.dst.info.datatype = number << 3;
+        assert!(made(&args).is_ok(), "an average of datatype {number}");
+    }
+    args.op = b::UCC_OP_MAXLOC;
     let computes = "a reduction that the services do not compute";
     assert_eq!(made(&args), Err(computes));
     args.op = b::UCC_OP_BOR;
-    args.dst.info.datatype = 12 << 3;
-    let has = "a reduction that its datatype does not have";
     assert_eq!(made(&args), Err(has));
-    // Half precision, complex numbers, and 128 bits.
-    for number in [4, 9, 10, 13, 14, 15, 16, 17] {
+    // Complex numbers, and 128 bits.
+    for number in [4, 9, 14, 15, 16, 17] {
         args.dst.info.datatype = number << 3;
         assert!(made(&args).is_err_and(|why| why.contains("datatype")));
     }
     args.flags = 0;
     args.dst.info = info(DST, 5);
     assert_eq!(made(&args), Err("buffers of two lengths or datatypes"));
+}
+
+#[test]
+fn the_root_of_a_reduce_alone_has_a_second_buffer() {
+    let mut args = args(b::UCC_COLL_TYPE_REDUCE, 0, 2);
+    args.src.info = info(SRC, 6);
+    args.dst.info = info(DST, 6);
+    let buffers = |args: &ucc_coll_args_t, rank| {
+        reduce_of(args, rank).map(|of| (of.send, of.receive, of.length, of.received, of.goal))
+    };
+    let none = std::ptr::null_mut();
+    let root = Goal::Root(2);
+    assert_eq!(buffers(&args, 2), Ok((SRC, DST, 24, 24, root.clone())));
+    args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+    assert_eq!(buffers(&args, 2), Ok((none, DST, 24, 24, root.clone())));
+    args.flags = 0;
+    args.dst.info = info(none, 0);
+    assert_eq!(buffers(&args, 0), Ok((SRC, none, 24, 0, root)));
+    args.root = 3;
+    assert_eq!(buffers(&args, 0), Err("a root outside the team"));
+}
+
+#[test]
+fn the_ranks_of_a_reduce_scatter_get_their_counts() {
+    let mut even = args(b::UCC_COLL_TYPE_REDUCE_SCATTER, 0, 0);
+    even.src.info = info(SRC, 6);
+    even.dst.info = info(DST, 2);
+    let made = reduce_of(&even, 1).expect("served");
+    assert_eq!((made.length, made.received), (24, 8));
+    assert_eq!(made.goal, Goal::Each(vec![8; 3]));
+    even.dst.info = info(DST, 3);
+    assert_eq!(
+        reduce_of(&even, 1),
+        Err("buffers of two lengths or datatypes")
+    );
+    even.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+    even.dst.info = info(DST, 6);
+    let made = reduce_of(&even, 1).expect("served");
+    assert_eq!((made.send, made.length), (DST, 24));
+    assert_eq!((made.receive, made.received), (DST.wrapping_add(8), 8));
+    even.dst.info = info(DST, 7);
+    let rest = "a part of the result for each member, and a rest";
+    assert_eq!(reduce_of(&even, 1), Err(rest));
+    let mut listed = args(b::UCC_COLL_TYPE_REDUCE_SCATTERV, 0, 0);
+    listed.src.info = info(SRC, 6);
+    let counts = [5_u32, 0, 1];
+    listed.dst.info_v = info_v::<u32, u32>(DST, &counts, &[]);
+    let made = reduce_of(&listed, 2).expect("served");
+    assert_eq!((made.receive, made.received), (DST, 4));
+    assert_eq!(made.goal, Goal::Each(vec![20, 0, 4]));
+    listed.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
+    assert_eq!(
+        reduce_of(&listed, 2),
+        Err("a reduce-scatter of several lengths in place")
+    );
 }

@@ -5,7 +5,8 @@ use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, HostFin, Kind};
+use crate::wire::{Block, HostFin, Kind, Target};
+use std::ptr::null_mut;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -53,35 +54,40 @@ impl Client {
     }
 
     /// # Safety
-    /// As for [`Client::allreduce`].
+    /// As for [`Client::allreduce`]. `counts` are the bytes of each member's part of the result; by default each of `to` gets
+    /// all of it.
     pub(super) unsafe fn begin_reduce(
         &mut self,
         call: Call<'_>,
         send: Option<Memory<'_>>,
-        receive: Memory<'_>,
+        receive: Option<Memory<'_>>,
         reduction: Reduction,
+        to: To<'_>,
     ) -> Result<Request> {
         self.check()?;
         let communicator = call.communicator();
         let is_persistent = call.is_persistent();
         let members = Rc::clone(&self.group(communicator)?.members);
-        let (start, length) = receive.range();
-        let (_, send_length) = send.as_ref().map_or((start, length), Memory::range);
-        if send_length != length || !length.is_multiple_of(reduction.element_size()) {
+        let range = |memory: &Memory<'_>| memory.range();
+        let (start, receive_length) = receive.as_ref().map_or((null_mut(), 0), range);
+        let length = send.as_ref().map_or(receive_length, |send| send.range().1);
+        let (target, wanted) = target(to, &members, self.rank, length)?;
+        if wanted != receive_length || !length.is_multiple_of(reduction.element_size()) {
             return Err(arguments(format!(
-                "vectors of {send_length} and {length} bytes of elements of {} bytes",
+                "a vector of {length} bytes, and {receive_length} for {wanted} of the result, of elements of {} bytes",
                 reduction.element_size()
             )));
         }
         let turn = self.group(communicator)?.turn(is_persistent);
         let work = Work::Reduce {
             send: send.as_ref().map(area),
-            receive: area(&receive),
+            receive: receive.as_ref().map(area),
             reduction,
             turn,
             members,
+            target,
         };
-        self.enter(call, (start, length), work)
+        self.enter(call, (start, receive_length), work)
     }
 
     /// # Safety
@@ -198,6 +204,17 @@ impl Client {
             .get_mut(&fin.collective)
             .filter(|live| !live.is_done)
             .ok_or_else(|| wrong("completed by the service, but not under way"))?;
+        let start = Instant::now();
+        let Held { mapped, bounces } = std::mem::take(&mut live.held);
+        for range in mapped {
+            range.unmap()?;
+        }
+        for bounce in bounces {
+            // SAFETY: the buffer belongs to the call until now, and the SP has delivered all its blocks.
+            unsafe { bounce.copy_back(live.receive) };
+            self.bounced -= bounce.memory.len();
+        }
+        // After the copies, which may contain these blocks' places.
         let mut bytes = &fin.bytes[..];
         let blocks = fin.short.iter();
         let blocks = blocks.flat_map(|of| of.offsets().map(|offset| (offset, of.length)));
@@ -221,16 +238,6 @@ impl Client {
             // SAFETY: both sides hold `length` bytes; a message never lies in the receive buffer.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, length) };
         }
-        let start = Instant::now();
-        let Held { mapped, bounces } = std::mem::take(&mut live.held);
-        for range in mapped {
-            range.unmap()?;
-        }
-        for bounce in bounces {
-            // SAFETY: the buffer belongs to the call until now, and the SP has delivered all its blocks.
-            unsafe { bounce.copy_back(live.receive) };
-            self.bounced -= bounce.memory.len();
-        }
         live.is_done = true;
         if live.has_turn
             && let Some(group) = self.communicators.get_mut(&fin.collective.communicator)
@@ -243,6 +250,59 @@ impl Client {
         self.numbers.calls += 1;
         self.numbers.aliases = fin.aliases;
         Ok(())
+    }
+}
+
+/// The members that get the result of a reduction, by their places.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum To<'a> {
+    All,
+    Root(usize),
+    /// Bytes of the result for each.
+    Each(&'a [usize]),
+}
+
+/// The target of a reduction of `length` bytes, and the bytes of the result for this rank.
+fn target(to: To<'_>, members: &[u32], rank: u32, length: usize) -> Result<(Target, usize)> {
+    match to {
+        To::All => Ok((Target::All, length)),
+        To::Root(root) => {
+            let root = members.get(root).copied().ok_or_else(|| {
+                arguments(format!(
+                    "member {root} as the root of {} members",
+                    members.len()
+                ))
+            })?;
+            Ok((Target::Root(root), if root == rank { length } else { 0 }))
+        }
+        To::Each(counts) => {
+            let all = counts
+                .iter()
+                .try_fold(0_usize, |sum, count| sum.checked_add(*count));
+            if counts.len() != members.len() || all != Some(length) {
+                return Err(arguments(format!(
+                    "{} counts of a result of {length} bytes for {} members, or another sum",
+                    counts.len(),
+                    members.len()
+                )));
+            }
+            let (mut offset, mut wanted) = (0, 0);
+            let mut ranges = Vec::new();
+            for (peer, count) in members.iter().zip(counts) {
+                if *peer == rank {
+                    wanted = *count;
+                }
+                if *count > 0 {
+                    ranges.push(Block {
+                        peer: *peer,
+                        offset,
+                        length: *count as u64,
+                    });
+                }
+                offset += *count as u64;
+            }
+            Ok((Target::Ranges(ranges), wanted))
+        }
     }
 }
 

@@ -352,11 +352,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 9 of the offload's protocol, and this rank 8",
+                "rank 1 has version 10 of the offload's protocol, and this rank 9",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 8",
+                "rank 1 has a version of the offload's protocol before 9",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),

@@ -132,21 +132,25 @@ impl Client {
                 reduction,
                 turn,
                 members,
+                target,
             } => {
-                let from = send.as_ref().unwrap_or(receive);
+                let from = send.as_ref().or(receive.as_ref());
+                let length = from.map_or(0, |from| from.length);
                 let (mut send_memory, mut receive_memory, mut short) = (None, None, Vec::new());
-                if receive.length >= self.direct_min {
+                if length >= self.direct_min {
                     let back = match send {
                         Some(_) => Copied::Out,
                         None => Copied::InAndOut,
                     };
-                    // SAFETY: the same.
-                    receive_memory = Some(unsafe { self.reach_all(receive, back, held) }?);
+                    if let Some(receive) = receive.as_ref().filter(|receive| receive.length > 0) {
+                        // SAFETY: the same.
+                        receive_memory = Some(unsafe { self.reach_all(receive, back, held) }?);
+                    }
                     if let Some(send) = send {
                         // SAFETY: the same.
                         send_memory = Some(unsafe { self.reach_all(send, Copied::In, held) }?);
                     }
-                } else if from.length > 0 {
+                } else if let Some(from) = from.filter(|from| from.length > 0) {
                     // SAFETY: the same.
                     short = unsafe { std::slice::from_raw_parts(from.start, from.length) }.to_vec();
                 }
@@ -159,8 +163,9 @@ impl Client {
                         Some(_) => self.open(collective.communicator),
                         None => 0,
                     },
-                    length: receive.length as u64,
+                    length: length as u64,
                     members: members.to_vec(),
+                    target: target.clone(),
                     send_memory,
                     receive_memory,
                     short,

@@ -25,6 +25,7 @@ use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::reduction::Reduction;
+use call::To;
 use state::{Communicator, arguments};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{LinkError, poll, pollfd};
@@ -180,7 +181,48 @@ impl Client {
         reduction: Reduction,
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
-        unsafe { self.begin_reduce(call.into(), send, receive, reduction) }
+        unsafe { self.begin_reduce(call.into(), send, Some(receive), reduction, To::All) }
+    }
+
+    /// Starts a reduce: the receive buffer of member `root` gets what an allreduce would give to all. The other members have
+    /// no receive buffer, and only the root may have no send buffer.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::allreduce`].
+    pub unsafe fn reduce<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        root: usize,
+        send: Option<Memory<'_>>,
+        receive: Option<Memory<'_>>,
+        reduction: Reduction,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin_reduce(call.into(), send, receive, reduction, To::Root(root)) }
+    }
+
+    /// Starts a reduce-scatter: of what an allreduce would give to all, member `i` gets the next `counts[i]` bytes, whole
+    /// elements, in its receive buffer of this length. The receive buffer may be those bytes of the send buffer.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::allreduce`].
+    pub unsafe fn reduce_scatter<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        counts: &[usize],
+        send: Memory<'_>,
+        receive: Memory<'_>,
+        reduction: Reduction,
+    ) -> Result<Request> {
+        let (send, receive) = (Some(send), Some(receive));
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin_reduce(call.into(), send, receive, reduction, To::Each(counts)) }
     }
 
     /// Starts a broadcast: the memory of each member gets the bytes of member `root`. All members pass equal lengths.

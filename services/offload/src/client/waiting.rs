@@ -7,7 +7,7 @@
 
 use super::window::Window;
 use crate::reduction::Reduction;
-use crate::wire::{Block, Collective};
+use crate::wire::{Block, Collective, Target};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
@@ -36,10 +36,12 @@ pub(super) enum Work {
     Reduce {
         /// `None` in place.
         send: Option<Area>,
-        receive: Area,
+        /// `None` for a rank that gets nothing.
+        receive: Option<Area>,
         reduction: Reduction,
         turn: Option<u32>,
         members: Rc<[u32]>,
+        target: Target,
     },
     /// A broadcast, or a barrier without an area.
     Tree {
@@ -101,10 +103,13 @@ impl Work {
                 window.exchange(members, usize::try_from(short).unwrap_or(usize::MAX))
             }
             Self::Reduce {
-                receive, members, ..
+                send,
+                receive,
+                members,
+                ..
             } => {
-                let is_short = receive.length < direct_min;
-                let short = if is_short { receive.length } else { 0 };
+                let length = send.as_ref().or(receive.as_ref()).map_or(0, |of| of.length);
+                let short = if length < direct_min { length } else { 0 };
                 window.allreduce(members.len(), short)
             }
             Self::Tree { area, members, .. } => {

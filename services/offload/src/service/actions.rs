@@ -46,8 +46,9 @@ pub(super) struct Transfer {
     pub(super) offer: u32,
     /// Index of the source among the offer's parts.
     pub(super) part: u32,
-    /// The destination's local number at this SP.
+    /// The destination's local number at this SP, and its call, a [`CallId`].
     pub(super) local: u32,
+    pub(super) call: u32,
     /// Number of ranks of this SP that get the same block from a rank of another SP; 0 if it is only this one.
     pub(super) shared: u32,
 }

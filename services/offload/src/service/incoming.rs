@@ -2,6 +2,7 @@
 
 use super::actions::{OfferKey, Short, Wrong};
 use super::slots::{Slots, Unfit};
+use crate::wire::runs::Run;
 use crate::wire::{Collective, Delivered};
 
 /// A local rank that has entered a call.
@@ -27,7 +28,7 @@ pub(super) struct Incoming {
     /// Blocks that are not delivered yet.
     pub(super) left: usize,
     pub(super) sources: Vec<Source>,
-    /// The blocks whose destinations had not arrived when the offer came.
+    /// The blocks whose destinations had not arrived when the offer came, without those of single runs.
     pub(super) parked: Vec<ParkedBlock>,
     /// The bytes of the short blocks, if a block is parked.
     pub(super) short: Vec<u8>,
@@ -41,6 +42,27 @@ pub(super) struct Source {
     pub(super) base: u64,
     /// Number of its blocks for device reads if they are all the same block, and there are several; otherwise 0.
     pub(super) shared: u32,
+    /// Its blocks, if they are one run, and the position of the first short one's bytes in the message.
+    pub(super) run: Option<Run>,
+    pub(super) short_at: usize,
+}
+
+impl Source {
+    /// The parked block for a rank, if the blocks are one run.
+    #[inline]
+    pub(super) fn parked_for(&self, part: u32, rank: u32, direct_min: u64) -> Option<ParkedBlock> {
+        let run = self.run.as_ref()?;
+        let index = u64::from(run.index_of(rank)?);
+        let from = match run.length < direct_min {
+            true => self.short_at as u64 + index * run.length,
+            false => run.offset + index * run.stride,
+        };
+        Some(ParkedBlock {
+            part,
+            from,
+            length: run.length,
+        })
+    }
 }
 
 /// A block of a received offer that waits for its destination.
@@ -77,7 +99,8 @@ impl Participant {
             return;
         };
         let short = self.short.get_or_insert_with(|| {
-            let runs = self.slots.runs().filter(|run| run.length < direct_min);
+            let runs = self.slots.runs().iter();
+            let runs = runs.filter(|run| run.length < direct_min);
             let blocks: Vec<Delivered> = runs.map(Delivered::all_of).collect();
             let length: u64 = blocks.iter().filter_map(Delivered::bytes).sum();
             // The rank's entry was counted with these bytes.

@@ -200,13 +200,10 @@ impl<F: Fabric> Job<F> {
         self.greetings
             .offered(&self.transport, &self.services, me, greeting)?;
         self.greetings.begin(&self.transport, &self.services)?;
-        let mut from_ranks = vec![None; self.size as usize];
-        let ranks = self.ranks.iter().map(|(rank, peer)| {
-            from_ranks[*rank as usize] = Some(peer.from);
-            Destination {
-                peer: peer.endpoint.clone(),
-                token: peer.to,
-            }
+        let from_ranks = self.ranks.values().map(|peer| peer.from).collect();
+        let ranks = self.ranks.values().map(|peer| Destination {
+            peer: peer.endpoint.clone(),
+            token: peer.to,
         });
         let ranks = ranks.collect();
         // An SP's blocks for its own ranks stay inside this process.

@@ -26,7 +26,7 @@ mod placing;
 mod sending;
 
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
-use super::incoming::{Incoming, Meeting, ParkedBlock, Participant, Source};
+use super::incoming::{Incoming, ParkedBlock, Participant, Source};
 use super::outbox::{OFFER_BLOCKS, Queue};
 use super::own::{Own, Part};
 use super::slots::Slots;
@@ -97,6 +97,7 @@ pub(super) struct Ledger {
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
+    spare_waiting: Vec<Vec<BlockRef>>,
     /// The memory of messages that were sent, for the next ones.
     spare_bytes: Vec<Vec<u8>>,
     /// Calls that are over, for reuse.
@@ -163,7 +164,13 @@ enum Seat {
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
     offer: u32,
+    /// Its index, or that of its source and [`BlockRef::OF_RUN`].
     block: u32,
+}
+
+impl BlockRef {
+    /// The blocks of the source are one run.
+    const OF_RUN: u32 = 1 << 31;
 }
 
 /// A sent offer.
@@ -218,6 +225,7 @@ impl Ledger {
             own: Own::default(),
             spare: Vec::new(),
             spare_ranks: Vec::new(),
+            spare_waiting: Vec::new(),
             spare_bytes: Vec::new(),
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
@@ -438,50 +446,6 @@ impl Ledger {
         Ok(())
     }
 
-    /// A block was parked, and its destination has arrived.
-    #[inline]
-    fn meet_parked(&mut self, call: CallId, local: usize, at: BlockRef) -> Result<(), Wrong> {
-        let state = &mut self.states[call];
-        let offer = &self.offers[at.offer as usize];
-        let Seat::Present(participant) = &mut state.seats[local] else {
-            // The rank has got all its blocks, so this one must have come before.
-            return Err(Wrong::Service {
-                service: offer.key.0,
-                offer: offer.key.1,
-                what: "the block was there already",
-            });
-        };
-        let block = offer.parked[at.block as usize];
-        let source = offer.sources[block.part as usize];
-        let place = participant.slots.take(source.rank, block.length);
-        if let Ok(to) = place
-            && block.length >= self.direct_min
-        {
-            self.ready.push_back(Transfer {
-                from: source.base.wrapping_add(block.from),
-                to,
-                length: block.length,
-                offer: at.offer,
-                part: block.part,
-                local: self.local_of[self.rank_of[local] as usize],
-                shared: source.shared,
-            });
-            return Ok(());
-        }
-        let meeting = Meeting {
-            key: offer.key,
-            collective: state.collective,
-            source: source.rank,
-            destination: self.rank_of[local],
-            block,
-            short: &offer.short,
-            direct_min: self.direct_min,
-        };
-        meeting.deliver(participant, place)?;
-        self.delivered(local, at.offer as usize);
-        Ok(())
-    }
-
     /// Whether blocks have waited for further ranks of this SP for many rounds of work. Those ranks may have left the call, or
     /// never come, and other jobs may leave no moment without work.
     pub(super) fn is_overdue(&mut self) -> bool {
@@ -503,13 +467,6 @@ impl Ledger {
         }
     }
 
-    /// The call of a received offer.
-    #[inline]
-    pub(super) fn call_of(&self, offer: u32) -> Option<CallId> {
-        let offer = self.offers.get(offer as usize)?;
-        Some(offer.call as usize)
-    }
-
     /// Source and destination of a transfer, for an error.
     pub(super) fn ranks_of(&self, transfer: &Transfer) -> Option<(u32, u32)> {
         let offer = self.offers.get(transfer.offer as usize)?;
@@ -519,7 +476,7 @@ impl Ledger {
     }
 
     /// The device has read a block.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transferred(&mut self, transfer: &Transfer) {
         let local = transfer.local as usize;
         if let Some(call) = self.delivered(local, transfer.offer as usize) {
@@ -638,7 +595,7 @@ impl Ledger {
     }
 
     /// A block of an offer is delivered to a local rank. Returns the call when it was the rank's last block.
-    #[inline]
+    #[inline(always)]
     fn delivered(&mut self, local: usize, offer: OfferId) -> Option<CallId> {
         let incoming = &mut self.offers[offer];
         incoming.left -= 1;

@@ -16,7 +16,7 @@ use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin, HostReduce,
+    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
 };
 use std::rc::Rc;
@@ -66,8 +66,8 @@ pub(super) struct Mover<T: Transport> {
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
     services: Vec<Option<Destination<T::Peer>>>,
-    /// Expected token of each rank's messages; `None` for ranks of other SPs.
-    from_ranks: Vec<Option<Token>>,
+    /// Expected token of each of them.
+    from_ranks: Vec<Token>,
     /// Expected token of each SP's messages; `None` before it is connected.
     from_services: Vec<Option<Token>>,
     ledger: Ledger,
@@ -75,6 +75,8 @@ pub(super) struct Mover<T: Transport> {
     late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
+    /// Memory for a packed key.
+    packed: Vec<u8>,
     /// Offers that are delivered and not answered: SP and number. The next vector is for the numbers of one SP.
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
@@ -92,8 +94,8 @@ pub(super) struct Peers<P> {
     pub(super) service_of: Vec<u32>,
     /// The ranks of this SP, in their order.
     pub(super) ranks: Vec<Destination<P>>,
-    /// Expected token of each rank's messages; `None` for ranks of other SPs.
-    pub(super) from_ranks: Vec<Option<Token>>,
+    /// Expected token of the messages of each.
+    pub(super) from_ranks: Vec<Token>,
     /// All SPs; `None` for SPs that are not connected yet.
     pub(super) services: Vec<Option<Destination<P>>>,
 }
@@ -177,6 +179,7 @@ impl<T: Transport> Mover<T> {
             late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
+            packed: Vec::new(),
             fins: Vec::new(),
             answered: Vec::new(),
             moved: Moved::default(),
@@ -201,10 +204,10 @@ impl<T: Transport> Mover<T> {
                 self.arrive(transport, &arrive)
             }
             Kind::HostReduce => {
-                let message = HostReduce::parse(data).map_err(bad)?;
-                self.check_rank(header, message.rank)?;
-                check_step(message.collective)?;
-                self.reduce(transport, message)
+                let entry = Contribution::parse(data).map_err(bad)?;
+                self.check_rank(header, entry.rank)?;
+                check_step(entry.collective)?;
+                self.reduce(transport, &entry)
             }
             Kind::HostTree => {
                 let entry = Entry::parse(data).map_err(bad)?;
@@ -255,8 +258,9 @@ impl<T: Transport> Mover<T> {
 
     /// Checks that the sender is the rank that the message names.
     fn check_rank(&self, header: &[u8], rank: u32) -> Result<()> {
-        let expect = self.from_ranks.get(rank as usize).copied().flatten();
-        check_token(header, expect, "rank", rank)
+        let local = self.ledger.local(rank);
+        let expect = local.and_then(|local| self.from_ranks.get(local));
+        check_token(header, expect.copied(), "rank", rank)
     }
 
     /// Checks that the sender is the SP that the message names.
@@ -417,7 +421,8 @@ impl<T: Transport> Mover<T> {
             .map_err(|wrong| failed(wrong.to_string()))?;
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
-            let key = (!part.rkey.is_empty()).then(|| transport.unpack(&from.peer, part.rkey));
+            let packed = part.rkey.bytes(&mut self.packed);
+            let key = (!packed.is_empty()).then(|| transport.unpack(&from.peer, packed));
             keys.push(key.transpose()?);
         }
         Ok(())

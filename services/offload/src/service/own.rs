@@ -7,7 +7,7 @@ use crate::wire::{Blocks, Record, RtsPart};
 /// The blocks of a rank for ranks of this SP.
 #[derive(Debug, Default)]
 pub(in crate::service) struct Own {
-    /// Records, or runs.
+    /// Records, unless the blocks are runs.
     bytes: Vec<u8>,
     runs: Vec<Run>,
     pub(in crate::service) short: Vec<u8>,
@@ -66,7 +66,6 @@ impl Own {
 
     pub(in crate::service) fn add_runs(&mut self, part: &Part, direct_min: u64) {
         for run in &part.runs {
-            run.put(&mut self.bytes);
             self.blocks += run.count as usize;
             self.is_direct |= run.length >= direct_min;
         }
@@ -78,7 +77,7 @@ impl Own {
         match self.form {
             Form::Narrow => Blocks::Narrow(self.bytes.as_chunks::<12>().0),
             Form::Wide => Blocks::Wide(self.bytes.as_chunks::<20>().0),
-            Form::Runs => Blocks::Runs(Runs::of(&self.bytes, &self.runs)),
+            Form::Runs => Blocks::Runs(Runs::of(&self.runs)),
         }
     }
 
@@ -87,6 +86,7 @@ impl Own {
         &self,
         draft: &mut RtsDraft,
         part: RtsPart<'_>,
+        rkey: &[u8],
         direct_min: u64,
     ) {
         fn all<R: Record>(
@@ -94,6 +94,7 @@ impl Own {
             records: &[R],
             draft: &mut RtsDraft,
             part: RtsPart<'_>,
+            rkey: &[u8],
             direct_min: u64,
         ) {
             draft.begin::<R>(part.source, part.base);
@@ -107,14 +108,12 @@ impl Own {
                 });
                 draft.block(record, data);
             }
-            draft.end(part.rkey);
+            draft.end(rkey);
         }
         match self.blocks() {
-            Blocks::Narrow(records) => all(self, records, draft, part, direct_min),
-            Blocks::Wide(records) => all(self, records, draft, part, direct_min),
-            Blocks::Runs(_) => {
-                draft.runs(part.source, part.base, &self.runs, &self.short, part.rkey)
-            }
+            Blocks::Narrow(records) => all(self, records, draft, part, rkey, direct_min),
+            Blocks::Wide(records) => all(self, records, draft, part, rkey, direct_min),
+            Blocks::Runs(_) => draft.runs(part.source, part.base, &self.runs, &self.short, rkey),
         }
     }
 }

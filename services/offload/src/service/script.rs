@@ -11,7 +11,7 @@ use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
 use crate::wire::{
     Block, Collective, DpuFin, DpuNote, Export, ExportRef, HostArrive, HostReduce, HostTree, Kind,
-    TREE_STEP,
+    TREE_STEP, Target,
 };
 
 use std::cell::{Cell, RefCell};
@@ -259,9 +259,7 @@ fn mover() -> Mover<Machine> {
                 token: rank_token(rank),
             })
             .collect(),
-        from_ranks: ranks
-            .map(|rank| ours(&rank).then(|| rank_token(rank)))
-            .collect(),
+        from_ranks: ranks.filter(ours).map(rank_token).collect(),
         services: (0..3)
             .map(|to| {
                 Some(Destination {
@@ -473,7 +471,7 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
     let rank = script.rank();
     let mut collective = script.collective();
     collective.step = 0;
-    let codes = (script.byte() % 10, script.byte() % 10);
+    let codes = (script.byte() % 12, script.byte() % 11);
     let sum = || Reduction::from_codes(2, 0).expect("a sum");
     let reduction = Reduction::from_codes(codes.0.into(), codes.1.into()).unwrap_or_else(sum);
     let element = reduction.element_size() as u64;
@@ -493,6 +491,15 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
         turn: (script.byte() & 1 == 0).then_some(collective.sequence),
         open: u32::from(script.byte() & 1),
         length,
+        target: match script.byte() % 4 {
+            0 => Target::Root(script.rank()),
+            1 => Target::Ranges(vec![Block {
+                peer: script.rank(),
+                offset: 0,
+                length: 1 + length / 2,
+            }]),
+            _ => Target::All,
+        },
         members,
         send_memory: if script.byte() & 1 == 0 {
             memory(export(length))

@@ -148,6 +148,7 @@ mod tests {
             offer: 7,
             part,
             local: destination,
+            call: 0,
             shared: 3,
         }
     }

@@ -1,6 +1,6 @@
 //! The receive side of a rank in a call: where the block of each source goes.
 
-use crate::wire::runs::Run;
+use crate::wire::runs::{Run, Runs};
 use crate::wire::{Block, Blocks, Record};
 
 /// Destinations of the blocks, by source. Buffers below 4 GiB take 8 bytes per source, and runs of blocks a bit per source.
@@ -22,11 +22,53 @@ enum Places {
 /// Slots of runs in ascending order of their sources.
 #[derive(Debug)]
 struct RunSlots {
-    /// Each run with the number of blocks before it.
-    runs: Vec<(Run, u32)>,
+    /// The first run. Most collectives have no other.
+    first: Run,
+    /// All runs, if there are several, and the number of blocks before each.
+    several: Vec<Run>,
+    before: Vec<u32>,
     /// A bit per block that has been taken.
-    taken: Vec<u64>,
+    taken: Taken,
     len: usize,
+}
+
+/// Bits that are set once. The first ones take no memory of their own.
+#[derive(Debug)]
+struct Taken {
+    few: [u64; FEW],
+    /// The others.
+    many: Vec<u64>,
+}
+
+/// Words of [`Taken::few`].
+const FEW: usize = 4;
+
+impl Taken {
+    fn new(bits: usize) -> Self {
+        let words = bits.div_ceil(64).saturating_sub(FEW);
+        Self {
+            few: [0; FEW],
+            many: vec![0; words],
+        }
+    }
+
+    /// Takes a slot of a run for a block of this length.
+    #[inline(always)]
+    fn take(&mut self, slot: u32, run: &Run, length: u64) -> Result<(), Unfit> {
+        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
+        let taken = match word.checked_sub(FEW) {
+            None => &mut self.few[word],
+            Some(word) => &mut self.many[word],
+        };
+        if *taken & bit != 0 {
+            return Err(Unfit::Taken);
+        }
+        if run.length != length {
+            return Err(Unfit::Length(run.length));
+        }
+        *taken |= bit;
+        Ok(())
+    }
 }
 
 /// Length of a slot whose block has been taken. No buffer has such a block.
@@ -48,22 +90,10 @@ impl Slots {
     /// The slots of a receive side; `None` if a source occurs twice.
     pub(super) fn new(receives: Blocks<'_>) -> Option<Self> {
         if let Blocks::Runs(runs) = receives {
-            let mut len = 0;
-            let runs = runs.iter().map(|run| {
-                let before = len;
-                len += run.count;
-                (run, before)
-            });
-            // The caller has checked the number of blocks.
-            let runs = runs.collect();
-            let slots = RunSlots {
-                runs,
-                taken: vec![0; len.div_ceil(64) as usize],
-                len: len as usize,
-            };
+            let places = Places::Runs(RunSlots::new(runs));
             return Some(Self {
                 sources: Vec::new(),
-                places: Places::Runs(slots),
+                places,
             });
         }
         let narrow = |block: Block| {
@@ -95,21 +125,18 @@ impl Slots {
     }
 
     /// The runs of the slots; empty if the slots are no runs.
-    pub(super) fn runs(&self) -> impl Iterator<Item = &Run> {
-        let runs = match &self.places {
-            Places::Runs(slots) => &slots.runs[..],
+    pub(super) fn runs(&self) -> &[Run] {
+        match &self.places {
+            Places::Runs(slots) => slots.all(),
             _ => &[],
-        };
-        runs.iter().map(|(run, _)| run)
+        }
     }
 
     /// Number of bytes of the short blocks before the one of a source, if the slots are runs.
     pub(super) fn short_before(&self, source: u32, direct_min: u64) -> Option<u64> {
-        let Places::Runs(slots) = &self.places else {
-            return None;
-        };
         let mut before = 0;
-        for (run, _) in slots.runs.iter().filter(|(run, _)| run.length < direct_min) {
+        let is_short = |run: &&Run| run.length < direct_min;
+        for run in self.runs().iter().filter(is_short) {
             if let Some(index) = run.index_of(source) {
                 return Some(before + run.length * u64::from(index));
             }
@@ -119,8 +146,15 @@ impl Slots {
     }
 
     /// Takes the slot of a source's block of `length` bytes; returns the block's offset in the receive buffer.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        match &mut self.places {
+            Places::Runs(slots) if slots.several.is_empty() => slots.take_of_first(source, length),
+            _ => self.take_of_many(source, length),
+        }
+    }
+
+    fn take_of_many(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
         if let Places::Runs(slots) = &mut self.places {
             return slots.take(source, length);
         }
@@ -153,28 +187,49 @@ impl Slots {
 }
 
 impl RunSlots {
-    #[inline]
+    /// The caller has checked the number of blocks.
+    fn new(runs: Runs<'_>) -> Self {
+        let several = match runs.only() {
+            None => runs.iter().collect(),
+            Some(_) => Vec::new(),
+        };
+        let counts = several.iter().map(|run: &Run| run.count);
+        let before = counts.scan(0, |before, count| {
+            Some(std::mem::replace(before, *before + count))
+        });
+        Self {
+            first: *runs.first(),
+            before: before.collect(),
+            several,
+            taken: Taken::new(runs.blocks()),
+            len: runs.blocks(),
+        }
+    }
+
+    fn all(&self) -> &[Run] {
+        match &self.several[..] {
+            [] => std::slice::from_ref(&self.first),
+            several => several,
+        }
+    }
+
+    /// Takes a slot; there are several runs.
     fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
         // The last run that begins at the source or before it contains the source, if any does.
-        let at = match &self.runs[..] {
-            [_] => 0,
-            runs => {
-                let after = runs.partition_point(|(run, _)| run.peer <= source);
-                after.checked_sub(1).ok_or(Unfit::Source)?
-            }
-        };
-        let (run, before) = self.runs.get(at).ok_or(Unfit::Source)?;
+        let after = self.several.partition_point(|run| run.peer <= source);
+        let at = after.checked_sub(1).ok_or(Unfit::Source)?;
+        let (run, before) = (&self.several[at], self.before[at]);
         let index = run.index_of(source).ok_or(Unfit::Source)?;
-        let slot = before + index;
-        let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
-        let taken = &mut self.taken[word];
-        if *taken & bit != 0 {
-            return Err(Unfit::Taken);
-        }
-        if run.length != length {
-            return Err(Unfit::Length(run.length));
-        }
-        *taken |= bit;
+        self.taken.take(before + index, run, length)?;
+        Ok(run.offset + run.stride * u64::from(index))
+    }
+
+    /// Takes a slot of the only run.
+    #[inline(always)]
+    fn take_of_first(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
+        let run = &self.first;
+        let index = run.index_of(source).ok_or(Unfit::Source)?;
+        self.taken.take(index, run, length)?;
         Ok(run.offset + run.stride * u64::from(index))
     }
 }

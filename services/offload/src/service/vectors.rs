@@ -1,12 +1,18 @@
 //! The allreduces of this SP's ranks.
 
+use super::actions::Short;
+use super::ledger::Ledger;
 use super::segments::{Segments, Staged};
+use super::spacing::Member;
 use super::transport::Transport;
 use super::turns::{Line, Turns};
-use super::windows::{Division, Range, Window};
+use super::windows::{Division, Range};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, Collective, Delivered};
+use crate::wire::runs::Run;
+use crate::wire::{
+    Block, Blocks, Collective, Contribution, Delivered, REDUCE_STEPS, Record, TargetRef, blocks_of,
+};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
@@ -26,7 +32,150 @@ pub(super) struct Reducing<T: Transport> {
     pub(super) vector_bytes: usize,
 }
 
-/// A rank's part in an allreduce.
+/// A step of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The ranks of an SP are reduced.
+    Own,
+    /// The SPs are reduced, each segment at one of them.
+    Scatter,
+    /// The results are distributed.
+    Gather,
+}
+
+impl Phase {
+    /// Window and phase of a step.
+    pub(super) fn of(step: u32) -> (u32, Self) {
+        let at = step - 1;
+        let phase = match at % REDUCE_STEPS {
+            0 => Self::Own,
+            1 => Self::Scatter,
+            _ => Self::Gather,
+        };
+        (at / REDUCE_STEPS, phase)
+    }
+}
+
+/// The members that get the result.
+#[derive(Debug)]
+pub(super) enum Goal {
+    /// These get all of it.
+    All(Vec<Run>),
+    Root(u32),
+    /// Each gets a range, in ascending order of the ranks.
+    Ranges(Vec<Block>),
+}
+
+impl Goal {
+    /// # Errors
+    /// The result is for a rank that is no member, or for a range that does not exist.
+    pub(super) fn new(entry: &Contribution<'_>) -> std::result::Result<Self, &'static str> {
+        let is_member = |rank| Ledger::has_member(entry.members, rank);
+        Ok(match entry.target {
+            TargetRef::All => Self::All(match entry.members {
+                Blocks::Runs(runs) => runs.iter().collect(),
+                Blocks::Narrow(records) => records.iter().map(Record::block).map(run).collect(),
+                Blocks::Wide(records) => records.iter().map(Record::block).map(run).collect(),
+            }),
+            TargetRef::Root(root) if is_member(root) => Self::Root(root),
+            TargetRef::Root(_) => return Err("its root is not a member"),
+            TargetRef::Ranges(blocks) => {
+                // Runs name many blocks in a few bytes.
+                if blocks.len() > entry.members.len() {
+                    return Err("its result has more ranges than members");
+                }
+                let blocks: Vec<Block> = match blocks {
+                    Blocks::Narrow(records) => records.iter().map(Record::block).collect(),
+                    Blocks::Wide(records) => records.iter().map(Record::block).collect(),
+                    Blocks::Runs(runs) => blocks_of(runs).collect(),
+                };
+                let is_inside = |block: &Block| {
+                    let end = block.offset.checked_add(block.length);
+                    end.is_some_and(|end| end <= entry.length) && is_member(block.peer)
+                };
+                if !blocks.iter().all(is_inside) || !blocks.is_sorted_by(|a, b| a.peer < b.peer) {
+                    return Err("a range of its result does not exist");
+                }
+                Self::Ranges(blocks)
+            }
+        })
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::All(runs) => size_of_val(&runs[..]),
+            Self::Root(_) => 0,
+            Self::Ranges(blocks) => size_of_val(&blocks[..]),
+        }
+    }
+
+    /// The range of the vector that a member gets.
+    pub(super) fn range_of(&self, rank: u32, length: u64) -> Range {
+        match self {
+            Self::All(_) => Range { offset: 0, length },
+            Self::Root(root) if *root == rank => Range { offset: 0, length },
+            Self::Root(_) => Range::default(),
+            Self::Ranges(blocks) => {
+                let found = blocks.binary_search_by_key(&rank, |block| block.peer);
+                found.map_or(Range::default(), |at| Range {
+                    offset: blocks[at].offset,
+                    length: blocks[at].length,
+                })
+            }
+        }
+    }
+
+    /// The blocks that the owner of a segment sends, with offsets in the segment.
+    pub(super) fn sends(&self, mine: Option<Range>) -> Vec<Run> {
+        let Some(mine) = mine.filter(|mine| mine.length > 0) else {
+            return Vec::new();
+        };
+        let all = |run: Run| Run {
+            offset: 0,
+            stride: 0,
+            length: mine.length,
+            ..run
+        };
+        match self {
+            Self::All(runs) => runs.iter().copied().map(all).collect(),
+            Self::Root(root) => vec![run(Block {
+                peer: *root,
+                offset: 0,
+                length: mine.length,
+            })],
+            Self::Ranges(blocks) => {
+                let parts = blocks.iter().map(|block| {
+                    let range = Range {
+                        offset: block.offset,
+                        length: block.length,
+                    };
+                    let (offset, length) = range.common(&mine);
+                    run(Block {
+                        peer: block.peer,
+                        offset: offset - mine.offset,
+                        length,
+                    })
+                });
+                parts.filter(|run| run.length > 0).collect()
+            }
+        }
+    }
+}
+
+/// A run of one block.
+fn run(block: Block) -> Run {
+    Run {
+        peer: block.peer,
+        step: 1,
+        count: 1,
+        offset: block.offset,
+        stride: 0,
+        length: block.length,
+    }
+}
+
+/// A rank's part in a reduction.
 #[derive(Debug)]
 pub(super) struct Vector<T: Transport> {
     pub(super) collective: Collective,
@@ -34,23 +183,29 @@ pub(super) struct Vector<T: Transport> {
     pub(super) local: usize,
     pub(super) reduction: Reduction,
     pub(super) division: Division,
-    pub(super) members: Vec<u32>,
-    /// This rank's place among the members.
+    /// Number of members, and their SPs. The first rank of each stands for the others.
+    pub(super) members: u32,
+    pub(super) groups: Vec<Member>,
+    /// This SP's place among them.
     pub(super) place: usize,
-    /// Number of members at this SP.
-    pub(super) together: u32,
+    /// The members at this SP, if this rank stands for them.
+    pub(super) ours: Vec<u32>,
+    pub(super) goal: Goal,
     /// Address of the send buffer in the rank's address space, and its packed key.
     pub(super) base: u64,
     pub(super) key: T::Packed,
     pub(super) send: Option<T::Memory>,
     pub(super) receive: Option<Rc<T::Memory>>,
-    /// The elements of a short vector; later the result.
+    /// The elements of a short vector; after steps 1 and 2 what they have made of these.
     pub(super) short: Option<Vec<u8>>,
     /// Windows that have begun, and windows that are complete.
     pub(super) begun: u32,
     pub(super) complete: u32,
-    /// Results of this rank's segments, by window.
+    /// Results of steps 1 and 2, by window.
+    pub(super) sums: Vec<(u32, Staged<T>)>,
     pub(super) results: Vec<(u32, Staged<T>)>,
+    /// The short parts of the result.
+    pub(super) pieces: Short,
     pub(super) since: Instant,
     /// Bytes that its message has made this SP keep, about.
     pub(super) bytes: usize,
@@ -140,32 +295,78 @@ impl<T: Transport> Reducing<T> {
 }
 
 impl<T: Transport> Vector<T> {
-    pub(super) fn step(&self, step: u32) -> Collective {
+    /// A step of a window.
+    pub(super) fn step(&self, window: u32, phase: Phase) -> Collective {
         Collective {
-            step,
+            step: window * REDUCE_STEPS + 1 + phase as u32,
             ..self.collective
         }
     }
 
-    /// The blocks that are not empty; `of` returns offset and length for a member and its segment.
-    pub(super) fn blocks(
-        &self,
-        window: &Window,
-        of: impl Fn(usize, Option<Range>) -> (u64, u64),
-    ) -> Vec<Block> {
-        let members = self.members.iter().enumerate();
-        let block = |(place, peer): (usize, &u32)| {
-            let (offset, length) = of(place, window.segment(place));
-            Block {
-                peer: *peer,
-                offset,
-                length,
-            }
-        };
-        members
-            .map(block)
-            .filter(|block| block.length > 0)
-            .collect()
+    /// Whether a step is one of this reduction.
+    pub(super) fn is_of(&self, step: Collective) -> bool {
+        Collective { step: 0, ..step } == self.collective
+    }
+
+    /// This SP and its members.
+    pub(super) fn group(&self) -> Member {
+        self.groups[self.place]
+    }
+
+    /// Whether this rank stands for the members at its SP.
+    pub(super) fn stands(&self) -> bool {
+        self.group().first == self.rank
+    }
+
+    /// Length in bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.division.length()
+    }
+
+    /// Reduces vectors of `length` bytes to the first of them.
+    pub(super) fn fold<'a>(&self, all: &'a mut [u8], length: usize, phase: Phase) -> &'a [u8] {
+        let (result, others) = all.split_at_mut(length.min(all.len()));
+        for other in others.chunks_exact(length.max(1)) {
+            self.reduction.fold(result, other);
+        }
+        if phase == Phase::Scatter {
+            self.reduction.finish(result, self.members);
+        }
+        result
+    }
+
+    /// Reduces the short vectors that a step has got, if there are any.
+    ///
+    /// # Errors
+    /// Blocks without their bytes.
+    pub(super) fn fold_short(&mut self, stepped: Stepped, phase: Phase) -> Result<()> {
+        if self.short.is_none() || stepped.short.is_empty() {
+            return Ok(());
+        }
+        // The blocks have arrived in any order.
+        let blocks = stepped.short.iter();
+        let mut blocks: Vec<(u64, u64)> = blocks
+            .flat_map(|of| of.offsets().map(|at| (at, of.length)))
+            .collect();
+        let mut rest = &stepped.bytes[..];
+        let mut parts = Vec::with_capacity(blocks.len());
+        for (offset, length) in blocks.drain(..) {
+            let part = usize::try_from(length).ok();
+            let part = part.and_then(|length| rest.split_off(..length));
+            let part = part.ok_or_else(|| failed("a short vector without its bytes"))?;
+            parts.push((offset, part));
+        }
+        parts.sort_unstable_by_key(|(offset, _)| *offset);
+        let length = parts.first().map_or(0, |(_, part)| part.len());
+        let mut all: Vec<u8> = parts
+            .into_iter()
+            .flat_map(|(_, part)| part)
+            .copied()
+            .collect();
+        self.fold(&mut all, length, phase);
+        all.truncate(length);
+        self.short = Some(all);
+        Ok(())
     }
 }
 

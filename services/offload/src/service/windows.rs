@@ -1,5 +1,5 @@
-//! Division of an allreduce's vector: windows, which the SPs reduce one after the other, and the segments of a window,
-//! each of which one rank's SP reduces for all ranks.
+//! Division of a reduction's vector: windows, which the SPs reduce one after the other, and the segments of a window,
+//! each of which one SP reduces for all.
 //!
 //! All SPs derive the same division from the vector's length, the size of its elements, and the number of members.
 
@@ -40,6 +40,19 @@ pub(super) struct Range {
     pub(super) length: u64,
 }
 
+impl Range {
+    /// Start and length of what both ranges contain.
+    pub(super) fn common(&self, other: &Self) -> (u64, u64) {
+        let start = self.offset.max(other.offset);
+        let end = (self.offset + self.length).min(other.offset + other.length);
+        // An empty range begins where the other does, so that a caller can count from it.
+        match end > start {
+            true => (start, end - start),
+            false => (self.offset.max(other.offset), 0),
+        }
+    }
+}
+
 impl Division {
     /// The division of `length` bytes in elements of `element` bytes. Segments are `direct_min` bytes or longer, if the
     /// vector is. `None` without members, for a part of an element, and for a vector beyond any address space.
@@ -56,6 +69,11 @@ impl Division {
             least: SEGMENT_MIN.max(direct_min).div_ceil(element),
             windows: u32::try_from(windows).ok()?,
         })
+    }
+
+    /// Length of the vector in bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.elements * self.element
     }
 
     /// Number of windows, at least 1.
@@ -82,6 +100,11 @@ impl Window {
     /// The window's first byte.
     pub(super) fn start(&self) -> u64 {
         self.start * self.element
+    }
+
+    /// Length in bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.elements * self.element
     }
 
     /// The segment of a member; `None` if it has none. Members are counted from 0.

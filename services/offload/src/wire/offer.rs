@@ -1,12 +1,14 @@
 //! DPU_RTS, an offer from an SP to another one, and its answer DPU_FIN.
 
 use super::block::{NARROW, WIDE};
+use super::key::{LONG_KEY, PackedKey};
 use super::parts::{Blocks, Collective, PACKED_MAX, RANKS_MAX, get_collective, get_form};
 use super::runs::{Run, Runs};
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// A form of blocks in offers: several sources with the same run of short blocks.
+/// Forms of blocks in offers: several sources with the same run of short blocks, or of blocks for the device.
 pub(crate) const GROUP: u8 = 3;
+pub(crate) const KEYED: u8 = 4;
 
 /// Size of a part of an offer without its blocks and its key: form, source, base, and two lengths.
 pub(crate) const PART_BYTES: usize = 29;
@@ -31,7 +33,7 @@ pub(crate) struct RtsPart<'a> {
     pub(crate) base: u64,
     pub(crate) blocks: Blocks<'a>,
     /// Result of `ucp_rkey_pack`; empty when no block needs it.
-    pub(crate) rkey: &'a [u8],
+    pub(crate) rkey: PackedKey<'a>,
 }
 
 /// Reports that all blocks of some offers are delivered.
@@ -61,10 +63,11 @@ impl<'a> DpuRts<'a> {
             let [form] = reader.raw()?;
             match form {
                 GROUP => get_group(&mut reader, &mut parts)?,
+                KEYED => get_keyed(&mut reader, &mut parts)?,
                 form => parts.push(get_part(&mut reader, form)?),
             }
             if parts.len() > SOURCES_MAX {
-                return Err(reader.fault("with more sources than a job has ranks"));
+                return Err(reader.fault(MANY_SOURCES));
             }
         }
         let short = reader.blob()?;
@@ -89,49 +92,95 @@ fn get_part<'a>(reader: &mut Reader<'a>, form: u8) -> Result<RtsPart<'a>, BadMes
         WIDE => Blocks::Wide(reader.records()?),
         _ => get_form(reader, form)?,
     };
-    let part = RtsPart {
+    let rkey = reader.blob()?;
+    if blocks.len() == 0 {
+        return Err(reader.fault("without blocks of one of its sources"));
+    }
+    if rkey.len() > PACKED_MAX {
+        return Err(reader.fault(LONG_KEY));
+    }
+    Ok(RtsPart {
         source,
         base,
         blocks,
-        rkey: reader.blob()?,
-    };
-    if part.blocks.len() == 0 {
-        return Err(reader.fault("without blocks of one of its sources"));
-    }
-    if part.rkey.len() > PACKED_MAX {
-        return Err(reader.fault("too long in a packed key"));
-    }
-    Ok(part)
+        rkey: PackedKey::whole(rkey),
+    })
 }
 
-/// Reads a group: a part for each of its sources.
-fn get_group<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Result<(), BadMessage> {
+/// Reads the number of sources of a group, and their run.
+fn get_head(reader: &mut Reader<'_>) -> Result<(u32, Run), BadMessage> {
     let sources = reader.varint()?;
-    let bytes = reader.rest();
     let run = Run::read(reader)?;
-    let length = bytes.len() - reader.rest().len();
-    // Each block of a group has bytes in the message, so these bound the number of blocks.
+    // Each short block of a group has bytes in the message, so these bound the number of blocks.
     if run.length == 0 {
         return Err(reader.fault("with empty blocks of several sources"));
     }
-    let blocks = Blocks::Runs(Runs::of(&bytes[..length], &[run]));
-    if sources > SOURCES_MAX as u64 {
-        return Err(reader.fault("with more sources than a job has ranks"));
+    let sources = u32::try_from(sources).ok();
+    let sources = sources.filter(|sources| *sources <= RANKS_MAX);
+    let sources = sources.ok_or_else(|| reader.fault(MANY_SOURCES))?;
+    Ok((sources, run))
+}
+
+const MANY_SOURCES: &str = "with more sources than a job has ranks";
+
+/// Reads a group: a part for each of its sources. Equally spaced ones have their distance, and others a code each.
+fn get_group<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Result<(), BadMessage> {
+    let (sources, run) = get_head(reader)?;
+    let bytes = run
+        .length
+        .checked_mul(run.count.into())
+        .and_then(|bytes| bytes.checked_mul(sources.into()));
+    if bytes.is_none_or(|bytes| bytes > reader.rest().len() as u64) {
+        return Err(reader.fault("without the bytes of blocks of several sources"));
     }
-    let mut source = 0u32;
-    for _ in 0..sources {
-        let code = reader.varint()?;
-        let number =
-            u32::try_from(code).map_err(|_| reader.fault("of a source that does not exist"))?;
-        source = source.wrapping_add((number >> 1) ^ (number & 1).wrapping_neg());
+    let step = get_source(reader)?;
+    let first = if step > 0 { get_source(reader)? } else { 0 };
+    let mut source = 0;
+    for at in 0..sources {
+        source = match step {
+            0 => decoded(source, reader)?,
+            _ => first.wrapping_add(step.wrapping_mul(at)),
+        };
         parts.push(RtsPart {
             source,
             base: 0,
-            blocks,
-            rkey: &[],
+            blocks: Blocks::Runs(Runs::one(run)),
+            rkey: PackedKey::default(),
         });
     }
     Ok(())
+}
+
+/// Reads a group whose blocks the device reads: each source has the address of its buffer, and its key.
+fn get_keyed<'a>(reader: &mut Reader<'a>, parts: &mut Vec<RtsPart<'a>>) -> Result<(), BadMessage> {
+    let (sources, run) = get_head(reader)?;
+    let length = reader.varint()?;
+    let first = reader.bytes(length)?;
+    if first.len() > PACKED_MAX {
+        return Err(reader.fault(LONG_KEY));
+    }
+    let mut source = 0;
+    for _ in 0..sources {
+        source = decoded(source, reader)?;
+        parts.push(RtsPart {
+            source,
+            base: reader.u64()?,
+            blocks: Blocks::Runs(Runs::one(run)),
+            rkey: PackedKey::read(reader, first)?,
+        });
+    }
+    Ok(())
+}
+
+fn get_source(reader: &mut Reader<'_>) -> Result<u32, BadMessage> {
+    let number = reader.varint()?;
+    u32::try_from(number).map_err(|_| reader.fault("of a source that does not exist"))
+}
+
+/// The source after `last`.
+fn decoded(last: u32, reader: &mut Reader<'_>) -> Result<u32, BadMessage> {
+    let number = get_source(reader)?;
+    Ok(last.wrapping_add((number >> 1) ^ (number & 1).wrapping_neg()))
 }
 
 /// The distance between two sources of a group, as a small number for a small distance of either sign.

@@ -19,18 +19,21 @@ pub(crate) struct Collective {
     /// How often the call was started before. A persistent call starts several times, and the members may start two
     /// persistent calls in different orders.
     pub(crate) start: u32,
-    /// 0 for a call of a rank. An allreduce consists of steps between the SPs, which have the numbers from 1. A level of a
+    /// 0 for a call of a rank. A reduction consists of steps of the SPs, which have the numbers from 1. A level of a
     /// broadcast has [`TREE_STEP`] and its number.
     pub(crate) step: u32,
 }
+
+/// Steps of a window of a reduction.
+pub(crate) const REDUCE_STEPS: u32 = 3;
 
 /// Bit of the steps that are levels of a broadcast.
 pub(crate) const TREE_STEP: u32 = 1 << 31;
 
 impl Collective {
-    /// Whether this is step 1 of a window of an allreduce.
+    /// Whether this is a step of a window of a reduction that gets its blocks in memory of the SP.
     pub(crate) fn is_scatter(self) -> bool {
-        self.step % 2 == 1 && !self.is_level()
+        !self.step.is_multiple_of(REDUCE_STEPS) && !self.is_level()
     }
 
     /// Whether this is a level of a broadcast.

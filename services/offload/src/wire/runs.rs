@@ -17,16 +17,26 @@ pub(crate) struct Run {
     pub(crate) length: u64,
 }
 
-/// Runs inside a message, in ascending order of their ranks. [`Runs::read`] has checked them.
+/// Runs in ascending order of their ranks. [`Runs::read`] has checked those of a message, and keeps the first one: most
+/// collectives have no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Runs<'a> {
-    bytes: &'a [u8],
+    first: Run,
+    more: More<'a>,
     runs: u32,
     blocks: u64,
 }
 
+/// The runs after the first one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum More<'a> {
+    /// As the message holds them.
+    Wire(&'a [u8]),
+    List(&'a [Run]),
+}
+
 impl Run {
-    /// The rank after the last one would be this one.
+    /// The last rank.
     fn last(&self) -> u32 {
         self.peer + self.step * (self.count - 1)
     }
@@ -109,36 +119,75 @@ impl Run {
 
 const BAD_RUN: &str = "with a run of blocks that does not exist";
 
+/// No blocks.
+const NONE: Run = Run {
+    peer: 0,
+    step: 1,
+    count: 0,
+    offset: 0,
+    stride: 0,
+    length: 0,
+};
+
 impl<'a> Runs<'a> {
     /// Reads a number of runs, and the runs.
     pub(super) fn read(reader: &mut Reader<'a>) -> Result<Self, BadMessage> {
         let runs = reader.varint()?;
-        let bytes = reader.rest();
         let runs = u32::try_from(runs).map_err(|_| reader.fault(BAD_RUN))?;
-        let (mut blocks, mut least) = (0, 0);
-        for _ in 0..runs {
+        if runs == 0 {
+            return Ok(Self::of(&[]));
+        }
+        let first = Run::read(reader)?;
+        let bytes = reader.rest();
+        let (mut blocks, mut last) = (u64::from(first.count), first.last());
+        for _ in 1..runs {
             let run = Run::read(reader)?;
-            if u64::from(run.peer) < least {
+            if run.peer <= last {
                 return Err(reader.fault("with runs that are not in ascending order"));
             }
-            least = u64::from(run.last()) + 1;
+            last = run.last();
             blocks += u64::from(run.count);
         }
         let length = bytes.len() - reader.rest().len();
         Ok(Self {
-            bytes: &bytes[..length],
+            first,
+            more: More::Wire(&bytes[..length]),
             runs,
             blocks,
         })
     }
 
-    /// The runs that [`put_runs`] has written, without their number.
-    pub(crate) fn of(bytes: &'a [u8], runs: &[Run]) -> Self {
+    /// These runs.
+    pub(crate) fn of(runs: &'a [Run]) -> Self {
         Self {
-            bytes,
+            first: runs.first().copied().unwrap_or(NONE),
+            more: More::List(runs.get(1..).unwrap_or_default()),
             runs: u32::try_from(runs.len()).expect("no more than there are ranks"),
             blocks: runs.iter().map(|run| u64::from(run.count)).sum(),
         }
+    }
+
+    /// A run.
+    #[inline]
+    pub(crate) fn one(run: Run) -> Self {
+        Self {
+            first: run,
+            more: More::List(&[]),
+            runs: 1,
+            blocks: run.count.into(),
+        }
+    }
+
+    /// The first run; without runs, one of no blocks.
+    #[inline]
+    pub(crate) fn first(&self) -> &Run {
+        &self.first
+    }
+
+    /// The run, if there is no other.
+    #[inline]
+    pub(crate) fn only(&self) -> Option<&Run> {
+        (self.runs == 1).then_some(&self.first)
     }
 
     /// Number of blocks. A few bytes may name many.
@@ -151,15 +200,57 @@ impl<'a> Runs<'a> {
         self.runs as usize
     }
 
-    /// Number of bytes in the message.
+    /// Number of bytes that the runs take here.
     pub(super) fn bytes(self) -> usize {
-        self.bytes.len()
+        self.runs() * size_of::<Run>()
     }
 
     /// The runs.
+    #[inline]
     pub(crate) fn iter(self) -> impl Iterator<Item = Run> + Clone + 'a {
-        let mut reader = Reader::new("runs", self.bytes);
-        (0..self.runs).map_while(move |_| Run::read(&mut reader).ok())
+        Iter {
+            next: self.first,
+            left: self.runs,
+            more: self.more,
+        }
+    }
+}
+
+/// Iterates over runs.
+#[derive(Debug, Clone)]
+struct Iter<'a> {
+    next: Run,
+    left: u32,
+    more: More<'a>,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Run;
+
+    #[inline]
+    fn next(&mut self) -> Option<Run> {
+        self.left = self.left.checked_sub(1)?;
+        let run = self.next;
+        if self.left > 0 {
+            self.next = self.more.take();
+        }
+        Some(run)
+    }
+}
+
+impl More<'_> {
+    /// Takes the next run, which is there.
+    fn take(&mut self) -> Run {
+        match self {
+            Self::List(runs) => runs.split_off_first().copied(),
+            Self::Wire(bytes) => {
+                let mut reader = Reader::new("runs", *bytes);
+                let run = Run::read(&mut reader).ok();
+                *bytes = reader.rest();
+                run
+            }
+        }
+        .unwrap_or(NONE)
     }
 }
 

@@ -94,7 +94,7 @@ fn messages_survive_the_wire() {
         source,
         base,
         blocks,
-        rkey,
+        rkey: PackedKey::whole(rkey),
     };
     let expect = DpuRts {
         collective: COLLECTIVE,
@@ -220,7 +220,8 @@ fn sources_with_the_same_run_take_a_byte_each() {
     let rts = DpuRts::parse(&bytes).expect("its own bytes");
     let expect: Vec<Block> = (0..32).map(|at| run(0).block(at)).collect();
     for (part, source) in rts.parts.iter().zip(&sources) {
-        assert_eq!((part.source, part.rkey), (*source, &[][..]));
+        assert_eq!(part.source, *source);
+        assert_eq!(part.rkey, PackedKey::default());
         let blocks = part.blocks.to_vec();
         assert!(
             blocks
@@ -232,9 +233,75 @@ fn sources_with_the_same_run_take_a_byte_each() {
     let last = rts.parts.last().expect("a part");
     assert_eq!(
         (last.source, last.base, last.rkey),
-        (15_999, 1 << 41, &[9; 40][..])
+        (15_999, 1 << 41, PackedKey::whole(&[9; 40]))
     );
     assert_eq!(last.blocks.to_vec()[31], long.block(31));
+    for length in 0..bytes.len() {
+        assert!(DpuRts::parse(&bytes[..length]).is_err(), "{length} bytes");
+    }
+}
+
+/// The share of a rank in the offers for 511 other services, and in their answers, is below 2 KiB.
+#[test]
+fn an_offer_of_equally_spaced_ranks_takes_few_bytes() {
+    let mut draft = RtsDraft::default();
+    let run = runs::Run {
+        peer: 12_000,
+        step: 1,
+        count: 32,
+        offset: 96_000,
+        stride: 8,
+        length: 8,
+    };
+    for source in 16_000..16_032 {
+        draft.runs(source, 1 << 40, &[run], &[1; 256], &[]);
+    }
+    let (_, bytes) = draft.finish(HEAD);
+    let offer = bytes.len() - 32 * 256 + 16;
+    let fin = DpuFin {
+        from: 2,
+        offers: vec![77],
+    };
+    let all = 511 * (offer + fin.to_bytes().len() + 16) / 32;
+    assert!(all <= 2048, "{all} bytes");
+    let rts = DpuRts::parse(&bytes).expect("its own bytes");
+    let sources: Vec<u32> = rts.parts.iter().map(|part| part.source).collect();
+    assert_eq!(sources, (16_000..16_032).collect::<Vec<u32>>());
+}
+
+/// Sources with the same run for the device share its description and what their keys have in common.
+#[test]
+fn the_key_of_a_buffer_takes_what_differs() {
+    let run = runs::Run {
+        peer: 64,
+        step: 1,
+        count: 32,
+        offset: 64 << 12,
+        stride: 4096,
+        length: 4096,
+    };
+    let mut draft = RtsDraft::default();
+    let key = |source: u8| {
+        let mut key = [7; 40];
+        key[12] = source;
+        key
+    };
+    for source in 0..32_u8 {
+        let base = u64::from(source) << 40;
+        draft.runs(source.into(), base, &[run], &[], &key(source));
+    }
+    let (_, bytes) = draft.finish(HEAD);
+    assert!(bytes.len() <= 120 + 32 * 16, "{} bytes", bytes.len());
+    let rts = DpuRts::parse(&bytes).expect("its own bytes");
+    assert_eq!(rts.parts.len(), 32);
+    for (source, part) in (0..).zip(&rts.parts) {
+        assert_eq!(
+            (part.source, part.base),
+            (source.into(), u64::from(source) << 40)
+        );
+        assert_eq!(part.rkey, PackedKey::whole(&key(source)));
+        assert_eq!(part.blocks.to_vec()[3], run.block(3));
+    }
     for length in 0..bytes.len() {
         assert!(DpuRts::parse(&bytes[..length]).is_err(), "{length} bytes");
     }

@@ -290,10 +290,6 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
     let ranks = (0..).zip(service_of);
     let ours = ranks.filter(|(_, of)| **of == me).map(|(rank, _)| rank);
     let ours: Vec<u32> = ours.collect();
-    let mut from_ranks = vec![None; service_of.len()];
-    for rank in &ours {
-        from_ranks[*rank as usize] = Some(rank_token(*rank));
-    }
     let peers = Peers {
         me,
         service_of: service_of.to_vec(),
@@ -304,7 +300,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
                 token: rank_token(*rank),
             })
             .collect(),
-        from_ranks,
+        from_ranks: ours.iter().map(|rank| rank_token(*rank)).collect(),
         services: (0..services)
             .map(|to| {
                 Some(Destination {

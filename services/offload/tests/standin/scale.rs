@@ -2,15 +2,21 @@
 //! messages and memory of one call.
 //!
 //! Blocks have 8 bytes, so that they travel in the messages; every byte that a rank gets is compared. An alltoall of many
-//! ranks does not fit in one process: there, one service is measured, and the offers of the others for it are made before.
+//! ranks does not fit in one process: there, one service is measured, and the offers of the others for it alone are made
+//! before.
 
 use super::{KEY_BYTES, Packed, rank_token, service_token};
+use crate::draft::RtsHead;
 use crate::error::{OffloadError, Result};
+use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Mover, Peers};
+use crate::service::outbox::Queue;
 use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
+use crate::wire::runs::Run;
 use crate::wire::{
-    Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostTree, Kind,
+    Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostReduce, HostTree, Kind,
+    Target,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,7 +26,7 @@ const BLOCK: u64 = 8;
 const BLOCK_BYTES: usize = 8;
 
 /// Blocks of an alltoall beyond which only one service is measured.
-const WHOLE_MAX: u64 = 1 << 25;
+const WHOLE_MAX: u64 = 1 << 22;
 
 /// Length of the token in front of each message.
 const TOKEN: u64 = 16;
@@ -39,6 +45,8 @@ pub enum Pattern {
     Broadcast,
     /// No data.
     Barrier,
+    /// Every rank gets the sum of a number of each.
+    Allreduce,
 }
 
 /// A job with one service per node.
@@ -247,6 +255,12 @@ impl Wire {
         self.to_rank
             .set(longest.max(TOKEN + data.len() as u64 - of_program));
         self.completed.set(self.completed.get() + 1);
+        if self.plan.pattern == Pattern::Allreduce {
+            let sum = (0..self.plan.ranks).fold(0, |sum: u64, of| sum.wrapping_add(content(of, 0)));
+            assert_eq!(fin.bytes, sum.to_le_bytes(), "rank {rank}");
+            self.blocks.set(self.blocks.get() + 1);
+            return Ok(());
+        }
         let expect = receives(&self.plan, rank);
         let mut found = vec![None; expect.len()];
         let mut rest = &fin.bytes[..];
@@ -306,6 +320,7 @@ fn sends(plan: &Plan, rank: u32) -> Vec<u32> {
         Pattern::Alltoall => (0..plan.ranks).collect(),
         Pattern::Halo => partners(plan.ranks, rank),
         Pattern::Broadcast if rank == 0 => (1..plan.ranks).collect(),
+        Pattern::Allreduce => vec![0],
         Pattern::Broadcast | Pattern::Barrier => Vec::new(),
     }
 }
@@ -316,7 +331,7 @@ fn receives(plan: &Plan, rank: u32) -> Vec<u32> {
         Pattern::Alltoall => (0..plan.ranks).collect(),
         Pattern::Halo => partners(plan.ranks, rank),
         Pattern::Broadcast if rank > 0 => vec![0],
-        Pattern::Broadcast | Pattern::Barrier => Vec::new(),
+        Pattern::Broadcast | Pattern::Barrier | Pattern::Allreduce => Vec::new(),
     }
 }
 
@@ -329,6 +344,22 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         .flat_map(|to| content(rank, if is_same { 0 } else { *to }).to_le_bytes())
         .collect();
     let payload = short.len() as u64;
+    if plan.pattern == Pattern::Allreduce {
+        let reduce = HostReduce {
+            collective: COLLECTIVE,
+            rank,
+            reduction: Reduction::new(Element::U64, Operation::Sum).expect("defined"),
+            turn: Some(0),
+            open: 0,
+            length: BLOCK,
+            members: (0..plan.ranks).collect(),
+            target: Target::All,
+            send_memory: None,
+            receive_memory: None,
+            short,
+        };
+        return (Kind::HostReduce, reduce.to_bytes(), payload);
+    }
     if matches!(plan.pattern, Pattern::Broadcast | Pattern::Barrier) {
         let is_barrier = plan.pattern == Pattern::Barrier;
         let short = short.get(..BLOCK_BYTES).unwrap_or_default().to_vec();
@@ -365,8 +396,8 @@ const COLLECTIVE: Collective = Collective {
     step: 0,
 };
 
-/// Makes the messages of all ranks. Those of an alltoall differ in the rank and the data alone, and those of a broadcast or
-/// barrier in the rank, apart from the root's.
+/// Makes the messages of all ranks. Those of an alltoall or allreduce differ in the rank and the data alone, and those of a
+/// broadcast or barrier in the rank, apart from the root's.
 struct Messages {
     plan: Plan,
     /// That of rank 1.
@@ -411,10 +442,7 @@ fn blocks(peers: &[u32]) -> Vec<Block> {
 fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
     let per_node = plan.ranks / plan.nodes;
     let ours = me * per_node..(me + 1) * per_node;
-    let mut from_ranks = vec![None; plan.ranks as usize];
-    for rank in ours.clone() {
-        from_ranks[rank as usize] = Some(rank_token(rank));
-    }
+    let from_ranks = ours.clone().map(rank_token).collect();
     let peers = Peers {
         me,
         service_of: (0..plan.ranks).map(|rank| rank / per_node).collect(),
@@ -494,7 +522,7 @@ pub fn run(plan: &Plan, memory: Memory<'_>) -> Result<Outcome> {
 /// Writes the number of the call over the upper half of the communicator's number.
 fn number(kind: Kind, data: &mut [u8], round: u32) {
     let at = match kind {
-        Kind::HostArrive | Kind::HostTree => 5,
+        Kind::HostArrive | Kind::HostTree | Kind::HostReduce => 5,
         _ => 4,
     };
     data[at..at + 4].copy_from_slice(&round.to_le_bytes());
@@ -563,26 +591,54 @@ fn pass(wire: &Wire, movers: &mut [Mover<Wire>]) -> Result<()> {
     }
 }
 
+/// The offers of a service for another one in an alltoall.
+fn offers_of(plan: &Plan, from: u32, to: u32) -> Vec<Letter> {
+    let per_node = plan.ranks / plan.nodes;
+    let run = Run {
+        peer: to * per_node,
+        step: 1,
+        count: per_node,
+        offset: u64::from(to * per_node) * BLOCK,
+        stride: BLOCK,
+        length: BLOCK,
+    };
+    let mut queue = Queue::new(plan.nodes as usize);
+    for rank in from * per_node..(from + 1) * per_node {
+        let blocks = run.peer..run.peer + run.count;
+        let short: Vec<u8> = blocks
+            .flat_map(|to| content(rank, to).to_le_bytes())
+            .collect();
+        queue.outboxes[to as usize]
+            .draft
+            .runs(rank, 0, &[run], &short, &[]);
+        queue.added(to);
+    }
+    let letter = |offer| {
+        let (_, _, data) = queue.take(RtsHead {
+            collective: COLLECTIVE,
+            from,
+            offer,
+        })?;
+        Some(Letter {
+            from,
+            to,
+            kind: Kind::DpuRts,
+            token: service_token(from, to),
+            data,
+        })
+    };
+    (0..).map_while(letter).collect()
+}
+
 /// Runs one service of an alltoall, with the offers of all others. Returns its peak memory.
 fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
     let plan = wire.plan;
     let per_node = plan.ranks / plan.nodes;
     let messages = Messages::new(plan);
-    let mut offers = Vec::new();
-    for other in (0..plan.nodes).filter(|other| *other != me) {
-        let mut mover = mover(&plan, other);
-        wire.acting.set(other);
-        for rank in other * per_node..(other + 1) * per_node {
-            let (kind, data) = messages.of(rank);
-            mover.receive(wire, kind, &rank_token(rank).0, &data)?;
-            mover.act(wire)?;
-            for letter in answer(wire, &mut mover)? {
-                if letter.to == me {
-                    offers.push(letter);
-                }
-            }
-        }
-    }
+    let mut offers: Vec<Letter> = (0..plan.nodes)
+        .filter(|other| *other != me)
+        .flat_map(|other| offers_of(&plan, other, me))
+        .collect();
     let mut arrivals: Vec<(u32, Kind, Vec<u8>)> = (me * per_node..(me + 1) * per_node)
         .map(|rank| {
             let (kind, data) = messages.of(rank);
@@ -623,14 +679,13 @@ fn one(wire: &Wire, me: u32, memory: Memory<'_>) -> Result<usize> {
     Ok(peak)
 }
 
-/// Takes the messages of a service and answers its offers, as other services do. Returns the offers.
-fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<Vec<Letter>> {
+/// Takes the messages of a service and answers its offers, as other services do.
+fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<()> {
     let me = wire.acting.get();
-    let mut offers = Vec::new();
     loop {
         let batch = std::mem::take(&mut *wire.letters.borrow_mut());
         if batch.is_empty() {
-            return Ok(offers);
+            return Ok(());
         }
         for letter in batch {
             if letter.kind != Kind::DpuRts {
@@ -644,7 +699,6 @@ fn answer(wire: &Wire, mover: &mut Mover<Wire>) -> Result<Vec<Letter>> {
             let data = fin.to_bytes();
             wire.count(letter.to, me, Kind::DpuFin, &data)?;
             mover.receive(wire, Kind::DpuFin, &service_token(letter.to, me).0, &data)?;
-            offers.push(letter);
         }
         mover.act(wire)?;
     }
@@ -693,10 +747,17 @@ mod tests {
                 assert!(tree.messages <= 2 * rounds + more, "{tree:?}");
                 assert!(tree.to_service <= 64, "{tree:?}");
             }
+            // An SP sends its ranks' sum, and gets that of all.
+            let sum = outcome(ranks, nodes, Pattern::Allreduce);
+            assert_eq!(sum.blocks, u64::from(ranks));
+            assert!(
+                sum.to_service <= 64 && sum.messages <= 4 * u64::from(nodes),
+                "{sum:?}"
+            );
         }
     }
 
-    /// The offers of the other services, made one after the other, are those of a whole job.
+    /// The offers of the other services, made for one alone, are those of a whole job.
     #[test]
     fn one_service_alone_is_as_one_of_all() {
         let plan = Plan {
@@ -708,6 +769,23 @@ mod tests {
         let (all, alone) = (Wire::new(plan), Wire::new(plan));
         whole(&all, NO_MEMORY).expect("carried out");
         one(&alone, 4, NO_MEMORY).expect("carried out");
+        let offers = |wire: &Wire| {
+            wire.tallies
+                .borrow()
+                .iter()
+                .map(|of| of.offers)
+                .collect::<Vec<u64>>()
+        };
+        assert_eq!(
+            offers(&all)[..4],
+            offers(&all)[4..],
+            "all services offer the same"
+        );
+        assert_eq!(
+            offers(&all)[0],
+            7 * offers(&alone)[0],
+            "for each of the others"
+        );
         let (all, alone) = (all.tallies.borrow()[4], alone.tallies.borrow()[4]);
         assert_eq!((all.offers, all.answers), (alone.offers, alone.answers));
         assert_eq!(all.messages, alone.messages);

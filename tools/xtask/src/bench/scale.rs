@@ -15,7 +15,7 @@ use std::time::Duration;
 const JOBS: [(u32, u32); 4] = [(1024, 8), (1024, 32), (4096, 128), (16_384, 512)];
 const RANKS_PER_NODE: u32 = 32;
 
-pub(crate) const COLLECTIVES: [&str; 4] = ["alltoall", "halo", "broadcast", "barrier"];
+pub(crate) const COLLECTIVES: [&str; 5] = ["alltoall", "halo", "broadcast", "barrier", "allreduce"];
 
 /// Most ranks of a job whose connect is measured: both ends of all connections are in one process.
 const CONNECT_RANKS_MAX: u32 = 1024;

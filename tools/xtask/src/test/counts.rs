@@ -10,14 +10,13 @@ use anyhow::Result;
 const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.0)];
 
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
-/// few ranks, the messages of a call cost more than its blocks. A sixth of the instructions with 16 ranks reads the runs
-/// that describe blocks; their bytes do not grow with the number of ranks.
+/// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 1060.0),
-    (64, 1, 620.0),
-    (64, 4, 850.0),
-    (256, 1, 500.0),
-    (256, 4, 530.0),
+    (16, 1, 760.0),
+    (64, 1, 430.0),
+    (64, 4, 610.0),
+    (256, 1, 350.0),
+    (256, 4, 380.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose memory is checked.
@@ -33,7 +32,8 @@ const CONNECT_GROWTH_MAX: f64 = 1.25;
 
 /// Collectives of 16,384 ranks on 512 nodes, with the most bytes per rank, the most messages of a service, and the most
 /// memory of a service.
-const SCALE: [(&str, f64, f64); 3] = [
+const SCALE: [(&str, f64, f64); 4] = [
+    ("alltoall", 2048.0, 2048.0),
     ("halo", 1024.0, 64.0),
     ("broadcast", 1024.0, 20.0),
     ("barrier", 1024.0, 18.0),

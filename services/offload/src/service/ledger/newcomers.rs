@@ -1,9 +1,14 @@
 //! Ranks that arrive while many blocks are ready to be read. Their parked blocks stay parked until these are read.
 
-use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, Wrong};
+use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, SPARE_BLOCKS, Seat, Wrong};
+use crate::service::actions::{Action, Transfer};
+use crate::service::incoming::Meeting;
 
 /// Capacity that the empty queue of ready blocks keeps, in blocks.
 const READY_KEPT: usize = 2 * READY_MAX;
+
+/// Maximum number of ranks whose vectors of parked blocks are kept for reuse.
+const WAITING_KEPT: usize = 128;
 
 impl Ledger {
     /// Whether this number of blocks may become ready now.
@@ -59,11 +64,69 @@ impl Ledger {
         &mut self,
         call: CallId,
         local: usize,
-        waiting: Vec<BlockRef>,
+        mut waiting: Vec<BlockRef>,
     ) -> Result<(), Wrong> {
         self.parked -= waiting.len();
-        for at in waiting {
-            self.meet_parked(call, local, at)?;
+        let rank = self.rank_of[local];
+        let to_local = self.local_of[rank as usize];
+        let state = &mut self.states[call];
+        let collective = state.collective;
+        let seat = &mut state.seats[local];
+        for at in waiting.drain(..) {
+            let offer = &mut self.offers[at.offer as usize];
+            let Seat::Present(participant) = &mut *seat else {
+                // The rank has got all its blocks, so this one must have come before.
+                return Err(Wrong::Service {
+                    service: offer.key.0,
+                    offer: offer.key.1,
+                    what: "the block was there already",
+                });
+            };
+            let part = at.block & !BlockRef::OF_RUN;
+            let block = match at.block == part {
+                true => offer.parked[part as usize],
+                false => {
+                    let source = &offer.sources[part as usize];
+                    let block = source.parked_for(part, rank, self.direct_min);
+                    block.expect("the block was in this run")
+                }
+            };
+            let source = &offer.sources[block.part as usize];
+            let place = participant.slots.take(source.rank, block.length);
+            if let Ok(to) = place
+                && block.length >= self.direct_min
+            {
+                self.ready.push_back(Transfer {
+                    from: source.base.wrapping_add(block.from),
+                    to,
+                    length: block.length,
+                    offer: at.offer,
+                    part: block.part,
+                    local: to_local,
+                    call: offer.call,
+                    shared: source.shared,
+                });
+                continue;
+            }
+            let meeting = Meeting {
+                key: offer.key,
+                collective,
+                source: source.rank,
+                destination: rank,
+                block,
+                short: &offer.short,
+                direct_min: self.direct_min,
+            };
+            meeting.deliver(participant, place)?;
+            participant.receives_left -= 1;
+            offer.left -= 1;
+            if offer.left == 0 {
+                let (offer, key) = (at.offer as usize, offer.key);
+                self.actions.push_back(Action::Finish { offer, key });
+            }
+        }
+        if self.spare_waiting.len() < WAITING_KEPT && waiting.capacity() <= SPARE_BLOCKS {
+            self.spare_waiting.push(waiting);
         }
         Ok(())
     }

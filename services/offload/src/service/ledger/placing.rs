@@ -4,6 +4,7 @@ use super::{BlockRef, ELSEWHERE, Ledger, Seat};
 use crate::service::actions::{Action, CallId, OfferId, OfferKey, Transfer, Wrong};
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock, Source};
 use crate::service::sharing::same;
+use crate::wire::runs::Run;
 use crate::wire::{Block, Blocks, Collective, Record, RtsPart, blocks_of};
 
 /// An offer while its blocks are placed.
@@ -16,8 +17,9 @@ struct Placing<'a> {
     /// The bytes of the short blocks, and the position of the next ones.
     short: &'a [u8],
     at: usize,
-    /// Number of blocks in all parts.
+    /// Number of blocks in all parts, and of those that wait for their destinations.
     count: usize,
+    parked: usize,
     /// Local numbers of ranks whose last block this was.
     complete: Vec<u32>,
     /// Local numbers of ranks for which all blocks are on offer with this one.
@@ -77,21 +79,24 @@ impl Ledger {
             short,
             at: 0,
             count,
+            parked: 0,
             complete: Vec::new(),
             gathered: Vec::new(),
         };
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
-        let parked =
-            placing.incoming.parked.capacity() * (size_of::<ParkedBlock>() + size_of::<BlockRef>());
+        let records = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
+        let parked = records + placing.parked * size_of::<BlockRef>();
+        self.parked += placing.parked;
         self.keep_offer(call, parts.len(), parked + short.len());
         let Placing {
             mut incoming,
             complete,
             gathered,
+            parked,
             ..
         } = placing;
-        if !incoming.parked.is_empty() {
+        if parked > 0 {
             incoming.short = short.to_vec();
         }
         if incoming.left == 0 {
@@ -120,12 +125,15 @@ impl Ledger {
         for (index, part) in (0..).zip(parts) {
             match part.blocks {
                 Blocks::Narrow(records) => {
-                    self.place(placing, index, part, records.iter().map(Record::block))
+                    self.place_records(placing, index, part, records.iter().map(Record::block))
                 }
                 Blocks::Wide(records) => {
-                    self.place(placing, index, part, records.iter().map(Record::block))
+                    self.place_records(placing, index, part, records.iter().map(Record::block))
                 }
-                Blocks::Runs(runs) => self.place(placing, index, part, blocks_of(runs)),
+                Blocks::Runs(runs) => match runs.only() {
+                    Some(run) => self.place_run(placing, index, part, run),
+                    None => self.place_records(placing, index, part, blocks_of(runs)),
+                },
             }?;
         }
         if placing.at == placing.short.len() {
@@ -138,13 +146,43 @@ impl Ledger {
         })
     }
 
-    /// Places the blocks of a part: with its destination if that rank is present, otherwise they are parked.
-    fn place(
+    /// Places the blocks of a part.
+    fn place_records(
         &mut self,
         placing: &mut Placing<'_>,
         index: u32,
         part: &RtsPart<'_>,
         blocks: impl Iterator<Item = Block> + Clone,
+    ) -> Result<(), Wrong> {
+        let direct = blocks.clone();
+        let direct = direct.filter(|block| block.length >= self.direct_min);
+        let shared = same(direct.map(|block| (block.offset, block.length)));
+        self.place(placing, (index, part, None), shared, blocks)
+    }
+
+    /// Places the blocks of a part that are one run.
+    fn place_run(
+        &mut self,
+        placing: &mut Placing<'_>,
+        index: u32,
+        part: &RtsPart<'_>,
+        run: &Run,
+    ) -> Result<(), Wrong> {
+        let is_same = run.length >= self.direct_min && run.stride == 0 && run.count > 1;
+        let shared = if is_same { run.count } else { 0 };
+        let blocks = (0..run.count).map(|at| run.block(at));
+        self.place(placing, (index, part, Some(*run)), shared, blocks)
+    }
+
+    /// Places the blocks of a part: with its destination if that rank is present, otherwise they are parked. `shared` is the
+    /// number of blocks that are the same one.
+    #[inline]
+    fn place(
+        &mut self,
+        placing: &mut Placing<'_>,
+        (index, part, run): (u32, &RtsPart<'_>, Option<Run>),
+        shared: u32,
+        blocks: impl Iterator<Item = Block>,
     ) -> Result<(), Wrong> {
         let (key, collective, direct_min) =
             (placing.incoming.key, placing.collective, self.direct_min);
@@ -153,36 +191,38 @@ impl Ledger {
             offer: key.1,
             what,
         };
-        let direct = blocks.clone().filter(|block| block.length >= direct_min);
         let source = Source {
             rank: part.source,
             base: part.base,
             // Blocks of this SP's own ranks do not cross the network.
-            shared: match key.0 == self.me {
-                true => 0,
-                false => same(direct.map(|block| (block.offset, block.length))),
-            },
+            shared: if key.0 == self.me { 0 } else { shared },
+            run,
+            short_at: placing.at,
         };
         placing.incoming.sources.push(source);
         let state = &mut self.states[placing.call];
         for block in blocks {
             let local = self.local_of.get(block.peer as usize).copied();
             let local = local.unwrap_or(ELSEWHERE);
-            if local == ELSEWHERE {
-                return Err(wrong("a block is for a rank of another service"));
-            }
-            let mut parked = ParkedBlock {
-                part: index,
-                from: block.offset,
-                length: block.length,
-            };
+            let at = placing.at;
             if block.length < direct_min {
-                parked.from = placing.at as u64;
                 // Each block is shorter than direct_min, and a message bounds the number of blocks.
                 let length = usize::try_from(block.length);
                 placing.at += length.map_err(|_| wrong("a block is too long"))?;
             }
-            match &mut state.seats[local as usize] {
+            let Some(seat) = state.seats.get_mut(local as usize) else {
+                return Err(wrong("a block is for a rank of another service"));
+            };
+            let parked = || ParkedBlock {
+                part: index,
+                from: if block.length < direct_min {
+                    at as u64
+                } else {
+                    block.offset
+                },
+                length: block.length,
+            };
+            match seat {
                 Seat::Present(participant) => {
                     let place = participant.slots.take(source.rank, block.length);
                     if let Ok(to) = place
@@ -195,6 +235,7 @@ impl Ledger {
                             offer: placing.id,
                             part: index,
                             local,
+                            call: placing.incoming.call,
                             shared: source.shared,
                         });
                         continue;
@@ -204,7 +245,7 @@ impl Ledger {
                         collective,
                         source: source.rank,
                         destination: block.peer,
-                        block: parked,
+                        block: parked(),
                         short: placing.short,
                         direct_min,
                     };
@@ -215,20 +256,25 @@ impl Ledger {
                         placing.complete.push(local);
                     }
                 }
-                seat @ (Seat::Absent(_) | Seat::Gathering { .. }) => {
-                    if placing.incoming.parked.is_empty() {
-                        placing.incoming.parked.reserve(placing.count);
-                    }
-                    let at = placing.incoming.parked.len();
-                    let at = u32::try_from(at).map_err(|_| wrong("it has too many blocks"))?;
-                    placing.incoming.parked.push(parked);
-                    if seat.park(BlockRef {
-                        offer: placing.id,
-                        block: at,
-                    }) {
+                Seat::Absent(_) | Seat::Gathering { .. } => {
+                    let block = match run {
+                        Some(_) => index | BlockRef::OF_RUN,
+                        None => {
+                            let records = &mut placing.incoming.parked;
+                            if records.is_empty() {
+                                records.reserve(placing.count);
+                            }
+                            let at = u32::try_from(records.len()).ok();
+                            let at = at.filter(|at| at & BlockRef::OF_RUN == 0);
+                            records.push(parked());
+                            at.ok_or_else(|| wrong("it has too many blocks"))?
+                        }
+                    };
+                    let offer = placing.id;
+                    if seat.park(BlockRef { offer, block }, &mut self.spare_waiting) {
                         placing.gathered.push(local);
                     }
-                    self.parked += 1;
+                    placing.parked += 1;
                 }
                 Seat::Left => {
                     return Err(Wrong::Members {
@@ -244,10 +290,16 @@ impl Ledger {
 }
 
 impl Seat {
-    /// Adds a block that waits; returns true if the rank now has all blocks that it waits for.
-    fn park(&mut self, block: BlockRef) -> bool {
+    /// Adds a block that waits; returns true if the rank now has all blocks that it waits for. The first one takes a
+    /// vector of `spare`.
+    fn park(&mut self, block: BlockRef, spare: &mut Vec<Vec<BlockRef>>) -> bool {
         match self {
             Self::Absent(waiting) => {
+                if waiting.capacity() == 0
+                    && let Some(memory) = spare.pop()
+                {
+                    *waiting = memory;
+                }
                 waiting.push(block);
                 false
             }

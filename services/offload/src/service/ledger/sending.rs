@@ -8,7 +8,7 @@ use crate::service::outbox::sends_once;
 use crate::service::own::{Form, Own, Part};
 use crate::service::spacing::{Spacing, meet};
 use crate::wire::runs::Runs;
-use crate::wire::{Blocks, Narrow, Record, RtsPart, Wide, blocks_of};
+use crate::wire::{Blocks, Narrow, PackedKey, Record, RtsPart, Wide, blocks_of};
 
 /// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
 const RUNS_MAX: usize = 8;
@@ -254,7 +254,7 @@ impl Ledger {
             source,
             base: buffers.base,
             blocks: own.blocks(),
-            rkey: if own.is_direct() { buffers.key } else { &[] },
+            rkey: PackedKey::whole(if own.is_direct() { buffers.key } else { &[] }),
         };
         if self.has_room(|| own.len()) {
             let placed = self.offered((self.me, id), collective, &[part], &own.short);
@@ -262,7 +262,7 @@ impl Ledger {
             return placed.map(Some);
         }
         let mut draft = RtsDraft::default();
-        own.draft(&mut draft, part, self.direct_min);
+        own.draft(&mut draft, part, buffers.key, self.direct_min);
         let (_, message) = draft.finish(RtsHead {
             collective,
             from: self.me,

@@ -3,6 +3,7 @@
 
 use super::{Action, Buffers, CallId, Ledger, Receives, Transfer, Wrong};
 use crate::draft::{RtsDraft, RtsHead};
+use crate::wire::PackedKey;
 use crate::wire::{
     Block, Blocks, Collective, DpuRts, Record, RtsPart, blocks_from_wire, blocks_on_wire,
 };
@@ -311,7 +312,7 @@ impl World {
 
     fn start(&mut self, at: u32, transfer: Transfer) {
         let ledger = &self.ledgers[at as usize];
-        let call = ledger.call_of(transfer.offer).expect("under way");
+        let call = transfer.call as usize;
         let (source, destination) = ledger.ranks_of(&transfer).expect("under way");
         let key = (ledger.states[call].collective, source, destination);
         assert_eq!(self.lengths[&key], transfer.length, "seed {}", self.seed);
@@ -610,7 +611,7 @@ fn an_offer_that_makes_no_sense_is_refused() {
             source: 1,
             base: 0,
             blocks: blocks_from_wire(&wire),
-            rkey: &[],
+            rkey: PackedKey::default(),
         };
         let answer = ledger.offered(key, CALL, &[part], &vec![0; bytes]);
         answer.map_err(|wrong| wrong.to_string())

@@ -3,7 +3,6 @@
 use super::{Mover, Receive, Seats, failed};
 use crate::error::{OffloadError, Result};
 use crate::service::actions::Transfer;
-use crate::service::ledger::Ledger;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
 
@@ -25,7 +24,7 @@ impl<T: Transport> Mover<T> {
             let range = Range {
                 key,
                 address: transfer.from,
-                into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
+                into: Self::receive_of(&self.entered, &transfer)?,
                 to: transfer.to,
                 length: fitting(&transfer)?,
             };
@@ -42,12 +41,12 @@ impl<T: Transport> Mover<T> {
         let Some((transfer, key, first)) = self.sharing.next() else {
             return Ok(false);
         };
-        let from = Self::receive_of(&self.ledger, &self.entered, &first)?;
+        let from = Self::receive_of(&self.entered, &first)?;
         let range = Range {
             key,
             // Both blocks are inside their buffers, see check_blocks.
             address: transport.address(from).wrapping_add(first.to),
-            into: Self::receive_of(&self.ledger, &self.entered, &transfer)?,
+            into: Self::receive_of(&self.entered, &transfer)?,
             to: transfer.to,
             length: fitting(&transfer)?,
         };
@@ -60,7 +59,7 @@ impl<T: Transport> Mover<T> {
     ///
     /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the
     /// completion of the read, which [`Self::reap`] finds.
-    #[inline]
+    #[inline(always)]
     fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
         let Some(number) = number else {
             return self.transferred(transport, transfer);
@@ -83,20 +82,23 @@ impl<T: Transport> Mover<T> {
     }
 
     /// A read is complete.
-    #[inline]
+    #[inline(always)]
     pub(super) fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
         self.moved.blocks += 1;
         self.moved.bytes += transfer.length;
-        let done = match transfer.shared {
-            0 => None,
-            _ => self.sharing.done(transfer),
-        };
-        match done {
+        if transfer.shared == 0 {
+            self.ledger.transferred(transfer);
+            return Ok(());
+        }
+        self.shared_transferred(transport, transfer)
+    }
+
+    fn shared_transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
+        match self.sharing.done(transfer) {
             None => self.ledger.transferred(transfer),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
-                let packed =
-                    transport.pack(Self::receive_of(&self.ledger, &self.entered, transfer)?)?;
+                let packed = transport.pack(Self::receive_of(&self.entered, transfer)?)?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
                 let key = transport.unpack(&me.peer, packed.as_ref())?;
@@ -119,13 +121,9 @@ impl<T: Transport> Mover<T> {
 
     /// The receive buffer of a transfer's destination.
     #[inline]
-    fn receive_of<'a>(
-        ledger: &Ledger,
-        entered: &'a [Seats<T>],
-        transfer: &Transfer,
-    ) -> Result<&'a T::Memory> {
-        let call = ledger.call_of(transfer.offer);
-        call.and_then(|call| entered.get(call))
+    fn receive_of<'a>(entered: &'a [Seats<T>], transfer: &Transfer) -> Result<&'a T::Memory> {
+        entered
+            .get(transfer.call as usize)
             .and_then(|seats| seats.get(transfer.local as usize)?.receive.as_ref())
             .map(Receive::memory)
             .ok_or_else(|| lost("its destination"))

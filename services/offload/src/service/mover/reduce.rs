@@ -1,39 +1,43 @@
-//! Allreduces of a job at one SP.
+//! Allreduces, reduces and reduce-scatters of a job at one SP.
 //!
-//! Each window of the vector takes two steps, which are collectives of the ledger like those of the ranks. Step 1 is a
-//! reduce-scatter: the SP of each segment's owner reads the segment from the send buffers of all members into memory of its
-//! own, and reduces it. Step 2 is an allgather: the SPs read the results from there into the receive buffers of their ranks.
+//! Each window of the vector takes three steps, which are collectives of the ledger like those of the ranks. In step 1 an SP
+//! reads the windows of its own ranks into memory of its own, and reduces them. One of these ranks stands for them in step 2:
+//! so the network carries one window per SP, whatever the number of its ranks. An SP with one rank omits step 1. Step 2 is
+//! a reduce-scatter: the SP of each segment's owner reads the segment from all SPs and reduces it. Step 3 distributes the
+//! results: the SPs read them from there into the receive buffers of their ranks.
+//!
 //! A segment of a receive buffer changes only after every SP has read that segment of all send buffers, so an allreduce in
-//! place needs no copy. Members are reduced in their order, and once for all ranks: all ranks get the same bits.
+//! place needs no copy. The ranks of an SP are reduced in their order, then the SPs in theirs, and once for all ranks: all
+//! ranks get the same bits.
 //!
-//! The ordinary allreduces of a rank on a communicator run one after the other, in the order of their turns, and each has
+//! The ordinary reductions of a rank on a communicator run one after the other, in the order of their turns, and each has
 //! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may
 //! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
 use super::{Buffers, Entered, Mover, Receive, failed};
 use crate::error::Result;
 use crate::service::actions::{Receives, Short};
+use crate::service::ledger::Ledger;
 use crate::service::segments::{Gathering, Place, Staged};
 use crate::service::transport::Transport;
 use crate::service::turns::Line;
-use crate::service::vectors::{Stepped, Vector, sole};
+use crate::service::vectors::{Goal, Phase, Stepped, Vector, sole};
 use crate::service::windows::Division;
-use crate::wire::{Block, Blocks, Collective, Delivered, Export, HostReduce, Narrow, Wide};
+use crate::wire::runs::Runs;
+use crate::wire::{Block, Blocks, Collective, Contribution, ExportRef, Record, Wide};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Number of windows of an allreduce that are under way at once: one moves while the other is reduced.
+/// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
 const WINDOWS_AT_ONCE: u32 = 2;
 
-/// Bytes that an allreduce of a rank takes beside its members: its state, and handles of UCX.
+/// Bytes that a reduction of a rank takes beside its members: its state, and handles of UCX.
 const VECTOR_HELD: usize = 1024;
 
 impl<T: Transport> Mover<T> {
-    /// A local rank enters an allreduce.
-    pub(super) fn reduce(&mut self, transport: &T, message: HostReduce) -> Result<()> {
-        let HostReduce {
-            collective, rank, ..
-        } = message;
+    /// A local rank enters a reduction.
+    pub(super) fn reduce(&mut self, transport: &T, entry: &Contribution<'_>) -> Result<()> {
+        let (collective, rank) = (entry.collective, entry.rank);
         let wrong = |what: &str| {
             failed(format!(
                 "rank {rank} breaks the protocol in {collective}: {what}"
@@ -41,63 +45,69 @@ impl<T: Transport> Mover<T> {
         };
         let local = self.ledger.local(rank);
         let local = local.ok_or_else(|| wrong("it is not this service's"))?;
-        // Memory follows the number of members.
-        check_members(&message.members, self.from_ranks.len()).map_err(wrong)?;
-        let mut members = message.members.iter();
-        let place = members.position(|member| *member == rank);
+        let groups = self.ledger.members(entry.members).map_err(wrong)?;
+        let place = groups.iter().position(|group| group.service == self.me);
+        let place = place.filter(|_| Ledger::has_member(entry.members, rank));
         let place = place.ok_or_else(|| wrong("it is not a member"))?;
-        let ours = message.members.iter();
-        let ours = ours.filter(|member| self.ledger.local(**member).is_some());
-        let together = u32::try_from(ours.count()).unwrap_or(u32::MAX);
-        let element = message.reduction.element_size() as u64;
-        let direct_min = self.limits.direct_min;
-        let division = Division::new(message.length, element, message.members.len(), direct_min);
+        let goal = Goal::new(entry).map_err(wrong)?;
+        let element = entry.reduction.element_size() as u64;
+        let division = Division::new(entry.length, element, groups.len(), self.limits.direct_min);
         let division = division.ok_or_else(|| wrong("its vector is too long"))?;
-        let is_short = message.length < direct_min;
-        let expect = if is_short { message.length } else { 0 };
-        if message.short.len() as u64 != expect {
+        let is_short = entry.length < self.limits.direct_min;
+        let expect = if is_short { entry.length } else { 0 };
+        if entry.short.len() as u64 != expect {
             return Err(wrong("it has sent another number of bytes than expected"));
         }
-        let exports = [&message.send_memory, &message.receive_memory];
-        let outside = |export: &Export| export.length < message.length;
-        if exports.into_iter().flatten().any(outside)
-            || message.receive_memory.is_none() != is_short
-        {
+        let wanted = goal.range_of(rank, entry.length).length;
+        let holds = |export: Option<ExportRef<'_>>, length: u64| match is_short {
+            true => export.is_none(),
+            false => export.is_some_and(|export| export.length >= length),
+        };
+        let from = entry.send_memory.or(entry.receive_memory);
+        if !holds(from, entry.length) || wanted > 0 && !holds(entry.receive_memory, wanted) {
             return Err(wrong("its buffer is shorter than its vector"));
         }
-        let bytes = VECTOR_HELD + size_of_val(&message.members[..]) + message.short.len();
-        let receive = message.receive_memory.as_ref();
-        let receive = receive.map(|e| transport.import(e.view())).transpose()?;
-        let send = message.send_memory.as_ref();
-        let send = send.map(|e| transport.import(e.view())).transpose()?;
-        let from = message.send_memory.or(message.receive_memory);
+        let stands = groups[place].first == rank;
+        let ours = match stands {
+            true => self.ledger.local_members(entry.members),
+            false => Vec::new(),
+        };
+        let import = |export: Option<ExportRef<'_>>| {
+            export.map(|export| transport.import(export)).transpose()
+        };
+        let (receive, send) = (import(entry.receive_memory)?, import(entry.send_memory)?);
         let key = send.as_ref().or(receive.as_ref());
+        let bytes = VECTOR_HELD + size_of_val(&groups[..]) + goal.bytes() + entry.short.len();
         let vector = Vector {
             collective,
             rank,
             local,
-            reduction: message.reduction,
+            reduction: entry.reduction,
             division,
-            members: message.members,
+            members: groups.iter().map(|group| group.count).sum(),
+            groups,
             place,
-            together,
+            ours,
+            goal,
             base: from.map_or(0, |export| export.address),
             key: key.map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
             send,
             receive: receive.map(Rc::new),
-            short: is_short.then_some(message.short),
+            short: is_short.then(|| entry.short.to_vec()),
             begun: 0,
             complete: 0,
+            sums: Vec::new(),
             results: Vec::new(),
+            pieces: Short::default(),
             since: self.now(),
             bytes,
         };
-        let line = Line::new(local, collective, message.turn);
-        let begins = match message.turn {
+        let line = Line::new(local, collective, entry.turn);
+        let begins = match entry.turn {
             None => self.reducing.add(line, vector),
             Some(turn) => self
                 .reducing
-                .add_in_turn(line, (turn, message.open), vector)
+                .add_in_turn(line, (turn, entry.open), vector)
                 .map_err(wrong)?,
         };
         if begins {
@@ -106,7 +116,7 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    /// Begins as many windows of the first allreduce of a line as may be under way.
+    /// Begins as many windows of the first reduction of a line as may be under way.
     fn begin_windows(&mut self, transport: &T, line: Line) -> Result<()> {
         let Some(mut vector) = self.first_of(line) else {
             return Ok(());
@@ -116,53 +126,109 @@ impl<T: Transport> Mover<T> {
         {
             let index = vector.begun;
             vector.begun += 1;
-            self.scatter(transport, &vector, index)?;
+            match vector.group().count {
+                1 => self.scatter(transport, &vector, index)?,
+                _ => self.gather_own(transport, &vector, index)?,
+            }
         }
         self.keep_first(line, vector);
         Ok(())
     }
 
     /// Step 1 of a window.
+    fn gather_own(&mut self, transport: &T, vector: &Vector<T>, index: u32) -> Result<()> {
+        let window = vector.division.window(index);
+        let length = window.length();
+        let send = Block {
+            peer: vector.group().first,
+            offset: 0,
+            length,
+        };
+        let receives = (0..).zip(&vector.ours).map(|(at, peer)| Block {
+            peer: *peer,
+            offset: at * length,
+            length,
+        });
+        let receives = receives.collect();
+        let buffers = Buffers {
+            base: vector.base.wrapping_add(window.start()),
+            key: vector.key.as_ref(),
+        };
+        let place = (index, Phase::Own);
+        self.enter_staged(transport, vector, place, (vec![send], receives), buffers)
+    }
+
+    /// Step 2 of a window, at the rank that stands for its SP.
     fn scatter(&mut self, transport: &T, vector: &Vector<T>, index: u32) -> Result<()> {
         let window = vector.division.window(index);
-        let mine = window.segment(vector.place);
-        let sends = vector.blocks(&window, |_, segment| {
-            let segment = segment.unwrap_or_default();
-            (
-                segment.offset.saturating_sub(window.start()),
-                segment.length,
-            )
+        let peers = || vector.groups.iter().map(|group| group.first).enumerate();
+        let sends = peers().filter_map(|(at, peer)| {
+            let segment = window.segment(at)?;
+            Some(Block {
+                peer,
+                offset: segment.offset - window.start(),
+                length: segment.length,
+            })
         });
-        let receives = vector.blocks(&window, |member, _| match mine {
-            Some(mine) => (member as u64 * mine.length, mine.length),
-            None => (0, 0),
+        let mine = window.segment(vector.place).map_or(0, |mine| mine.length);
+        let receives = peers().map(|(at, peer)| Block {
+            peer,
+            offset: at as u64 * mine,
+            length: mine,
         });
-        let length = match mine {
-            Some(mine) if vector.short.is_none() => mine.length * vector.members.len() as u64,
-            _ => 0,
+        let sum = vector.sums.iter().find(|(of, _)| *of == index);
+        let buffers = match sum {
+            Some((_, sum)) => Buffers {
+                base: transport.address(&sum.memory),
+                key: sum.key.as_ref(),
+            },
+            None => Buffers {
+                base: vector.base.wrapping_add(window.start()),
+                key: vector.key.as_ref(),
+            },
+        };
+        let sides = (sends.collect(), receives.collect());
+        self.enter_staged(transport, vector, (index, Phase::Scatter), sides, buffers)
+    }
+
+    /// Enters a step that gets its blocks in memory of this SP.
+    fn enter_staged(
+        &mut self,
+        transport: &T,
+        vector: &Vector<T>,
+        (index, phase): (u32, Phase),
+        (sends, receives): (Vec<Block>, Vec<Block>),
+        buffers: Buffers<'_>,
+    ) -> Result<()> {
+        let (sends, receives) = (wide(&sends), wide(&receives));
+        let length = match vector.short {
+            Some(_) => 0,
+            None => receives.iter().map(|record| record.block().length).sum(),
         };
         let staged = match length {
             0 => None,
             _ => self.reducing.segments.early(transport, length)?,
         };
-        let buffers = Buffers {
-            base: vector.base.wrapping_add(window.start()),
-            key: vector.key.as_ref(),
-        };
-        let short = vector.short.as_deref().unwrap_or(&[]);
-        let (sends, receives) = (narrow(&sends)?, wide(&receives));
         let is_late = length > 0 && staged.is_none();
         let entered = Entered::new(None, staged.map(Receive::Staged), self.now());
         let side = match is_late {
             true => Receives::Later(receives.len()),
             false => Receives::Now(Blocks::Wide(&receives)),
         };
+        let together = match phase {
+            Phase::Own => vector.group().count,
+            Phase::Scatter | Phase::Gather => 1,
+        };
         let place = self.enter(
             transport,
-            vector.step(2 * index + 1),
-            (vector.rank, vector.together),
-            (Blocks::Narrow(&sends), side),
-            short,
+            vector.step(index, phase),
+            (vector.rank, together),
+            (Blocks::Wide(&sends), side),
+            if sends.is_empty() {
+                &[]
+            } else {
+                vector.short.as_deref().unwrap_or(&[])
+            },
             buffers,
             entered,
         )?;
@@ -173,38 +239,57 @@ impl<T: Transport> Mover<T> {
         Ok(())
     }
 
-    /// Step 2 of a window. `result` is the reduced segment of this rank.
-    fn gather(
-        &mut self,
-        transport: &T,
-        vector: &Vector<T>,
-        index: u32,
-        result: Option<&Staged<T>>,
-        base: u64,
-    ) -> Result<()> {
+    /// Step 3 of a window.
+    fn gather(&mut self, transport: &T, vector: &mut Vector<T>, index: u32) -> Result<()> {
         let window = vector.division.window(index);
-        let mine = window.segment(vector.place);
-        let sends = vector.blocks(&window, |_, _| (0, mine.map_or(0, |mine| mine.length)));
-        let receives = vector.blocks(&window, |_, segment| {
-            let segment = segment.unwrap_or_default();
-            (segment.offset, segment.length)
+        let mine = window.segment(vector.place).filter(|_| vector.stands());
+        let sends = vector.goal.sends(mine);
+        let range = vector.goal.range_of(vector.rank, vector.length());
+        let groups = vector.groups.iter().enumerate();
+        let receives = groups.filter_map(|(at, group)| {
+            let (offset, length) = range.common(&window.segment(at)?);
+            Some(Block {
+                peer: group.first,
+                offset: offset - range.offset,
+                length,
+            })
         });
-        let short = match (&vector.short, mine) {
-            (Some(short), Some(_)) => short.repeat(vector.members.len()),
-            _ => Vec::new(),
-        };
+        let receives: Vec<Block> = receives.collect();
+        let mut result = vector.results.iter_mut().find(|(of, _)| *of == index);
+        let mut bytes = vector.short.as_deref();
+        if let Some((_, staged)) = &mut result {
+            bytes = transport.bytes(&mut staged.memory).map(|bytes| &*bytes);
+        }
+        let mut short = Vec::new();
+        for run in sends
+            .iter()
+            .filter(|run| run.length < self.limits.direct_min)
+        {
+            for block in (0..run.count).map(|at| run.block(at)) {
+                let number = |number| usize::try_from(number).ok();
+                let end = number(block.offset + block.length);
+                let data = number(block.offset).zip(end);
+                let data = data.and_then(|(from, end)| bytes?.get(from..end));
+                let data = data.ok_or_else(|| failed("a result without its bytes"))?;
+                short.extend_from_slice(data);
+            }
+        }
+        let result = vector.results.iter().find(|(of, _)| *of == index);
         let buffers = Buffers {
-            base,
-            key: result.map_or(&[], |result| result.key.as_ref()),
+            base: result.map_or(0, |(_, staged)| transport.address(&staged.memory)),
+            key: result.map_or(&[], |(_, staged)| staged.key.as_ref()),
         };
-        let (sends, receives) = (narrow(&sends)?, wide(&receives));
+        let receives = wide(&receives);
         let receive = vector.receive.clone().map(Receive::Shared);
         let entered = Entered::new(None, receive, self.now());
         self.enter(
             transport,
-            vector.step(2 * index + 2),
-            (vector.rank, vector.together),
-            (Blocks::Narrow(&sends), Blocks::Wide(&receives).into()),
+            vector.step(index, Phase::Gather),
+            (vector.rank, vector.group().count),
+            (
+                Blocks::Runs(Runs::of(&sends)),
+                Blocks::Wide(&receives).into(),
+            ),
             &short,
             buffers,
             entered,
@@ -217,19 +302,40 @@ impl<T: Transport> Mover<T> {
         let collective = stepped.collective;
         let line = self.reducing.line_of(stepped.local, collective);
         let mut vector = self.vector_of(line, collective)?;
-        let index = (collective.step - 1) / 2;
-        if collective.step % 2 == 1 {
-            self.reduced(transport, &mut vector, index, stepped)?;
-            self.keep_first(line, vector);
-            return Ok(());
+        let (index, phase) = Phase::of(collective.step);
+        match phase {
+            Phase::Own if vector.stands() => {
+                vector.fold_short(stepped, phase)?;
+                self.scatter(transport, &vector, index)?;
+            }
+            Phase::Own => self.gather(transport, &mut vector, index)?,
+            Phase::Scatter => {
+                vector.fold_short(stepped, phase)?;
+                if let Some(sum) = take_of(&mut vector.sums, index) {
+                    self.reducing.segments.put_back(sum);
+                }
+                self.gather(transport, &mut vector, index)?;
+            }
+            Phase::Gather => return self.gathered_window(transport, line, vector, stepped),
         }
-        if let Some(at) = vector.results.iter().position(|(of, _)| *of == index) {
-            let (_, staged) = vector.results.swap_remove(at);
-            self.reducing.segments.put_back(staged);
+        self.keep_first(line, vector);
+        Ok(())
+    }
+
+    /// A window of a rank is complete.
+    fn gathered_window(
+        &mut self,
+        transport: &T,
+        line: Line,
+        mut vector: Vector<T>,
+        stepped: Stepped,
+    ) -> Result<()> {
+        let (index, _) = Phase::of(stepped.collective.step);
+        if let Some(result) = take_of(&mut vector.results, index) {
+            self.reducing.segments.put_back(result);
         }
-        if vector.short.is_some() {
-            vector.short = Some(stepped.bytes);
-        }
+        vector.pieces.blocks.extend(stepped.short);
+        vector.pieces.bytes.extend(stepped.bytes);
         vector.complete += 1;
         if vector.complete < vector.division.windows() {
             self.keep_first(line, vector);
@@ -250,8 +356,8 @@ impl<T: Transport> Mover<T> {
         self.begin_windows(transport, line)
     }
 
-    /// The blocks of step 1 are there: reduces this rank's segment, if the step has memory for it. The memory is free before
-    /// the step is complete.
+    /// The blocks of step 1 or 2 are there: reduces them, if the step has memory for them. The memory is free before the step
+    /// is complete.
     pub(super) fn received(
         &mut self,
         transport: &T,
@@ -266,60 +372,31 @@ impl<T: Transport> Mover<T> {
         };
         let line = self.reducing.line_of(local, collective);
         let mut vector = self.vector_of(line, collective)?;
-        let index = (collective.step - 1) / 2;
+        let (index, phase) = Phase::of(collective.step);
         let window = vector.division.window(index);
-        let mine = window.segment(vector.place).ok_or_else(lost)?;
-        let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
-        let bytes = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
-        let all = bytes.get_mut(..length * vector.members.len());
-        let (result, others) = all.ok_or_else(lost)?.split_at_mut(length);
-        for other in others.chunks_exact(length) {
-            vector.reduction.fold(result, other);
-        }
-        let mut kept = self.reducing.segments.result(transport, mine.length)?;
+        let (length, count) = match phase {
+            Phase::Own => (window.length(), vector.ours.len()),
+            Phase::Scatter | Phase::Gather => {
+                let mine = window.segment(vector.place).ok_or_else(lost)?;
+                (mine.length, vector.groups.len())
+            }
+        };
+        let bytes = usize::try_from(length).map_err(|_| failed("a segment is too long"))?;
+        let all = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
+        let all = all.get_mut(..bytes * count).ok_or_else(lost)?;
+        let result = vector.fold(all, bytes, phase);
+        let mut kept = self.reducing.segments.result(transport, length)?;
         let place = transport.bytes(&mut kept.memory).ok_or_else(lost)?;
-        let place = place.get_mut(..length).ok_or_else(lost)?;
+        let place = place.get_mut(..bytes).ok_or_else(lost)?;
         place.copy_from_slice(result);
-        vector.results.push((index, kept));
+        let of = match phase {
+            Phase::Own => &mut vector.sums,
+            Phase::Scatter | Phase::Gather => &mut vector.results,
+        };
+        of.push((index, kept));
         self.keep_first(line, vector);
         self.reducing.segments.put_back(staged);
         self.give_memory(transport)
-    }
-
-    /// Step 1 is complete: begins step 2.
-    fn reduced(
-        &mut self,
-        transport: &T,
-        vector: &mut Vector<T>,
-        index: u32,
-        stepped: Stepped,
-    ) -> Result<()> {
-        let Some(mine) = vector.division.window(index).segment(vector.place) else {
-            return self.gather(transport, vector, index, None, 0);
-        };
-        if let Some((_, result)) = vector.results.iter().find(|(of, _)| *of == index) {
-            let base = transport.address(&result.memory);
-            return self.gather(transport, vector, index, Some(result), base);
-        }
-        let length = usize::try_from(mine.length).map_err(|_| failed("a segment is too long"))?;
-        let lost = || failed(format!("{} without its segments", stepped.collective));
-        // The blocks have arrived in any order.
-        let mut blocks = stepped.short;
-        let mut order: Vec<(u64, &[u8])> = Vec::with_capacity(blocks.len());
-        let mut rest = &stepped.bytes[..];
-        for offset in blocks.drain(..).flat_map(Delivered::offsets) {
-            let (data, after) = rest.split_at_checked(length).ok_or_else(lost)?;
-            order.push((offset, data));
-            rest = after;
-        }
-        order.sort_unstable_by_key(|(offset, _)| *offset);
-        let mut parts = order.into_iter().map(|(_, data)| data);
-        let mut result = parts.next().unwrap_or(&[]).to_vec();
-        for part in parts {
-            vector.reduction.fold(&mut result, part);
-        }
-        vector.short = Some(result);
-        self.gather(transport, vector, index, None, 0)
     }
 
     /// All blocks of a step without memory are on offer.
@@ -351,21 +428,14 @@ impl<T: Transport> Mover<T> {
         for memory in [vector.send, receive].into_iter().flatten() {
             transport.unmap(memory)?;
         }
-        let bytes = vector.short.unwrap_or_default();
-        let whole = Delivered::one(0, bytes.len() as u64);
-        let short = (whole.length > 0).then_some(whole);
-        let short = Short {
-            blocks: short.into_iter().collect(),
-            bytes,
-        };
-        let short = Some(Box::new(short));
+        let short = Some(Box::new(vector.pieces));
         self.complete(transport, vector.collective, vector.local, short)
     }
 
-    /// The first allreduce of a line, which a step belongs to.
+    /// The first reduction of a line, which a step belongs to.
     fn vector_of(&mut self, line: Line, collective: Collective) -> Result<Vector<T>> {
         let vector = self.first_of(line);
-        let vector = vector.filter(|vector| vector.step(collective.step) == collective);
+        let vector = vector.filter(|vector| vector.is_of(collective));
         vector.ok_or_else(|| failed(format!("{collective} is complete, but not under way")))
     }
 
@@ -379,34 +449,15 @@ impl<T: Transport> Mover<T> {
     }
 }
 
-/// Checks that the members are different ranks of a job of this size.
-fn check_members(members: &[u32], size: usize) -> std::result::Result<(), &'static str> {
-    if members.len() > size {
-        return Err("it has more members than the job has ranks");
-    }
-    if members.iter().any(|member| *member as usize >= size) {
-        return Err("it names a rank that is not there");
-    }
-    // Most communicators have their ranks in ascending order.
-    if members.is_sorted_by(|a, b| a < b) {
-        return Ok(());
-    }
-    let mut sorted = members.to_vec();
-    sorted.sort_unstable();
-    if sorted.is_sorted_by(|a, b| a < b) {
-        Ok(())
-    } else {
-        Err("a rank is two of its members")
-    }
-}
-
-fn narrow(blocks: &[Block]) -> Result<Vec<Narrow>> {
-    let records = blocks.iter().map(Block::narrow).collect::<Option<_>>();
-    records.ok_or_else(|| failed("a window is too long"))
+/// Takes the memory of a window.
+fn take_of<T: Transport>(of: &mut Vec<(u32, Staged<T>)>, index: u32) -> Option<Staged<T>> {
+    let at = of.iter().position(|(window, _)| *window == index)?;
+    Some(of.swap_remove(at).1)
 }
 
 fn wide(blocks: &[Block]) -> Vec<Wide> {
-    blocks.iter().map(Block::wide).collect()
+    let filled = blocks.iter().filter(|block| block.length > 0);
+    filled.map(Block::wide).collect()
 }
 
 #[cfg(test)]

@@ -132,9 +132,7 @@ fn mover(me: u32) -> Mover<Recorder> {
                     token: token(rank),
                 })
                 .collect(),
-            from_ranks: (0..4)
-                .map(|rank| ours(&rank).then(|| token(rank)))
-                .collect(),
+            from_ranks: (0..4).filter(ours).map(token).collect(),
             services: (0..2)
                 .map(|to| {
                     Some(Destination {

@@ -5,11 +5,12 @@ use crate::reduction::{Element, Operation, Reduction};
 use crate::service::mover::{Destination, Limits, Peers};
 use crate::service::transport::{Ended, Range, Sent};
 use crate::token::Token;
-use crate::wire::{Collective, ExportRef, HostFin, Kind};
+use crate::wire::{Collective, Export, ExportRef, HostFin, HostReduce, Kind, Target};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 mod ahead;
+mod targets;
 mod trees;
 
 const DIRECT_MIN: u64 = 512;
@@ -21,6 +22,8 @@ type Letter = (u32, Kind, Token, Vec<u8>);
 #[derive(Debug, Default)]
 struct Machine {
     messages: RefCell<Vec<Letter>>,
+    /// All offers between SPs.
+    offered: RefCell<Vec<Vec<u8>>>,
     answers: RefCell<Vec<(u32, HostFin)>>,
     reads: RefCell<Vec<Rc<Read>>>,
     imports: Cell<i64>,
@@ -84,7 +87,12 @@ impl Transport for Machine {
                 let fin = HostFin::parse(&data).expect("an answer");
                 self.answers.borrow_mut().push((*rank, fin));
             }
-            Place::Service(to) => self.messages.borrow_mut().push((*to, kind, token, data)),
+            Place::Service(to) => {
+                if kind == Kind::DpuRts {
+                    self.offered.borrow_mut().push(data.clone());
+                }
+                self.messages.borrow_mut().push((*to, kind, token, data));
+            }
         }
         Ok(Sent::AtOnce(Vec::new()))
     }
@@ -262,6 +270,7 @@ impl Job {
             open: turn,
             length: length as u64,
             members: members.to_vec(),
+            target: Target::All,
             send_memory: Some(export(send)),
             receive_memory: Some(export(receive)),
             short: Vec::new(),
@@ -307,6 +316,7 @@ impl Job {
                 open: 0,
                 length: length as u64,
                 members: members.to_vec(),
+                target: Target::All,
                 send_memory: (!is_short && !in_place).then(|| export(send)),
                 receive_memory: (!is_short).then(|| export(receive)),
                 short: if is_short { vector } else { Vec::new() },
@@ -368,10 +378,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
                 token: token(*rank),
             })
             .collect(),
-        from_ranks: (0..)
-            .zip(service_of)
-            .map(|(rank, of)| (*of == me).then(|| token(rank)))
-            .collect(),
+        from_ranks: ours.iter().map(|rank| token(*rank)).collect(),
         services: (0..services)
             .map(|to| {
                 Some(Destination {
@@ -450,6 +457,7 @@ fn persistent_calls_start_in_different_orders() {
                         open: 0,
                         length: length as u64,
                         members: vec![0, 1],
+                        target: Target::All,
                         send_memory: export(send),
                         receive_memory: export(receive),
                         short: if is_short { vector } else { Vec::new() },
@@ -581,7 +589,7 @@ fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elemen
     }
     let most = job.machine.staged_most.get();
     // Both SPs: the windows, and the results of two windows of each allreduce of each rank.
-    let results = calls as usize * 4 * 2 * all_max / 8;
+    let results = calls as usize * 4 * 2 * all_max / 2;
     assert!(most <= 2 * all_max + results, "{most}");
 }
 
@@ -627,6 +635,7 @@ fn what_no_rank_sends_fails_the_job() {
         open: 0,
         length: 4,
         members: vec![0, 1],
+        target: Target::All,
         send_memory: None,
         receive_memory: None,
         short: vec![1; 4],
@@ -652,11 +661,11 @@ fn what_no_rank_sends_fails_the_job() {
     );
     refused(
         &|message| message.members = vec![0, 0],
-        "a rank is two of its members",
+        "its members are not in ascending order",
     );
     refused(
         &|message| message.members = vec![0, 1, 1],
-        "more members than the job has ranks",
+        "its members are not in ascending order",
     );
     refused(&|message| message.short.push(1), "another number of bytes");
     refused(

@@ -4,7 +4,7 @@ use super::super::*;
 use crate::control::{PeerHello, ServiceAddress, Table};
 use crate::reduction::Reduction;
 use crate::service::options::ServiceOptions;
-use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin, HostReduce};
+use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin, HostReduce, Target};
 use std::thread::JoinHandle;
 
 /// Address of a mailbox that nobody reads.
@@ -306,6 +306,7 @@ pub(super) fn allreduce(served: &Served, members: &[Member], turn: u32) {
             open: 0,
             length: LENGTH,
             members: ranks.clone().collect(),
+            target: Target::All,
             send_memory: None,
             receive_memory: export(LENGTH),
             short: Vec::new(),

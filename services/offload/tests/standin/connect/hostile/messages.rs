@@ -3,7 +3,7 @@
 use super::super::*;
 use super::harness::*;
 use crate::reduction::Reduction;
-use crate::wire::{DpuFin, HostArrive, HostReduce};
+use crate::wire::{DpuFin, HostArrive, HostReduce, Target};
 
 /// A rank that posts a message in a job of two ranks.
 fn posted(served: &Served, job: JobId, kind: Kind, data: Vec<u8>) -> Result<Link> {
@@ -32,6 +32,7 @@ fn reduced(served: &Served, job: JobId, vary: impl FnOnce(&mut HostReduce)) -> R
         open: 0,
         length: 4096,
         members: vec![0, 1],
+        target: Target::All,
         send_memory: None,
         receive_memory: export(4096),
         short: Vec::new(),
@@ -251,7 +252,7 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
     (
         "allreduce_of_too_many",
         |s, job| reduced(s, job, |message| message.members = vec![0; 100_000]),
-        "it has more members than the job has ranks",
+        "its members are not in ascending order",
     ),
     (
         "allreduce_with_a_rank_that_is_not_there",
@@ -494,22 +495,23 @@ pub(super) const HOARDS: &[Way] = &[
         "allreduces_without_end",
         |s, job| {
             let (member, impostor) = s.ready_beside_impostor(job, 1 << 16)?;
-            let mut message = HostReduce {
+            let message = HostReduce {
                 collective: arrival(0, 2).collective,
                 rank: 0,
                 reduction: Reduction::from_codes(2, 0).expect("a sum"),
-                turn: Some(0),
+                turn: None,
                 open: 0,
                 length: 4,
                 members: (0..1 << 16).collect(),
+                target: Target::All,
                 send_memory: None,
                 receive_memory: None,
                 short: vec![1; 4],
             };
-            for call in 0..150 {
-                message.collective.sequence = call;
-                message.turn = Some(call);
-                member.post(s, Kind::HostReduce, message.to_bytes())?;
+            let mut message = message.to_bytes();
+            for call in 0..50_000_u32 {
+                message[9..13].copy_from_slice(&call.to_le_bytes());
+                member.post(s, Kind::HostReduce, message.clone())?;
             }
             std::mem::forget(impostor);
             Ok(member.rank.link)

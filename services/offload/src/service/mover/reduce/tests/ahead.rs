@@ -179,6 +179,7 @@ fn allreduces_ahead_of_a_late_node_keep_the_window() {
             open: 0,
             length: 8192,
             members: members.clone(),
+            target: Target::All,
             send_memory: None,
             receive_memory: Some(Export {
                 address: buffers[rank as usize],

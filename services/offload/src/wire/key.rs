@@ -1,0 +1,109 @@
+//! Packed keys of several sources. UCX's keys to the buffers of a job differ in a few bytes, so each travels as what differs
+//! from the first one.
+
+use super::parts::PACKED_MAX;
+use xgvmi_daemon::codec::{BadMessage, Reader, put_varint};
+
+/// A packed key inside a message, in up to three pieces.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PackedKey<'a> {
+    pieces: [&'a [u8]; 3],
+}
+
+impl<'a> PackedKey<'a> {
+    /// A key in one piece.
+    pub(crate) fn whole(key: &'a [u8]) -> Self {
+        Self {
+            pieces: [&[], key, &[]],
+        }
+    }
+
+    /// The key in one piece. `memory` is for a key that is in several.
+    pub(crate) fn bytes<'b>(&self, memory: &'b mut Vec<u8>) -> &'b [u8]
+    where
+        'a: 'b,
+    {
+        if let [[], whole, []] = self.pieces {
+            return whole;
+        }
+        memory.clear();
+        for piece in self.pieces {
+            memory.extend_from_slice(piece);
+        }
+        memory
+    }
+
+    /// Appends what differs from `first`.
+    pub(crate) fn put(key: &[u8], first: &[u8], bytes: &mut Vec<u8>) {
+        let same = |a: &u8, b: &u8| a == b;
+        let pairs = key.iter().zip(first);
+        let head = pairs.take_while(|(a, b)| same(a, b)).count();
+        let pairs = key[head..].iter().rev().zip(first[head..].iter().rev());
+        let tail = pairs.take_while(|(a, b)| same(a, b)).count();
+        let middle = &key[head..key.len() - tail];
+        for number in [head, tail, middle.len()] {
+            put_varint(bytes, number as u64);
+        }
+        bytes.extend_from_slice(middle);
+    }
+
+    /// Reads what [`PackedKey::put`] has written.
+    pub(super) fn read(reader: &mut Reader<'a>, first: &'a [u8]) -> Result<Self, BadMessage> {
+        let (head, tail) = (reader.varint()?, reader.varint()?);
+        let length = reader.varint()?;
+        let middle = reader.bytes(length)?;
+        let piece = |length: u64| usize::try_from(length).ok();
+        let head = piece(head).and_then(|length| first.get(..length));
+        let tail = piece(tail).and_then(|length| first.get(first.len().checked_sub(length)?..));
+        let (Some(head), Some(tail)) = (head, tail) else {
+            return Err(reader.fault("with a part of a key that does not exist"));
+        };
+        if head.len() + middle.len() + tail.len() > PACKED_MAX {
+            return Err(reader.fault(LONG_KEY));
+        }
+        Ok(Self {
+            pieces: [head, middle, tail],
+        })
+    }
+}
+
+pub(super) const LONG_KEY: &str = "too long in a packed key";
+
+impl PartialEq for PackedKey<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.pieces.concat() == other.pieces.concat()
+    }
+}
+
+impl Eq for PackedKey<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_what_differs_from_the_first_one() {
+        let first = [7; 40];
+        let mut other = first;
+        other[20..24].copy_from_slice(&[1, 2, 3, 4]);
+        for (key, length) in [
+            (&first[..], 3),
+            (&other[..], 7),
+            (&first[..9], 3),
+            (&[9; 12][..], 15),
+            (&[][..], 3),
+        ] {
+            let mut bytes = Vec::new();
+            PackedKey::put(key, &first, &mut bytes);
+            assert_eq!(bytes.len(), length, "{key:?}");
+            let mut reader = Reader::new("X", &bytes);
+            let found = PackedKey::read(&mut reader, &first).expect("made by put()");
+            assert_eq!(found.bytes(&mut Vec::new()), key);
+            assert_eq!(found, PackedKey::whole(key));
+            assert!(reader.end().is_ok());
+        }
+        for numbers in [[41, 0, 0], [0, 41, 0], [0, 0, 1]] {
+            assert!(PackedKey::read(&mut Reader::new("X", &numbers), &first).is_err());
+        }
+    }
+}
