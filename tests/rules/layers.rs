@@ -209,6 +209,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "affinity",
                     "alias_entry",
+                    "alias_table",
                     "backoff",
                     "expiry",
                     "free_list",
@@ -220,6 +221,7 @@ const CRATES: &[Crate] = &[
                     "stats",
                     "tags",
                     "unpinned",
+                    "use_clock",
                     "waiters",
                 ],
             ),

@@ -60,8 +60,8 @@ const ROUTES: [Route; 4] = [
         &[
             (PLUGIN, "operations", "uct_ib_mlx5_devx_mem_attach"),
             (PLUGIN, "import", "attach"),
-            (POOL, "hooks", "attach"),
-            (POOL, "alias", "attach"),
+            (POOL, "hooks", "pin"),
+            (POOL, "alias", "pin"),
             (POOL, "alias", "find_or_make"),
             (POOL, "mlx5::device", "create_alias"),
         ],
@@ -71,7 +71,7 @@ const ROUTES: [Route; 4] = [
         &[
             (PLUGIN, "operations", "uct_ib_mlx5_devx_mem_dereg"),
             (PLUGIN, "release", "dereg_import"),
-            (POOL, "alias_entry", "drop"),
+            (POOL, "alias_entry", "unpin"),
         ],
     ),
 ];

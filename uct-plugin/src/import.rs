@@ -3,8 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Once;
 
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AliasError, AliasRef, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
+use xgvmi_pool::{AliasError, AliasPin, Gvmi, Mkey, OwnerUuid, RemoteKey, Tag};
 
 use crate::abi::{MdHandle, MemAttachParams, MemHandle, UcsStatus};
 use crate::check::KeyForm;
@@ -49,10 +48,10 @@ pub(crate) unsafe fn attach(
         remote,
     };
     match IMPORTS.insert(memh, import) {
-        // The table has no older entry: the memory was free until now.
-        Ok(before) => drop(before),
+        // The memory was free until now, so the table has no older entry.
+        Ok(_none) => {}
         Err(import) => {
-            drop(import);
+            served.unpin(import.alias);
             // SAFETY: it was just allocated and is not shared.
             unsafe { memh::free(memh) };
             served.count(Event::ImportLeft);
@@ -68,11 +67,7 @@ pub(crate) unsafe fn attach(
 }
 
 /// The alias of a key that its exporter keeps. `None` if UCX's own operation must create one.
-fn alias_of(
-    served: &Md,
-    remote: RemoteKey,
-    mkey_buffer: *const c_void,
-) -> Option<AliasRef<Mlx5Device>> {
+fn alias_of(served: &Md, remote: RemoteKey, mkey_buffer: *const c_void) -> Option<AliasPin> {
     if remote.mkey.tag() == Tag::UCX_POOLED || owner::has_pool(remote.owner) {
         let map = served.dpu()?;
         // UCP knows the exporter if the key does not name it.
@@ -81,10 +76,10 @@ fn alias_of(
             known => known,
         };
         let key = RemoteKey { owner, ..remote };
-        let attached = match map.attach(key) {
+        let attached = match map.pin(key) {
             // All cached aliases are in use. UCX's own operation would keep this alias until the
             // context ends. An alias outside the map ends with its import.
-            Err(AliasError::Full { .. }) => map.aliases().attach_alone(key),
+            Err(AliasError::Full { .. }) => map.aliases().pin_alone(key),
             attached => attached,
         };
         return match attached {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use xgvmi_pool::mlx5::{Form, Mlx5Device};
 use xgvmi_pool::{
-    AliasRef, AliasStats, Announcement, DeviceError, DpuHooks, HostHooks, MkeyDevice, Observer,
+    AliasPin, AliasStats, Announcement, DeviceError, DpuHooks, HostHooks, MkeyDevice, Observer,
     OwnerUuid, PoolError, PoolEvent, PoolStats, RemoteKey,
 };
 
@@ -224,8 +224,15 @@ impl Md {
     }
 
     /// The pinned alias of a key, if it exists. Opens nothing and creates nothing.
-    pub(crate) fn alias_there(&self, key: &RemoteKey) -> Option<AliasRef<Mlx5Device>> {
-        self.dpu.get()?.as_ref()?.aliases().find(key)
+    pub(crate) fn alias_there(&self, key: &RemoteKey) -> Option<AliasPin> {
+        self.dpu.get()?.as_ref()?.aliases().pin_existing(key)
+    }
+
+    /// Ends a pin of this domain's map.
+    pub(crate) fn unpin(&self, alias: AliasPin) {
+        if let Some(map) = self.dpu.get().and_then(Option::as_ref) {
+            map.unpin(alias);
+        }
     }
 
     fn device(&self) -> Option<&Arc<Mlx5Device>> {

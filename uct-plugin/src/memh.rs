@@ -6,8 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use crossbeam_utils::CachePadded;
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
-use xgvmi_pool::mlx5::Mlx5Device;
-use xgvmi_pool::{AliasRef, Lkey, RemoteKey};
+use xgvmi_pool::{AliasPin, Lkey, RemoteKey};
 
 use crate::abi::{MemHandle, MemhHead, memh_flags};
 use crate::forked;
@@ -20,8 +19,8 @@ pub(crate) const SHARDS: usize = 16;
 pub(crate) struct Import {
     /// Address of the memory domain.
     pub(crate) md: usize,
-    /// The alias, pinned as long as the memory handle exists.
-    pub(crate) alias: AliasRef<Mlx5Device>,
+    /// The alias, pinned as long as the memory handle exists. The domain unpins it.
+    pub(crate) alias: AliasPin,
     /// The key that it is an alias of.
     pub(crate) remote: RemoteKey,
 }

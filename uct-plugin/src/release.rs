@@ -109,9 +109,9 @@ pub(crate) unsafe fn dereg_import(
     memh: MemHandle,
 ) -> Option<UcsStatus> {
     let import = IMPORTS.remove(memh)?;
-    drop(import);
     // SAFETY: UCX does not close the memory domain during this call.
     if let Some(served) = unsafe { domains::known(md) } {
+        served.unpin(import.alias);
         served.count(Event::ImportReleased);
     }
     // SAFETY: it was in the table, so it is one of ours; the caller gives it up.

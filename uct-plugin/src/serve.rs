@@ -167,7 +167,9 @@ pub(crate) fn closing(md: MdHandle) {
         |import| import.md == address,
         |handle, import| {
             imports += 1;
-            drop(import);
+            if let Some(md) = &taken {
+                md.unpin(import.alias);
+            }
             count(Event::ImportReleased);
             // SAFETY: `import` allocated the value in the table, and it is no longer in the table.
             unsafe { memh::free(std::ptr::with_exposed_provenance_mut(handle)) };

@@ -1,8 +1,8 @@
 //! The alias map: one alias per remote key, created once and reused.
 //!
-//! A lookup takes a read lock on one of several shards. The only other shared data that it touches
-//! is the alias itself. A thread waits for the device only if it needs the alias that is under
-//! creation. No thread holds a lock during a device call.
+//! A lookup of an alias takes no lock: it finds and pins the alias in a table. An index in several shards, each under a
+//! lock, says which aliases exist. A thread waits for the device only if it needs the alias that is under creation. No
+//! thread holds a lock during a device call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry as MapEntry;
 
-use crate::alias_entry::{AliasRef, Core, Entry};
+use crate::alias_entry::{AliasPin, AliasRef, Core};
+use crate::alias_table::{self, Kind, Table};
 use crate::device::AliasDevice;
 use crate::error::AliasError;
 use crate::expiry::Expiry;
@@ -22,13 +23,12 @@ use crate::key::{AccessKey, OwnerUuid, RemoteKey};
 use crate::parallel::parallel;
 use crate::policy::AliasPolicy;
 use crate::stats::{AliasCounters, AliasStats, Prepared};
-use crate::sync::{
-    AtomicBool, AtomicU32, AtomicU64, CountedArc, Mutex, Ordering, RwLock, lock, read, write,
-};
+use crate::sync::{AtomicU32, Mutex, Ordering, RwLock, lock, read, write};
 use crate::unpinned::{Note, Unpinned};
+use crate::use_clock::UseClock;
 
-/// Number of shards of the map. A miss or an eviction holds the write lock of one shard during a
-/// table insert. With sixteen shards a lookup rarely meets it.
+/// Number of shards of the index. A miss or an eviction holds the write lock of one shard during a
+/// table insert.
 const SHARDS: usize = 16;
 
 /// Failed creations after which a preparation stops. Each takes hundreds of microseconds.
@@ -55,7 +55,7 @@ impl<D: AliasDevice> Clone for AliasMap<D> {
     }
 }
 
-/// A part of the map.
+/// A part of the index.
 type Shard<D> = RwLock<HashMap<u64, Place<D>>>;
 
 struct Inner<D: AliasDevice> {
@@ -82,8 +82,8 @@ struct Oldest {
 
 /// The map's entry for a key.
 enum Place<D: AliasDevice> {
-    /// An alias. The map holds one reference; every other reference is a pin.
-    Ready(CountedArc<Entry<D>>),
+    /// An alias.
+    Ready(alias_table::Place),
     /// A thread creates the alias.
     Making(Arc<Making<D>>),
 }
@@ -95,11 +95,14 @@ impl<D: AliasDevice> AliasMap<D> {
     /// If the policy contains an invalid value.
     pub fn open(device: Arc<D>, policy: AliasPolicy) -> Result<Self, AliasError> {
         let policy = policy.checked()?;
+        static MAPS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let core = Core {
+            map: MAPS.fetch_add(1, Ordering::Relaxed),
+            table: Table::new(policy.aliases_max).ok_or(AliasError::NoMemory)?,
+            clock: UseClock::new(),
+            unpinned: Unpinned::new(),
             device,
             gate: Gate::new(),
-            clock: AtomicU64::new(0),
-            unpinned: Unpinned::new(),
             counters: AliasCounters::default(),
         };
         let shards = (0..SHARDS).map(|_| RwLock::new(HashMap::new())).collect();
@@ -153,35 +156,64 @@ impl<D: AliasDevice> AliasMap<D> {
         key: RemoteKey,
         access: &AccessKey,
     ) -> Result<AliasRef<D>, AliasError> {
+        self.pin_with(key, access).map(|pin| self.inner.refer(pin))
+    }
+
+    /// Like [`AliasMap::attach`]. The caller passes the pin to [`AliasMap::unpin`].
+    ///
+    /// # Errors
+    /// The errors of [`AliasMap::attach`].
+    #[inline]
+    pub fn pin(&self, key: RemoteKey) -> Result<AliasPin, AliasError> {
+        self.pin_with(key, &self.inner.policy.access_key)
+    }
+
+    #[inline]
+    fn pin_with(&self, key: RemoteKey, access: &AccessKey) -> Result<AliasPin, AliasError> {
         if !self.inner.core.device.is_ours() {
             return Err(AliasError::Forked);
         }
-        let make = || self.inner.find_or_make(key, access, WhenFull::Evict);
-        self.inner.find(&key).map_or_else(make, Ok)
+        match self.inner.find_unlocked(&key) {
+            Some(pin) => Ok(pin),
+            None => self.inner.find_or_make(key, access, WhenFull::Evict),
+        }
     }
 
-    /// Creates an alias outside the map. Its last reference destroys it. Use it when the map is
-    /// full of pinned aliases.
+    /// Creates an alias outside the map, and pins it. Its unpin destroys it. Use it when the map is full of pinned aliases.
+    /// There may be as many of them as the map has aliases at most.
     ///
     /// # Errors
-    /// If the device cannot create the alias.
-    pub fn attach_alone(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
+    /// If the device cannot create the alias, or if there are too many.
+    pub fn pin_alone(&self, key: RemoteKey) -> Result<AliasPin, AliasError> {
         let core = &self.inner.core;
         if !core.device.is_ours() {
             return Err(AliasError::Forked);
         }
         let _inside = core.gate.enter().ok_or(AliasError::Closed)?;
-        self.inner
-            .create(key, &self.inner.policy.access_key, WhenFull::Evict)
+        let access = &self.inner.policy.access_key;
+        self.inner.create(key, access, Kind::Alone)
+    }
+
+    /// Pins the alias of a remote key if the map has it. Creates no alias and does not wait.
+    pub fn pin_existing(&self, key: &RemoteKey) -> Option<AliasPin> {
+        if !self.inner.core.device.is_ours() {
+            return None;
+        }
+        self.inner.find(key)
+    }
+
+    /// Ends a pin of this map. A pin of another map has no effect.
+    #[inline]
+    pub fn unpin(&self, pin: AliasPin) {
+        if pin.map == self.inner.core.map {
+            self.inner.core.unpin(pin.at);
+        }
     }
 
     /// Returns the alias of a remote key if the map has it. Creates no alias and does not wait.
     #[must_use]
     pub fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
-        if !self.inner.core.device.is_ours() {
-            return None;
-        }
-        self.inner.find(key)
+        self.pin_existing(key).map(|pin| self.inner.refer(pin))
     }
 
     /// Returns the aliases of many remote keys, in their order, like [`AliasMap::attach`] for each
@@ -208,7 +240,7 @@ impl<D: AliasDevice> AliasMap<D> {
             // A key without an owner matches any present alias of the key.
             let is_there = match key.owner {
                 OwnerUuid::UNKNOWN => self.inner.has(key),
-                _ => self.inner.find(key).is_some(),
+                _ => self.find(key).is_some(),
             };
             if is_there {
                 return Some(Ok(()));
@@ -220,7 +252,7 @@ impl<D: AliasDevice> AliasMap<D> {
             if matches!(made, Err(AliasError::Create { .. })) {
                 failures.fetch_add(1, Ordering::Relaxed);
             }
-            Some(made.map(drop))
+            Some(made.map(|pin| self.unpin(pin)))
         };
         for result in parallel(keys, self.inner.policy.threads, prepare) {
             match result {
@@ -268,9 +300,11 @@ impl<D: AliasDevice> AliasMap<D> {
     /// A snapshot of the counters.
     #[must_use]
     pub fn stats(&self) -> AliasStats {
+        let counted = self.inner.core.counters.snapshot();
         AliasStats {
             aliases: self.len() as u64,
-            ..self.inner.core.counters.snapshot()
+            hits: counted.hits + self.inner.hits(),
+            ..counted
         }
     }
 
@@ -282,16 +316,44 @@ impl<D: AliasDevice> AliasMap<D> {
 }
 
 impl<D: AliasDevice> Inner<D> {
-    /// The hit path.
-    fn find(&self, key: &RemoteKey) -> Option<AliasRef<D>> {
+    /// The path of a hit.
+    #[inline]
+    fn find_unlocked(&self, key: &RemoteKey) -> Option<AliasPin> {
+        let found = self.core.table.find(key)?;
+        Some(AliasPin::new(self.core.map, found))
+    }
+
+    /// Pins the alias of a key, if there is one.
+    fn find(&self, key: &RemoteKey) -> Option<AliasPin> {
+        if let Some(pin) = self.find_unlocked(key) {
+            return Some(pin);
+        }
         let shard = read(self.shard(key.map_key()));
         match shard.get(&key.map_key()) {
-            Some(Place::Ready(entry)) if entry.is_of(key.owner) => {
-                self.core.counters.hits.one();
-                Some(AliasRef::new(CountedArc::clone(entry)))
-            }
+            Some(Place::Ready(at)) if self.core.table.is_of(*at, key.owner) => self.pin(*at, key),
             _ => None,
         }
+    }
+
+    /// Pins an alias, under its shard's lock. `None` if it has too many pins.
+    fn pin(&self, at: alias_table::Place, key: &RemoteKey) -> Option<AliasPin> {
+        let lkey = self.core.table.pin(at, key)?;
+        Some(AliasPin::new(self.core.map, (at, lkey)))
+    }
+
+    /// A reference instead of a pin.
+    fn refer(&self, pin: AliasPin) -> AliasRef<D> {
+        AliasRef::new(&self.core, pin)
+    }
+
+    /// Lookups that the present aliases have served.
+    fn hits(&self) -> u64 {
+        let ready = |place: &Place<D>| match place {
+            Place::Ready(at) => self.core.table.hits(*at),
+            Place::Making(_) => 0,
+        };
+        let of = |shard: &Shard<D>| read(shard).values().map(ready).sum::<u64>();
+        self.shards.iter().map(of).sum()
     }
 
     /// True if the map has an alias of the key, with any owner.
@@ -305,15 +367,16 @@ impl<D: AliasDevice> Inner<D> {
         key: RemoteKey,
         access: &AccessKey,
         when_full: WhenFull,
-    ) -> Result<AliasRef<D>, AliasError> {
+    ) -> Result<AliasPin, AliasError> {
         let _inside = self.core.gate.enter().ok_or(AliasError::Closed)?;
         let deadline = Instant::now() + self.policy.create_wait;
         loop {
             match self.claim(&key) {
                 Claim::Found(found) => return Ok(found),
                 Claim::Make { flight, stale } => {
-                    // Destroys the stale alias here, unless it is still pinned.
-                    drop(stale);
+                    if let Some(stale) = stale {
+                        self.core.end(stale);
+                    }
                     return self.make(key, access, &flight, when_full);
                 }
                 Claim::Join(flight) => {
@@ -321,18 +384,19 @@ impl<D: AliasDevice> Inner<D> {
                     let limit = deadline.saturating_duration_since(Instant::now());
                     match flight.wait(limit) {
                         // The other thread may have created it for another owner of the same key.
-                        Some(Ok(made)) if made.entry().is_of(key.owner) => return Ok(made),
+                        Some(Ok(made)) if self.core.table.is_of(made.at(), key.owner) => {
+                            return Ok(made.pin_again());
+                        }
                         Some(Ok(_)) => {}
                         Some(Err(error)) => return Err(error),
                         None => return Err(self.waited_too_long(&key)),
                     }
                 }
                 Claim::NoMemory => return Err(AliasError::NoMemory),
+                Claim::TooManyPins => return Err(self.full()),
                 Claim::Full => {
                     if when_full == WhenFull::Keep || !self.evict() {
-                        self.core.counters.refusals.one();
-                        let aliases_max = self.policy.aliases_max;
-                        return Err(AliasError::Full { aliases_max });
+                        return Err(self.full());
                     }
                 }
             }
@@ -351,20 +415,18 @@ impl<D: AliasDevice> Inner<D> {
         }
         match shard.entry(key.map_key()) {
             MapEntry::Occupied(mut place) => match place.get() {
-                Place::Ready(entry) if entry.is_of(key.owner) => {
-                    self.core.counters.hits.one();
-                    Claim::Found(AliasRef::new(CountedArc::clone(entry)))
+                Place::Ready(at) if self.core.table.is_of(*at, key.owner) => {
+                    let pinned = self.pin(*at, key);
+                    pinned.map_or(Claim::TooManyPins, Claim::Found)
                 }
                 Place::Making(flight) => Claim::Join(Arc::clone(flight)),
-                Place::Ready(_) => {
+                Place::Ready(at) => {
                     // The new alias replaces the stale one, so the length does not change.
+                    let stale = self.remove(*at);
                     let flight = Arc::new(Flight::new());
-                    let stale = place.insert(Place::Making(Arc::clone(&flight)));
+                    place.insert(Place::Making(Arc::clone(&flight)));
                     self.core.counters.stale.one();
-                    Claim::Make {
-                        flight,
-                        stale: Some(stale),
-                    }
+                    Claim::Make { flight, stale }
                 }
             },
             MapEntry::Vacant(place) => {
@@ -388,14 +450,16 @@ impl<D: AliasDevice> Inner<D> {
         access: &AccessKey,
         flight: &Arc<Making<D>>,
         when_full: WhenFull,
-    ) -> Result<AliasRef<D>, AliasError> {
-        let result = self.create(key, access, when_full);
+    ) -> Result<AliasPin, AliasError> {
+        let is_prepared = when_full == WhenFull::Keep;
+        let created = self.create(key, access, Kind::InMap { is_prepared });
+        let result = created.map(|pin| self.refer(pin));
         let mut shard = write(self.shard(key.map_key()));
         // Only the claiming thread ends a claim, so the entry still exists and still belongs to
         // this thread.
         match &result {
             Ok(made) => {
-                shard.insert(key.map_key(), Place::Ready(CountedArc::clone(made.entry())));
+                shard.insert(key.map_key(), Place::Ready(made.at()));
             }
             Err(_) => {
                 shard.remove(&key.map_key());
@@ -404,32 +468,29 @@ impl<D: AliasDevice> Inner<D> {
         }
         drop(shard);
         flight.complete(result.clone());
-        result
+        result.map(|made| made.pin_again())
     }
 
-    /// Creates an alias on the device. It is not in the map yet.
+    /// Creates an alias on the device, and pins it. The index does not have it yet.
     fn create(
         &self,
         key: RemoteKey,
         access: &AccessKey,
-        when_full: WhenFull,
-    ) -> Result<AliasRef<D>, AliasError> {
+        kind: Kind,
+    ) -> Result<AliasPin, AliasError> {
         self.core.counters.misses.one();
+        let table = &self.core.table;
+        let at = table.claim(&key).ok_or_else(|| self.full())?;
+        // Aliases that were used before get earlier times.
+        let used = self.core.clock.advance();
         match self.core.device.create_alias(&key, access) {
             Ok(alias) => {
                 self.core.counters.creates.one();
-                let entry = Entry {
-                    core: Arc::clone(&self.core),
-                    key,
-                    owner: AtomicU64::new(key.owner.get()),
-                    is_prepared: when_full == WhenFull::Keep,
-                    alias,
-                    used: AtomicU64::new(self.core.tick()),
-                    dead: AtomicBool::new(false),
-                };
-                Ok(AliasRef::new(CountedArc::new(entry)))
+                table.fill(at, &key, alias, used, kind);
+                Ok(AliasPin::new(self.core.map, (at, alias.lkey)))
             }
             Err(source) => {
+                table.free(at);
                 self.core.counters.create_failures.one();
                 Err(AliasError::Create {
                     gvmi: key.gvmi,
@@ -438,6 +499,12 @@ impl<D: AliasDevice> Inner<D> {
                 })
             }
         }
+    }
+
+    fn full(&self) -> AliasError {
+        self.core.counters.refusals.one();
+        let aliases_max = self.policy.aliases_max;
+        AliasError::Full { aliases_max }
     }
 
     fn waited_too_long(&self, key: &RemoteKey) -> AliasError {
@@ -460,7 +527,7 @@ impl<D: AliasDevice> Inner<D> {
                 if let Some(evicted) = self.take_unused(map_key, used) {
                     drop(oldest);
                     self.core.counters.evictions.one();
-                    drop(evicted);
+                    self.core.end(evicted);
                     return true;
                 }
             }
@@ -470,7 +537,7 @@ impl<D: AliasDevice> Inner<D> {
             self.core.counters.searches.one();
             oldest.is_confirmed = self.core.unpinned.is_tight();
             self.core.unpinned.tighten();
-            oldest.searched = self.core.clock.load(Ordering::SeqCst);
+            oldest.searched = self.core.clock.advance();
             oldest.candidates = self.search_oldest();
             if oldest.candidates.len() == EVICTION_BATCH {
                 self.core.unpinned.loosen();
@@ -481,7 +548,7 @@ impl<D: AliasDevice> Inner<D> {
     /// True if a search may find aliases that neither the last search nor the notes contain.
     fn may_search(&self, oldest: &Oldest) -> bool {
         let unpinned = &self.core.unpinned;
-        let since = self.core.clock.load(Ordering::SeqCst) - oldest.searched;
+        let since = self.core.clock.advance().saturating_sub(oldest.searched);
         // Neither of them contains the aliases that threads unpinned while the map became tight.
         let confirms = !oldest.is_confirmed;
         let is_due = since >= u64::from(self.len.load(Ordering::Relaxed)).max(1);
@@ -490,18 +557,25 @@ impl<D: AliasDevice> Inner<D> {
 
     /// Removes an alias from the map if it was not used after `used`. Aliases that were unpinned
     /// after the last search are younger than all candidates of the search, so the order holds.
-    fn take_unused(&self, map_key: u64, used: u64) -> Option<Place<D>> {
+    fn take_unused(&self, map_key: u64, used: u64) -> Option<alias_table::Place> {
         let mut shard = write(self.shard(map_key));
-        let Some(Place::Ready(entry)) = shard.get(&map_key) else {
+        let Some(Place::Ready(at)) = shard.get(&map_key) else {
             return None;
         };
-        // No thread can pin it meanwhile: a pin needs the lock, or another pin.
-        if !Entry::is_unpinned(entry) || entry.used.load(Ordering::Relaxed) != used {
-            return None;
-        }
-        let taken = shard.remove(&map_key);
+        let at = *at;
+        let removed = self.core.table.remove_unused(at, used)?;
+        self.core.counters.hits.add(removed.hits);
+        shard.remove(&map_key);
         self.shrink(1);
-        taken
+        Some(at)
+    }
+
+    /// Removes an alias, under its shard's lock. Returns it if it is unpinned: the caller ends it without the lock.
+    /// Otherwise its last unpin does.
+    fn remove(&self, at: alias_table::Place) -> Option<alias_table::Place> {
+        let removed = self.core.table.remove(at, false);
+        self.core.counters.hits.add(removed.hits);
+        removed.is_unpinned.then_some(at)
     }
 
     /// Evicts aliases that were idle for too long, up to the limit of a round.
@@ -512,7 +586,7 @@ impl<D: AliasDevice> Inner<D> {
         if !self.core.device.is_ours() || self.core.gate.is_shut() {
             return 0;
         }
-        let ticks = self.core.clock.load(Ordering::Relaxed);
+        let ticks = self.core.clock.advance();
         let Some(last) = expiry.last_expired(Instant::now(), ticks) else {
             return 0;
         };
@@ -524,7 +598,7 @@ impl<D: AliasDevice> Inner<D> {
             if let Some(out) = self.take_unused(map_key, used) {
                 self.core.counters.expired.one();
                 expired += 1;
-                drop(out);
+                self.core.end(out);
             }
         }
         expired
@@ -535,17 +609,15 @@ impl<D: AliasDevice> Inner<D> {
         let mut unpinned = Vec::new();
         for shard in &self.shards {
             for (map_key, place) in read(shard).iter() {
-                if let Place::Ready(entry) = place
-                    && Entry::is_unpinned(entry)
+                if let Place::Ready(at) = place
+                    && let Some(used) = self.core.table.unpinned_since(*at)
+                    && used <= last
                 {
-                    let used = entry.used.load(Ordering::Relaxed);
-                    if used <= last {
-                        if unpinned.try_reserve(1).is_err() {
-                            // No memory for more: return the aliases found so far.
-                            return unpinned;
-                        }
-                        unpinned.push((*map_key, used));
+                    if unpinned.try_reserve(1).is_err() {
+                        // No memory for more: return the aliases found so far.
+                        return unpinned;
                     }
+                    unpinned.push((*map_key, used));
                 }
             }
         }
@@ -564,14 +636,25 @@ impl<D: AliasDevice> Inner<D> {
     }
 
     fn reap(&self, owner: OwnerUuid) -> usize {
-        let mut out = Vec::new();
+        let mut reaped = 0;
         for shard in &self.shards {
-            let gone = |_: &u64, place: &mut Place<D>| matches!(place, Place::Ready(entry) if entry.owner() == owner);
-            out.extend(write(shard).extract_if(gone).map(|(_, place)| place));
+            let gone = |_: &u64, place: &mut Place<D>| match place {
+                Place::Ready(at) => self.core.table.remote(*at).owner == owner,
+                Place::Making(_) => false,
+            };
+            let out: Vec<_> = write(shard)
+                .extract_if(gone)
+                .map(|(_, place)| match place {
+                    Place::Ready(at) => self.remove(at),
+                    Place::Making(_) => None,
+                })
+                .collect();
+            self.shrink(out.len());
+            reaped += out.len();
+            out.into_iter().flatten().for_each(|at| self.core.end(at));
         }
-        self.shrink(out.len());
-        self.core.counters.reaped.add(out.len() as u64);
-        out.len()
+        self.core.counters.reaped.add(reaped as u64);
+        reaped
     }
 
     fn close(&self) -> bool {
@@ -588,8 +671,16 @@ impl<D: AliasDevice> Inner<D> {
             let places = std::mem::take(&mut *write(shard));
             self.shrink(places.len());
             for place in places.values() {
-                if let Place::Ready(entry) = place {
-                    clean &= entry.destroy();
+                let Place::Ready(at) = place else {
+                    continue;
+                };
+                // Before the removal: the last unpin then frees the slot.
+                let alias = self.core.table.alias(*at);
+                let removed = self.core.table.remove(*at, true);
+                self.core.counters.hits.add(removed.hits);
+                clean &= self.core.destroy(alias);
+                if removed.is_unpinned {
+                    self.core.table.free(*at);
                 }
             }
         }
@@ -635,16 +726,19 @@ type Making<D> = Flight<Result<AliasRef<D>, AliasError>>;
 /// Result of a claim.
 enum Claim<D: AliasDevice> {
     /// The alias exists.
-    Found(AliasRef<D>),
+    Found(AliasPin),
     /// This thread creates it.
     Make {
         flight: Arc<Making<D>>,
-        stale: Option<Place<D>>,
+        /// An unpinned alias of another owner, which this thread ends.
+        stale: Option<alias_table::Place>,
     },
     /// Another thread creates it.
     Join(Arc<Making<D>>),
     /// The map is full.
     Full,
+    /// The alias has as many pins as the table counts.
+    TooManyPins,
     /// There is no memory for a table entry.
     NoMemory,
 }

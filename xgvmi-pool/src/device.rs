@@ -178,6 +178,15 @@ pub trait AliasDevice: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// See [`MkeyDevice::thread_mark`].
+    #[must_use]
+    fn thread_mark() -> Option<usize>
+    where
+        Self: Sized,
+    {
+        None
+    }
+
     /// Creates an alias. Takes hundreds of microseconds.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::alias::AliasMap;
-use crate::alias_entry::AliasRef;
+use crate::alias_entry::{AliasPin, AliasRef};
 use crate::announce::{AnnounceError, Announcement, Inbox};
 use crate::device::{AliasDevice, MkeyDevice};
 use crate::error::{AliasError, PoolError, ReleaseError};
@@ -171,6 +171,21 @@ impl<D: AliasDevice> DpuHooks<D> {
     /// usable.
     pub fn attach(&self, key: RemoteKey) -> Result<AliasRef<D>, AliasError> {
         self.aliases.attach(key)
+    }
+
+    /// Like [`DpuHooks::attach`]. The caller passes the pin to [`DpuHooks::unpin`].
+    ///
+    /// # Errors
+    /// The errors of [`DpuHooks::attach`].
+    #[inline]
+    pub fn pin(&self, key: RemoteKey) -> Result<AliasPin, AliasError> {
+        self.aliases.pin(key)
+    }
+
+    /// Ends a pin.
+    #[inline]
+    pub fn unpin(&self, pin: AliasPin) {
+        self.aliases.unpin(pin);
     }
 
     /// Like [`DpuHooks::attach`], for a key of an exporter with its own access key. See

@@ -49,6 +49,7 @@
 mod affinity;
 mod alias;
 mod alias_entry;
+mod alias_table;
 mod announce;
 mod backoff;
 mod binding;
@@ -95,10 +96,11 @@ mod sync;
 mod tags;
 mod unpinned;
 mod upkeep;
+mod use_clock;
 mod waiters;
 
 pub use alias::AliasMap;
-pub use alias_entry::AliasRef;
+pub use alias_entry::{AliasPin, AliasRef};
 pub use announce::{AnnounceError, Announcement, Body, Inbox, RemoteExport};
 pub use backoff::Backoff;
 pub use device::{Alias, AliasDevice, MkeyDevice, MkeyLimits, MkeySpec, QuickPath, UmrOp};

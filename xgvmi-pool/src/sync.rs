@@ -1,6 +1,5 @@
 //! Locks and atomics: those of std, or of loom if the crate is built with `--cfg loom`. Loom tests
-//! all interleavings of the crate's own protocols. Use [`CountedArc`] where code depends on the
-//! reference count, and `Arc` for plain sharing.
+//! all interleavings of the crate's own protocols.
 //!
 //! On aarch64 the compiler's target calls helpers for locked instructions. They use those of Armv8.1
 //! (LSE) where the processor has them, as BlueField-3, and exclusive loads and stores elsewhere, as on
@@ -9,15 +8,13 @@
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(not(loom))]
-pub(crate) use std::sync::{
-    Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc as CountedArc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 pub(crate) use std::sync::atomic::Ordering;

@@ -224,12 +224,84 @@ fn beyond_a_full_map_an_alias_lasts_as_long_as_its_use() {
     let _pinned = map.attach(keys[0]).expect("an alias");
     assert!(map.attach(keys[1]).is_err(), "the map is full");
     let before = fabric.objects(DPU);
-    let alone = map.attach_alone(keys[1]).expect("an alias");
+    let alone = map.pin_alone(keys[1]).expect("an alias");
     let (lkey, address) = (alone.lkey(), VirtAddr::new(0x1000));
     assert!(fabric.reach(DPU, lkey, address, 0x1000).is_ok());
     assert_eq!((map.len(), fabric.objects(DPU)), (1, before + 1));
-    drop(alone);
+    assert!(map.find(&keys[1]).is_none(), "no lookup finds it");
+    map.unpin(alone);
     assert_eq!(fabric.objects(DPU), before);
+}
+
+#[test]
+fn a_pin_ends_in_its_own_map_only_and_after_the_map_has_closed() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 2);
+    let (ours, theirs) = (map(&fabric, 1), map(&fabric, 1));
+    let pin = ours.pin(keys[0]).expect("an alias");
+    let other = theirs.pin(keys[0]).expect("an alias");
+    ours.unpin(other);
+    assert!(ours.pin(keys[1]).is_err(), "the alias is still pinned");
+    ours.unpin(pin);
+    let pin = ours.pin(keys[1]).expect("the alias was unpinned");
+    assert!(ours.close());
+    assert_eq!(fabric.objects(DPU), 1, "that of the other map");
+    ours.unpin(pin);
+    assert_eq!(fabric.counts().destroy_alias, 2, "each once");
+}
+
+/// Eight threads on more keys than the map holds, while another thread restarts exporters. A pinned alias reaches its
+/// memory, and every lookup is counted.
+#[test]
+fn threads_pin_and_evict_and_reap_without_a_wrong_alias() {
+    const THREADS: u64 = 8;
+    const ROUNDS: u64 = 4000;
+    const KEYS: u32 = 96;
+    let fabric = SimFabric::new();
+    let pool = MkeyPool::open(fabric.function(HOST), PoolPolicy::default()).expect("a pool");
+    let exports: Vec<_> = (0..u64::from(KEYS))
+        .map(|number| {
+            let region = Region::new(VirtAddr::new((number + 1) << 12), 0x1000, Lkey::from_raw(1));
+            pool.export(region.expect("a region")).expect("a key")
+        })
+        .collect();
+    let map = map(&fabric, KEYS - 16);
+    let owner = AtomicU64::new(1);
+    let served = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (map, fabric, exports, owner, served) = (&map, &fabric, &exports, &owner, &served);
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(thread);
+                for round in 0..ROUNDS {
+                    let number = random.usize(..exports.len());
+                    if thread == 0 && round % 64 == 0 {
+                        let before = owner.fetch_add(1, Ordering::Relaxed);
+                        map.reap_owner(OwnerUuid::new(before));
+                    }
+                    let key = RemoteKey {
+                        gvmi: HOST,
+                        mkey: exports[number].mkey(),
+                        owner: OwnerUuid::new(owner.load(Ordering::Relaxed)),
+                    };
+                    let pin = map.pin(key).expect("there is always an unpinned alias");
+                    served.fetch_add(1, Ordering::Relaxed);
+                    let address = VirtAddr::new((number as u64 + 1) << 12);
+                    let reached = fabric.reach(DPU, pin.lkey(), address, 0x1000);
+                    assert_eq!(reached.map(|region| region.addr()), Ok(address));
+                    map.unpin(pin);
+                }
+            });
+        }
+    });
+    let stats = map.stats();
+    // A joined lookup whose alias was another owner's looks again.
+    assert!(stats.hits + stats.misses + stats.joins >= served.into_inner());
+    assert!(stats.hits + stats.misses <= THREADS * ROUNDS);
+    assert_eq!(stats.creates - stats.destroys, map.len() as u64);
+    assert_eq!(fabric.objects(DPU), map.len());
+    assert!(map.close());
+    assert_eq!(fabric.objects(DPU), 0);
 }
 
 /// Keys of UCX 1.18 do not name their owner. An importer may know the owner from another source.

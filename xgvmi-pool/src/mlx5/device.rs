@@ -379,8 +379,14 @@ impl MkeyDevice for Mlx5Device {
 }
 
 impl AliasDevice for Mlx5Device {
+    #[inline]
     fn is_ours(&self) -> bool {
         self.fork.parent().is_none()
+    }
+
+    #[inline(always)]
+    fn thread_mark() -> Option<usize> {
+        thread::pointer()
     }
 
     fn create_alias(&self, key: &RemoteKey, access: &AccessKey) -> Result<Alias, DeviceError> {

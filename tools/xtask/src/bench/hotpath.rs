@@ -9,6 +9,7 @@
 //! with a stock UCX that rings plain doorbells (`MLX5_SHUT_UP_BF`), as the library does: stock UCX copies requests to a
 //! BlueFlame register with 24 stores, and each of them traps.
 
+mod alias;
 mod time;
 
 use super::pool::pair;
@@ -48,9 +49,10 @@ const BYTES: usize = 16 << 10;
 pub(crate) const MODES: [&str; 3] = ["strict", "batched", "chained"];
 
 /// Owners, and patterns of their objects' paths.
-const OWNERS: [&str; 9] = [
+const OWNERS: [&str; 10] = [
     "library=libuct_ib_mlx5_xgvmi",
     "library=pool_hot_path",
+    "library=pool-instructions",
     "emulator=libbfemu",
     "libmlx5=libmlx5",
     "libmlx5=libibverbs",
@@ -229,6 +231,8 @@ pub(crate) struct Runs {
     pool: BTreeMap<&'static str, Counted>,
     /// UCX with the library in strict mode, on a device that completes late.
     held: Counted,
+    /// A hit of the alias map.
+    alias: alias::Hit,
 }
 
 /// Counts, writes `file`, and prints the rows.
@@ -272,6 +276,7 @@ impl Runs {
             library: each(&|mode| through_ucx(env, &device, Kind::Library(mode)))?,
             pool: each(&|mode| by_the_pool(env, &device, mode))?,
             held: through_ucx(env, &device, Kind::Held)?,
+            alias: alias::Hit::count(&device)?,
         })
     }
 
@@ -292,6 +297,7 @@ impl Runs {
         let all = library.chain(pool).map(|(mode, rows)| (*mode, rows));
         all.chain([held])
             .flat_map(|(mode, rows)| rows.into_iter().map(|row| row.json(mode)))
+            .chain(self.alias.rows())
             .collect()
     }
 
@@ -547,8 +553,10 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
             LINES_MOST,
         ),
     ];
+    let alias = runs.alias.bounds();
     Ok(bounds
         .into_iter()
+        .chain(alias)
         .map(|(name, found, most)| {
             let kept = found <= most && most.is_finite();
             let failure = (!kept).then(|| format!("{found:.3}, at most {most:.3}"));
@@ -582,6 +590,7 @@ fn round(count: f64) -> f64 {
 fn build() -> Result<()> {
     workspace::build(&[
         "-p bf-emu -p bf-emu-preload -p step-count -p uct-plugin",
+        "-p pool-bench --bin pool-instructions",
         "-p testbed-programs --bin pool_hot_path --bin ucp_hot_path",
     ])
 }
