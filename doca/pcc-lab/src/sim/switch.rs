@@ -116,10 +116,7 @@ impl Lab {
     pub(super) fn serve_port(&mut self, number: u32) {
         let now = self.now_ps;
         let port = &mut self.ports[number as usize];
-        let Some(queue) = Port::highest(port.ready()) else {
-            return;
-        };
-        if !port.is_up {
+        if port.ready() == 0 || !port.is_up {
             return;
         }
         if now < port.busy_until_ps {
@@ -129,6 +126,13 @@ impl Lab {
             }
             return;
         }
+        let chosen = match &self.settings.switch.weights {
+            Some(weights) => port.choose(&self.packets, weights),
+            None => Port::highest(port.ready()),
+        };
+        let Some(queue) = chosen else {
+            return;
+        };
         let Some(packet) = port.pop(&self.packets, queue, now) else {
             return;
         };
