@@ -5,6 +5,7 @@
 
 static uint32_t next_fault;
 static uint32_t events;
+static uint32_t probes[2];
 
 void doca_pcc_dev_user_init(uint32_t *disable_event_bitmask)
 {
@@ -39,7 +40,7 @@ doca_pcc_dev_error_t doca_pcc_dev_user_mailbox_handle(void *request, uint32_t re
 {
 	const struct pcc_request *asked = request;
 
-	if (request_size != sizeof(*asked) || max_response_size < sizeof(events))
+	if (request_size != sizeof(*asked) || max_response_size < sizeof(probes))
 		return DOCA_PCC_DEV_STATUS_FAIL;
 	switch (asked->what) {
 	case PCC_SET_MBPS:
@@ -51,6 +52,10 @@ doca_pcc_dev_error_t doca_pcc_dev_user_mailbox_handle(void *request, uint32_t re
 	case PCC_FAULT:
 		next_fault = asked->value;
 		break;
+	case PCC_PROBES:
+		__builtin_memcpy(response, probes, sizeof(probes));
+		*response_size = sizeof(probes);
+		return DOCA_PCC_DEV_STATUS_OK;
 	default:
 		return DOCA_PCC_DEV_STATUS_FAIL;
 	}
@@ -59,18 +64,29 @@ doca_pcc_dev_error_t doca_pcc_dev_user_mailbox_handle(void *request, uint32_t re
 	return DOCA_PCC_DEV_STATUS_OK;
 }
 
+#ifndef PCC_LACKS
 void doca_pcc_dev_user_algo(doca_pcc_dev_algo_ctxt_t *algo_ctxt, doca_pcc_dev_event_t *event,
 			    const doca_pcc_dev_attr_t *attr, doca_pcc_dev_results_t *results)
 {
+	uint32_t type = doca_pcc_dev_get_ev_attr(event).ev_type;
 	volatile uint32_t *nowhere = NULL;
 
 	(void)algo_ctxt;
 	events++;
+	if (type == DOCA_PCC_DEV_EVNT_RTT)
+		probes[doca_pcc_dev_get_rtt_raw_data(event)[0] != PCC_MARK]++;
+	for (volatile uint32_t i = 0; next_fault == PCC_FAULT_SLOW && i < 100000; i++)
+		;
 	while (next_fault == PCC_FAULT_LOOPS)
 		nowhere = NULL;
 	if (next_fault == PCC_FAULT_CRASHES)
 		*nowhere = 1;
 	doca_pcc_dev_get_counters(0, attr->algo_slot)[0] = events;
 	results->rate = doca_pcc_dev_get_algo_params(doca_pcc_dev_get_ev_attr(event).port_num, attr->algo_slot)[0];
-	results->rtt_req = doca_pcc_dev_get_ev_attr(event).ev_type == DOCA_PCC_DEV_EVNT_ROCE_TX;
+	results->rtt_req = type == DOCA_PCC_DEV_EVNT_ROCE_TX && next_fault != PCC_FAULT_NO_PROBE;
+	if (next_fault == PCC_FAULT_RATE_ZERO)
+		results->rate = 0;
+	if (next_fault == PCC_FAULT_RATE_ABOVE)
+		results->rate = DOCA_PCC_DEV_MAX_RATE + 1;
 }
+#endif

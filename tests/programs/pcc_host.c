@@ -10,13 +10,23 @@
 
 #include "pcc_shared.h"
 
-extern struct doca_pcc_app *pcc_test_app, *pcc_test_np_app;
+extern struct doca_pcc_app *pcc_test_app, *pcc_test_np_app, *pcc_lacking_app;
+
+/* What a context is for. */
+enum {
+	SENDER = 0,
+	RECEIVER = 1,
+	/* A sender whose program lacks a callback. */
+	LACKING = 2,
+	/* A sender whose probes a program of the receiver answers. */
+	ASKING = 3,
+};
 
 static struct doca_dev *dev;
 static struct doca_pcc *pcc;
 static const char *core_file;
 
-static doca_error_t open_device(void)
+static doca_error_t open_device(bool unsupported)
 {
 	struct doca_devinfo **list;
 	uint32_t count;
@@ -24,21 +34,26 @@ static doca_error_t open_device(void)
 
 	if (result != DOCA_SUCCESS || count == 0)
 		return DOCA_ERROR_NOT_FOUND;
-	result = doca_devinfo_get_is_pcc_supported(list[0]);
+	if (!unsupported)
+		result = doca_devinfo_get_is_pcc_supported(list[0]);
 	if (result == DOCA_SUCCESS)
 		result = doca_dev_open(list[0], &dev);
 	doca_devinfo_destroy_list(list);
 	return result;
 }
 
-static doca_error_t create(bool is_np)
+static doca_error_t create(uint32_t kind)
 {
 	static char *formats[] = {"first", "started with %#lx and %lu", NULL};
 	static const uint32_t units[] = {176, 177, 178};
-	doca_error_t result = is_np ? doca_pcc_np_create(dev, &pcc) : doca_pcc_create(dev, &pcc);
+	doca_error_t result = kind == RECEIVER ? doca_pcc_np_create(dev, &pcc) : doca_pcc_create(dev, &pcc);
 
 	if (result == DOCA_SUCCESS)
-		result = doca_pcc_set_app(pcc, is_np ? pcc_test_np_app : pcc_test_app);
+		result = doca_pcc_set_app(pcc, kind == RECEIVER ? pcc_test_np_app :
+					       kind == LACKING	? pcc_lacking_app :
+								  pcc_test_app);
+	if (result == DOCA_SUCCESS && kind == ASKING)
+		result = doca_pcc_rp_set_ccmad_remote_sw_handler(pcc, 0, true);
 	if (result == DOCA_SUCCESS)
 		result = doca_pcc_set_thread_affinity(pcc, 3, units);
 	if (result == DOCA_SUCCESS)
@@ -68,7 +83,39 @@ static doca_error_t mail(uint32_t what, uint32_t value, uint32_t size)
 		return DOCA_ERROR_UNEXPECTED;
 	result = doca_pcc_mailbox_get_response_buffer(pcc, (void **)&response);
 	if (result == DOCA_SUCCESS)
-		printf("ok %u %u\n", bytes, *response);
+		printf("ok %u %u %u\n", bytes, response[0], bytes == 8 ? response[1] : 0);
+	return result;
+}
+
+/* Many requests one after the other. Says how many were answered, and that the last answer counts no fewer events. */
+static doca_error_t flood(uint32_t count)
+{
+	struct pcc_request *request;
+	uint32_t *response, bytes, status, before = 0, answered = 0;
+	doca_error_t result = doca_pcc_mailbox_get_request_buffer(pcc, (void **)&request);
+
+	if (result == DOCA_SUCCESS)
+		result = doca_pcc_mailbox_get_response_buffer(pcc, (void **)&response);
+	while (result == DOCA_SUCCESS && answered < count) {
+		*request = (struct pcc_request){PCC_FAULT, 0};
+		result = doca_pcc_mailbox_send(pcc, sizeof(*request), &bytes, &status);
+		if (result == DOCA_SUCCESS && (status != 0 || *response < before))
+			result = DOCA_ERROR_UNEXPECTED;
+		before = *response;
+		answered++;
+	}
+	if (result == DOCA_SUCCESS)
+		printf("ok %u\n", answered);
+	return result;
+}
+
+/* New values of a parameter, one after the other, up to the last one. */
+static doca_error_t parameters(uint32_t last)
+{
+	doca_error_t result = DOCA_SUCCESS;
+
+	for (uint32_t value = last > 200 ? last - 200 : 1; value <= last && result == DOCA_SUCCESS; value++)
+		result = doca_pcc_set_algo_params_ext(pcc, 0, 0, 1, &value);
 	return result;
 }
 
@@ -155,9 +202,9 @@ static doca_error_t act(const char *word, uint32_t value)
 	doca_error_t result;
 
 	if (strcmp(word, "open") == 0)
-		return open_device();
+		return open_device(value != 0);
 	if (strcmp(word, "create") == 0)
-		return create(value != 0);
+		return create(value);
 	if (strcmp(word, "start") == 0)
 		return doca_pcc_start(pcc);
 	if (strcmp(word, "stop") == 0)
@@ -170,6 +217,12 @@ static doca_error_t act(const char *word, uint32_t value)
 		return mail(PCC_SET_MBPS, value, sizeof(struct pcc_request));
 	if (strcmp(word, "fault") == 0)
 		return mail(PCC_FAULT, value, sizeof(struct pcc_request));
+	if (strcmp(word, "probes") == 0)
+		return mail(PCC_PROBES, 0, sizeof(struct pcc_request));
+	if (strcmp(word, "flood") == 0)
+		return flood(value);
+	if (strcmp(word, "parameters") == 0)
+		return parameters(value);
 	if (strcmp(word, "mail") == 0)
 		return mail(99, 0, value);
 	if (strcmp(word, "telemetry") == 0)
@@ -200,7 +253,7 @@ int main(int argc, char **argv)
 		result = act(word, value);
 		if (result != DOCA_SUCCESS)
 			puts(doca_error_get_name(result));
-		else if (strcmp(word, "mbps") != 0 && strcmp(word, "fault") != 0 && strcmp(word, "mail") != 0 &&
+		else if (strcmp(word, "probes") != 0 && strcmp(word, "flood") != 0 && strcmp(word, "mbps") != 0 && strcmp(word, "fault") != 0 && strcmp(word, "mail") != 0 &&
 			 strcmp(word, "telemetry") != 0 && strcmp(word, "refusals") != 0 && strcmp(word, "state") != 0)
 			puts("ok");
 	}

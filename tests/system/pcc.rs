@@ -1,9 +1,13 @@
 //! Congestion control: contexts of `libdoca_pcc` set the rates of stock perftest's queue pairs on the emulated device.
 
+mod rates;
+mod refusals;
+mod survive;
+
 use crate::doca::{cc, has_compiler, link, no_compiler};
 use crate::harness::{Case, Outcome};
 use crate::talk::Talk;
-use crate::world::{LIMIT, Testbed, World, succeed};
+use crate::world::{LIMIT, Testbed, World};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -13,21 +17,6 @@ use std::sync::OnceLock;
 use testbed::pair;
 use testbed::process::{self, Running};
 
-/// Set-points in Gb/s, and what a BlueField-3 gave (HPFT's measurement with the same kind of algorithm).
-const SETPOINTS: [(f64, f64); 8] = [
-    (1.0, 0.97),
-    (2.0, 1.94),
-    (4.0, 3.87),
-    (8.0, 7.76),
-    (12.0, 11.79),
-    (16.0, 15.51),
-    (32.0, 31.13),
-    (64.0, 62.49),
-];
-/// Allowed distance from these.
-const BAND: f64 = 0.04;
-/// Messages that a set-point is measured with.
-const MESSAGES: u64 = 12;
 /// A number of messages that no test reaches.
 const ENDLESS: &str = "10000000";
 
@@ -63,13 +52,23 @@ const ERROR: &str = "ok 3";
 /// Faults of the test program.
 const CRASHES: u32 = 1;
 const LOOPS: u32 = 2;
+const RATE_ZERO: u32 = 3;
+const RATE_ABOVE: u32 = 4;
+const NO_PROBE: u32 = 5;
+const SLOW: u32 = 6;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        with_compiler("pcc_setpoints_of_perftest", setpoints),
-        with_compiler("pcc_two_senders_share_a_port", two_senders),
+        with_compiler("pcc_setpoints_of_perftest", rates::setpoints),
+        with_compiler("pcc_perftest_measures_the_set_point", rates::own_figure),
+        with_compiler("pcc_two_senders_share_a_port", rates::two_senders),
         with_compiler("pcc_standbys_take_over", standbys),
-        with_compiler("pcc_host_refusals", refusals),
+        with_compiler("pcc_host_refusals", refusals::all),
+        with_compiler("pcc_programs_that_misbehave", survive::misbehave),
+        with_compiler("pcc_lost_events_and_a_port_that_is_down", survive::losses),
+        with_compiler("pcc_mailbox_and_parameters_under_load", survive::under_load),
+        with_compiler("pcc_receivers_answer_probes", survive::receivers),
+        with_compiler("pcc_full_disk", survive::full_disk),
         Case::that_may_skip("pcc_sample_application", |world| {
             match std::env::var_os(SAMPLES).filter(|root| !root.is_empty()) {
                 None => Ok(Outcome::Skipped(format!(
@@ -121,9 +120,15 @@ fn host(world: &World) -> Result<PathBuf> {
 fn build(world: &World) -> Result<PathBuf> {
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     let mut inputs = vec![programs.join("pcc_host.c")];
-    for (source, app, library) in [
-        ("pcc_device.c", "pcc_test_app", "doca_pcc_dev"),
-        ("pcc_np_device.c", "pcc_test_np_app", "doca_pcc_np_dev"),
+    for (source, app, library, more) in [
+        ("pcc_device.c", "pcc_test_app", "doca_pcc_dev", ""),
+        (
+            "pcc_device.c",
+            "pcc_lacking_app",
+            "doca_pcc_dev",
+            " -DPCC_LACKS",
+        ),
+        ("pcc_np_device.c", "pcc_test_np_app", "doca_pcc_np_dev", ""),
     ] {
         let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{app}.a"));
         let mut driver = Command::new(world.built("dpacc"));
@@ -133,7 +138,9 @@ fn build(world: &World) -> Result<PathBuf> {
             .arg(&archive)
             .args(["-mcpu=nv-dpa-bf3", "-hostcc=gcc"])
             .arg(format!("--app-name={app}"))
-            .arg("--devicecc-options=-g -O2 -Wall -Wextra -Werror -DE_MODE_LE")
+            .arg(format!(
+                "--devicecc-options=-g -O2 -Wall -Wextra -Werror -DE_MODE_LE{more}"
+            ))
             .arg(format!("-device-libs=-L. -l{library}"));
         process::stdout(&mut driver, LIMIT)?;
         inputs.push(archive);
@@ -191,6 +198,13 @@ impl Host {
     fn expect(&mut self, command: &str, expect: &str) -> Result<()> {
         let answer = self.ask(command)?;
         ensure!(answer == expect, "{command}: {answer} in place of {expect}");
+        Ok(())
+    }
+
+    /// Waits until a line is in its log.
+    fn says(&self, line: &str) -> Result<()> {
+        let said = process::wait_until(LIMIT, || self.0.complaints().contains(line));
+        ensure!(said, "no '{line}' in:\n{}", self.0.complaints());
         Ok(())
     }
 
@@ -266,10 +280,10 @@ fn report(testbed: &Testbed<'_>) -> Result<Value> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Flow {
     messages: u64,
-    payload: u64,
-    paced_ns: u64,
+    late_ns: u64,
     rate: u64,
     events: u64,
+    lost: u64,
     slot: u64,
 }
 
@@ -293,10 +307,10 @@ fn flow(testbed: &Testbed<'_>, node: u8) -> Result<Flow> {
     };
     Ok(Flow {
         messages: number("messages")?,
-        payload: number("payload_bytes")?,
-        paced_ns: number("paced_ns")?,
+        late_ns: number("late_ns")?,
         rate: number("rate")?,
         events: number("events")?,
+        lost: number("lost_events")?,
         slot: number("slot")?,
     })
 }
@@ -327,130 +341,12 @@ fn counter(report: &Value, node: u8, name: &str) -> Result<u64> {
     value.with_context(|| format!("no {name} of {function}"))
 }
 
-/// Stock perftest with the connection manager obeys the program's rates, in the ratios of hardware. Without the connection manager
-/// no program is called, and the report says why. Telemetry and counters tell what happened.
-fn setpoints(world: &World) -> Result<()> {
-    let testbed = testbed(world, 2)?;
-    let mut host = Host::started(&testbed, world, 1)?;
-    host.expect("state", ACTIVE)?;
-    let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", ENDLESS])?;
-    for (gbps, hardware) in SETPOINTS {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "small numbers"
-        )]
-        let (mbps, rate) = (
-            (gbps * 1e3) as u64,
-            (gbps / 400.0 * f64::from(1 << 20)) as u64,
-        );
-        host.ok(&format!("mbps {mbps}"))?;
-        let before = until(&testbed, 1, "the rate", |flow| {
-            flow.rate.abs_diff(rate) <= 1
-        })?;
-        let after = until(&testbed, 1, "messages", |flow| {
-            flow.messages >= before.messages + MESSAGES
-        })?;
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let (bytes, ns) = (
-            (after.payload - before.payload) as f64,
-            (after.paced_ns - before.paced_ns) as f64,
-        );
-        let ratio = bytes * 8.0 / ns / hardware;
-        ensure!(
-            (ratio - 1.0).abs() <= BAND,
-            "{gbps} Gb/s: {ratio:.3} of hardware's {hardware}, from {before:?} to {after:?}"
-        );
-        ensure!(after.slot == 0, "{after:?}");
-    }
-    let found = host.ok("telemetry")?;
-    let expect = "ok c1 2.3 1 1 'test: constant rate' 1 EVENTS=";
-    ensure!(
-        found.starts_with(expect) && !found.ends_with("=0"),
-        "{found}"
-    );
-    let report = report(&testbed)?;
-    for name in [
-        "HANDLED_SXW_EVENTS",
-        "HANDLED_RXT_EVENTS",
-        "MAD_RTT_PERF_CONT_REQ",
-    ] {
-        ensure!(counter(&report, 1, name)? > 0, "{name} in {report}");
-    }
-    counters_of_the_script(&testbed)?;
-    drop(pair);
-    without_the_connection_manager(world)
-}
-
-/// The files of DOCA's script `pcc_counters.sh`: it writes which counters it wants, and reads lines with four fields.
-fn counters_of_the_script(testbed: &Testbed<'_>) -> Result<()> {
-    let script = "pci=$(sed -n s/PCI_SLOT_NAME=//p /sys/class/infiniband/mlx5_0/device/uevent)
-counters=/sys/kernel/debug/mlx5/$pci/diag_cnt
-echo 0x0a07,0x2013 > $counters/counter_id && echo 1,100,8c,1,0 > $counters/params && echo set > $counters/dump || exit 1
-IFS=,; while read -r id first second value; do
-[ $id = 2013 ] && echo HANDLED_SXW_EVENTS $value; done < $counters/dump; true";
-    let said = succeed(testbed.command("node0.host", "bash").args(["-c", script]))?;
-    let value = said.trim().strip_prefix("HANDLED_SXW_EVENTS ");
-    let value = value.and_then(|value| value.parse::<u64>().ok());
-    ensure!(value.is_some_and(|value| value > 0), "{said}");
-    Ok(())
-}
-
-fn without_the_connection_manager(world: &World) -> Result<()> {
-    let testbed = testbed(world, 2)?;
-    let _host = Host::started(&testbed, world, 1)?;
-    Pair::start(&testbed, world, (1, 2), 18515, &["-x", "3", "-n", "100"])?.end()?;
-    let pair = Pair::start(&testbed, world, (1, 2), 18516, &["-x", "3", "-n", ENDLESS])?;
-    let flow = until(&testbed, 1, "messages", |flow| flow.messages > 0)?;
-    ensure!((flow.slot, flow.events) == (15, 0), "{flow:?}");
-    let shown = testbed.ask("dpa", &["flows"])?;
-    ensure!(
-        shown.contains("rdma_cm has not connected this queue pair (perftest: -R)"),
-        "{shown}"
-    );
-    drop(pair);
-    Ok(())
-}
-
-/// Two cards that send to one: its port carries what it can, and both have a part of it.
-fn two_senders(world: &World) -> Result<()> {
-    let testbed = testbed(world, 3)?;
-    let _hosts = [
-        Host::started(&testbed, world, 1)?,
-        Host::started(&testbed, world, 2)?,
-    ];
-    let mut pairs = Vec::new();
-    for (node, port) in [(1, 18515), (2, 18516)] {
-        pairs.push(Pair::start(
-            &testbed,
-            world,
-            (node, 3),
-            port,
-            &["-R", "-n", ENDLESS],
-        )?);
-    }
-    let both = |least: u64| -> Result<[Flow; 2]> {
-        let first = until(&testbed, 1, "messages", |flow| flow.messages >= least)?;
-        let second = until(&testbed, 2, "messages", |flow| flow.messages >= least)?;
-        Ok([first, second])
-    };
-    // A sender that gets no processor cannot use its share, so one stretch in which both run is enough.
-    const STRETCHES: usize = 30;
-    let mut before = both(100)?;
-    let mut seen = Vec::new();
-    let is_shared = |sent: &[u64; 2]| sent.iter().all(|one| one * 5 >= sent.iter().sum::<u64>());
-    while !seen.last().is_some_and(is_shared) {
-        ensure!(seen.len() < STRETCHES, "{seen:?}");
-        let after = both(before[0].messages.max(before[1].messages) + 300)?;
-        seen.push([0, 1].map(|at| after[at].messages - before[at].messages));
-        before = after;
-    }
-    // The queue before the port has reached the marks.
-    let report = report(&testbed)?;
-    let marks = counter(&report, 1, "PCC_CNP_COUNT")? + counter(&report, 2, "PCC_CNP_COUNT")?;
-    ensure!(marks > 0, "{report}");
-    drop(pairs);
-    Ok(())
+/// Waits until a program has handled more events of a node's flow.
+fn goes_on(testbed: &Testbed<'_>, node: u8) -> Result<Flow> {
+    let events = flow(testbed, node)?.events;
+    until(testbed, node, "further events", |flow| {
+        flow.events > events + 5
+    })
 }
 
 /// The active process is killed, stopped, crashes, loops: the next one takes over, and perftest loses nothing.
@@ -475,20 +371,14 @@ fn standbys(world: &World) -> Result<()> {
     }
     // Far more messages than the changes below take. After them nothing limits the rest.
     let pair = Pair::start(&testbed, world, (1, 2), 18515, &["-R", "-n", "10000"])?;
-    let goes_on = |testbed: &Testbed<'_>| {
-        let events = flow(testbed, 1)?.events;
-        until(testbed, 1, "further events", |flow| {
-            flow.events > events + 5
-        })
-    };
-    goes_on(&testbed)?;
+    goes_on(&testbed, 1)?;
     killed.0.end()?;
     stopped.becomes(ACTIVE)?;
-    goes_on(&testbed)?;
+    goes_on(&testbed, 1)?;
     stopped.ok("stop")?;
     crashed.becomes(ACTIVE)?;
     stopped.expect("state", "DOCA_ERROR_BAD_STATE")?;
-    goes_on(&testbed)?;
+    goes_on(&testbed, 1)?;
     crashed.ok(&format!("fault {CRASHES}"))?;
     crashed.becomes(ERROR)?;
     looped.becomes(ACTIVE)?;
@@ -499,40 +389,15 @@ fn standbys(world: &World) -> Result<()> {
     );
     crashed.expect("mbps 1", "DOCA_ERROR_BAD_STATE")?;
     crashed.ok("destroy")?;
-    goes_on(&testbed)?;
+    goes_on(&testbed, 1)?;
     looped.ok(&format!("fault {LOOPS}"))?;
     looped.becomes(DEACTIVATED)?;
     looped.expect("start", "DOCA_ERROR_BAD_STATE")?;
+    looped.says("doca_pcc_start: the PCC process has ended: ")?;
+    looped.expect("mbps 1", "DOCA_ERROR_BAD_STATE")?;
     // Nobody is left: the device's own algorithm controls.
     ensure!(report(&testbed)?["cards"][0]["is_controlled"] == false);
     pair.end()
-}
-
-/// What the library and the device refuse, with one clear line each.
-fn refusals(world: &World) -> Result<()> {
-    let testbed = testbed(world, 1)?;
-    let mut first = Host::start(&testbed, world, 1)?;
-    first.ok("create")?;
-    first.ok("refusals")?;
-    first.expect("mail 4", "DOCA_ERROR_UNEXPECTED")?;
-    // A card has one receiver.
-    let mut receivers = [
-        Host::start(&testbed, world, 1)?,
-        Host::start(&testbed, world, 1)?,
-    ];
-    for receiver in &mut receivers {
-        receiver.ok("create 1")?;
-    }
-    receivers[0].ok("start")?;
-    receivers[0].expect("state", ACTIVE)?;
-    receivers[0].expect("mbps 1", "DOCA_ERROR_NOT_SUPPORTED")?;
-    receivers[1].expect("start", "DOCA_ERROR_DRIVER")?;
-    // InfiniBand.
-    let other = Testbed::new(world)?;
-    let mut talk = Talk::start(&mut other.command("node0.host", host(world)?))?;
-    let answer = talk.ask("open", LIMIT)?;
-    ensure!(answer == "DOCA_ERROR_NOT_SUPPORTED", "{answer}");
-    Ok(())
 }
 
 /// NVIDIA's application for PCC, host and device code, runs unmodified: its template controls perftest.

@@ -55,6 +55,11 @@ impl Talk {
         written.with_context(|| self.gone())
     }
 
+    /// What it has written to standard error.
+    pub(crate) fn complaints(&self) -> String {
+        self.complaints.text()
+    }
+
     fn gone(&self) -> String {
         format!("it has ended: `{}`\n{}", self.shown, self.complaints.text())
     }

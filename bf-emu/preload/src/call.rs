@@ -79,7 +79,11 @@ pub(crate) unsafe fn place(path: *const c_char, buffer: &mut PathBuffer) -> Plac
             && let Some(device) = device()
             && let Some(function) = device.functions().get(index)
         {
-            let _ = diagnostics::refresh(device.fabric(), *function, path.to_bytes());
+            let written = diagnostics::refresh(device.fabric(), *function, path.to_bytes());
+            if let Err(error) = written {
+                let path = path.to_string_lossy();
+                say(&format!("{path} has old counters, or none: {error}"));
+            }
         }
         place
     })

@@ -13,11 +13,12 @@ use pcc_dev::layout::{self, Block, Detail, Model};
 use pcc_dev::{Query, limits};
 
 use super::command::{Command, Refused, Result, get, get8, get16, gone, refused};
+use super::probe::{self, Arrival};
 use super::tables::{Attached, Contexts, Dpa, Functions, Runner};
 use super::worker::State;
-use crate::engine::pace::obey;
+use crate::engine::pace::{BASE_DEVICE_NS, obey};
 use crate::fabric::Place;
-use crate::fabric::congestion::{Event, Kind};
+use crate::fabric::congestion::{Diagnostic, Event, GBPS, Kind};
 use crate::sys;
 
 /// Most processes of congestion control on all cards.
@@ -58,13 +59,13 @@ pub(super) fn attach(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<(
         let text = "the port is an InfiniBand port: congestion control needs Ethernet";
         return refused(status::BAD_PARAM, text);
     }
-    let name = match role {
-        state_of::NOTIFICATION => "__pcc_np_packet",
-        _ => "__pcc_event",
+    let (name, bytes) = match role {
+        state_of::NOTIFICATION => ("__pcc_np_packet", probe::PLACE_BYTES),
+        _ => ("__pcc_event", layout::BLOCK_BYTES),
     };
     let made = dpa.worker.ask(move |state| -> Result<_> {
         let functions = functions(state, name)?;
-        Ok((functions, state.os.allocate(layout::BLOCK_BYTES as u64)?))
+        Ok((functions, state.os.allocate(bytes as u64)?))
     });
     let (event, block) = made.ok_or_else(gone)??;
     let attached = Attached {
@@ -74,6 +75,7 @@ pub(super) fn attach(command: &Command<'_>, id: u32, dpa: &Arc<Dpa>) -> Result<(
         role,
         event,
         block,
+        probe: (get8(input, dpa::PROBE_FORM), get8(input, dpa::PROBE_HOPS)),
         unwanted,
         state: state_of::ACTIVE,
         reason: String::new(),
@@ -206,7 +208,10 @@ impl Runner {
             let context = locked.flow_of(event).map(|flow| flow.context);
             drop(locked);
             let Some(context) = context else { return };
-            let block = Block::new(&context, &encode(event), SLOT, is_overloaded);
+            let Some(detail) = self.detail(event, active.probe) else {
+                return;
+            };
+            let block = Block::new(&context, &encode(event, detail), SLOT, is_overloaded);
             let (functions, address) = (active.event, active.block);
             let handled = active
                 .dpa
@@ -218,13 +223,57 @@ impl Runner {
                     fabric.diagnose(card, event.kind.handled());
                     return;
                 }
-                None => {
-                    let gone = || (state_of::ERROR, "the process is gone".to_owned());
-                    self.fail(active.id, fault(&active.dpa).unwrap_or_else(gone));
-                }
+                None => self.fail(active.id, fault_of(&active.dpa)),
             }
         }
     }
+}
+
+impl Runner {
+    /// What an event says. A probe has the answer of the receiver's program, if its form is one that such a program answers and
+    /// the receiving card has one; times otherwise. None if that program does not answer.
+    fn detail(&self, event: &Event, (form, hops): (u8, u8)) -> Option<Detail> {
+        let fabric = self.process.fabric();
+        let to = event.to as usize;
+        let [sent_ns, arrived_ns, _] = event.words;
+        let answers = event.kind == Kind::Rtt && probe::is_answered(form);
+        let Some(receiver) = answers
+            .then(|| self.contexts().receiver(to).cloned())
+            .flatten()
+        else {
+            return Some(detail_of(event));
+        };
+        let way_ns = u64::from(arrived_ns.wrapping_sub(sent_ns));
+        let arrival = Arrival {
+            form,
+            hops,
+            queue_bytes: way_ns.saturating_sub(BASE_DEVICE_NS / 2) * GBPS / 8,
+            port_bytes: fabric.port_bytes(to).1,
+            time_ns: arrived_ns,
+        };
+        let (functions, address) = (receiver.event, receiver.block);
+        let answered = receiver
+            .dpa
+            .worker
+            .ask(move |state| probe::answer(state, functions, address, &arrival));
+        match answered.flatten() {
+            Some(Some(raw)) => Some(Detail::Raw(raw)),
+            Some(None) => {
+                fabric.diagnose(to, Diagnostic::DropPort0Response);
+                None
+            }
+            // The device answers in its place.
+            None => {
+                self.fail(receiver.id, fault_of(&receiver.dpa));
+                Some(detail_of(event))
+            }
+        }
+    }
+}
+
+/// The fault of a process that has failed.
+fn fault_of(dpa: &Dpa) -> (u8, String) {
+    fault(dpa).unwrap_or_else(|| (state_of::ERROR, "the process is gone".to_owned()))
 }
 
 /// What has ended a process, and its state then.
@@ -257,11 +306,11 @@ fn handle(
     Some(block)
 }
 
-/// The bytes of an event for the program.
-fn encode(event: &Event) -> [u8; layout::EVENT_BYTES] {
+/// The words of an event by its kind.
+fn detail_of(event: &Event) -> Detail {
     let [first, second, third] = event.words;
     let short = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
-    let detail = match event.kind {
+    match event.kind {
         Kind::Tx => Detail::Tx {
             first_timestamp: first,
             sent_32bytes: short(second),
@@ -278,7 +327,11 @@ fn encode(event: &Event) -> [u8; layout::EVENT_BYTES] {
             first_sn: second,
             coalesced: short(third),
         },
-    };
+    }
+}
+
+/// The bytes of an event for the program.
+fn encode(event: &Event, detail: Detail) -> [u8; layout::EVENT_BYTES] {
     let qpn = event.slot + crate::fabric::QPN_BASE;
     layout::Event {
         kind: event.kind as u8,

@@ -18,6 +18,7 @@ mod device;
 mod log;
 mod modify;
 mod order;
+mod probe;
 mod query;
 mod queues;
 mod report;

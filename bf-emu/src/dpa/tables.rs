@@ -134,8 +134,10 @@ pub(super) struct Attached {
     pub(super) card: usize,
     pub(super) role: u8,
     pub(super) event: Functions,
-    /// Address of the block of an event.
+    /// Address of the block of an event, or of a probe and its packet.
     pub(super) block: u64,
+    /// Form and hop limit of the sender's probes.
+    pub(super) probe: (u8, u8),
     pub(super) unwanted: u32,
     pub(super) state: u8,
     /// Why it has failed.
@@ -151,9 +153,17 @@ pub(super) struct Contexts {
 
 impl Contexts {
     pub(super) fn active(&self, card: usize) -> Option<&Attached> {
-        let of_card = self.all.iter().filter(|one| one.card == card);
-        let mut senders = of_card.filter(|one| one.role == congestion::REACTION);
-        senders.find(|one| one.state == congestion::ACTIVE)
+        self.find(card, congestion::REACTION)
+    }
+
+    /// The process that answers probes at a card.
+    pub(super) fn receiver(&self, card: usize) -> Option<&Attached> {
+        self.find(card, congestion::NOTIFICATION)
+    }
+
+    fn find(&self, card: usize, role: u8) -> Option<&Attached> {
+        let mut of_card = self.all.iter().filter(|one| one.card == card);
+        of_card.find(|one| (one.role, one.state) == (role, congestion::ACTIVE))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::sys;
 /// Bytes of headers, check sums, preamble and gap of a packet of RoCE v2.
 const HEADER_BYTES: u64 = 82;
 /// Time to the other card and back, without queues.
-const BASE_DEVICE_NS: u64 = 4_000;
+pub(crate) const BASE_DEVICE_NS: u64 = 4_000;
 /// Time between a probe and its response.
 const ANSWER_DEVICE_NS: u64 = 1_000;
 /// Queue from which packets are marked.
@@ -205,7 +205,10 @@ pub(crate) fn obey(locked: &mut Locked<'_>, event: &Event, answer: &Block) {
     let results = answer.results();
     flow.context = answer.context();
     flow.events += 1;
-    flow.wants_probe |= results.probe != 0;
+    if results.probe != 0 && !flow.wants_probe {
+        flow.wants_probe = true;
+        flow.probes += 1;
+    }
     flow.set_rate(results.rate);
     let due_ns = flow.due_ns();
     let qps = &mut locked.function(event.function as usize).qps;
@@ -236,11 +239,13 @@ impl Message {
         let fabric = locked.fabric();
         let card = sender.cards.0;
         let last_sn = self.first_sn.wrapping_add(self.packets - 1);
+        let to = u32::try_from(sender.cards.1).unwrap_or(u32::MAX);
         let mut post = |at_ns, kind, flags, words| {
             let event = Event {
                 at_ns,
                 kind,
                 flags,
+                to,
                 sn: last_sn,
                 timestamp: stamp(at_ns),
                 words,

@@ -18,6 +18,8 @@ pub const RATE_MAX: u32 = 1 << 20;
 const RATE_FIRST: u32 = RATE_MAX >> 8;
 /// Lowest rate. A program that asks for rate 0 gets this one, so that no flow stands still.
 const RATE_FLOOR: u32 = 64;
+/// Events without a request for a probe after which a report says so.
+const PROBE_PATIENCE: u64 = 100;
 /// Time by which a late flow may catch up.
 const BURST_NS: u64 = 20_000_000;
 /// Events that wait for the program.
@@ -86,6 +88,8 @@ pub struct Event {
     pub slot: u32,
     /// Generation of that slot.
     pub generation: u32,
+    /// The card to which its message went.
+    pub to: u32,
     /// Sequence number of the packet.
     pub sn: u32,
     /// Time of the event, as the program sees it.
@@ -117,6 +121,8 @@ pub struct Flow {
     pub(super) generation: u32,
     /// Its rate, a part of [`RATE_MAX`]; 0 before its first message.
     rate: u32,
+    /// The rate that the program has asked for last.
+    asked: u32,
     /// Packets so far: the sequence number of the next one.
     pub sn: u32,
     /// The connection manager has connected it: it has slot 0.
@@ -142,6 +148,10 @@ pub struct Flow {
     pub wire: u64,
     /// Times that its messages had by its rates, of the device.
     pub paced_ns: u64,
+    /// Time that the sender has lost because its messages came late, of the device.
+    pub late_ns: u64,
+    /// Probes that the program has asked for.
+    pub probes: u64,
     /// Events that the program has handled.
     pub events: u64,
     /// Events that were lost.
@@ -183,6 +193,10 @@ impl Flow {
     /// Counts a message that starts now and needs `full_ns` at the full rate.
     pub(crate) fn charge(&mut self, now_ns: u64, full_ns: u64) {
         self.anchor_ns = self.due_ns.max(now_ns.saturating_sub(BURST_NS));
+        if self.messages > 0 {
+            let lost_ns = self.anchor_ns - self.due_ns;
+            self.late_ns = self.late_ns.saturating_add(lost_ns / SLOWDOWN);
+        }
         self.full_ns = full_ns;
         let interval_ns = self.interval_ns(self.rate());
         self.due_ns = self.anchor_ns.saturating_add(interval_ns);
@@ -193,11 +207,36 @@ impl Flow {
     pub(crate) fn set_rate(&mut self, asked: u32) {
         let old_ns = self.interval_ns(self.rate());
         self.rate = asked.clamp(RATE_FLOOR, RATE_MAX);
+        self.asked = asked;
         self.is_decided = true;
         let new_ns = self.interval_ns(self.rate);
         self.due_ns = self.anchor_ns.saturating_add(new_ns);
         let paced_ns = self.paced_ns.saturating_add(new_ns / SLOWDOWN);
         self.paced_ns = paced_ns.saturating_sub(old_ns / SLOWDOWN);
+    }
+
+    /// What is wrong with the program's decisions about this flow, or nothing.
+    #[must_use]
+    pub fn fault(&self) -> &'static str {
+        match self {
+            Self { by_cm: false, .. } => {
+                "no program is called: rdma_cm has not connected this queue pair (perftest: -R)"
+            }
+            Self {
+                is_decided: true,
+                asked: 0,
+                ..
+            } => "the program asks for rate 0; the limiter keeps its lowest rate",
+            Self { asked, .. } if *asked > RATE_MAX => {
+                "the program asks for more than 2^20; the limiter keeps the port's speed"
+            }
+            Self {
+                events: PROBE_PATIENCE..,
+                probes: 0,
+                ..
+            } => "the program has never asked for a probe",
+            _ => "",
+        }
     }
 
     /// Another process takes over. The rate stays until its first decision.
@@ -287,8 +326,11 @@ mod tests {
         assert_eq!(flow.due_ns(), start_ns + 8 * FULL_NS);
         // After a second without work, most of it is lost.
         let late_ns = flow.due_ns() + 1_000_000_000;
+        let due_ns = flow.due_ns();
+        flow.messages = 2;
         flow.charge(late_ns, FULL_NS);
         assert_eq!(flow.due_ns(), late_ns - BURST_NS + 4 * FULL_NS);
+        assert_eq!(flow.late_ns, (late_ns - BURST_NS - due_ns) / SLOWDOWN);
         assert_eq!(flow.paced_ns, 3 * 4 * FULL_NS / SLOWDOWN);
     }
 
@@ -311,6 +353,23 @@ mod tests {
         }
         // Without a decision, the device's own algorithm uses the whole port.
         assert_eq!(Flow::default().rate(), RATE_MAX);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_programs_decisions_is_named() {
+        let mut flow = Flow::default();
+        assert!(flow.fault().contains("rdma_cm has not connected"));
+        flow.by_cm = true;
+        assert_eq!(flow.fault(), "");
+        for (asked, expect) in [(0, "rate 0"), (RATE_MAX + 1, "more than 2^20")] {
+            flow.set_rate(asked);
+            assert!(flow.fault().contains(expect), "{asked}: {}", flow.fault());
+        }
+        flow.set_rate(RATE_MAX);
+        flow.events = PROBE_PATIENCE;
+        assert!(flow.fault().contains("never asked for a probe"));
+        flow.probes = 1;
+        assert_eq!(flow.fault(), "");
     }
 
     #[test]

@@ -54,11 +54,15 @@ pub struct FlowReport {
     pub wire_bytes: u64,
     /// Time that the limiter has given to these messages, of the device.
     pub paced_ns: u64,
+    /// Time that the sender has lost because its messages came late, of the device.
+    pub late_ns: u64,
+    /// Probes that the program has asked for.
+    pub probes: u64,
     /// Events that the program has handled.
     pub events: u64,
     /// Events that were lost.
     pub lost_events: u64,
-    /// Why no program is called, or nothing.
+    /// Why no program is called, or what is wrong with its decisions, or nothing.
     pub note: &'static str,
 }
 
@@ -77,14 +81,11 @@ impl FlowReport {
             payload_bytes: flow.payload,
             wire_bytes: flow.wire,
             paced_ns: flow.paced_ns,
+            late_ns: flow.late_ns,
+            probes: flow.probes,
             events: flow.events,
             lost_events: flow.lost,
-            note: match flow.by_cm {
-                true => "",
-                false => {
-                    "no program is called: rdma_cm has not connected this queue pair (perftest: -R)"
-                }
-            },
+            note: flow.fault(),
         }
     }
 }

@@ -130,6 +130,14 @@ pub mod congestion {
     pub const REACTION: u8 = 0;
     /// Role of the receiver, which answers probes.
     pub const NOTIFICATION: u8 = 1;
+    /// Probes that the receiver's device answers with times.
+    pub const PROBE_TIMES: u8 = 0;
+    /// Management datagrams that the receiver's program answers.
+    pub const PROBE_CCMAD: u8 = 1;
+    /// Probes with metadata of the switches (IFA 1.0), which the receiver's program answers.
+    pub const PROBE_IFA1: u8 = 2;
+    /// The same with a header of their own (IFA 2.0).
+    pub const PROBE_IFA2: u8 = 3;
 }
 
 /// State of a process.
@@ -288,6 +296,10 @@ fields! {
     ROLE = 0x098, 8;
     /// Attach: mask of the types of events that it does not want.
     DISABLED_EVENTS = 0x0a0, 32;
+    /// Attach: form of the sender's probes, see [`congestion`].
+    PROBE_FORM = 0x0c0, 8;
+    /// Attach: hop limit of the sender's probes.
+    PROBE_HOPS = 0x0c8, 8;
     /// Telemetry: the question, as the device library numbers it; of a text, that for its address, and the next number for
     /// its bytes.
     TELEMETRY_WHAT = 0x0a0, 16;

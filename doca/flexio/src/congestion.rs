@@ -11,6 +11,9 @@ use mlx5dv_sys::ibv_context;
 /// Bytes of an answer with a text.
 const ANSWER_BYTES: usize = dpa::BODY_AT + 4096;
 
+/// Hop limit of packets.
+const HOPS: u8 = 64;
+
 /// What a process does for congestion control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -18,6 +21,20 @@ pub enum Role {
     Reaction,
     /// It answers probes at the receiver.
     Notification,
+}
+
+/// Probes of a sender, and what answers them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Probes {
+    /// The receiver's device, with times.
+    #[default]
+    Times,
+    /// The receiver's program, to management datagrams.
+    Ccmad,
+    /// The receiver's program, to IFA 1.0.
+    Ifa1,
+    /// The receiver's program, to IFA 2.0 with this hop limit.
+    Ifa2(u8),
 }
 
 /// Where a process stands among those of its card.
@@ -36,20 +53,29 @@ pub enum Standing {
 }
 
 impl Process {
-    /// Attaches the process to the congestion control of its card. `unwanted` is a mask of kinds of events.
+    /// Attaches the process to the congestion control of its card. `unwanted` is a mask of kinds of events. A receiver sends no
+    /// probes of its own.
     ///
     /// # Errors
     /// The program is not linked with the library for congestion control, the port is an InfiniBand port, or the card has
     /// such a process already and allows one.
-    pub fn attach(&self, role: Role, unwanted: u32) -> Result<()> {
+    pub fn attach(&self, role: Role, unwanted: u32, probes: Probes) -> Result<()> {
         let role = match role {
             Role::Reaction => congestion::REACTION,
             Role::Notification => congestion::NOTIFICATION,
         };
+        let (form, hops) = match probes {
+            Probes::Times => (congestion::PROBE_TIMES, HOPS),
+            Probes::Ccmad => (congestion::PROBE_CCMAD, HOPS),
+            Probes::Ifa1 => (congestion::PROBE_IFA1, HOPS),
+            Probes::Ifa2(hops) => (congestion::PROBE_IFA2, hops),
+        };
         let input = self
             .change(modify::ATTACH)
             .with(dpa::ROLE, role.into())
-            .with(dpa::DISABLED_EVENTS, unwanted.into());
+            .with(dpa::DISABLED_EVENTS, unwanted.into())
+            .with(dpa::PROBE_FORM, form.into())
+            .with(dpa::PROBE_HOPS, hops.into());
         self.modify(&input)
     }
 

@@ -35,7 +35,7 @@ pub mod variadic;
 mod verbs;
 
 pub use app::{App, Function, Pack};
-pub use congestion::{Role, Standing, Telemetry};
+pub use congestion::{Probes, Role, Standing, Telemetry};
 pub use error::{Error, Result, Status};
 pub use events::{Eq, EqAttr};
 pub use launch::Launch;

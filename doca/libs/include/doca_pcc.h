@@ -65,7 +65,8 @@ doca_error_t doca_pcc_set_trace_message(struct doca_pcc *pcc, char **trace_forma
 /* File with the reason, the place and the counters of a process that has ended. */
 doca_error_t doca_pcc_set_dev_coredump_file(struct doca_pcc *pcc, const char *file);
 
-/* Probes. The device has one slot of formats; its own probes measure times, whatever their format. */
+/* Probes. The device has one slot of formats. A program of the receiver answers IFA, and CCMAD with a remote handler; the device
+ * answers all others, with times. */
 doca_error_t doca_pcc_cap_get_num_probe_format_slots(const struct doca_devinfo *devinfo, uint32_t *num_slots);
 doca_error_t doca_pcc_set_ccmad_probe_packet_format(struct doca_pcc *pcc, uint32_t probe_format_slot);
 doca_error_t doca_pcc_set_ifa1_probe_packet_format(struct doca_pcc *pcc, uint32_t probe_format_slot);

@@ -131,7 +131,8 @@ unsafe fn create(name: &'static str, dev: *mut Dev, role: Role, pcc: *mut *mut P
     call(name, || {
         check_place(pcc)?;
         let dev = find(dev)?;
-        check(&dev)?;
+        // Who creates a context has not asked, and needs the reason.
+        check(&dev).map_err(|fault| Fault::new(fault.code, fault.text))?;
         let context = Arc::new(Pcc {
             _lease: dev.users.lease(Pcc::NAME),
             dev,
@@ -208,10 +209,11 @@ pub extern "C" fn doca_pcc_start(pcc: *mut Pcc) -> Code {
     call("doca_pcc_start", || {
         let pcc = find(pcc)?;
         let config = pcc.config.enter()?;
-        let mut running = pcc.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_some() {
+        if pcc.running().is_ok() {
+            pcc.alive()?;
             fail!(BadState, "the PCC context is started already");
         }
+        let mut running = pcc.running.lock().unwrap_or_else(PoisonError::into_inner);
         let started = Running::start(&pcc.dev, pcc.role, &config)?;
         *running = Some(Arc::new(started));
         Ok(())

@@ -125,6 +125,9 @@ fn check_switch(scenario: &Scenario) -> Result<(), Refusal> {
         switch.telemetry_window_ns,
         limits::STEP_NS_MAX,
     )?;
+    for weight in switch.weights.iter().flatten() {
+        limits::at_most("weights", u64::from(*weight), 100)?;
+    }
     for priority in &switch.pfc_priorities {
         limits::at_most("pfc_priorities", u64::from(*priority), 7)?;
     }

@@ -38,6 +38,7 @@ mod refusal;
 pub mod report;
 mod routes;
 pub mod scenario;
+mod scheduler;
 mod sim;
 mod trace;
 pub mod units;

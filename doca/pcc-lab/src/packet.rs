@@ -36,8 +36,6 @@ impl Kind {
 pub(crate) const MARKED: u8 = 1;
 /// The receiver acknowledges at once.
 pub(crate) const ACK_REQUEST: u8 = 2;
-/// The buffer of the packet is in the headroom of its port.
-pub(crate) const IN_HEADROOM: u8 = 4;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packet {

@@ -2,6 +2,7 @@
 
 use crate::histogram::OverTime;
 use crate::packet::{NONE, Packets};
+use crate::scheduler::Turn;
 
 /// The queue of pause frames, above all priorities.
 pub(crate) const CONTROL: u8 = 8;
@@ -9,7 +10,7 @@ pub(crate) const CONTROL: u8 = 8;
 /// Packets in the order of their arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fifo {
-    head: u32,
+    pub(crate) head: u32,
     tail: u32,
     pub(crate) bytes: u64,
 }
@@ -47,6 +48,8 @@ pub(crate) struct Port {
     pub(crate) headroom_limit: u64,
     /// Priorities that this port pauses at its neighbour.
     pub(crate) pausing: u8,
+    /// Of the weighted queues.
+    pub(crate) turn: Turn,
 }
 
 impl Port {
@@ -82,6 +85,7 @@ impl Port {
             headroom: [0; 8],
             headroom_limit: 0,
             pausing: 0,
+            turn: Turn::default(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::mailbox::Mailbox;
 use super::trace::Formats;
 use crate::error::{Code, Result, call, fail};
 use crate::object::{find, store};
-use flexio::{App, Role};
+use flexio::{App, Probes, Role};
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ const THREADS_MAX: u32 = 128;
 const UNITS: u32 = 254;
 /// Formats of probes, by slot.
 const FORMAT_SLOTS: u32 = 1;
+/// Guess: hop limit of probes with IFA 2.0 without a setting.
+const HOPS: u8 = 64;
 /// Most bytes of the print buffer.
 const PRINT_BYTES_MAX: usize = 64 << 20;
 
@@ -46,11 +48,27 @@ pub(super) struct Config {
     pub(super) app: Option<Application>,
     pub(super) threads: Vec<u32>,
     pub(super) format: Format,
+    /// A program at the receiver answers management datagrams.
+    pub(super) has_remote: bool,
+    /// Hop limit of IFA 2.0; None: that of other packets.
+    pub(super) hop_limit: Option<u8>,
     pub(super) print_bytes: Option<usize>,
     pub(super) core_file: Option<PathBuf>,
     pub(super) mailbox: Option<Mailbox>,
     pub(super) formats: Formats,
     pub(super) has_debug: bool,
+}
+
+impl Config {
+    /// The probes of a sender.
+    pub(super) fn probes(&self) -> Probes {
+        match self.format {
+            Format::Ccmad if !self.has_remote => Probes::Times,
+            Format::Ccmad => Probes::Ccmad,
+            Format::Ifa1 => Probes::Ifa1,
+            Format::Ifa2 => Probes::Ifa2(self.hop_limit.unwrap_or(HOPS)),
+        }
+    }
 }
 
 /// Changes a setting of a context that has not started.
@@ -196,7 +214,13 @@ pub unsafe extern "C" fn doca_pcc_cap_get_num_probe_format_slots(
 }
 
 /// A property of probes: checked against the role and the form.
-fn probe(name: &'static str, pcc: *mut Pcc, slot: u32, (role, needed): (Role, Format)) -> Code {
+fn probe(
+    name: &'static str,
+    pcc: *mut Pcc,
+    slot: u32,
+    (role, needed): (Role, Format),
+    change: impl FnOnce(&mut Config),
+) -> Code {
     set(name, pcc, |config, own| {
         check_slot(slot)?;
         if own != role {
@@ -209,6 +233,7 @@ fn probe(name: &'static str, pcc: *mut Pcc, slot: u32, (role, needed): (Role, Fo
                 config.format
             );
         }
+        change(config);
         Ok(())
     })
 }
@@ -218,24 +243,28 @@ fn probe(name: &'static str, pcc: *mut Pcc, slot: u32, (role, needed): (Role, Fo
 pub extern "C" fn doca_pcc_rp_set_ccmad_remote_sw_handler(
     pcc: *mut Pcc,
     slot: u32,
-    _remote: bool,
+    remote: bool,
 ) -> Code {
     let kind = (Role::Reaction, Format::Ccmad);
-    probe("doca_pcc_rp_set_ccmad_remote_sw_handler", pcc, slot, kind)
+    let name = "doca_pcc_rp_set_ccmad_remote_sw_handler";
+    probe(name, pcc, slot, kind, |config| config.has_remote = remote)
 }
 
 /// `doca_pcc_rp_set_ifa2_gns`.
 #[unsafe(no_mangle)]
 pub extern "C" fn doca_pcc_rp_set_ifa2_gns(pcc: *mut Pcc, slot: u32, _gns: u8) -> Code {
     let kind = (Role::Reaction, Format::Ifa2);
-    probe("doca_pcc_rp_set_ifa2_gns", pcc, slot, kind)
+    probe("doca_pcc_rp_set_ifa2_gns", pcc, slot, kind, |_| {})
 }
 
 /// `doca_pcc_rp_set_ifa2_hop_limit`.
 #[unsafe(no_mangle)]
-pub extern "C" fn doca_pcc_rp_set_ifa2_hop_limit(pcc: *mut Pcc, slot: u32, _limit: u8) -> Code {
+pub extern "C" fn doca_pcc_rp_set_ifa2_hop_limit(pcc: *mut Pcc, slot: u32, limit: u8) -> Code {
     let kind = (Role::Reaction, Format::Ifa2);
-    probe("doca_pcc_rp_set_ifa2_hop_limit", pcc, slot, kind)
+    let name = "doca_pcc_rp_set_ifa2_hop_limit";
+    probe(name, pcc, slot, kind, |config| {
+        config.hop_limit = Some(limit)
+    })
 }
 
 /// `doca_pcc_np_set_ifa2_gns_ignore`.
@@ -247,7 +276,7 @@ pub extern "C" fn doca_pcc_np_set_ifa2_gns_ignore(
     _value: u8,
 ) -> Code {
     let kind = (Role::Notification, Format::Ifa2);
-    probe("doca_pcc_np_set_ifa2_gns_ignore", pcc, slot, kind)
+    probe("doca_pcc_np_set_ifa2_gns_ignore", pcc, slot, kind, |_| {})
 }
 
 /// `doca_pcc_set_ifa1_probe_marker`.

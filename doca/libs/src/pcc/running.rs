@@ -144,7 +144,8 @@ impl Running {
         };
         running.none_refused(config)?;
         let unwanted = u32::try_from(unwanted).unwrap_or(u32::MAX);
-        running.process.attach(role, unwanted).map_err(failed)?;
+        let attached = running.process.attach(role, unwanted, config.probes());
+        attached.map_err(failed)?;
         Ok(running)
     }
 

@@ -130,6 +130,9 @@ pub struct Switch {
     pub headroom_bytes: Option<u64>,
     /// A queue of other priorities holds at most this part of the free buffer. Default: 1.
     pub drop_alpha: f64,
+    /// Weights of the eight priorities: those above 0 share what the others leave, by bytes. Default: none, and the higher
+    /// priority comes first.
+    pub weights: Option<[u8; 8]>,
     /// Time over which a link's utilisation is averaged for IFA probes: the base round trip. Default: 10000.
     pub telemetry_window_ns: u64,
 }
@@ -150,6 +153,7 @@ impl Default for Switch {
             pfc_xon_kib: 8,
             headroom_bytes: None,
             drop_alpha: 1.0,
+            weights: None,
             telemetry_window_ns: 10_000,
         }
     }

@@ -3,7 +3,7 @@
 use super::{Lab, Settings};
 use crate::calendar::Due;
 use crate::counts::Reason;
-use crate::packet::{IN_HEADROOM, Kind, MARKED, Packet};
+use crate::packet::{Kind, MARKED, Packet};
 use crate::port::{CONTROL, Port};
 use crate::trace::RecordKind;
 
@@ -65,7 +65,7 @@ impl Lab {
         let buffer = &self.buffers[switch];
         let fits = buffer.used + size <= buffer.total;
         let queued = self.ports[egress as usize].fifos[usize::from(entry.priority)].bytes;
-        let mut flags = entry.flags & !IN_HEADROOM;
+        let (mut flags, mut is_shared) = (entry.flags, true);
         if self.settings.is_lossless(entry.priority) {
             let threshold = self.pause_threshold(switch);
             let port = &mut self.ports[ingress as usize];
@@ -78,7 +78,7 @@ impl Lab {
                     return;
                 }
                 port.headroom[priority] += size;
-                flags |= IN_HEADROOM;
+                is_shared = false;
                 if !is_pausing {
                     self.send_pause(ingress, entry.priority, true);
                 }
@@ -91,7 +91,7 @@ impl Lab {
             self.lose(packet, Reason::Buffer);
             return;
         }
-        if flags & IN_HEADROOM == 0 {
+        if is_shared {
             let buffer = &mut self.buffers[switch];
             buffer.used += size;
             buffer.peak = buffer.peak.max(buffer.used);
@@ -116,10 +116,7 @@ impl Lab {
     pub(super) fn serve_port(&mut self, number: u32) {
         let now = self.now_ps;
         let port = &mut self.ports[number as usize];
-        let Some(queue) = Port::highest(port.ready()) else {
-            return;
-        };
-        if !port.is_up {
+        if port.ready() == 0 || !port.is_up {
             return;
         }
         if now < port.busy_until_ps {
@@ -129,6 +126,13 @@ impl Lab {
             }
             return;
         }
+        let chosen = match &self.settings.switch.weights {
+            Some(weights) => port.choose(&self.packets, weights),
+            None => Port::highest(port.ready()),
+        };
+        let Some(queue) = chosen else {
+            return;
+        };
         let Some(packet) = port.pop(&self.packets, queue, now) else {
             return;
         };
@@ -151,7 +155,6 @@ impl Lab {
         let Packet {
             ingress,
             priority,
-            flags,
             wire,
             ..
         } = self.packets[packet];
@@ -159,13 +162,13 @@ impl Lab {
         let switch = self.switch_of(self.ports[ingress as usize].node);
         let is_lossless = self.settings.is_lossless(priority);
         let port = &mut self.ports[ingress as usize];
-        if flags & IN_HEADROOM != 0 {
-            port.headroom[at] -= size;
-        } else {
-            self.buffers[switch].used -= size;
-            if is_lossless {
-                port.shared[at] -= size;
-            }
+        // The headroom gets its bytes back first, whichever packet leaves.
+        let from_headroom = port.headroom[at].min(size);
+        let from_shared = size - from_headroom;
+        port.headroom[at] -= from_headroom;
+        self.buffers[switch].used -= from_shared;
+        if is_lossless {
+            port.shared[at] -= from_shared;
         }
         if !is_lossless || self.ports[ingress as usize].pausing & (1 << priority) == 0 {
             return;
@@ -313,8 +316,8 @@ mod tests {
             lab.serve_port(3);
             left += 1;
         }
-        // 101 packets, of which the one in the headroom left last: the pause ends when all are gone.
-        assert_eq!((left, lab.ports[1].shared[3]), (101, 0));
+        // The first packet frees the headroom, and ten more bring the buffer 10 KiB below the threshold.
+        assert_eq!((left, lab.ports[1].shared[3]), (11, 90 * 1024));
     }
 
     #[test]

@@ -334,6 +334,22 @@ traffic = [{{ kind = 'incast', to = 0, flows = 8, bytes = 1000000 }}]"
 }
 
 #[test]
+fn weighted_priorities_share_a_port_and_those_without_weight_pass_them() {
+    let text = "warmup_us = 1000\nswitch = { pfc_priorities = [2, 4, 5], weights = [0, 0, 3, 0, 1, 0, 0, 0], ecn = false }
+traffic = [{ kind = 'pairs', pairs = [[1, 0]], class = { priority = 2 } },
+  { kind = 'pairs', pairs = [[2, 0]], class = { priority = 4 } },
+  { kind = 'pairs', pairs = [[3, 0]], bytes = 4096, start_us = 2000, class = { priority = 5 } }]";
+    let mut lab = lab(&star(4, 5_000, text));
+    let report = run(&mut lab);
+    let [heavy, light] = [0, 1].map(|flow| report.per_flow[flow].gbps);
+    assert!((2.95..3.05).contains(&(heavy / light)), "{heavy}, {light}");
+    assert!(report.utilisation > 0.99, "{}", report.utilisation);
+    let flow = report.per_flow[2];
+    let waited = flow.duration_ps.expect("done") - flow.ideal_ps.expect("finite");
+    assert!(waited <= 167_120, "at most one packet: {waited} ps");
+}
+
+#[test]
 fn a_higher_priority_passes_a_queue() {
     let text = "switch.pfc_priorities = [3, 5]
 traffic = [{ kind = 'incast', to = 0, flows = 4, bytes = 5000000 },

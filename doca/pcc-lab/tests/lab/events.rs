@@ -174,7 +174,9 @@ traffic = [{{ kind = 'incast', to = 0, flows = 2, bytes = 12500000 }}]"
                 _ => 0,
             })
             .sum();
-        assert_eq!(seen + report.control[0].lost, cnps);
+        // The last CNP of each flow can arrive after its end.
+        let known = seen + report.control[0].lost;
+        assert!((cnps - 2..=cnps).contains(&known), "{known} of {cnps}");
     }
     let first = |delay_us| {
         let text = format!(

@@ -6,6 +6,7 @@ mod events;
 mod exact;
 mod faults;
 mod mutations;
+mod peers;
 mod program;
 mod template;
 

@@ -29,7 +29,7 @@ const NUMBERS: [&str; 20] = [
 /// All properties with a number, so that each can become an extreme one.
 const ALL: &str = "
 [switch]\nlatency_ns = 300\nbuffer_kib = 4096\nkmin_kib = 10\nkmax_kib = 50\npmax = 0.2\npfc_alpha = 0.1\npfc_xoff_kib = 20
-pfc_xon_kib = 4\nheadroom_bytes = 90000\ndrop_alpha = 1.0\ntelemetry_window_ns = 10000
+pfc_xon_kib = 4\nheadroom_bytes = 90000\ndrop_alpha = 1.0\nweights = [0, 1, 2, 3, 0, 0, 0, 100]\ntelemetry_window_ns = 10000
 [host]\nmtu = 1024\nheader_bytes = 82\ncontrol_bytes = 84\nack_every = 2\ntimeout_us = 100\nretries_max = 7
 cnp_interval_us = 4\nack_priority = 6\ncnp_priority = 6\nprobe = 'ifa1'\nstarvation_us = 20
 [limits]\npackets = 4000\ntrace = 1000\nflows = 1000\nsamples = 100

@@ -92,8 +92,8 @@ fn queue_us(report: &Report) -> u64 {
 
 #[test]
 fn two_flows_agree_with_a_fluid_model_of_the_same_rules() {
-    // The model, without marks, losses and priorities: 99 % of the port, a mean queue of 49 us, fair.
-    let two = incast(2, "switch.ecn = false");
+    // The model, without marks, losses, pauses and priorities: 99 % of the port, a mean queue of 49 us, fair.
+    let two = incast(2, "switch = { ecn = false, pfc_xoff_kib = 30000 }");
     assert!(
         (0.98..1.0).contains(&two.utilisation),
         "{}",

@@ -295,7 +295,7 @@ fn the_template_in_the_lab_agrees_with_a_fluid_model() {
     let Some(sources) = rtt_template(test) else {
         return;
     };
-    let scenario = two_flows("warmup_us = 2000\nswitch.ecn = false");
+    let scenario = two_flows("warmup_us = 2000\nswitch = { ecn = false, pfc_xoff_kib = 30000 }");
     let report = in_both_builds(test, &sources, &scenario, &Options::default());
     // The model: 99 % of the port, a mean queue of 49 us, fair. 25000 bytes are 1 us.
     assert!(
