@@ -3,7 +3,8 @@
 
 pub mod files;
 
-use std::sync::atomic::{Ordering, fence};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::guard;
 use crate::sys::{self, Errno};
@@ -217,33 +218,57 @@ pub enum CopyError {
     Target(MemoryError),
 }
 
-/// Proof that no other thread of this process moves data between two foreign processes.
-///
-/// # Safety
-/// While a value of the type lives, no other value of it exists in this process.
-pub unsafe trait Exclusive {}
-
-/// A buffer for data between two foreign processes. Each process has one. Its user holds an
-/// [`Exclusive`].
+/// A buffer for data between two foreign processes.
 #[derive(Debug)]
-pub struct Bounce {
-    bytes: std::cell::UnsafeCell<[u8; CHUNK_BYTES]>,
+struct Bounce {
+    is_used: AtomicBool,
+    bytes: UnsafeCell<[u8; CHUNK_BYTES]>,
 }
 
-// SAFETY: used only with an `Exclusive`, by one thread of this process at a time.
+// SAFETY: the thread that has set `is_used` uses the buffer alone.
 unsafe impl Sync for Bounce {}
 
-static BOUNCE: Bounce = Bounce {
-    bytes: std::cell::UnsafeCell::new([0; CHUNK_BYTES]),
-};
+/// Most threads of a process that move data between two foreign processes at a time: further ones
+/// wait.
+const BOUNCES: usize = 4;
 
-/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The device's lock proves
-/// exclusive use of the buffer.
+static BOUNCE: [Bounce; BOUNCES] = [const {
+    Bounce {
+        is_used: AtomicBool::new(false),
+        bytes: UnsafeCell::new([0; CHUNK_BYTES]),
+    }
+}; BOUNCES];
+
+/// The child of a fork has none of the threads that used a buffer.
+pub(crate) fn after_fork_in_child() {
+    for bounce in &BOUNCE {
+        bounce.is_used.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Calls `with` with a buffer that no other thread uses. The caller's signals are blocked, because
+/// it holds a lock of the device, so its thread does not use one already.
+fn with_bounce<T>(with: impl FnOnce(&mut [u8; CHUNK_BYTES]) -> T) -> T {
+    let claims = |bounce: &&Bounce| !bounce.is_used.swap(true, Ordering::Acquire);
+    let bounce = loop {
+        match BOUNCE.iter().find(claims) {
+            Some(bounce) => break bounce,
+            // A user copies one chunk and returns it.
+            None => sys::yield_now(),
+        }
+    };
+    // SAFETY: this thread has set `is_used`.
+    let done = with(unsafe { &mut *bounce.bytes.get() });
+    bounce.is_used.store(false, Ordering::Release);
+    done
+}
+
+/// Moves at most [`CHUNK_BYTES`] from one process's memory to another's. The caller's signals are
+/// blocked.
 ///
 /// # Errors
 /// The failed side and the cause. Bytes before the failure may have been moved.
 pub fn copy(
-    _alone: &impl Exclusive,
     from: (Space, u64),
     to: (Space, u64),
     length: usize,
@@ -285,13 +310,11 @@ pub fn copy(
                 MemoryError::Fault => blame(source, source_at, length),
             })
         }
-        (false, false) => {
-            // SAFETY: no other thread of this process uses the buffer: `Exclusive`.
-            let bytes = unsafe { &mut *BOUNCE.bytes.get() };
+        (false, false) => with_bounce(|bytes| {
             let bytes = &mut bytes[..length];
             source.read(source_at, bytes).map_err(CopyError::Source)?;
             target.write(target_at, bytes).map_err(CopyError::Target)
-        }
+        }),
     }
 }
 

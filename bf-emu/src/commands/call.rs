@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::engine::tick;
 use crate::fabric::counters::{Command, Counters, Refusal};
 use crate::fabric::objects::Mkey;
 use crate::fabric::table::Owner;
@@ -103,8 +104,15 @@ impl<'a> Call<'a> {
         self.process.fabric()
     }
 
+    /// Takes the lock of the function's card.
     pub(crate) fn lock(&self) -> Locked<'static> {
-        self.fabric().lock()
+        self.fabric().lock_function(self.function())
+    }
+
+    /// Takes the locks of the cards of all functions of which this process has objects.
+    pub(crate) fn lock_used(&self) -> Locked<'static> {
+        tick::uses(self.function());
+        tick::lock_used(self.fabric())
     }
 
     pub(crate) fn function(&self) -> usize {
@@ -123,6 +131,7 @@ impl<'a> Call<'a> {
 
     /// Owner of the objects that this call creates.
     pub(crate) fn owner(&self) -> Result<Owner, Errno> {
+        tick::uses(self.function());
         Ok(Owner {
             process: self.process.number()?,
             context: self.context.number,

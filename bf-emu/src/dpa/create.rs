@@ -14,6 +14,7 @@ use super::order;
 use super::queues;
 use super::tables::{Dpa, Runner, What};
 use super::worker::{Pipe, Worker};
+use crate::engine::tick;
 use crate::fabric::numbers::{number_of, slot_of_number};
 use crate::fabric::objects::{Channel, ChannelKind, Subscription, Umem};
 use crate::fabric::table::Owner;
@@ -169,6 +170,8 @@ fn start(
         omit_data: false,
         device: Subscription::default(),
     };
+    // Queues in this memory belong to the runner.
+    tick::uses(command.function);
     let mut locked = fabric.lock();
     let function = locked.function(command.function);
     let umem = function.umems.insert(owner, umem);

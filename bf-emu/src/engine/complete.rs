@@ -20,6 +20,7 @@ use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
+use crate::model::topology::FUNCTIONS_MAX;
 use crate::sys;
 
 /// Writes an entry into completion queue `slot`, and notifies the owner if the queue is armed.
@@ -82,7 +83,7 @@ pub(crate) fn complete_scattered(
         address,
         entry,
     };
-    let written = locked.common().journal.begin(record);
+    let written = locked.function(function).journal.begin(record);
     if carry_out(locked, space, (written, &record)) {
         counters.completion();
     }
@@ -160,7 +161,7 @@ fn carry_out(locked: &mut Locked<'_>, space: Space, (journal, record): (Written,
     if verdict == Some(Verdict::Tell) {
         wake(locked, (function, slot), told, Some(journal));
     } else {
-        locked.common().journal.end(journal);
+        locked.function(function).journal.end(journal);
     }
     if verdict == Some(Verdict::Open)
         && let Some(owner) = locked.peek(function).cqs.owner(slot)
@@ -193,7 +194,7 @@ fn wake(
             cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
         }
         if let Some(journal) = journal {
-            locked.common().journal.end(journal);
+            locked.function(function).journal.end(journal);
         }
     };
     let sent = event::completion_counted(locked, function, channel, devx, about_to_send);
@@ -204,18 +205,11 @@ fn wake(
     }
 }
 
-/// Finishes the changes to other processes' queues that a dead holder of the lock began.
+/// Finishes the changes to other processes' queues that a dead holder of a lock began. The caller
+/// holds all locks.
 pub(crate) fn recover(locked: &mut Locked<'_>) {
-    if let Some((written, record)) = locked.common().journal.pending() {
-        let cqs = &locked.peek(record.function).cqs;
-        let same = cqs.generation(record.slot) == Some(record.generation);
-        let owner = cqs.owner(record.slot).filter(|_| same);
-        match owner.and_then(|owner| locked.pid(owner.process)) {
-            Some(pid) => {
-                carry_out(locked, Space::of(pid), (written, &record));
-            }
-            None => locked.common().journal.end(written),
-        }
+    for function in 0..locked.fabric().identities().len() {
+        finish_completion(locked, function);
     }
     for function in 0..locked.fabric().identities().len() {
         let mut from = 0;
@@ -229,6 +223,23 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
             from = slot + 1;
         }
         owed::recover(locked, function);
+    }
+}
+
+/// Finishes the completion that a dead holder of the lock of a function's card began.
+fn finish_completion(locked: &mut Locked<'_>, function: usize) {
+    let Some((written, record)) = locked.peek(function).journal.pending() else {
+        return;
+    };
+    let record = Record { function, ..record };
+    let cqs = &locked.peek(function).cqs;
+    let same = cqs.generation(record.slot) == Some(record.generation);
+    let owner = cqs.owner(record.slot).filter(|_| same);
+    match owner.and_then(|owner| locked.pid(owner.process)) {
+        Some(pid) => {
+            carry_out(locked, Space::of(pid), (written, &record));
+        }
+        None => locked.function(function).journal.end(written),
     }
 }
 
@@ -302,9 +313,9 @@ fn widen(cq: &Cq, counter: u32) -> u32 {
 /// Ends a completion queue that has lost an entry, and its queue pairs: none of them could report
 /// its requests any more (Linux `rxe_resp.c`, `RESPST_ERR_CQ_OVERFLOW`).
 fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
-    /// A queue is ended now. The lock is held for the whole time, so this process has at most one
+    /// A queue of the function is ended now. Its card's lock is held for the whole time, so this process has at most one
     /// such call, and those inside it.
-    static ENDS: AtomicBool = AtomicBool::new(false);
+    static ENDS: [AtomicBool; FUNCTIONS_MAX] = [const { AtomicBool::new(false) }; FUNCTIONS_MAX];
     let overrun = |cq: &Cq| cq.overrun;
     if locked.peek(function).cqs.get(slot).is_none_or(overrun) {
         return;
@@ -337,14 +348,17 @@ fn overrun(locked: &mut Locked<'_>, function: usize, slot: u32) {
         from = qp + 1;
     }
     // A flush may overrun another queue, whose queue pairs then end here too.
-    if ENDS.swap(true, Ordering::Relaxed) {
+    let ends = ENDS.get(function);
+    if ends.is_none_or(|ends| ends.swap(true, Ordering::Relaxed)) {
         return;
     }
     let ended = |qp: &Qp| qp.state == state::ERR && qp.owed & Event::QpFatal.bit() != 0;
     while let Some(qp) = next_qp(locked, function, 0, ended) {
         end(locked, function, qp + QPN_BASE);
     }
-    ENDS.store(false, Ordering::Relaxed);
+    if let Some(ends) = ends {
+        ends.store(false, Ordering::Relaxed);
+    }
 }
 
 fn next_qp(

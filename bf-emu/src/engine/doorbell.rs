@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use mlx5_prm::qp::service;
+
 use super::adversary::Which;
 use super::step::{self, Step};
 use super::{complete, deferred, wake};
+use crate::fabric::cards::Cards;
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::Qp;
@@ -47,7 +50,8 @@ pub(crate) fn ring_send(
     place: Place,
 ) -> bool {
     let start_ns = now_if_it_counts(fabric);
-    let mut locked = fabric.lock();
+    let mut locked = fabric.lock_function(function);
+    reach(&mut locked, function, qpn);
     let Some(qp) = locked.peek(function).qps.owned(qp_slot(qpn), context) else {
         return false;
     };
@@ -75,7 +79,7 @@ pub(crate) fn ring_send(
     };
     let before = not_polled_for();
     let cost_ns = run_locked(&mut locked, function, qpn);
-    let in_the_way = stands_in_the_way(&mut locked, function, qpn) && not_polled_for() == before;
+    let in_the_way = stands_in_the_way(&locked, function, qpn) && not_polled_for() == before;
     drop(locked);
     pay(start_ns, cost_ns);
     if in_the_way {
@@ -87,10 +91,43 @@ pub(crate) fn ring_send(
 /// Executes the requests posted on queue pair `qpn`.
 pub(crate) fn run(fabric: &Fabric, function: usize, qpn: u32) {
     let start_ns = now_if_it_counts(fabric);
-    let mut locked = fabric.lock();
+    let mut locked = fabric.lock_function(function);
     let cost_ns = run_locked(&mut locked, function, qpn);
     drop(locked);
     pay(start_ns, cost_ns);
+}
+
+/// Takes the locks that the next request of a queue pair needs: those of the cards at both ends of a connection; all of
+/// them for a request that may reach any card, and while rules of faults or congestion control apply. Values read before
+/// may have changed.
+fn reach(locked: &mut Locked<'_>, function: usize, qpn: u32) {
+    // The queue pair may be connected to another card while no lock is held.
+    for _ in 0..RECONNECTIONS_MAX {
+        let wanted = needed(locked, function, qpn);
+        if locked.extend(wanted) {
+            return;
+        }
+    }
+    locked.extend(locked.fabric().all_cards());
+}
+
+/// How often [`reach`] looks anew before it takes all locks.
+const RECONNECTIONS_MAX: u32 = 4;
+
+fn needed(locked: &Locked<'_>, function: usize, qpn: u32) -> Cards {
+    let fabric = locked.fabric();
+    let own = fabric.card_of(function);
+    let Some(qp) = locked.peek(function).qps.get(qp_slot(qpn)) else {
+        return own;
+    };
+    let is_connection = matches!(qp.service, service::RC | service::UC | service::XRC);
+    if !is_connection || fabric.has_faults() || fabric.has_control() {
+        return fabric.all_cards();
+    }
+    match qp.remote() {
+        Some(remote) => own.and(fabric.card_of(remote.function)),
+        None => own,
+    }
 }
 
 fn now_if_it_counts(fabric: &Fabric) -> u64 {
@@ -125,28 +162,22 @@ fn remote_of(locked: &Locked<'_>, function: usize, qpn: u32) -> Option<(usize, u
 /// True if the peer of a connection last ran on this processor and alternates with the poster. The
 /// poster then yields, because it would otherwise poll for an answer while the peer cannot run.
 /// Records the poster's processor.
-fn stands_in_the_way(locked: &mut Locked<'_>, function: usize, qpn: u32) -> bool {
+fn stands_in_the_way(locked: &Locked<'_>, function: usize, qpn: u32) -> bool {
     let cpu = sys::cpu();
-    let remote = remote_of(locked, function, qpn);
+    let remote = remote_of(locked, function, qpn).filter(|(remote, _)| locked.holds(*remote));
     let process = |owner: Option<Owner>| owner.and_then(|owner| owner.process.checked_sub(1));
     let owner_of = |function, qpn| process(locked.peek(function).qps.owner(qp_slot(qpn)));
     let own = owner_of(function, qpn);
     let peer = remote.and_then(|(remote, remote_qpn)| owner_of(remote, remote_qpn));
-    let processes = &mut locked.common().processes;
-    // Written only on a change, because the peer reads it at each doorbell.
-    if let Some(process) = own.and_then(|slot| processes.get_mut(slot))
-        && process.cpu != cpu
-    {
-        process.cpu = cpu;
+    let fabric = locked.fabric();
+    if let Some(slot) = own {
+        fabric.set_processor(slot, cpu);
     }
-    let same = peer.filter(|peer| Some(*peer) != own);
-    let same = same.and_then(|slot| processes.get(slot));
-    if same.is_none_or(|peer| peer.cpu != cpu) {
+    let other = peer.filter(|peer| Some(*peer) != own);
+    if !other.is_some_and(|slot| fabric.was_on(slot, cpu)) {
         return false;
     }
-    let rang = remote.map_or(0, |(remote, _)| {
-        locked.fabric().counters(remote).doorbells()
-    });
+    let rang = remote.map_or(0, |(remote, _)| fabric.counters(remote).doorbells());
     if PEER_RANG.swap(rang, Ordering::Relaxed) == rang {
         UNANSWERED.fetch_add(1, Ordering::Relaxed) < ANSWERED_WITHIN
     } else {
@@ -177,6 +208,10 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
     let mut cost_ns = 0u64;
     let mut turn = 0;
     loop {
+        reach(locked, function, qpn);
+        if locked.peek(function).qps.generation(slot) != generation {
+            return cost_ns;
+        }
         let step = step::step(locked, function, qpn);
         let qps = &mut locked.function(function).qps;
         if qps.generation(slot) != generation {
@@ -250,7 +285,7 @@ pub(crate) fn ring_arm(
     let Some(slot) = cqn.checked_sub(NUMBER_BASE) else {
         return;
     };
-    let locked = fabric.lock();
+    let locked = fabric.lock_function(function);
     let owned = locked.peek(function).cqs.owned(slot, context).is_some();
     drop(locked);
     if owned {
@@ -259,7 +294,7 @@ pub(crate) fn ring_arm(
 }
 
 pub(super) fn arm(fabric: &Fabric, function: usize, slot: u32, command: Option<u32>) {
-    let mut locked = fabric.lock();
+    let mut locked = fabric.lock_function(function);
     fabric.counters(function).arm();
     complete::arm(&mut locked, function, slot, command);
 }

@@ -135,7 +135,8 @@ fn struck(
     bytes: &[u8],
 ) -> Verdict {
     // The rules were applied to a waiting request at its first try.
-    if !locked.fabric().has_faults() || qp.give_up_at_ns != 0 {
+    // A rule that has just become active applies from the next request on: rules need all locks.
+    if !locked.fabric().has_faults() || qp.give_up_at_ns != 0 || !locked.is_whole() {
         return Verdict::Go;
     }
     let Some(request) = request(bytes, qp.service) else {

@@ -310,7 +310,7 @@ pub(super) fn move_range(
             (source.space, source.address),
             (target.space, target.address),
         );
-        copy(locked, ends.0, ends.1, length).map_err(|error| match error {
+        copy(ends.0, ends.1, length).map_err(|error| match error {
             CopyError::Source(MemoryError::Gone) => {
                 locked.release_if_gone(source.process);
                 Failure::SourceGone

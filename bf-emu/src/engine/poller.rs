@@ -189,7 +189,7 @@ impl Watch {
             std::mem::take(&mut self.arms),
         );
         for function in 0..self.fabric.identities().len() {
-            let locked = self.fabric.lock();
+            let locked = self.fabric.lock_function(function);
             let tables = locked.peek(function);
             for (slot, owner, qp) in tables.qps.iter() {
                 if owner.process != self.process || qp.sq.count == 0 {

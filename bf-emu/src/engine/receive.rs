@@ -180,6 +180,9 @@ pub(crate) fn taking(
 
 /// Sets the counter of a queue whose entry is taken.
 pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
+    if take.from == TakenFrom::Nothing {
+        return;
+    }
     let tables = locked.function(take.function);
     match take.from {
         TakenFrom::Nothing => {}

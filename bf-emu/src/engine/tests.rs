@@ -3,6 +3,7 @@
 
 mod adversary;
 mod agree;
+mod cards;
 mod crash;
 mod dynamic;
 mod faults;
@@ -69,14 +70,17 @@ fn address(bytes: &[u8]) -> u64 {
 
 impl World {
     fn new() -> Self {
+        Self::with_nodes(2)
+    }
+
+    fn with_nodes(nodes: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let topology = Topology::with_nodes(2).unwrap();
+        let topology = Topology::with_nodes(nodes).unwrap();
         let profile = Profile::load("none").unwrap();
         let fabric = super::create(dir.path(), &topology, &profile).unwrap();
         let me = Attached {
             pid: sys::pid(),
             start_time: crate::fabric::release::start_time(sys::pid()).unwrap(),
-            cpu: u32::MAX,
             view: [0; VIEW_NAME_MAX],
         };
         let process = fabric

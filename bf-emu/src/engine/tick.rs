@@ -5,11 +5,12 @@
 //! cannot start a thread. It sleeps while it has nothing to do. Other processes read from its
 //! robust mutex whether this process lives.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{complete, doorbell, rdma_cm, wake};
+use crate::fabric::cards::Cards;
 use crate::fabric::objects::{Armed, Window};
-use crate::fabric::{Fabric, QPN_BASE};
+use crate::fabric::{Fabric, Locked, QPN_BASE};
 use crate::sys;
 
 /// Time between tries. It is short against a receiver's own delays (10 us to 655 ms), and long
@@ -22,12 +23,37 @@ const IDLE_NS: u64 = 100_000_000;
 const CONNECTIONS_NS: u64 = 10_000_000;
 
 static STARTED: AtomicBool = AtomicBool::new(false);
+/// The functions of which this process has objects, a bit for each.
+static USED: AtomicU64 = AtomicU64::new(0);
 /// The process has opened the connection manager, whose deadlines the thread looks after.
 static CONNECTS: AtomicBool = AtomicBool::new(false);
 
 /// Looks after the connection manager's deadlines too, from now on.
 pub(crate) fn connects() {
     CONNECTS.store(true, Ordering::Relaxed);
+}
+
+/// Looks after the objects of a function too, from now on.
+pub(crate) fn uses(function: usize) {
+    let bit =
+        u32::try_from(function).map_or(0, |function| 1_u64.checked_shl(function).unwrap_or(0));
+    if USED.load(Ordering::Relaxed) & bit != bit {
+        USED.fetch_or(bit, Ordering::Relaxed);
+    }
+}
+
+/// The functions of which this process has objects. The locks of other cards are left alone.
+fn used(fabric: &Fabric) -> impl Iterator<Item = usize> {
+    let used = USED.load(Ordering::Relaxed);
+    (0..fabric.identities().len()).filter(move |function| used >> (function % 64) & 1 == 1)
+}
+
+/// Takes the locks of the cards of all functions of which this process has objects.
+pub(crate) fn lock_used(fabric: &Fabric) -> Locked<'_> {
+    let cards = used(fabric).fold(Cards::default(), |cards, one| {
+        cards.and(fabric.card_of(one))
+    });
+    fabric.lock_cards(cards)
 }
 
 /// Starts the thread, if it does not exist. Not for signal handlers.
@@ -88,10 +114,10 @@ fn run(fabric: &'static Fabric, process: u32) {
 /// process, because that time is unknown; the longest time if nothing waits.
 fn try_all(fabric: &Fabric, process: u32) -> u64 {
     let mut left_ns = u64::MAX;
-    for function in 0..fabric.identities().len() {
+    for function in used(fabric) {
         let mut from = 0;
         loop {
-            let locked = fabric.lock();
+            let locked = fabric.lock_function(function);
             let found = locked
                 .peek(function)
                 .qps
@@ -117,7 +143,7 @@ fn try_all(fabric: &Fabric, process: u32) -> u64 {
 
 /// Time until a waiting queue pair is due; None if it does not wait.
 fn left_ns_of(fabric: &Fabric, function: usize, slot: u32) -> Option<u64> {
-    let locked = fabric.lock();
+    let locked = fabric.lock_function(function);
     let qp = locked.peek(function).qps.get(slot)?;
     qp.pending
         .then(|| qp.due_ns().saturating_sub(sys::now_ns()))
@@ -129,10 +155,10 @@ fn tell_due(fabric: &Fabric, process: u32) -> Option<u64> {
     if !fabric.has_moderated() {
         return None;
     }
-    let locked = &mut fabric.lock();
     let now_ns = sys::now_ns();
     let mut next_ns: Option<u64> = None;
-    for function in 0..fabric.identities().len() {
+    for function in used(fabric) {
+        let locked = &mut fabric.lock_function(function);
         let mut from = 0;
         while let Some(slot) = locked.peek(function).cqs.next(from, |owner, cq| {
             owner.process == process && cq.window.due_ns != 0

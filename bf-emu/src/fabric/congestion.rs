@@ -180,9 +180,13 @@ impl Locked<'_> {
         pass(shared.into_ns.get(to))
     }
 
-    /// Sends an event of a flow to the program of its card. A full queue loses it, and counters rise.
+    /// Sends an event of a flow to the program of its card. A full queue loses it, and counters rise. A program that has
+    /// just become active does not hear of the message under way.
     pub(crate) fn post_event(&mut self, card: usize, function: usize, qpn: u32, event: Event) {
         let fabric = self.fabric();
+        if !self.is_whole() {
+            return;
+        }
         let unwanted = fabric.control(card).unwrap_or(u32::MAX);
         if unwanted & 1 << (event.kind as u32) != 0 {
             return;

@@ -1,4 +1,4 @@
-//! The mapped device file and its lock.
+//! The mapped device file.
 //!
 //! The file is sparse: a table uses memory only for slots that were ever used.
 
@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::cards::{CardLocks, CardMap, Cards};
 use super::counters::Counters;
 use super::error::FabricError;
 use super::flow::Shared;
 use super::limits::PROCESSES_MAX;
-use super::lock::{Holder, SharedMutex, Taken};
+use super::lock::{Holder, SharedMutex};
 use super::port::{Identity, PortStates};
 use super::tables::{Common, Function};
 use super::text::{text, text_bytes};
 use super::{link, rules, trace};
 use crate::bits::size;
-use crate::memory::Exclusive;
 use crate::model::faults::{RULES_MAX, Rule};
 use crate::model::profile::ProfileTable;
 use crate::model::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
@@ -49,11 +49,13 @@ struct Head {
     moderates: AtomicU32,
     profile_name: [u8; PROFILE_NAME_MAX],
     profile: ProfileTable,
-    lock: SharedMutex,
+    locks: CardLocks,
     /// A thread of each process holds its mutex while the program runs.
     lives: [SharedMutex; PROCESSES_MAX],
     /// Wake-up counter of each process's thread.
     ticks: [AtomicU32; PROCESSES_MAX],
+    /// Processor on which each process last rang a doorbell, plus 1.
+    processors: [AtomicU32; PROCESSES_MAX],
     identities: [Identity; FUNCTIONS_MAX],
     counters: [Counters; FUNCTIONS_MAX],
     links: [[link::Port; PORTS_MAX]; FUNCTIONS_MAX],
@@ -72,8 +74,8 @@ const LAYOUT: [u64; 3] = [
     COMMON_BYTES as u64,
 ];
 
-/// Finishes the changes to other processes' queues that a dead holder of the lock began. The caller
-/// holds the lock and has repaired the tables. Async-signal-safe.
+/// Finishes the changes to other processes' queues that a dead holder of a lock began. The caller
+/// holds all locks and has repaired the tables. Async-signal-safe.
 pub type Recovery = fn(&mut Locked<'_>);
 
 /// The mapped device.
@@ -83,6 +85,7 @@ pub struct Fabric {
     bytes: usize,
     path: PathBuf,
     recovery: Recovery,
+    cards: CardMap,
 }
 
 // SAFETY: the mapping stays until drop and belongs to no thread. Its contents are accessed through
@@ -138,7 +141,7 @@ impl Fabric {
                 path: draft.clone(),
                 source,
             })?;
-        let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
+        let mut fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
         // SAFETY: the file is new and other processes do not know its name. Only this process sees
         // the header, and all zeroes is a valid header.
         let head = unsafe { fabric.base.cast::<Head>().as_mut() };
@@ -151,13 +154,14 @@ impl Fabric {
         }
         head.next_context = AtomicU32::new(1);
         head.next_uar = AtomicU32::new(1);
-        // SAFETY: no other thread knows the mutex yet.
-        unsafe { head.lock.init() }.map_err(|errno| FabricError::Io {
-            call: "make the lock of",
+        // SAFETY: no other thread knows the locks yet.
+        unsafe { head.locks.init() }.map_err(|errno| FabricError::Io {
+            call: "make the locks of",
             path: draft.clone(),
             source: errno.into(),
         })?;
         head.magic = MAGIC;
+        fabric.cards = CardMap::new(fabric.identities());
         std::fs::rename(&draft, &path).map_err(|source| FabricError::Io {
             call: "name",
             path: path.clone(),
@@ -188,7 +192,7 @@ impl Fabric {
         if bytes < HEAD_BYTES + COMMON_BYTES {
             return Err(FabricError::Layout { path });
         }
-        let fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
+        let mut fabric = Self::map(&file, bytes, (path.clone(), recovery))?;
         let head = fabric.head();
         let functions = head.functions;
         let same = head.magic == MAGIC
@@ -196,6 +200,7 @@ impl Fabric {
             && functions <= FUNCTIONS_MAX
             && bytes == HEAD_BYTES + COMMON_BYTES + functions * FUNCTION_BYTES;
         if same {
+            fabric.cards = CardMap::new(fabric.identities());
             Ok(fabric)
         } else {
             Err(FabricError::Layout { path })
@@ -230,6 +235,7 @@ impl Fabric {
                 bytes,
                 path,
                 recovery,
+                cards: CardMap::new(&[]),
             }),
             None => Err(FabricError::Io {
                 call: "map",
@@ -273,6 +279,37 @@ impl Fabric {
         // SAFETY: the mapping begins with a page-aligned header. After its creation it changes only
         // through its atomics and its mutexes.
         unsafe { self.base.cast::<Head>().as_ref() }
+    }
+
+    /// The locks of all cards.
+    pub(super) fn locks(&self) -> &CardLocks {
+        &self.head().locks
+    }
+
+    /// The cards of the functions.
+    pub(super) fn cards(&self) -> &CardMap {
+        &self.cards
+    }
+
+    /// Counts a repair after a death during a change.
+    pub(super) fn count_repair(&self) {
+        self.head().repairs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records the processor of the process in this slot.
+    pub(crate) fn set_processor(&self, slot: u32, processor: u32) {
+        // Written only on a change, because the peer reads it at each doorbell.
+        if let Some(own) = self.head().processors.get(slot as usize)
+            && own.load(Ordering::Relaxed) != processor.wrapping_add(1)
+        {
+            own.store(processor.wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// True if the process in this slot last rang a doorbell on this processor.
+    pub(crate) fn was_on(&self, slot: u32, processor: u32) -> bool {
+        let last = self.head().processors.get(slot as usize);
+        last.is_some_and(|last| last.load(Ordering::Relaxed) == processor.wrapping_add(1))
     }
 
     /// The states of all ports.
@@ -425,41 +462,27 @@ impl Fabric {
     pub fn next_uar(&self) -> u32 {
         self.head().next_uar.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff
     }
-
-    /// Takes the device's lock. The calling thread must not hold it. Its signals must be blocked: a
-    /// signal handler that posts would otherwise wait for its own thread.
-    #[must_use]
-    pub fn lock(&self) -> Locked<'_> {
-        let taken = self.head().lock.lock();
-        let mut locked = Locked {
-            fabric: self,
-            _not_send: PhantomData,
-        };
-        if taken == Taken::OwnerDied {
-            self.head().repairs.fetch_add(1, Ordering::Relaxed);
-            locked.recover();
-        }
-        locked
-    }
 }
 
-/// The device with its lock held.
+/// The device with the locks of some cards held.
 #[derive(Debug)]
 pub struct Locked<'a> {
-    fabric: &'a Fabric,
+    pub(super) fabric: &'a Fabric,
+    pub(super) held: Cards,
+    /// A process did not answer: ended processes are released after the locks.
+    pub(super) sweeps: bool,
     // The thread that locks a mutex must unlock it.
-    _not_send: PhantomData<*mut ()>,
+    pub(super) not_send: PhantomData<*mut ()>,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // SAFETY: this thread took the lock in `Fabric::lock` or `Locked::pause`.
-        unsafe { self.fabric.head().lock.unlock() };
+        self.release_all();
+        if std::mem::take(&mut self.sweeps) {
+            self.fabric.lock().sweep();
+        }
     }
 }
-
-// SAFETY: one thread at a time holds the lock.
-unsafe impl Exclusive for Locked<'_> {}
 
 impl<'a> Locked<'a> {
     /// The device.
@@ -468,53 +491,31 @@ impl<'a> Locked<'a> {
         self.fabric
     }
 
-    /// Number of the calling thread, which holds the lock.
+    /// Number of the calling thread, which holds a lock.
     #[must_use]
     pub(crate) fn thread(&self) -> u32 {
-        self.fabric.head().lock.thread()
+        let first = self.held.first();
+        first.map_or(0, |card| self.fabric.locks().thread(card))
     }
 
-    /// Releases the lock for a moment. Values read before may have changed.
-    pub fn pause(&mut self) {
-        // SAFETY: this thread holds the lock, and takes it again before it continues.
-        unsafe { self.fabric.head().lock.unlock() };
-        if self.fabric.head().lock.lock() == Taken::OwnerDied {
-            self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
-            self.recover();
-        }
-    }
-
-    /// Like [`Locked::pause`], until a given time.
-    pub(crate) fn pause_until(&mut self, until_ns: u64) {
-        // SAFETY: as in `pause`.
-        unsafe { self.fabric.head().lock.unlock() };
-        sys::wait_until(until_ns);
-        if self.fabric.head().lock.lock() == Taken::OwnerDied {
-            self.fabric.head().repairs.fetch_add(1, Ordering::Relaxed);
-            self.recover();
-        }
-    }
-
-    /// Repairs the state after a holder of the lock died during a change.
-    fn recover(&mut self) {
+    /// Repairs the state after a holder of a lock died during a change. The thread holds all locks.
+    pub(super) fn recover(&mut self) {
+        self.fabric.count_repair();
         self.repair();
         (self.fabric.recovery)(self);
     }
 
-    /// State common to all functions.
+    /// State common to all functions. The thread must hold all locks.
     #[must_use]
     pub fn common(&mut self) -> &mut Common {
+        self.must(self.is_whole());
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
         // SAFETY: the mapping holds a page-aligned `Common` there, and all zeroes is valid. The
-        // lock excludes other threads and processes, and the borrow of `self` excludes this one.
+        // locks exclude other threads and processes, and the borrow of `self` excludes this one.
         unsafe { &mut *at.cast::<Common>() }
     }
 
-    /// The objects of a function.
-    ///
-    /// # Panics
-    /// Never in practice: indices come from [`Fabric::identities`], and stored numbers are checked
-    /// against it.
+    /// The objects of a function. The thread must hold its card's lock.
     #[must_use]
     pub fn function(&mut self, index: usize) -> &mut Function {
         // SAFETY: the lock excludes others, and the borrow of `self` excludes this thread.
@@ -530,6 +531,7 @@ impl<'a> Locked<'a> {
 
     fn function_ptr(&self, index: usize) -> *mut Function {
         let index = index.min(self.fabric.identities().len().saturating_sub(1));
+        self.must(self.holds(index));
         let offset = HEAD_BYTES + COMMON_BYTES + index * FUNCTION_BYTES;
         // The mapping has one `Function` for each identity. Each is page-aligned and initially all
         // zeroes, which is valid.
@@ -538,6 +540,18 @@ impl<'a> Locked<'a> {
             .as_ptr()
             .wrapping_byte_add(offset)
             .cast::<Function>()
+    }
+
+    /// Ends the program if it is about to change what it has not locked: its peers' data would be lost without a trace.
+    /// Async-signal-safe.
+    fn must(&self, holds: bool) {
+        if !holds {
+            let _ = sys::write(
+                2,
+                b"bf-emu: internal error: a lock is missing; please report it\n",
+            );
+            std::process::abort();
+        }
     }
 
     /// Activates fault rules for one process, or with 0 for all. If not all of them fit, none is
@@ -578,7 +592,7 @@ impl<'a> Locked<'a> {
     #[must_use]
     pub fn pid(&self, process: u32) -> Option<i32> {
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
-        // SAFETY: as in `common`, read only.
+        // SAFETY: as in `common`, read only. Processes come and go under all locks, and the thread holds one.
         let common = unsafe { &*at.cast::<Common>() };
         let slot = process.checked_sub(1)?;
         let pid = common.processes.get(slot).map(|process| process.pid);

@@ -4,8 +4,8 @@
 //! in its reader's memory, and the counter of the completion queue. A sender that dies between two
 //! of these would leave its peer with an inconsistent queue. So the sender first records all three
 //! as absolute values. A process that takes the lock of a dead holder writes them again, which is
-//! harmless if they are there already. The device's lock serialises completions. Each processor has
-//! its own record, which stays in its caches.
+//! harmless if they are there already. The lock of a card serialises its completions. Each processor
+//! has its own record, which stays in its caches.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -69,7 +69,7 @@ pub struct Record {
 /// Number of records. With more processors, some processors share a record.
 const PLACES: usize = 16;
 
-/// At most one pending record. All zeroes means none.
+/// The completions of one function: at most one pending record. All zeroes means none.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Journal {

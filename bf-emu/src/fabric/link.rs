@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The two directions of a port. All zeroes means idle. Changes require the device's lock.
+/// The two directions of a port. All zeroes means idle. Changes require the lock of its card.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Port {

@@ -1,4 +1,4 @@
-//! The device's lock: one robust mutex in shared memory, which survives the death of its holder.
+//! A lock of the device: a robust mutex in shared memory, which survives the death of its holder.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -98,6 +98,13 @@ impl SharedMutex {
         }
     }
 
+    /// Takes the lock if it is free. The thread must not hold it.
+    pub(crate) fn try_lock(&self) -> Option<Taken> {
+        // SAFETY: as in `lock`.
+        let result = unsafe { libc::pthread_mutex_trylock(self.inner.get()) };
+        (result != libc::EBUSY).then(|| self.taken(result))
+    }
+
     /// Takes the lock. The thread must not hold it.
     pub(crate) fn lock(&self) -> Taken {
         // SAFETY: the mutex is initialised before its file gets its name. The C library keeps a
@@ -119,6 +126,11 @@ impl SharedMutex {
             // SAFETY: as above; the time is of this frame.
             result = unsafe { libc::pthread_mutex_timedlock(self.inner.get(), &raw const until) };
         }
+        self.taken(result)
+    }
+
+    /// The state that the C library reports to the new holder.
+    fn taken(&self, result: i32) -> Taken {
         if result == libc::EOWNERDEAD {
             // SAFETY: this thread holds the mutex now.
             unsafe { libc::pthread_mutex_consistent(self.inner.get()) };

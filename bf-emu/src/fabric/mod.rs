@@ -1,6 +1,7 @@
-//! The state of the device, shared by all processes: one file with its tables, and the lock that
-//! protects them.
+//! The state of the device, shared by all processes: one file with its tables, and the locks that
+//! protect them.
 
+pub(crate) mod cards;
 pub mod congestion;
 pub mod counters;
 mod device;

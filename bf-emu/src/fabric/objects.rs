@@ -589,8 +589,6 @@ pub struct Attached {
     /// Start time in clock ticks since boot (`/proc/PID/stat`, field 22). It distinguishes
     /// processes with the same number.
     pub start_time: u64,
-    /// The processor of its last doorbell.
-    pub cpu: u32,
     /// The functions visible to it, as a comma list.
     pub view: [u8; crate::model::topology::VIEW_NAME_MAX],
 }

@@ -53,9 +53,12 @@ impl Locked<'_> {
         }
     }
 
-    /// Releases a process that did not answer, if it has ended. Async-signal-safe.
+    /// Releases a process that did not answer, if it has ended: now if the thread holds all locks, otherwise when it has
+    /// released its own. Async-signal-safe.
     pub fn release_if_gone(&mut self, process: u32) {
-        if self.is_gone(process) {
+        if !self.is_whole() {
+            self.sweeps = true;
+        } else if self.is_gone(process) {
             self.release_process(process);
         }
     }

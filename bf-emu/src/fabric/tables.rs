@@ -1,4 +1,4 @@
-//! The state that the lock protects: objects of each function, and state common to all functions.
+//! The state that the locks protect: objects of each function, and state common to all functions.
 
 use super::flow::{Events, Flow};
 use super::journal::Journal;
@@ -16,6 +16,8 @@ use super::table::{Owner, Table};
 #[derive(Debug)]
 #[repr(C)]
 pub struct Function {
+    /// The pending completion.
+    pub journal: Journal,
     /// Variant of the next registered mkey.
     pub next_variant: u8,
     /// Protection domains.
@@ -54,14 +56,12 @@ impl Function {
     }
 }
 
-/// State common to all functions, protected by the lock.
+/// State common to all functions, protected by all locks together.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Common {
     /// Processes.
     pub processes: Table<Attached, PROCESSES_MAX>,
-    /// The pending completion.
-    pub journal: Journal,
     /// Injected faults.
     pub faults: Rules,
     /// Connections.

@@ -361,7 +361,6 @@ impl Process {
         let attached = Attached {
             pid,
             start_time: start_time(pid).ok_or("/proc/self/stat cannot be read")?,
-            cpu: u32::MAX,
             view,
         };
         let _held = sys::SignalsHeld::new();
@@ -671,6 +670,7 @@ impl Process {
         self.number.store(0, Ordering::Release);
         engine::tick::after_fork_in_child();
         engine::poller::after_fork_in_child();
+        crate::memory::after_fork_in_child();
         // SAFETY: this call takes numbers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
     }

@@ -62,6 +62,8 @@ pub struct FunctionStats {
     pub completions: u64,
     /// Events sent to applications.
     pub events: u64,
+    /// How often a thread had to wait for the lock of the function's card, which the functions of a card share.
+    pub lock_waits: u64,
     /// Payload moved by its work requests, in bytes.
     pub bytes: u64,
     /// Time for which messages of its work requests occupied the link of the cost profile, in
@@ -254,6 +256,7 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
         cq_arms: load(&counters.arms),
         completions: load(&counters.completions),
         events: load(&counters.events),
+        lock_waits: fabric.lock_waits(index),
         bytes: load(&counters.bytes),
         link_ns: load(&counters.link_ns),
         refusals: counts(
@@ -309,14 +312,15 @@ impl fmt::Display for Stats {
             }
             writeln!(
                 f,
-                "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes",
+                "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes, lock waits {}",
                 "traffic",
                 function.traps,
                 function.doorbells,
                 function.cq_arms,
                 function.completions,
                 function.events,
-                function.bytes
+                function.bytes,
+                function.lock_waits
             )?;
             if function.link_ns != 0 {
                 writeln!(f, "  {:<10} {} ns occupied", "link", function.link_ns)?;

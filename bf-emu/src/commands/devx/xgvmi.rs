@@ -71,7 +71,12 @@ pub(super) fn create_object(
     let index = slot_of_index(get(input, alias::OBJECT_ID))?;
     let presented = access_key(input, alias::ACCESS_KEY_AT)?;
     let fabric = call.fabric();
-    let target_function = fabric.function_of_vhca(vhca_id).ok_or(BAD_RESOURCE)?;
+    // A vHCA id names a function of the same card.
+    let is_near = |there: &usize| fabric.card_of(*there) == fabric.card_of(call.function());
+    let target_function = fabric
+        .function_of_vhca(vhca_id)
+        .filter(is_near)
+        .ok_or(BAD_RESOURCE)?;
     let owner = call.owner()?;
     let mut locked = call.lock();
     let mkeys = &locked.peek(target_function).mkeys;

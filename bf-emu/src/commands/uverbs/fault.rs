@@ -23,7 +23,7 @@ pub(super) fn inject(call: &Call<'_>, ioctl: &Ioctl) -> Option<Result<(), Errno>
     }
     let name = refined(call, ioctl, name(call, ioctl)?);
     let process = call.owner().ok()?.process;
-    let mut locked = call.lock();
+    let mut locked = call.fabric().lock();
     let rules = &mut locked.common().faults;
     let action = rules::decide(rules, call.function(), process, Event::Call(name))?;
     drop(locked);

@@ -170,7 +170,7 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         call.costs(CostKind::RegMr, length);
     }
     let owner = call.owner()?;
-    let mut locked = call.lock();
+    let mut locked = call.lock_used();
     locked
         .peek(call.function())
         .pds
@@ -235,7 +235,7 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
             return Err(Errno(libc::EOPNOTSUPP));
         }
     }
-    let mut locked = call.lock();
+    let mut locked = call.lock_used();
     let found = locked
         .peek(call.function())
         .mkeys
@@ -418,7 +418,7 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         device_page: 0,
         of_dpa: false,
     };
-    let mut locked = call.lock();
+    let mut locked = call.lock_used();
     check_limit(call, &locked, (address, length))?;
     let slot = locked.function(call.function()).umems.insert(owner, umems);
     drop(locked);

@@ -56,7 +56,7 @@ pub(super) fn check_limit(
     Ok(())
 }
 
-/// Pages that a process has pinned: `mm->pinned_vm`, which counts a page once for each registration.
+/// Pages that a process has pinned on the cards whose locks are held: `mm->pinned_vm`, which counts a page once for each registration.
 /// The pages of queues, which the kernel counts too, are few.
 fn pinned(locked: &Locked<'_>, process: u32) -> u64 {
     let pins = |mkey: &Mkey| {
@@ -65,6 +65,7 @@ fn pinned(locked: &Locked<'_>, process: u32) -> u64 {
             && !mkey.device_memory
     };
     (0..locked.fabric().identities().len())
+        .filter(|function| locked.holds(*function))
         .map(|function| {
             let function = locked.peek(function);
             let regions = function

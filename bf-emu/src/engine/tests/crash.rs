@@ -40,7 +40,7 @@ fn write_down(world: &World, queue: &Queue, byte_count: u32) -> Record {
         address: address(&queue.cqes),
         entry: completion(byte_count).to_bytes(),
     };
-    let _left_open = locked.common().journal.begin(record);
+    let _left_open = locked.function(function).journal.begin(record);
     record
 }
 
@@ -73,7 +73,7 @@ fn a_completion_is_written_whole_wherever_its_writer_died() {
         assert_eq!(counters(&world, &queue), (1, 1), "{made} made");
         let found = queue.completions();
         assert_eq!(found, [completion(77)], "{made} made");
-        assert!(world.fabric.lock().common().journal.pending().is_none());
+        assert!(world.fabric.lock().peek(HOST).journal.pending().is_none());
         // The next completion follows it.
         let other = world.queue(FAR);
         world.connect(&queue, &other);
