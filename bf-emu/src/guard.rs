@@ -44,7 +44,59 @@ mod arch {
         "ret",
         ".size __bfemu_guard_load64, . - __bfemu_guard_load64",
     );
+}
 
+#[cfg(target_arch = "aarch64")]
+mod arch {
+    std::arch::global_asm!(
+        ".balign 16",
+        ".globl __bfemu_guard_copy",
+        ".hidden __bfemu_guard_copy",
+        ".type __bfemu_guard_copy, @function",
+        "__bfemu_guard_copy:", // x0 to, x1 from, x2 length; returns the bytes not copied
+        ".globl __bfemu_guard_begin",
+        ".hidden __bfemu_guard_begin",
+        "__bfemu_guard_begin:",
+        "1: cmp x2, #16",
+        "b.lo 2f",
+        "ldp x3, x4, [x1], #16",
+        "stp x3, x4, [x0], #16",
+        "sub x2, x2, #16",
+        "b 1b",
+        "2: cbz x2, 3f",
+        "ldrb w3, [x1], #1",
+        "strb w3, [x0], #1",
+        "sub x2, x2, #1",
+        "b 2b",
+        "3:",
+        ".globl __bfemu_guard_end",
+        ".hidden __bfemu_guard_end",
+        "__bfemu_guard_end:",
+        "mov x0, x2",
+        "ret",
+        ".size __bfemu_guard_copy, . - __bfemu_guard_copy",
+        // One instruction copies each word, so a reader on another core never sees a partial word.
+        ".globl __bfemu_guard_load64",
+        ".hidden __bfemu_guard_load64",
+        ".type __bfemu_guard_load64, @function",
+        "__bfemu_guard_load64:", // x0 to, x1 from, aligned; returns 0, or 8 on a fault
+        "mov x2, #8",
+        ".globl __bfemu_guard_load_begin",
+        ".hidden __bfemu_guard_load_begin",
+        "__bfemu_guard_load_begin:",
+        "ldr x3, [x1]",
+        "str x3, [x0]",
+        "mov x2, #0",
+        ".globl __bfemu_guard_load_end",
+        ".hidden __bfemu_guard_load_end",
+        "__bfemu_guard_load_end:",
+        "mov x0, x2",
+        "ret",
+        ".size __bfemu_guard_load64, . - __bfemu_guard_load64",
+    );
+}
+
+mod entry {
     unsafe extern "C" {
         fn __bfemu_guard_copy(to: usize, from: usize, length: usize) -> usize;
         fn __bfemu_guard_load64(to: usize, from: usize) -> usize;
@@ -57,8 +109,8 @@ mod arch {
     /// # Safety
     /// As for [`super::copy`].
     pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
-        // SAFETY: the caller's promise. After a fault, `fixup` resumes at the end label, where rcx
-        // is the number of bytes not copied.
+        // SAFETY: the caller's promise. After a fault, `fixup` resumes at the end label, where a
+        // register has the number of bytes not copied.
         unsafe { __bfemu_guard_copy(to, from, length) }
     }
 
@@ -69,11 +121,9 @@ mod arch {
         unsafe { __bfemu_guard_load64(to, from) }
     }
 
-    pub(super) fn fixup(rip: usize) -> Option<usize> {
+    pub(super) fn fixup(at: usize) -> Option<usize> {
         let within = |begin: *const u8, end: *const u8| {
-            (begin.addr()..end.addr())
-                .contains(&rip)
-                .then(|| end.addr())
+            (begin.addr()..end.addr()).contains(&at).then(|| end.addr())
         };
         within(&raw const __bfemu_guard_begin, &raw const __bfemu_guard_end).or_else(|| {
             within(
@@ -84,36 +134,14 @@ mod arch {
     }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-mod arch {
-    use crate::sys;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the copies are written for x86_64 and aarch64");
 
-    // Without a handler for faults, the kernel copies and reports them.
-    /// # Safety
-    /// As for [`super::copy`].
-    pub(super) unsafe fn copy(to: usize, from: usize, length: usize) -> usize {
-        // SAFETY: the caller's promise.
-        let done = unsafe { sys::vm_read(sys::pid(), to, from as u64, length) }.unwrap_or(0);
-        length - done.min(length)
-    }
-
-    /// # Safety
-    /// `to` is writable for 8 bytes, which no other thread accesses. `from` may be unmapped.
-    pub(super) unsafe fn load64(to: usize, from: usize) -> usize {
-        // SAFETY: the caller's promise.
-        unsafe { copy(to, from, 8) }
-    }
-
-    pub(super) fn fixup(_rip: usize) -> Option<usize> {
-        None
-    }
-}
-
-/// The address at which a thread resumes after a fault at `rip` in a guarded copy; None for any
+/// The address at which a thread resumes after a fault at `at` in a guarded copy; None for any
 /// other code. For the handler of SIGSEGV and SIGBUS.
 #[must_use]
-pub fn fixup(rip: usize) -> Option<usize> {
-    arch::fixup(rip)
+pub fn fixup(at: usize) -> Option<usize> {
+    entry::fixup(at)
 }
 
 /// Copies `length` bytes within this process.
@@ -123,10 +151,10 @@ pub fn fixup(rip: usize) -> Option<usize> {
 ///
 /// # Safety
 /// `to` must be memory that the caller may change, or unmapped. The ranges must not overlap.
-/// On x86-64, the handler of SIGSEGV and SIGBUS must call [`fixup`], or a fault ends the process.
+/// The handler of SIGSEGV and SIGBUS must call [`fixup`], or a fault ends the process.
 pub unsafe fn copy(to: usize, from: usize, length: usize) -> sys::Result<()> {
     // SAFETY: the caller's promise.
-    match unsafe { arch::copy(to, from, length) } {
+    match unsafe { entry::copy(to, from, length) } {
         0 => Ok(()),
         _ => Err(Errno(libc::EFAULT)),
     }
@@ -152,7 +180,7 @@ pub fn read_word(from: u64) -> sys::Result<[u8; 8]> {
     let from = usize::try_from(from).map_err(|_| Errno(libc::EFAULT))?;
     // SAFETY: the target is a local array of eight bytes. The source is only read, and a fault is
     // reported.
-    match unsafe { arch::load64(word.as_mut_ptr().addr(), from) } {
+    match unsafe { entry::load64(word.as_mut_ptr().addr(), from) } {
         0 => Ok(word),
         _ => Err(Errno(libc::EFAULT)),
     }

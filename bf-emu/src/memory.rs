@@ -46,7 +46,22 @@ pub const CHUNK_BYTES: usize = 256 * 1024;
 /// True if the copies of one system call become visible in the order of its vectors. On x86-64
 /// stores, and loads, are visible in order. Other platforms need a call for each vector, and a
 /// barrier between them.
-const COPIES_IN_ORDER: bool = cfg!(target_arch = "x86_64");
+fn copies_in_order() -> bool {
+    cfg!(target_arch = "x86_64") && !REFUSED.load(Ordering::Relaxed)
+}
+
+/// The system has no `process_vm_readv` and `process_vm_writev`, such as a user-mode emulator or a
+/// container's filter. Each call would fail.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Notes an error that no later call of the two would avoid. Returns whether it is one.
+fn refused(error: Errno) -> bool {
+    let is = error == Errno(libc::ENOSYS);
+    if is {
+        REFUSED.store(true, Ordering::Relaxed);
+    }
+    is
+}
 
 impl Space {
     /// The memory of process `pid`.
@@ -82,7 +97,7 @@ impl Space {
         address: u64,
         bytes: &mut [u8],
     ) -> (Result<u32>, Result<()>) {
-        if self.local || !COPIES_IN_ORDER {
+        if self.local || !copies_in_order() {
             // The read of the word precedes the second read.
             return (self.read_be32(word_at), self.read(address, bytes));
         }
@@ -98,6 +113,7 @@ impl Space {
                 let word = whole(done.min(word.len()), word.len()).map(|()| half(word, word_at));
                 (word, whole(read, bytes.len()))
             }
+            Err(errno) if refused(errno) => (self.read_be32(word_at), self.read(address, bytes)),
             Err(errno) => (Err(errno.into()), Err(errno.into())),
         }
     }
@@ -143,7 +159,7 @@ impl Space {
         let Some((last, body)) = entry.split_last() else {
             return Ok(());
         };
-        if self.local || !COPIES_IN_ORDER {
+        if self.local || !copies_in_order() {
             let last_at = address.wrapping_add(body.len() as u64);
             self.write(address, body)?;
             // The rest of the entry, and the message that it reports, are written first.
@@ -151,8 +167,12 @@ impl Space {
             return self.write(last_at, &[*last]);
         }
         // SAFETY: as above.
-        let done = unsafe { sys::vm_write_last_byte_last(self.pid, entry, address) }?;
-        whole(done, entry.len())
+        match unsafe { sys::vm_write_last_byte_last(self.pid, entry, address) } {
+            Ok(done) => whole(done, entry.len()),
+            // The system has just refused the call, so this call goes the other way.
+            Err(errno) if refused(errno) => self.publish(address, entry),
+            Err(errno) => Err(errno.into()),
+        }
     }
 }
 
@@ -173,9 +193,16 @@ unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Re
     if unsafe { files::read(pid, local, remote, length) } {
         return Ok(());
     }
+    if !REFUSED.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        match unsafe { sys::vm_read(pid, local, remote, length) } {
+            Ok(done) => return whole(done, length),
+            Err(error) if refused(error) => {}
+            Err(error) => return Err(failed(pid, error)),
+        }
+    }
     // SAFETY: the caller's promise.
-    let done = unsafe { sys::vm_read(pid, local, remote, length) };
-    whole(done.map_err(|error| failed(pid, error))?, length)
+    unsafe { files::read_all(pid, local, remote, length) }
 }
 
 /// Copies to another process.
@@ -187,9 +214,16 @@ unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> R
     if unsafe { files::write(pid, local, remote, length) } {
         return Ok(());
     }
+    if !REFUSED.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        match unsafe { sys::vm_write(pid, local, remote, length) } {
+            Ok(done) => return whole(done, length),
+            Err(error) if refused(error) => {}
+            Err(error) => return Err(failed(pid, error)),
+        }
+    }
     // SAFETY: the caller's promise.
-    let done = unsafe { sys::vm_write(pid, local, remote, length) };
-    whole(done.map_err(|error| failed(pid, error))?, length)
+    unsafe { files::write_all(pid, local, remote, length) }
 }
 
 /// The reason of a failed transfer. The file of a process that has ended is closed.

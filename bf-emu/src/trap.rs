@@ -8,6 +8,7 @@
 //! moves. [`copy`] handles the code after a store that is part of a longer copy. Encodings: Intel
 //! SDM volume 2.
 
+pub mod aarch64;
 pub mod copy;
 pub mod string;
 

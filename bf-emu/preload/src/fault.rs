@@ -10,22 +10,20 @@
 use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
-use std::slice;
 
-use bf_emu::process::{Process, Rung};
-use bf_emu::trap::string::{self, Moves};
-use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store, copy};
 use bf_emu::{guard, process, sys};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
-use crate::context::{self, go_on_at};
 use crate::masks;
 use crate::next::{next, of_libc};
 use crate::records::{self, Recorded};
+#[cfg(target_arch = "x86_64")]
 use crate::resume::resume;
+use crate::store;
 
-/// Smallest page of x86-64. An instruction is read across a page end only if necessary.
-const PAGE_BYTES: usize = 4096;
+/// Longest instruction of the supported processors, in bytes.
+const CODE_BYTES_MAX: usize = 15;
+
 /// Installs the trap's handler for `signal`. Returns the replaced action, unless the trap's handler
 /// was already installed; None if the installation is not possible.
 pub(crate) fn take(signal: c_int) -> Option<Option<Recorded>> {
@@ -84,6 +82,7 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut
     // The interrupted code may be between a call and its read of errno.
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+    #[cfg(target_arch = "x86_64")]
     if served {
         // SAFETY: the kernel's context of this handler, which runs on the thread's own stack and
         // has finished.
@@ -97,12 +96,11 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     if info.si_code <= 0 {
         return false;
     }
-    let registers = context::registers(thread);
-    let Ok(rip) = usize::try_from(registers.rip) else {
+    let Some(at) = store::instruction(thread) else {
         return false;
     };
-    if let Some(resume) = guard::fixup(rip) {
-        go_on_at(thread, resume);
+    if let Some(resume) = guard::fixup(at) {
+        store::go_on_at(thread, resume);
         return true;
     }
     if signal != libc::SIGSEGV {
@@ -113,107 +111,20 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     };
     // SAFETY: a memory fault (si_code above 0) has an address.
     let address = unsafe { info.si_addr() }.addr();
-    let Some(store) = decode(rip, &registers) else {
-        if let Some(moves) = decode_string(rip, &registers, thread) {
-            return serve_string(process, address, &moves, registers, thread);
-        }
-        if process.doorbell(address, None).is_some() {
-            complain(rip);
-        }
-        return false;
-    };
-    let value = store.value.or_else(|| vector_value(rip, thread));
-    let Some(rung) = process.doorbell(address, value) else {
-        return false;
-    };
-    // Cannot overflow: an instruction does not extend beyond the end of memory.
-    let behind = rip + usize::from(store.length);
-    go_on_at(thread, behind);
-    if let Rung::Send { end } = rung {
-        // Cannot overflow: the store is within a page of this process.
-        let rest = (address + usize::from(store.width), end);
-        context::follow_copy(thread, registers, behind, rest);
-    }
-    true
+    store::serve(process, address, at, thread)
 }
 
-/// Like [`serve`], for a string move. It is at most one doorbell, because it copies one request.
-fn serve_string(
-    process: &Process,
-    address: usize,
-    moves: &Moves,
-    registers: Registers,
-    thread: &mut ucontext_t,
-) -> bool {
-    let served = process.doorbell(address, moved_value(moves)).is_some();
-    if served {
-        let left_in_page = PAGE_BYTES - address % PAGE_BYTES;
-        context::set_registers(thread, &moves.follow(registers, left_in_page as u64));
-    }
-    served
-}
-
-/// The first eight bytes of a string move. They identify the queue of a copied request.
-fn moved_value(moves: &Moves) -> Option<u64> {
-    let mut bytes = [0; 8];
-    guard::read(moves.from, &mut bytes).ok()?;
-    (moves.bytes >= 8).then_some(u64::from_le_bytes(bytes))
-}
-
-/// The string move at `rip`, the address of the faulting instruction.
-fn decode_string(rip: usize, registers: &Registers, thread: &ucontext_t) -> Option<Moves> {
-    let flags = context::flags(thread);
-    with_code(rip, |bytes| string::decode(bytes, registers, flags))
-}
-
-/// The first eight bytes of a store from a vector register. They identify the queue of a BlueFlame
-/// copy.
-fn vector_value(rip: usize, thread: &ucontext_t) -> Option<u64> {
-    let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
-    // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
-    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(rip), on_page) };
-    let register = copy::vector_source(bytes)?;
-    context::low_half(thread, register)
-}
-
-/// The store at `rip`, the address of the faulting instruction.
-fn decode(rip: usize, registers: &Registers) -> Option<Store> {
-    with_code(rip, |bytes| trap::decode(bytes, registers))
-}
-
-/// The result of `decode` for the instruction at `rip`, the address of the faulting instruction.
-fn with_code<T>(rip: usize, decode: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
-    let on_page = (PAGE_BYTES - rip % PAGE_BYTES).min(INSTRUCTION_BYTES_MAX);
-    // SAFETY: the thread has fetched an instruction there, so the rest of its page is readable.
-    let bytes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(rip), on_page) };
-    decode(bytes).or_else(|| {
-        let mut bytes = [0; INSTRUCTION_BYTES_MAX];
-        read_code(rip, &mut bytes)?;
-        decode(&bytes)
-    })
-}
-
-fn read_code(rip: usize, bytes: &mut [u8; INSTRUCTION_BYTES_MAX]) -> Option<()> {
-    let to = bytes.as_mut_ptr().expose_provenance();
-    // SAFETY: the target is a local array and not code. This handler, which is installed, catches a
-    // missing page after `rip`.
-    unsafe { guard::copy(to, rip, INSTRUCTION_BYTES_MAX) }.ok()
-}
-
-/// Logs a doorbell instruction that cannot be skipped.
-fn complain(rip: usize) {
+/// Logs the bytes of a doorbell instruction that cannot be skipped.
+pub(crate) fn complain(code: &[u8]) {
     const TEXT: &[u8] = b"bf-emu: a doorbell store by an instruction that cannot be skipped:";
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut line = [b' '; TEXT.len() + 3 * INSTRUCTION_BYTES_MAX + 1];
-    let mut code = [0; INSTRUCTION_BYTES_MAX];
+    let mut line = [b' '; TEXT.len() + 3 * CODE_BYTES_MAX + 1];
     let (text, hex) = line.split_at_mut(TEXT.len());
     text.copy_from_slice(TEXT);
-    if read_code(rip, &mut code).is_some() {
-        for (place, byte) in hex.chunks_exact_mut(3).zip(code) {
-            if let [_, high, low] = place {
-                *high = DIGITS[usize::from(byte >> 4)];
-                *low = DIGITS[usize::from(byte & 15)];
-            }
+    for (place, byte) in hex.chunks_exact_mut(3).zip(code) {
+        if let [_, high, low] = place {
+            *high = DIGITS[usize::from(byte >> 4)];
+            *low = DIGITS[usize::from(byte & 15)];
         }
     }
     if let Some(last) = line.last_mut() {

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bf_emu::process;
 
 use crate::call::guarded;
-#[cfg(target_arch = "x86_64")]
 use crate::call::say;
-#[cfg(target_arch = "x86_64")]
 use crate::masks::{TRAP_BITS, TRAP_SIGNALS, change_mask};
-#[cfg(target_arch = "x86_64")]
 use crate::records::ASKED;
 use crate::records::RECORDS;
 use crate::watch;
@@ -31,10 +28,6 @@ pub(crate) fn before_first_doorbell() {
     install();
 }
 
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn install() {}
-
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn install() {
     for (signal, record) in TRAP_SIGNALS.into_iter().zip(&RECORDS) {
         let Some(found) = crate::fault::take(signal) else {

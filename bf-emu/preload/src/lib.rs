@@ -18,8 +18,8 @@
 //! - `call`, `next`: common parts of all interposed functions, and the definitions that they hide.
 //! - `masks`, `records`, `context`, `watch`: signal masks, the program's own actions for the trap's
 //!   signals, a thread's saved registers, and the files that are contexts of the device.
-//! - `resume`, `fault`, `install`: the doorbell trap: return from the handler, the handler, and its
-//!   installation.
+//! - `resume`, `fault`, `store`, `install`: the doorbell trap: return from the handler, the handler, the
+//!   processor's stores, and the installation. `context` and `resume` exist for x86-64 only.
 //! - `signals`, `files`, `names`, `open`, `stat`, `exec`, `interfaces`: the interposed functions: for
 //!   signals, for open files (ioctl, write, close, dup), functions that need only another path,
 //!   functions that present a device's file as a character device, functions that start programs, and
@@ -38,7 +38,6 @@ mod call;
 #[cfg(target_arch = "x86_64")]
 mod context;
 mod exec;
-#[cfg(target_arch = "x86_64")]
 mod fault;
 mod files;
 mod install;
@@ -52,4 +51,6 @@ mod records;
 mod resume;
 mod signals;
 mod stat;
+#[cfg_attr(target_arch = "aarch64", path = "store_aarch64.rs")]
+mod store;
 mod watch;

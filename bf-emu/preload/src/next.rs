@@ -34,7 +34,6 @@ impl Next {
 /// The C library's own definition of `name`, independent of other libraries' definitions. For the
 /// few functions that other libraries wrap in order to refuse calls, such as `sigaction` in UCX
 /// 1.18 for the signals that UCX handles.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn of_libc(name: &'static CStr) -> Option<NonNull<c_void>> {
     // SAFETY: the file name is a C string. NOLOAD returns only loaded libraries. The C library is
     // always loaded, so the handle need not be closed.

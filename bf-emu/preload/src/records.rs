@@ -28,13 +28,11 @@ thread_local! {
 }
 
 /// The program's action for one of the trap's signals. Async-signal-safe.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn recorded(signal: c_int) -> Recorded {
     record_of(signal).map_or(Recorded::DEFAULT, Record::load)
 }
 
 /// Records the default action, as after a one-shot handler.
-#[cfg(target_arch = "x86_64")]
 pub(crate) fn record_default(signal: c_int) {
     if let Some(record) = record_of(signal) {
         record.exchange(Some(Recorded::DEFAULT));
@@ -47,7 +45,6 @@ pub(crate) fn record_of(signal: c_int) -> Option<&'static Record> {
     RECORDS.get(index)
 }
 
-#[cfg(target_arch = "x86_64")]
 impl Recorded {
     const DEFAULT: Recorded = Recorded {
         handler: libc::SIG_DFL,

@@ -20,8 +20,6 @@ use crate::masks::{TRAP_BITS, bit, bits, change_mask, set_bits};
 use crate::next::{next, next_or};
 use crate::records::{ASKED, Recorded, record_of};
 
-/// True if doorbells are traps. On other architectures a thread polls for them.
-const TRAPS: bool = cfg!(target_arch = "x86_64");
 /// Number of signals plus one: Linux numbers them 1..=64.
 const SIGNALS: usize = 65;
 /// The trap signals (1 for the first, 2 for the second) that the program requested to block in its
@@ -73,7 +71,7 @@ signal_calls! {
 /// The preconditions of sigprocmask(2): `new` is NULL or readable, `old` is NULL or writable.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigprocmask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
-    if TRAPS && enabled() {
+    if enabled() {
         // SAFETY: the caller's own arguments.
         return answer(unsafe { mask(how, new, old) }.map(|()| 0));
     }
@@ -90,7 +88,7 @@ unsafe extern "C" fn pthread_sigmask(
     new: *const sigset_t,
     old: *mut sigset_t,
 ) -> c_int {
-    if TRAPS && enabled() {
+    if enabled() {
         // SAFETY: the caller's own arguments.
         return match unsafe { mask(how, new, old) } {
             Ok(()) => 0,
@@ -118,7 +116,7 @@ unsafe fn interposed_sigaction(signal: c_int, new: *const Action, old: *mut Acti
         return 0;
     }
     let next = next_or!(-1, fn sigaction(c_int, *const Action, *mut Action) -> c_int);
-    if !TRAPS || !enabled() {
+    if !enabled() {
         // SAFETY: the caller's own arguments.
         return unsafe { next(signal, new, old) };
     }

@@ -1,15 +1,83 @@
 //! A lock of the device: a robust mutex in shared memory, which survives the death of its holder.
+//!
+//! The kernel marks a mutex whose holder ends. It cannot do so for threads without a robust list: a user-mode emulator
+//! refuses `set_robust_list`. Such a thread writes its name beside the mutex, and others mark the mutex as the kernel
+//! does once they find that no such thread exists.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::sys::Errno;
+use super::release::start_time;
+use crate::sys::{self, Errno};
 
-/// A mutex in memory that processes share, in its own cache line.
+/// Bytes of the longest mutex of the C library: that of aarch64.
+const MUTEX_BYTES: usize = 48;
+
+/// A mutex in memory that processes share, also those of other processors, in its own cache line.
 #[repr(C, align(64))]
 pub struct SharedMutex {
     inner: UnsafeCell<libc::pthread_mutex_t>,
+    _padding: [u8; MUTEX_BYTES - size_of::<libc::pthread_mutex_t>()],
+    name: Name,
+}
+
+/// The holder, if the kernel does not mark the mutex at its end.
+#[repr(C)]
+struct Name {
+    /// The thread; 0 for none. Written last and removed first.
+    thread: AtomicU32,
+    process: AtomicI32,
+    /// Start time of the process. The kernel gives its number to a later one.
+    started: AtomicU64,
+}
+
+impl Name {
+    /// Enters the calling thread.
+    fn write(&self, thread: u32) {
+        let process = sys::pid();
+        self.process.store(process, Ordering::Relaxed);
+        self.started.store(own_start(process), Ordering::Relaxed);
+        self.thread.store(thread, Ordering::Release);
+    }
+
+    /// True if `thread` is the one of this name and has ended.
+    fn is_dead(&self, thread: u32) -> bool {
+        if self.thread.load(Ordering::Acquire) != thread {
+            return false;
+        }
+        let process = self.process.load(Ordering::Relaxed);
+        let started = self.started.load(Ordering::Relaxed);
+        !sys::has_thread(process, thread) || start_time(process) != Some(started)
+    }
+}
+
+/// Start time of this process; looked up once in each process.
+fn own_start(process: i32) -> u64 {
+    static OF: AtomicI32 = AtomicI32::new(0);
+    static STARTED: AtomicU64 = AtomicU64::new(0);
+    if OF.load(Ordering::Acquire) != process {
+        // A thread of this process always finds it.
+        STARTED.store(start_time(process).unwrap_or(0), Ordering::Relaxed);
+        OF.store(process, Ordering::Release);
+    }
+    STARTED.load(Ordering::Relaxed)
+}
+
+/// True if the kernel marks the mutexes of threads of this process that end.
+fn kernel_marks() -> bool {
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match KNOWN.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let yes = sys::has_robust_list();
+            KNOWN.store(if yes { YES } else { NO }, Ordering::Relaxed);
+            yes
+        }
+        known => known == YES,
+    }
 }
 
 // SAFETY: a process-shared mutex supports many threads of many processes.
@@ -122,6 +190,9 @@ impl SharedMutex {
             }
         }
         while matches!(result, libc::EBUSY | libc::ETIMEDOUT) {
+            if result == libc::ETIMEDOUT {
+                self.mark_if_dead();
+            }
             let until = soon();
             // SAFETY: as above; the time is of this frame.
             result = unsafe { libc::pthread_mutex_timedlock(self.inner.get(), &raw const until) };
@@ -129,8 +200,11 @@ impl SharedMutex {
         self.taken(result)
     }
 
-    /// The state that the C library reports to the new holder.
+    /// The state that the C library reports to the new holder, which is this thread.
     fn taken(&self, result: i32) -> Taken {
+        if !kernel_marks() {
+            self.name.write(self.thread());
+        }
         if result == libc::EOWNERDEAD {
             // SAFETY: this thread holds the mutex now.
             unsafe { libc::pthread_mutex_consistent(self.inner.get()) };
@@ -149,7 +223,26 @@ impl SharedMutex {
         match word.load(Ordering::Acquire) {
             0 => Holder::Nobody,
             word if word & FUTEX_OWNER_DIED != 0 => Holder::Dead,
+            word if self.name.is_dead(word & FUTEX_TID_MASK) => Holder::Dead,
             _ => Holder::Alive,
+        }
+    }
+
+    /// Marks the mutex of a holder that has ended, as the kernel does for one with a robust list (`linux/futex.h`): the
+    /// waiters' bit stays, and one waiter takes it over.
+    fn mark_if_dead(&self) {
+        // SAFETY: as in `holder`.
+        let futex = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
+        let word = futex.load(Ordering::Acquire);
+        let thread = word & FUTEX_TID_MASK;
+        if thread == 0 || word & FUTEX_OWNER_DIED != 0 || !self.name.is_dead(thread) {
+            return;
+        }
+        let marked = word & !FUTEX_TID_MASK | FUTEX_OWNER_DIED;
+        // Another waiter may have marked it first.
+        let exchanged = futex.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Relaxed);
+        if exchanged.is_ok() {
+            sys::futex_wake(futex);
         }
     }
 
@@ -166,6 +259,9 @@ impl SharedMutex {
     /// # Safety
     /// The calling thread must hold it.
     pub(crate) unsafe fn unlock(&self) {
+        if !kernel_marks() {
+            self.name.thread.store(0, Ordering::Release);
+        }
         // SAFETY: the caller promises that the thread holds it.
         unsafe { libc::pthread_mutex_unlock(self.inner.get()) };
     }
@@ -196,6 +292,40 @@ mod tests {
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };
         assert_eq!(mutex.lock(), Taken::Clean);
+    }
+
+    #[test]
+    fn a_holder_that_the_kernel_does_not_mark_is_found_by_its_name() {
+        // SAFETY: as above.
+        let mutex: Box<SharedMutex> = unsafe { crate::fabric::zeroed() };
+        // SAFETY: as above.
+        unsafe { mutex.init() }.unwrap();
+        assert_eq!((size_of::<SharedMutex>(), mutex.lock()), (64, Taken::Clean));
+        // SAFETY: as in `holder`.
+        let futex = unsafe { AtomicU32::from_ptr(mutex.inner.get().cast()) };
+        let own = mutex.thread();
+        // A thread without a name, such as one that has just taken the mutex, counts as alive.
+        mutex.mark_if_dead();
+        assert_eq!((mutex.holder(), mutex.thread()), (Holder::Alive, own));
+        mutex.name.write(own);
+        mutex.mark_if_dead();
+        assert_eq!((mutex.holder(), mutex.thread()), (Holder::Alive, own));
+        // Another process has the number now: it started at another time.
+        mutex.name.started.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(mutex.holder(), Holder::Dead);
+        // SAFETY: this thread holds it.
+        unsafe { mutex.unlock() };
+        // A thread has ended while it held the mutex. The unmarked word is what the kernel leaves without a list.
+        let ended = std::thread::spawn(sys::thread_id).join().unwrap();
+        mutex.name.write(ended);
+        futex.store(ended, Ordering::Relaxed);
+        assert_eq!(mutex.holder(), Holder::Dead);
+        assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
+        // SAFETY: this thread holds it.
+        unsafe { mutex.unlock() };
+        assert_eq!(mutex.lock(), Taken::Clean);
+        // SAFETY: as above.
+        unsafe { mutex.unlock() };
     }
 
     #[test]

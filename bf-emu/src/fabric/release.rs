@@ -167,9 +167,10 @@ impl Function {
 /// zombie. Async-signal-safe.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
-    let mut path = [0; 32];
-    // A number of at most eleven characters fits. Its formatting does not allocate.
-    write!(&mut path[..], "/proc/{pid}/stat\0").ok()?;
+    let mut path = [0; 48];
+    // Two numbers of at most eleven characters fit. Their formatting does not allocate. A user-mode emulator invents the
+    // content of a process's own /proc/PID/stat, but not that of its threads.
+    write!(&mut path[..], "/proc/{pid}/task/{pid}/stat\0").ok()?;
     let path = CStr::from_bytes_until_nul(&path).ok()?;
     let file = sys::open(path, libc::O_RDONLY).ok()?;
     // A line has 52 numbers and a name of at most 64 bytes. The start time is in its first half.

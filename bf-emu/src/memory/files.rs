@@ -2,7 +2,8 @@
 //!
 //! For a few bytes this takes little more than half the time of `process_vm_writev`, which looks up
 //! the process and checks permissions at each call. All other transfers use that call, and it also
-//! reports the cause of an error.
+//! reports the cause of an error. Where the system refuses that call, all transfers go through the
+//! files ([`read_all`], [`write_all`]).
 //!
 //! A file refers to the memory that the process had when the file was opened. After an exec or the
 //! end of the process it transfers nothing. It is closed when a transfer finds that, and when a file
@@ -15,6 +16,7 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use super::{MemoryError, Result};
 use crate::sys::{self, Errno, path::PathBuffer};
 
 /// Longest transfer through a file. The kernel copies it twice, which soon costs more than it
@@ -53,6 +55,45 @@ pub(super) unsafe fn write(pid: i32, local: usize, remote: u64, length: usize) -
     // SAFETY: the caller's promise.
     let moved = |file| unsafe { sys::pwrite_from(file, local, length, remote) };
     length <= BYTES_MAX && by_file(pid, length, moved)
+}
+
+/// Like [`read`], of any length, with the cause of a failure.
+///
+/// # Safety
+/// Same as [`sys::vm_read`].
+pub(super) unsafe fn read_all(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    all(pid, length, |file| unsafe {
+        sys::pread_to(file, local, length, remote)
+    })
+}
+
+/// Like [`write`], of any length, with the cause of a failure.
+///
+/// # Safety
+/// Same as [`sys::vm_write`].
+pub(super) unsafe fn write_all(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+    // SAFETY: the caller's promise.
+    all(pid, length, |file| unsafe {
+        sys::pwrite_from(file, local, length, remote)
+    })
+}
+
+/// A transfer that has no other way than the file. The kernel stops at the first missing page, and after 2 GiB, which is
+/// more than the device moves at once.
+fn all(pid: i32, length: usize, moved: impl Fn(RawFd) -> sys::Result<usize>) -> Result<()> {
+    // A file whose process has run another program is opened a second time.
+    for _ in 0..2 {
+        if length == 0 || by_file(pid, length, &moved) {
+            return Ok(());
+        }
+    }
+    if sys::exists(pid) {
+        Err(MemoryError::Fault)
+    } else {
+        forget(pid);
+        Err(MemoryError::Gone)
+    }
 }
 
 /// True if the descriptor may be one of these files.
@@ -186,7 +227,7 @@ fn open(pid: i32) -> Option<RawFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryError, Space};
+    use crate::memory::Space;
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
 
@@ -294,6 +335,37 @@ mod tests {
             space.read(other.address, &mut found),
             Err(MemoryError::Gone)
         );
+    }
+
+    #[test]
+    fn transfers_need_no_call_of_the_kernel_but_the_file() {
+        let _turn = ONE_AT_A_TIME.lock().unwrap();
+        let mut other = Other::new();
+        let pid = other.pid();
+        let mut bytes = [7; 1500];
+        let at = bytes.as_mut_ptr().expose_provenance();
+        // SAFETY: the array has this length, and the other program's stack may be changed: it only waits.
+        let write = |to, length| unsafe { write_all(pid, at, to, length) };
+        // SAFETY: the array, which no other thread uses, has this length.
+        let read = |from, length| unsafe { read_all(pid, at, from, length) };
+        write(other.address, 1500).unwrap();
+        read(other.address, 1500).unwrap();
+        assert_eq!(bytes, [7; 1500]);
+        // The stack ends 2048 bytes behind the address; nothing is mapped behind it.
+        for (at, length) in [(64, 8), (other.address + 2000, 1500)] {
+            assert_eq!(write(at, length), Err(MemoryError::Fault));
+            assert_eq!(read(at, length), Err(MemoryError::Fault));
+        }
+        // The program has closed the file: without it there is no way.
+        let file = file_of(other.held()).unwrap();
+        closing(file);
+        sys::close(file);
+        assert_eq!(read(other.address, 8), Err(MemoryError::Fault));
+        other.child.kill().unwrap();
+        other.child.wait().unwrap();
+        assert_eq!(read(other.address, 8), Err(MemoryError::Gone));
+        assert_eq!(write(other.address, 8), Err(MemoryError::Gone));
+        assert_eq!(other.held(), 0);
     }
 
     #[test]

@@ -278,7 +278,7 @@ fn simulate(options: &[String], packages: &[&str]) -> Result<Vec<String>> {
 }
 
 /// Package names in the output of `apt-get -s install`.
-fn to_install(text: &str) -> Vec<String> {
+pub(crate) fn to_install(text: &str) -> Vec<String> {
     text.lines()
         .filter_map(|line| line.strip_prefix("Inst "))
         .filter_map(|rest| rest.split_whitespace().next())

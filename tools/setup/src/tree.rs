@@ -4,7 +4,7 @@
 //! the machine's with the other suite's name, so mirrors and keys stay the same.
 
 use super::cache::{Cache, key};
-use super::joined;
+use super::{apt, joined};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ const APT: Duration = Duration::from_secs(600);
 const UNPACK: Duration = Duration::from_secs(60);
 
 /// Debian's testing suite, by the code name that it keeps after its release.
-const UCC_SUITE: &str = "forky";
+pub(crate) const TESTING: &str = "forky";
+const UCC_SUITE: &str = TESTING;
 
 /// UCC and its tools, the MPIs that use it, and their dependencies. Debian's UCX among them has no InfiniBand support,
 /// so programs use the UCX of the wheels.
@@ -328,56 +329,100 @@ fn link(to: &Path, name: &Path) -> Result<()> {
 }
 
 fn fetch(suite: &str, packages: &[&str], dir: &Path) -> Result<()> {
-    let state = dir.join("apt");
-    for sub in ["parts", "lists/partial", "cache/archives/partial"] {
-        fs::create_dir_all(state.join(sub))?;
-    }
-    fs::write(state.join("status"), "")?;
-    let sources = machine_sources(suite)?;
-    ensure!(
-        !sources.is_empty(),
-        "none of this machine's apt sources is Debian's main archive, so {suite} is not to be had"
-    );
-    fs::write(state.join("parts/tree.sources"), sources)?;
-    let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
-    let options = [
-        option("Dir::State::Lists", &state.join("lists")),
-        option("Dir::State::status", &state.join("status")),
-        option("Dir::Cache", &state.join("cache")),
-        option("Dir::Etc::SourceList", Path::new("/dev/null")),
-        option("Dir::Etc::SourceParts", &state.join("parts")),
-        "-oAPT::Sandbox::User=root".to_owned(),
-        "-oAcquire::Languages=none".to_owned(),
-    ];
-    let apt = |words: &[&str]| {
-        let mut command = Command::new("apt-get");
-        command
-            .args(&options)
-            .arg("-q")
-            .args(words)
-            .current_dir(&state);
-        process::stdout(&mut command, APT)
-    };
-    apt(&["update"])?;
-    let download: Vec<&str> = std::iter::once("download")
-        .chain(packages.iter().copied())
-        .collect();
-    apt(&download)?;
+    let packages: Vec<String> = packages.iter().map(|&name| name.to_owned()).collect();
+    let suite = Suite::open(suite, &[], dir)?;
     let root = dir.join("root");
-    fs::create_dir_all(root.join("usr"))?;
-    for entry in fs::read_dir(&state)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "deb") {
-            let mut extract = Command::new("dpkg-deb");
-            process::stdout(extract.arg("-x").arg(&path).arg(&root), UNPACK)?;
-        }
-    }
+    suite.unpack(&packages, &root)?;
     for name in ["bin", "lib", "lib64", "sbin"] {
         if !root.join(name).exists() {
             std::os::unix::fs::symlink(format!("usr/{name}"), root.join(name))?;
         }
     }
-    fs::remove_dir_all(&state).context("cannot clear apt's state")
+    suite.close()
+}
+
+/// Package lists of a suite, in a state of their own.
+pub(crate) struct Suite {
+    state: PathBuf,
+    options: Vec<String>,
+}
+
+impl Suite {
+    /// Downloads the lists into a subdirectory of `dir`. The first architecture is the one of packages without a suffix;
+    /// without architectures it is the machine's.
+    pub(crate) fn open(suite: &str, architectures: &[&str], dir: &Path) -> Result<Self> {
+        let state = dir.join("apt");
+        for sub in ["parts", "lists/partial", "cache/archives/partial"] {
+            fs::create_dir_all(state.join(sub))?;
+        }
+        fs::write(state.join("status"), "")?;
+        let sources = machine_sources(suite)?;
+        ensure!(
+            !sources.is_empty(),
+            "none of this machine's apt sources is Debian's main archive, so {suite} is not to be had"
+        );
+        fs::write(state.join("parts/tree.sources"), sources)?;
+        let option = |name: &str, value: &Path| format!("-o{name}={}", value.display());
+        let mut options = vec![
+            option("Dir::State::Lists", &state.join("lists")),
+            option("Dir::State::status", &state.join("status")),
+            option("Dir::Cache", &state.join("cache")),
+            option("Dir::Etc::SourceList", Path::new("/dev/null")),
+            option("Dir::Etc::SourceParts", &state.join("parts")),
+            "-oAPT::Sandbox::User=root".to_owned(),
+            "-oAcquire::Languages=none".to_owned(),
+            // Descriptions for software centres.
+            "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
+        ];
+        if let Some(first) = architectures.first() {
+            options.push(format!("-oAPT::Architecture={first}"));
+        }
+        for architecture in architectures {
+            options.push(format!("-oAPT::Architectures::={architecture}"));
+        }
+        let suite = Self { state, options };
+        suite.apt(&["update"])?;
+        Ok(suite)
+    }
+
+    fn apt(&self, words: &[&str]) -> Result<String> {
+        let mut command = Command::new("apt-get");
+        command
+            .args(&self.options)
+            .arg("-q")
+            .args(words)
+            .current_dir(&self.state);
+        process::stdout(&mut command, APT)
+    }
+
+    /// A package and all that it depends on.
+    pub(crate) fn closure(&self, package: &str) -> Result<Vec<String>> {
+        let text = self.apt(&["-s", "--no-install-recommends", "install", package])?;
+        Ok(apt::to_install(&text))
+    }
+
+    /// Downloads packages and unpacks them below `root`.
+    pub(crate) fn unpack(&self, packages: &[String], root: &Path) -> Result<()> {
+        let download: Vec<&str> = std::iter::once("download")
+            .chain(packages.iter().map(String::as_str))
+            .collect();
+        self.apt(&download)?;
+        fs::create_dir_all(root.join("usr"))?;
+        for entry in fs::read_dir(&self.state)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                let mut extract = Command::new("dpkg-deb");
+                process::stdout(extract.arg("-x").arg(&path).arg(root), UNPACK)?;
+                fs::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes lists and state.
+    pub(crate) fn close(self) -> Result<()> {
+        fs::remove_dir_all(&self.state).context("cannot clear apt's state")
+    }
 }
 
 /// The machine's sources of Debian's main archive, changed to another suite.
