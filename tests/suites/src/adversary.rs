@@ -24,7 +24,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         .filter(|(_, name)| world.parts.is_empty() || world.parts.iter().any(|part| part == name));
     wanted
         .map(|(seed, name)| {
-            let mut command = tests_on_the_device(&world.env)?;
+            let mut command = tests_on_the_device(Command::new("cargo"), &world.env)?;
             let group = format!("{GROUPS}{}", seed % GROUP_COUNT);
             command
                 .args(["--", &group])
@@ -49,8 +49,7 @@ fn run(command: &mut Command) -> Result<()> {
 ///
 /// # Errors
 /// There is no MPI.
-pub fn tests_on_the_device(env: &setup::Env) -> Result<Command> {
-    let mut command = Command::new("cargo");
+pub fn tests_on_the_device(mut command: Command, env: &setup::Env) -> Result<Command> {
     command
         .args(["test", "--workspace", "--test", "system"])
         .envs(env.for_cc());

@@ -201,7 +201,7 @@ impl Copy {
 
     /// The output of a test that fails, or hangs.
     fn fails(&self, world: &World, test: &str, seed: u64) -> Result<Option<String>> {
-        let mut command = tests_on_the_device(&world.env)?;
+        let mut command = tests_on_the_device(Command::new("cargo"), &world.env)?;
         command
             .env("XGVMI_TEST_BIN", self.build.join("debug"))
             .env("BFEMU_MODE", format!("adversary:{seed}"))

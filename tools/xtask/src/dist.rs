@@ -16,7 +16,7 @@ use std::time::Duration;
 use testbed::cluster::Cluster;
 
 const HELP: &str = "\
-Usage: cargo xtask dist [--output DIR]
+Usage: cargo xtask dist [--output DIR] [--fast]
 
 Builds five packages for this machine's architecture in DIR (target/dist):
 
@@ -29,14 +29,14 @@ Builds five packages for this machine's architecture in DIR (target/dist):
 Each contains manual pages, completions, licences and a changelog. The command builds each package twice and requires
 identical bytes, dated by SOURCE_DATE_EPOCH or the last commit. It checks the contents as lintian would, unpacks the
 packages, and runs stock UCX with the unpacked library on the unpacked emulated device. A C project finds the unpacked
-CMake package and calls an accelerator. Needs dpkg-deb.";
+CMake package and calls an accelerator. With --fast, the packages are larger: for tests. Needs dpkg-deb.";
 
 /// Compressing a package of about ten megabytes.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    let Some(output) = parse(arguments)? else {
+    let Some(options) = parse(arguments)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
@@ -46,10 +46,11 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let machine = Machine::this()?;
     let epoch = epoch()?;
     let built = stage::build()?;
-    fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
+    let output = &options.output;
+    fs::create_dir_all(output).with_context(|| format!("cannot make {}", output.display()))?;
     let mut packages = Vec::new();
     for part in Part::ALL {
-        let package = make(part, &built, &machine, epoch, &output)?;
+        let package = make(part, (&built, &machine, epoch), &options)?;
         let faults = check::package(part, &package, &machine)?;
         if !faults.is_empty() {
             bail!("{}:\n  {}", package.display(), faults.join("\n  "));
@@ -64,19 +65,31 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Output directory of the packages; `None` for a help request.
-fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    /// Directory of the packages.
+    output: PathBuf,
+    /// Whether they are compressed with the least effort.
+    fast: bool,
+}
+
+/// The options; `None` for a help request.
+fn parse(arguments: Vec<String>) -> Result<Option<Options>> {
     use lexopt::prelude::{Long, Short};
-    let mut output = workspace::target_dir().join("dist");
+    let mut options = Options {
+        output: workspace::target_dir().join("dist"),
+        fast: false,
+    };
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
-            Long("output") => output = std::path::absolute(parser.value()?)?,
+            Long("output") => options.output = std::path::absolute(parser.value()?)?,
+            Long("fast") => options.fast = true,
             Short('h') | Long("help") => return Ok(None),
             other => bail!("{}; try: cargo xtask dist --help", other.unexpected()),
         }
     }
-    Ok(Some(output))
+    Ok(Some(options))
 }
 
 /// Debian's names of a machine.
@@ -126,32 +139,44 @@ fn epoch() -> Result<u64> {
     text.trim().parse().context("git's date")
 }
 
-/// Builds a package twice.
-fn make(part: Part, built: &Path, machine: &Machine, epoch: u64, output: &Path) -> Result<PathBuf> {
+/// Builds a package: twice without compression, which must give the same bytes, and once with it.
+fn make(
+    part: Part,
+    (built, machine, epoch): (&Path, &Machine, u64),
+    Options { output, fast }: &Options,
+) -> Result<PathBuf> {
     let Machine {
         architecture,
         triplet,
     } = machine;
     let version = env!("CARGO_PKG_VERSION");
     let file = format!("{}_{version}_{architecture}.deb", part.package());
-    let package = output.join(&file);
-    let again = workspace::target_dir().join("stage").join(&file);
-    for target in [&package, &again] {
-        let root = workspace::target_dir().join("stage").join(part.package());
+    let stage = workspace::target_dir().join("stage");
+    let root = stage.join(part.package());
+    let build = |target: &Path, compression: &[&str]| {
+        let mut command = Command::new("dpkg-deb");
+        command.env("SOURCE_DATE_EPOCH", epoch.to_string());
+        command.arg("--root-owner-group").args(compression);
+        process::stdout(command.arg("--build").arg(&root).arg(target), LIMIT)
+    };
+    let plain = ["first", "second"].map(|name| stage.join(format!("{name}-{file}")));
+    for target in &plain {
         let _ = fs::remove_dir_all(&root);
         let layout = Layout::debian(&root, triplet);
         stage::put(part, built, &layout)?;
         papers::put(part, machine, epoch, &layout)?;
         check::settle(&root)?;
-        let mut command = Command::new("dpkg-deb");
-        command.env("SOURCE_DATE_EPOCH", epoch.to_string());
-        command.args(["--root-owner-group", "-Zxz", "--build"]);
-        process::stdout(command.arg(&root).arg(target), LIMIT)?;
+        build(target, &["-Znone"])?;
     }
-    if fs::read(&package)? != fs::read(&again)? {
+    if fs::read(&plain[0])? != fs::read(&plain[1])? {
         bail!("{file} is not the same when it is built again");
     }
-    fs::remove_file(&again).with_context(|| again.display().to_string())?;
+    for target in plain {
+        fs::remove_file(&target).with_context(|| target.display().to_string())?;
+    }
+    let package = output.join(&file);
+    let level = if *fast { "-z0" } else { "-z6" };
+    build(&package, &["-Zxz", level])?;
     Ok(package)
 }
 
@@ -230,8 +255,10 @@ mod tests {
     #[test]
     fn the_output_is_where_it_is_said() {
         let parse = |words: &[&str]| parse(words.iter().map(|&word| word.to_owned()).collect());
-        assert!(parse(&[]).unwrap().unwrap().ends_with("dist"));
-        assert_eq!(parse(&["--output=/a"]).unwrap(), Some("/a".into()));
+        let plain = parse(&[]).unwrap().unwrap();
+        assert!(plain.output.ends_with("dist") && !plain.fast);
+        let other = parse(&["--output=/a", "--fast"]).unwrap().unwrap();
+        assert!(other.output == Path::new("/a") && other.fast);
         assert_eq!(parse(&["--help"]).unwrap(), None);
         assert!(parse(&["a"]).is_err());
     }

@@ -29,13 +29,13 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
   fmt      rustfmt changes nothing
   build    release build for the following phases
   tidy     project rules that no other tool checks
+  clippy   debug build of all targets, without a warning
   unit     unit, integration and documentation tests; the FFI crates against the installed headers
   suites   a sample of cargo xtask suites
   matrix   the library in two stock UCX versions and the distribution's, at each entry point
   system   stock programs and the device's rules on the emulated device
   counts   instructions of hot paths of pool and service, if valgrind is installed
   dist     the packages, checked and unpacked (see cargo xtask dist)
-  clippy   no warning in any target
   docs     no warning of rustdoc; the book, if mdbook is installed
 
 Then, one after the other:
@@ -107,14 +107,14 @@ const PHASES: &[Phase] = &[
     quick(after(&[], "fmt", 60, format)),
     after(&[], "build", 1200, build),
     quick(after(&[], "tidy", 300, tidiness)),
-    quick(after(&["setup", "tidy"], "unit", 1500, unit)),
+    quick(after(&["tidy"], "clippy", 1500, clippy)),
+    quick(after(&["setup", "clippy"], "unit", 900, unit)),
     after(&["setup", "build"], "suites", 1000, judges),
     after(&["setup", "build"], "matrix", 1000, matrix_cells),
-    after(&["setup", "build", "tidy"], "system", 1000, system),
+    after(&["setup", "build", "clippy"], "system", 1000, system),
     after(&["setup", "build"], "counts", 600, counts),
     after(&["setup", "build"], "dist", 600, packages),
-    quick(after(&["unit"], "clippy", 900, clippy)),
-    after(&["clippy"], "docs", 900, documents),
+    after(&["unit"], "docs", 900, documents),
     alone("patches", 600, patches),
     alone("aarch64", 900, other_processor),
     alone("demo", 180, demo),
@@ -246,19 +246,40 @@ fn format(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 }
 
 /// The project rules, each a test of `tests/rules`.
-pub(crate) fn rules() -> Command {
-    let mut command = cargo();
+pub(crate) fn rules() -> Result<Command> {
+    let mut command = linting_cargo()?;
     command.args(["test", "--workspace", "--test", "rules"]);
-    command
+    Ok(command)
 }
 
 fn tidiness(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    cases(phase, world, rules().args(["--", "--show-output"]))
+    cases(phase, world, rules()?.args(["--", "--show-output"]))
 }
 
-/// Arguments of clippy itself.
-const CLIPPY: [&str; 1] = ["-Dwarnings"];
+/// Cargo with clippy as the compiler of the workspace's crates. The tests run what it compiles, so that no crate is checked
+/// a second time.
+fn linting_cargo() -> Result<Command> {
+    static DRIVER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let driver = DRIVER.get_or_init(|| {
+        let mut command = Command::new("rustc");
+        let limit = Duration::from_secs(60);
+        let sysroot = process::stdout(command.args(["--print", "sysroot"]), limit).ok()?;
+        let driver = Path::new(sysroot.trim()).join("bin/clippy-driver");
+        driver.exists().then_some(driver)
+    });
+    let driver = driver
+        .as_ref()
+        .context("no clippy-driver beside rustc: rustup component add clippy")?;
+    let mut command = cargo();
+    let setting = format!(
+        "build.rustc-workspace-wrapper={:?}",
+        driver.display().to_string()
+    );
+    command.args(["--config", &setting]);
+    Ok(command)
+}
 
+/// Compiles all targets, which must give no warning.
 fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     // The second build: without its device the pool is purely safe code, which the first build cannot check.
     let builds: [(&str, &[&str]); 2] = [
@@ -270,34 +291,32 @@ fn clippy(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     ];
     let mut cases = Vec::new();
     for (name, what) in builds {
-        let mut command = cargo();
-        command.arg("clippy").args(what).arg("--").args(CLIPPY);
-        cases.push(Case {
-            name: name.to_owned(),
-            ..single(phase, world, &mut command)?
+        let done = world.run(phase, linting_cargo()?.arg("build").args(what))?;
+        cases.push(match (done.ok(), warnings(&done.output)) {
+            (true, None) => Case::pass(name),
+            (true, Some(warnings)) => Case::fail(name, warnings),
+            (false, _) => {
+                let end = tally::tail(&done.output, 60);
+                Case::fail(name, format!("{}\n{end}", done.verdict()))
+            }
         });
     }
     Ok(cases)
+}
+
+/// The first lines of warnings of the workspace's crates. Cargo repeats those of crates that it does not compile again.
+fn warnings(output: &str) -> Option<String> {
+    let is_warning = |line: &&str| line.starts_with("warning: ");
+    let is_sum = |line: &str| line.starts_with("warning: `") && line.contains(" generated ");
+    let lines = || output.lines().skip_while(|line| !is_warning(line));
+    let first: Vec<&str> = lines().take(60).collect();
+    lines().any(is_sum).then(|| first.join("\n"))
 }
 
 fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut command = cargo();
     command.args(["doc", "--workspace", "--no-deps"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
-    // The compiler and the arguments of phase clippy, else cargo would check every crate a second time without them.
-    let sysroot = process::stdout(
-        Command::new("rustc").args(["--print", "sysroot"]),
-        Duration::from_secs(60),
-    )?;
-    let clippy = Path::new(sysroot.trim()).join("bin/clippy-driver");
-    if clippy.exists() {
-        command.env("RUSTC_WORKSPACE_WRAPPER", clippy);
-        let arguments: String = CLIPPY
-            .iter()
-            .map(|one| format!("{one}__CLIPPY_HACKERY__"))
-            .collect();
-        command.env("CLIPPY_ARGS", arguments);
-    }
     let rustdoc = single(phase, world, &mut command)?;
     let mut cases = vec![Case {
         name: "rustdoc".to_owned(),
@@ -318,7 +337,7 @@ fn documents(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 fn unit(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let compilers = setup::riscv().unwrap_or_default();
     let test = |what| {
-        let mut command = cargo();
+        let mut command = linting_cargo()?;
         command.args(["test", "--no-fail-fast", "--workspace", what]);
         command.args(["--exclude", "xgvmi-tests"]);
         if let Ok(env) = world.env() {
@@ -430,7 +449,7 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 /// The command that runs the tests over the emulated device.
 fn system_tests(world: &World) -> Result<Command> {
-    let mut command = suites::adversary::tests_on_the_device(world.env()?)?;
+    let mut command = suites::adversary::tests_on_the_device(linting_cargo()?, world.env()?)?;
     // The rules are a phase of their own.
     command.args(["--test", "wire"]);
     if std::env::var_os("XGVMI_DOCA_SAMPLES").is_some() {
@@ -543,7 +562,7 @@ fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
     let mut command = Command::new(std::env::current_exe()?);
-    let mut cases = vec![single(phase, world, command.arg("dist"))?];
+    let mut cases = vec![single(phase, world, command.args(["dist", "--fast"]))?];
     if let Err(error) = setup::cmake() {
         cases.push(Case::skip("a CMake project", format!("{error:#}")));
     }
@@ -681,6 +700,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn warnings_of_the_workspace_are_found() {
+        let note = "warning: the following packages contain code that will be rejected: nom\n";
+        assert_eq!(warnings(note), None);
+        let unused =
+            "warning: unused variable: `a`\n --> a.rs\nwarning: `a` (lib) generated 1 warning";
+        let output = format!("   Compiling a v0.1.0\n{unused}\n    Finished");
+        assert!(warnings(&output).is_some_and(|found| found.starts_with(unused)));
+    }
+
+    #[test]
     fn arguments_choose_phases_in_order() {
         let check = |arguments: &[&str], expect: &[&str]| {
             let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
@@ -688,7 +717,7 @@ mod tests {
             let names: Vec<&str> = chosen.iter().map(|phase| phase.name).collect();
             assert_eq!(names, expect, "{arguments:?}");
         };
-        check(&["--quick"], &["setup", "fmt", "tidy", "unit", "clippy"]);
+        check(&["--quick"], &["setup", "fmt", "tidy", "clippy", "unit"]);
         check(&["tidy", "fmt"], &["fmt", "tidy"]);
         check(&["system", "--ci"], &["setup", "system"]);
         check(&["soak", "build"], &["setup", "build", "soak"]);

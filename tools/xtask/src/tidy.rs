@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    let mut rules = test::rules();
+    let mut rules = test::rules()?;
     rules.arg("--quiet");
     if let Some(file) = &report {
         if let Some(place) = file.parent() {
