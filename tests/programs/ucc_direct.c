@@ -412,7 +412,7 @@ static void average(void)
 	for (at = 0; at < ELEMENTS; at++)
 		CHECK(receive[at] != (float)(ranks + 1) * 4);
 	if (rank == 0)
-		printf("average on the hosts\n");
+		printf("average on the services\n");
 }
 
 /* A broadcast among the first two ranks. The others do not take part. */

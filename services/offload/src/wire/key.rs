@@ -35,11 +35,8 @@ impl<'a> PackedKey<'a> {
 
     /// Appends what differs from `first`.
     pub(crate) fn put(key: &[u8], first: &[u8], bytes: &mut Vec<u8>) {
-        let same = |a: &u8, b: &u8| a == b;
-        let pairs = key.iter().zip(first);
-        let head = pairs.take_while(|(a, b)| same(a, b)).count();
-        let pairs = key[head..].iter().rev().zip(first[head..].iter().rev());
-        let tail = pairs.take_while(|(a, b)| same(a, b)).count();
+        let head = common_start(key, first);
+        let tail = common_end(&key[head..], &first[head..]);
         let middle = &key[head..key.len() - tail];
         for number in [head, tail, middle.len()] {
             put_varint(bytes, number as u64);
@@ -67,6 +64,37 @@ impl<'a> PackedKey<'a> {
     }
 }
 
+/// Number of equal bytes at the start.
+fn common_start(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let mut equal = 0;
+    for (a, b) in words {
+        let differs = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differs != 0 {
+            return equal + differs.trailing_zeros() as usize / 8;
+        }
+        equal += 8;
+    }
+    let rest = a[equal..].iter().zip(&b[equal..]);
+    equal + rest.take_while(|(a, b)| a == b).count()
+}
+
+/// Number of equal bytes at the end.
+fn common_end(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_rchunks::<8>().1.iter().rev();
+    let mut equal = 0;
+    for (a, b) in words.zip(b.as_rchunks::<8>().1.iter().rev()) {
+        let differs = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differs != 0 {
+            return equal + differs.leading_zeros() as usize / 8;
+        }
+        equal += 8;
+    }
+    let rest = |of: &[u8]| of.len() - equal;
+    let rest = a[..rest(a)].iter().rev().zip(b[..rest(b)].iter().rev());
+    equal + rest.take_while(|(a, b)| a == b).count()
+}
+
 pub(super) const LONG_KEY: &str = "too long in a packed key";
 
 impl PartialEq for PackedKey<'_> {
@@ -86,7 +114,10 @@ mod tests {
         let first = [7; 40];
         let mut other = first;
         other[20..24].copy_from_slice(&[1, 2, 3, 4]);
+        let mut ends = first;
+        (ends[0], ends[39]) = (1, 2);
         for (key, length) in [
+            (&ends[..], 43),
             (&first[..], 3),
             (&other[..], 7),
             (&first[..9], 3),

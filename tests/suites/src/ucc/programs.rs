@@ -237,7 +237,7 @@ pub(super) fn left(site: &Site<'_>) -> Result<()> {
     let output = succeed(&mut direct(site, &services, "left", "error")?)?;
     for line in [
         "generic datatype refused",
-        "average on the hosts",
+        "average on the services",
         "active set on the hosts",
         "done",
     ] {
@@ -245,7 +245,7 @@ pub(super) fn left(site: &Site<'_>) -> Result<()> {
     }
     let completed = services.completed()?;
     ensure!(
-        completed == 2 * RANKS,
+        completed == 3 * RANKS,
         "the services completed {completed} calls of ranks:\n{output}"
     );
     Ok(())
