@@ -244,7 +244,7 @@ impl More<'_> {
         match self {
             Self::List(runs) => runs.split_off_first().copied(),
             Self::Wire(bytes) => {
-                let mut reader = Reader::new("runs", *bytes);
+                let mut reader = Reader::new("runs", bytes);
                 let run = Run::read(&mut reader).ok();
                 *bytes = reader.rest();
                 run
