@@ -392,27 +392,53 @@ static void generic(void)
 		printf("generic datatype refused\n");
 }
 
+/* A whole number below 2048 in a format: its 32 bits, or half of them. */
+static uint32_t encoded(ucc_datatype_t datatype, unsigned number)
+{
+	unsigned exponent = 0;
+	union {
+		float number;
+		uint32_t bits;
+	} single = {(float)number};
+
+	if (datatype == UCC_DT_FLOAT32)
+		return single.bits;
+	if (datatype == UCC_DT_BFLOAT16)
+		return single.bits >> 16;
+	while (number >> (exponent + 1))
+		exponent++;
+	return (exponent + 15) << 10 | (number << (10 - exponent) & 0x3ff);
+}
+
 static void average(void)
 {
 	enum { ELEMENTS = 1000 };
-	static float send[ELEMENTS], receive[ELEMENTS];
+	static const ucc_datatype_t datatypes[] = {
+		UCC_DT_FLOAT32, UCC_DT_FLOAT16, UCC_DT_BFLOAT16};
+	static unsigned char send[ELEMENTS * 4], receive[ELEMENTS * 4];
 	ucc_coll_args_t args;
 	ucc_coll_req_h request;
-	size_t at;
+	size_t of, at, size;
+	uint32_t element;
 
-	for (at = 0; at < ELEMENTS; at++)
-		send[at] = (float)(rank + 1) * 8;
-	describe_sum(&args, send, receive, ELEMENTS);
-	args.op = UCC_OP_AVG;
-	args.src.info.datatype = UCC_DT_FLOAT32;
-	args.dst.info.datatype = UCC_DT_FLOAT32;
-	CHECK(ucc_collective_init(&args, &request, team));
-	CHECK(run_posted(request));
-	CHECK(ucc_collective_finalize(request));
-	for (at = 0; at < ELEMENTS; at++)
-		CHECK(receive[at] != (float)(ranks + 1) * 4);
+	for (of = 0; of < 3; of++) {
+		size = of ? 2 : 4;
+		element = encoded(datatypes[of], (rank + 1) * 8);
+		for (at = 0; at < ELEMENTS; at++)
+			memcpy(send + at * size, &element, size);
+		describe_sum(&args, send, receive, ELEMENTS);
+		args.op = UCC_OP_AVG;
+		args.src.info.datatype = datatypes[of];
+		args.dst.info.datatype = datatypes[of];
+		CHECK(ucc_collective_init(&args, &request, team));
+		CHECK(run_posted(request));
+		CHECK(ucc_collective_finalize(request));
+		element = encoded(datatypes[of], (ranks + 1) * 4);
+		for (at = 0; at < ELEMENTS; at++)
+			CHECK(memcmp(receive + at * size, &element, size));
+	}
 	if (rank == 0)
-		printf("average on the services\n");
+		printf("averages on the services\n");
 }
 
 /* A broadcast among the first two ranks. The others do not take part. */

@@ -237,7 +237,7 @@ pub(super) fn left(site: &Site<'_>) -> Result<()> {
     let output = succeed(&mut direct(site, &services, "left", "error")?)?;
     for line in [
         "generic datatype refused",
-        "average on the services",
+        "averages on the services",
         "active set on the hosts",
         "done",
     ] {
@@ -245,7 +245,7 @@ pub(super) fn left(site: &Site<'_>) -> Result<()> {
     }
     let completed = services.completed()?;
     ensure!(
-        completed == 3 * RANKS,
+        completed == 5 * RANKS,
         "the services completed {completed} calls of ranks:\n{output}"
     );
     Ok(())
