@@ -83,6 +83,13 @@ const STAYS: &[(&str, Settings)] = &[
             "node0.host command reg_mr nth 24 errno ENOMEM",
         )],
     ),
+    (
+        "kept_limit_of_another",
+        &[(
+            "BFEMU_FAULTS",
+            "node0.host command reg_mr nth 32 errno ENOMEM",
+        )],
+    ),
     ("kept_several", &[]),
 ];
 
@@ -168,6 +175,11 @@ pub(crate) fn cases() -> Vec<Case> {
     }));
     cases.extend(cases_of_kept());
     cases.push(Case::new("arena_slab_cannot_be_registered", refused));
+    cases.push(Case::new("exports_of_eight_threads_live_at_once", many));
+    cases.push(Case::new(
+        "arena_makes_room_for_another_context",
+        makes_room,
+    ));
     cases.push(Case::new("arena_killed_process_leaves_no_key", killed));
     cases
 }
@@ -198,6 +210,28 @@ fn refused(world: &World) -> Result<()> {
         .filter(|line| line.contains("gets no further slab"));
     ensure!(lines.count() == 1 && !said.contains(" ERROR "), "{said}");
     Ok(())
+}
+
+/// Many exports of eight memory domains at once, with a fork in the middle. All are of the pool.
+fn many(world: &World) -> Result<()> {
+    let testbed = Testbed::of(world, 1)?;
+    let mut command = program(world, &testbed, "many", &[("UCX_RCACHE_ENABLE", "n")]);
+    let said = succeed(command.env_remove("UCX_XGVMI_ARENA"))?;
+    ensure!(
+        said.contains("kept: many") && said.contains("left to UCX 0\n"),
+        "{said}"
+    );
+    nothing_is_left(&testbed)
+}
+
+/// The system refuses a registration while a slab of another context is idle: the slab goes, and UCX tries again.
+fn makes_room(world: &World) -> Result<()> {
+    let testbed = Testbed::of(world, 1)?;
+    let rule = "node0.host command reg_mr nth 24 errno ENOMEM";
+    let settings: Settings = &[("UCX_RCACHE_ENABLE", "n"), ("UCX_XGVMI_ARENA_AGE", "60m")];
+    let said = succeed(program(world, &testbed, "limit", settings).env("BFEMU_FAULTS", rule))?;
+    ensure!(said.contains("kept: limit"), "{said}");
+    nothing_is_left(&testbed)
 }
 
 fn killed(world: &World) -> Result<()> {

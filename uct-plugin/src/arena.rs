@@ -43,7 +43,7 @@ use slab_keys::SlabKeys;
 use slabs::{Slab, Slabs};
 use state::{ARENA, Arena, FROM, IS_OPEN, Table};
 
-pub(crate) use register::{closing, is_ours, mem_dereg, mem_reg, mkey_pack};
+pub(crate) use register::{closing, is_ours, mem_dereg, mem_reg, mkey_pack, relieve};
 pub(crate) use safety::table_is_patched;
 pub(crate) use state::overlaps;
 

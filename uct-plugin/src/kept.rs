@@ -12,8 +12,8 @@ mod table;
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Once, OnceLock};
 
 use crate::abi::{MdHandle, MemDeregParams, MemHandle, MemRegParams, UcsStatus};
 use crate::event_lock::Lock;
@@ -34,6 +34,10 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Registrations answered with a kept one.
 static HITS: AtomicU64 = AtomicU64::new(0);
+
+/// Calls a function for each served memory domain, none of which closes meanwhile.
+type EachDomain = fn(&mut dyn FnMut(MdHandle));
+static EACH_DOMAIN: OnceLock<EachDomain> = OnceLock::new();
 
 /// Registrations that one call ends at most: each takes some microseconds.
 const ENDED_MAX: usize = 8;
@@ -60,7 +64,7 @@ pub(crate) fn cannot_start() {
 }
 
 /// Starts at the first memory domain that may be served, if the options ask for it.
-pub(crate) fn start(object: &Object) {
+pub(crate) fn start(object: &Object, each_domain: EachDomain) {
     static ONCE: Once = Once::new();
     let (count, bytes) = config::get().keep();
     if count == 0 {
@@ -68,6 +72,7 @@ pub(crate) fn start(object: &Object) {
     }
     ONCE.call_once(|| match follow(object) {
         Ok(()) => {
+            let _first = EACH_DOMAIN.set(each_domain);
             COUNT.store(count, Ordering::Relaxed);
             BYTES.store(bytes, Ordering::Relaxed);
             IS_ON.store(true, Ordering::Release);
@@ -257,10 +262,7 @@ pub(crate) unsafe extern "C" fn mem_reg(
     // SAFETY: the arguments are UCX's, or equal to them but for a flag.
     let mut status = unsafe { (originals.mem_reg)(md, address, length, first, memh_p) };
     if !status.is_ok() && quiet.is_some() {
-        // SAFETY: the domain is open, and these are its operations.
-        unsafe { end(originals, md, usize::MAX, |table| table.any_of(md.addr())) };
-        // Those of other domains end with the next call for them.
-        lose_all();
+        let _ended = end_all();
         // SAFETY: the arguments are UCX's.
         status = unsafe { (originals.mem_reg)(md, address, length, params, memh_p) };
     }
@@ -340,6 +342,26 @@ unsafe fn end(
             log::error!("UCX cannot deregister kept memory: status {}", status.0);
         }
         ended += 1;
+    }
+    ended
+}
+
+/// Deregisters everything that is kept for any memory domain. Returns its number.
+pub(crate) fn end_all() -> usize {
+    let mut ended = 0;
+    if let Some(each_domain) = EACH_DOMAIN.get()
+        && forked::generation() == 0
+    {
+        each_domain(&mut |md| {
+            // SAFETY: the domain is open as long as the function visits it.
+            let Some(originals) = (unsafe { originals(md) }) else {
+                return;
+            };
+            let next = |table: &mut Table| table.any_of(md.addr());
+            // SAFETY: as above, and these are its operations. UCX registers and deregisters memory of one domain on
+            // several threads.
+            ended += unsafe { end(originals, md, usize::MAX, next) };
+        });
     }
     ended
 }

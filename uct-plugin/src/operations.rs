@@ -204,7 +204,11 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
         && !arena::overlaps(address.addr(), length)
     {
         // SAFETY: the arguments are UCX's.
-        let status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        let mut status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        if !status.is_ok() && is_relieved() {
+            // SAFETY: as above.
+            status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        }
         if status.is_ok()
             // SAFETY: the operation succeeded, so it has written the handle.
             && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }
@@ -216,6 +220,13 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     }
     // SAFETY: the arguments are UCX's.
     unsafe { reg(md, address, length, params, memh_p) }
+}
+
+/// True if the library had registrations of unused memory, in any memory domain, and has ended them: after a refusal, UCX
+/// may try again.
+#[cold]
+fn is_relieved() -> bool {
+    guard("mem_reg", arena::relieve).is_some_and(|ended| ended > 0)
 }
 
 /// The other cases of `mem_reg`, with its arguments.
@@ -247,7 +258,11 @@ unsafe fn reg(
         Some(_) | None => object.originals().mem_reg,
     };
     // SAFETY: the arguments are UCX's.
-    let status = unsafe { mem_reg(md, address, length, params, memh_p) };
+    let mut status = unsafe { mem_reg(md, address, length, params, memh_p) };
+    if !status.is_ok() && is_relieved() {
+        // SAFETY: as above.
+        status = unsafe { mem_reg(md, address, length, params, memh_p) };
+    }
     if status.is_ok()
         && object.serves()
         && !allocator::is_short()

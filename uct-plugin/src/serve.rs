@@ -92,7 +92,7 @@ pub(crate) unsafe fn opened(object: &'static Object, md: MdHandle, attr: *const 
     if domains::state(md) != State::Unknown || allocator::is_short() {
         return;
     }
-    kept::start(object);
+    kept::start(object, |visit| domains::each(|md| visit(md.handle())));
     // SAFETY: by the contract of this function.
     let new = unsafe { checked(object, md, attr) };
     if let Some(new) = &new {

@@ -355,6 +355,32 @@ fn an_alias_in_use_is_not_put_out() {
     });
 }
 
+/// One thread finds an alias without a lock while another one evicts it.
+#[test]
+fn a_hit_meets_an_eviction() {
+    model(|| {
+        let fabric = SimFabric::new();
+        let (map, keys) = aliases(&fabric, 2, 1);
+        attach_once(&map, &fabric, keys[0], 0).expect("an alias");
+        let other = {
+            let (map, fabric, key) = (Arc::clone(&map), fabric.clone(), keys[1]);
+            thread::spawn(move || attach_once(&map, &fabric, key, 1))
+        };
+        if let Some(alias) = map.find(&keys[0]) {
+            let reached = fabric.reach(DPU, alias.lkey(), region(0).addr(), 1);
+            assert_eq!(reached, Ok(region(0)));
+        }
+        let result = other.join().expect("no panic");
+        assert!(
+            matches!(result, Ok(()) | Err(AliasError::Full { .. })),
+            "{result:?}"
+        );
+        assert_eq!(map.len(), fabric.objects(DPU));
+        let stats = map.stats();
+        assert!(stats.hits <= 1 && stats.creates - stats.destroys == 1);
+    });
+}
+
 #[test]
 fn reaping_meets_attaching() {
     model(|| {

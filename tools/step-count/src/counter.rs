@@ -119,8 +119,8 @@ pub(crate) struct Counter<'a> {
     last: u64,
     /// Execution count of each instruction of the owner given by `--addresses`.
     addresses: HashMap<u64, u64>,
-    /// Access count of each cache line of that owner, and whether another owner accesses it as well.
-    lines: HashMap<u64, (u64, bool)>,
+    /// Each cache line of that owner.
+    lines: HashMap<u64, Line>,
 }
 
 impl<'a> Counter<'a> {
@@ -284,12 +284,7 @@ impl<'a> Counter<'a> {
         let addresses = self.addresses.iter();
         let addresses = addresses.map(|(at, count)| (self.map.name(*at), *count));
         let lines = self.lines.iter();
-        let lines = lines.map(|(at, (count, is_shared))| {
-            let name = self.map.name(*at);
-            let count = *count;
-            let is_shared = *is_shared;
-            (name, Line { count, is_shared })
-        });
+        let lines = lines.map(|(at, line)| (self.map.name(*at), *line));
         Report {
             addresses: addresses.collect(),
             lines: lines.collect(),
@@ -346,13 +341,15 @@ impl<'a> Counter<'a> {
         }
         let is_again = step.repeats && self.last == at;
         self.last = at;
-        for line in step.lines(registers) {
+        for (line, writes) in step.lines(registers) {
             if self.map.kind(line << 6) != Some(Kind::Stack) {
                 self.sums.touch(self.owner, line);
                 if self.rules.wants_addresses(self.owner) {
-                    self.lines.entry(line << 6).or_default().0 += 1;
-                } else if let Some((_count, is_shared)) = self.lines.get_mut(&(line << 6)) {
-                    *is_shared = true;
+                    let line = self.lines.entry(line << 6).or_default();
+                    line.count += 1;
+                    line.is_written |= writes;
+                } else if let Some(line) = self.lines.get_mut(&(line << 6)) {
+                    line.is_shared = true;
                 }
             }
         }

@@ -39,13 +39,15 @@ impl Step {
         }
     }
 
-    /// The cache lines that the instruction accesses with these register values.
-    pub(crate) fn lines(&self, registers: &user_regs_struct) -> impl Iterator<Item = u64> {
+    /// The cache lines that the instruction accesses with these register values, and whether it may write them.
+    pub(crate) fn lines(&self, registers: &user_regs_struct) -> impl Iterator<Item = (u64, bool)> {
         let of = |register: Register| value(register, registers);
         let ranges = self.memory.iter().filter_map(move |used| {
             let first = used.virtual_address(0, |register, _, _| of(register))?;
             let bytes = used.memory_size().size().max(1) as u64;
-            Some((first >> 6)..=((first + bytes - 1) >> 6))
+            let writes = !matches!(used.access(), OpAccess::Read | OpAccess::CondRead);
+            let lines = (first >> 6)..=((first + bytes - 1) >> 6);
+            Some(lines.map(move |line| (line, writes)))
         });
         ranges.flatten()
     }
@@ -99,7 +101,7 @@ mod tests {
     #[track_caller]
     fn check(bytes: &[u8], expect: &[u64]) {
         let step = Step::decode(bytes, 0x4000, &mut InstructionInfoFactory::new());
-        let lines: Vec<u64> = step.lines(&registers()).collect();
+        let lines: Vec<u64> = step.lines(&registers()).map(|(line, _)| line).collect();
         assert_eq!(lines, expect, "{bytes:x?}");
     }
 
@@ -115,6 +117,20 @@ mod tests {
         check(&[0x8b, 0x05, 0x3a, 0, 0, 0], &[0x101]);
         // ret reads the stack, at 0.
         check(&[0xc3], &[0]);
+    }
+
+    #[test]
+    fn a_line_is_written_if_the_instruction_may_write_it() {
+        let written = |bytes: &[u8]| {
+            let step = Step::decode(bytes, 0, &mut InstructionInfoFactory::new());
+            step.lines(&registers()).any(|(_, writes)| writes)
+        };
+        // mov [rax], ebx; lock cmpxchg [rax], ebx
+        assert!(written(&[0x89, 0x18]));
+        assert!(written(&[0xf0, 0x0f, 0xb1, 0x18]));
+        // mov ebx, [rax]; cmp [rax], ebx
+        assert!(!written(&[0x8b, 0x18]));
+        assert!(!written(&[0x39, 0x18]));
     }
 
     #[test]

@@ -19,16 +19,16 @@
 //! belongs to `other`. Objects of `--through` (the C library, the loader) are counted for their caller. The program
 //! must be single-threaded between its marks: other threads run uncounted.
 //!
-//! `--attach PID` counts a process that runs already and has no marks: its first thread, from the line `attached` on
-//! standard output until this program receives SIGINT or SIGTERM, as one section with label 1. The process then
+//! `--attach PID` counts a process that runs already and has no marks: its first thread, or the thread with the number PID,
+//! from the line `attached` on standard output until this program receives SIGINT or SIGTERM, as one section with label 1. The process then
 //! continues at full speed. Its other threads run uncounted.
 //!
 //! `--blocks` counts whole blocks of instructions between jumps. It is several times faster, gives the same counts of
 //! instructions, allocations and system calls, and neither locked instructions nor cache lines. The program may not start a process while it is counted,
 //! nor may the counted thread start a thread between marks.
 //!
-//! `--addresses NAME` adds the execution count of each instruction of one owner, and the access count of each of its
-//! cache lines, to find hot spots.
+//! `--addresses NAME` adds the execution count of each instruction of one owner, and of each of its cache lines the access
+//! count and whether it is written, to find hot spots and lines that threads share.
 //!
 //! The result is JSON: `{"rounds":[{"sections":[{"label","owners":{NAME:{...}}}],"lines":{NAME:{"all","own"}}}]}`, see
 //! [`report`]. The tool supports only x86_64, because it decodes instructions to find the cache lines that they access.

@@ -19,10 +19,12 @@ pub(crate) struct Report {
 }
 
 /// A cache line of the owner given by `--addresses`.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Line {
     /// Accesses by this owner.
     pub(crate) count: u64,
+    /// One of them writes the line.
+    pub(crate) is_written: bool,
     /// Another owner accesses the line as well.
     pub(crate) is_shared: bool,
 }

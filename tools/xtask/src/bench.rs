@@ -34,7 +34,8 @@ Usage: cargo xtask bench JOB [-- OPTIONS]
   cost       calibrate the cost profile against the slides' table: target/bench/cost.json, .csv, .txt, .svg;
              fails if a step is more than 10 % off
   device     own time of the emulated device, with stock perftest and UCX: target/bench/device.json
-  fresh      buffers made new for each transfer, from malloc and mmap, in five schemes: target/bench/fresh.json (no options)
+  fresh      buffers made new for each transfer, from malloc and mmap, in six schemes: target/bench/fresh.json;
+             -- --size SIZE and --runs NUMBER measure less
   hotpath    instructions, traps and cache lines of an export and its release, by owner: target/bench/hotpath.json
   judge      compare all reports with the promises: target/bench/judge.json; fails if one is not kept (no options)
   library    cost of the library in a process: target/bench/library.json

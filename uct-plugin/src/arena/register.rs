@@ -83,6 +83,42 @@ pub(crate) unsafe fn mem_reg(
     Some(UcsStatus::OK)
 }
 
+/// Ends the registrations of idle slabs in all memory domains, after the system has refused a registration: they may have
+/// taken the memory that it permits. Returns their number.
+pub(crate) fn relieve() -> usize {
+    let Some(arena) = running() else {
+        return 0;
+    };
+    {
+        let Some(mut table) = arena.table.take() else {
+            return 0;
+        };
+        if table.is_upkeep_running || table.slabs.let_go(now_ms(), 0) == 0 {
+            return 0;
+        }
+        table.is_upkeep_running = true;
+    }
+    let mut ended = 0;
+    // No domain closes while it is visited.
+    domains::each(|served| {
+        let md = served.handle();
+        for slab in 0..arena.bytes / SLAB_BYTES {
+            let take = |table: &mut Table| match table.slabs.is_going(slab) {
+                true => table.keys[slab].take(md.addr()),
+                false => None,
+            };
+            while let Some(key) = arena.table.take().and_then(|mut table| take(&mut table)) {
+                // SAFETY: the registration is this open domain's, and no handle has the slab. UCX registers memory with
+                // one domain on several threads.
+                unsafe { dereg(served.object().originals(), md, key.memh) };
+                ended += 1;
+            }
+        }
+    });
+    arena.return_memory();
+    ended
+}
+
 /// Packs a key of a handle of the arena.
 ///
 /// # Safety
@@ -385,7 +421,11 @@ impl Arena {
                 Found::New(at) => {
                     drop(table);
                     // SAFETY: by the contract of this function.
-                    let key = unsafe { self.register_slab(originals, md, &memory) };
+                    let mut key = unsafe { self.register_slab(originals, md, &memory) };
+                    if key.is_none() && relieve() > 0 {
+                        // SAFETY: as above.
+                        key = unsafe { self.register_slab(originals, md, &memory) };
+                    }
                     let mut table = self.table.take()?;
                     table.keys[memory.slab].done(at, key);
                     if key.is_none() {

@@ -1,8 +1,11 @@
 //! Exports and releases buffers through UCX between marks, for a tool that counts instructions.
 //!
 //! ```text
-//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time]
+//! ucp_hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time|threads]
 //! ```
+//!
+//! With `threads` it has no marks. Two threads, each with a context of its own, export and release until standard input ends.
+//! It prints the numbers of the threads, and for each line of the input the rounds that each thread has done.
 //!
 //! With `time` it has no marks. It prints the nanoseconds that an export and its release add to registration and
 //! deregistration: the difference of the medians of all rounds with and without an export, which alternate.
@@ -12,9 +15,11 @@
 //! `ucp_mem_unmap`. Rounds without an export, one for each eight of the others: 5 `ucp_mem_map`, 6 `ucp_mem_unmap`. UCX's registration cache is off, so that each
 //! round registers and exports anew, as a temporary buffer does.
 
-use anyhow::{Result, bail};
-use std::io::Write as _;
+use anyhow::{Result, bail, ensure};
+use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use ucx_sys::Ucp;
 use xgvmi_ucp::buffer::Buffer;
@@ -28,7 +33,7 @@ const WARM: usize = 160;
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [library, device, bytes, rounds, timed @ ..] = words.as_slice() else {
-        bail!("usage: hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time]");
+        bail!("usage: hot_path LIBUCP HOST_DEVICE BYTES ROUNDS [time|threads]");
     };
     let (bytes, rounds): (usize, usize) = (bytes.parse()?, rounds.parse()?);
     let ucp = Ucp::load(Some(Path::new(library)))?;
@@ -40,13 +45,16 @@ fn main() -> Result<()> {
         // SAFETY: this process has no other thread yet; UCX reads the environment when the context is made.
         unsafe { std::env::set_var(name, value) };
     }
+    if timed == ["threads"] {
+        return in_threads(ucp, bytes);
+    }
     let context = Context::new(ucp, "hot_path")?;
     let mut buffer = Buffer::untouched(bytes)?;
     for _ in 0..WARM {
         buffer = exported(&context, buffer, |_| ())?;
     }
     if timed == ["time"] {
-        writeln!(std::io::stdout(), "{}", time(&context, buffer, rounds)?)?;
+        writeln!(stdout(), "{}", time(&context, buffer, rounds)?)?;
         return Ok(());
     }
     for round in 0..rounds {
@@ -56,6 +64,73 @@ fn main() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A thread of [`in_threads`], on lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Worker {
+    /// Number of the thread, zero before its first round.
+    thread: AtomicI32,
+    rounds: AtomicU64,
+}
+
+/// Two threads export until standard input ends.
+fn in_threads(ucp: &'static Ucp, bytes: usize) -> Result<()> {
+    let workers = [Worker::default(), Worker::default()];
+    let (opening, is_over) = (Mutex::new(()), AtomicBool::new(false));
+    let work = |worker: &Worker| -> Result<()> {
+        let one_at_a_time = opening.lock();
+        let context = Context::new(ucp, "hot_path")?;
+        let mut buffer = Buffer::untouched(bytes)?;
+        for _ in 0..WARM {
+            buffer = exported(&context, buffer, |_| ())?;
+        }
+        drop(one_at_a_time);
+        // SAFETY: the call has no arguments and cannot fail.
+        worker
+            .thread
+            .store(unsafe { libc::gettid() }, Ordering::Release);
+        while !is_over.load(Ordering::Relaxed) {
+            buffer = exported(&context, buffer, |_| ())?;
+            worker.rounds.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|number| {
+            let (work, worker) = (&work, &workers[number]);
+            scope.spawn(move || work(worker))
+        });
+        let are_warm = || {
+            workers
+                .iter()
+                .all(|worker| worker.thread.load(Ordering::Acquire) != 0)
+        };
+        while !are_warm() && !threads.iter().any(|thread| thread.is_finished()) {
+            std::thread::yield_now();
+        }
+        let talk = || -> Result<()> {
+            ensure!(are_warm(), "a thread cannot export");
+            let [first, second] = &workers;
+            let number = |worker: &Worker| worker.thread.load(Ordering::Acquire);
+            writeln!(stdout(), "{} {}", number(first), number(second))?;
+            for line in stdin().lock().lines() {
+                line?;
+                let rounds = |worker: &Worker| worker.rounds.load(Ordering::Relaxed);
+                writeln!(stdout(), "{} {}", rounds(first), rounds(second))?;
+            }
+            Ok(())
+        };
+        let talked = talk();
+        is_over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            let ended = thread.join();
+            ensure!(ended.is_ok(), "a thread panicked");
+            ended.unwrap_or(Ok(()))?;
+        }
+        talked
+    })
 }
 
 /// Nanoseconds that the exports add.

@@ -6,12 +6,14 @@
 //! pool), `xgvmi` (the library), `arena` (the library with an arena), `mallopt` (stock UCX, and a malloc that keeps
 //! freed memory mapped, so that UCX's cache finds its registration), and `kept` (the same malloc without UCX's cache, and
 //! the library keeps registrations). The runs of all schemes alternate.
+//!
+//! `--size SIZE` (repeatable) measures other sizes than all, and `--runs NUMBER` other than three runs of each.
 
 use super::{begin, cluster, finish};
 use crate::setup::{self, Env};
 use crate::{process, workspace};
-use anyhow::{Context, Result, ensure};
-use bench_report::{columns, table};
+use anyhow::{Context, Result, bail, ensure};
+use bench_report::{columns, parse_size, table};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -87,14 +89,15 @@ const SCHEMES: [Scheme; 6] = [
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
-    begin("fresh", options, file)?;
+    begin("fresh", &[], file)?;
+    let (sizes, runs) = parse(options)?;
     let env = setup::ensure()?;
     build()?;
     let (mut rows, mut mismatches, mut verified) = (Vec::new(), 0, 0);
     println!("{}", table::head(columns::FRESH));
-    for size in SIZES {
+    for size in sizes {
         for allocator in ["malloc", "mmap"] {
-            for found in measured(&env, size, allocator)? {
+            for found in measured(&env, (size, allocator), runs)? {
                 mismatches += count(&found, "mismatches")?;
                 verified += count(&found, "verified_bytes")?;
                 println!("{}", table::line(columns::FRESH, &found)?);
@@ -115,6 +118,32 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     finish(file, &report, columns::FRESH)
 }
 
+/// The sizes, and the runs of each.
+fn parse(options: &[String]) -> Result<(Vec<usize>, usize)> {
+    let (mut sizes, mut runs) = (Vec::new(), RUNS);
+    for option in options.chunks(2) {
+        match option {
+            [name, value] if name == "--size" => {
+                let size = parse_size(value).ok().filter(|size| SIZES.contains(size));
+                let allowed = format!("--size {value}: allowed are {SIZES:?}");
+                sizes.push(size.context(allowed)?);
+            }
+            [name, value] if name == "--runs" => {
+                let number = value.parse().ok().filter(|runs| (1..=100).contains(runs));
+                runs = number.with_context(|| format!("--runs {value}: allowed are 1 to 100"))?;
+            }
+            _ => bail!(
+                "bench fresh takes --size SIZE and --runs NUMBER, not '{}'",
+                option[0]
+            ),
+        }
+    }
+    if sizes.is_empty() {
+        sizes = SIZES.to_vec();
+    }
+    Ok((sizes, runs))
+}
+
 fn build() -> Result<()> {
     workspace::build(&[
         "-p bf-emu -p bf-emu-preload -p uct-plugin -p step-count",
@@ -123,14 +152,14 @@ fn build() -> Result<()> {
 }
 
 /// The rows of all schemes for one size and allocator.
-fn measured(env: &Env, size: usize, allocator: &str) -> Result<Vec<Value>> {
+fn measured(env: &Env, (size, allocator): (usize, &str), runs: usize) -> Result<Vec<Value>> {
     let chosen = || {
         SCHEMES
             .iter()
             .filter(|scheme| !scheme.keeps || allocator == "malloc")
     };
     let mut best: Vec<Option<Value>> = chosen().map(|_| None).collect();
-    for _ in 0..RUNS {
+    for _ in 0..runs {
         for (best, scheme) in best.iter_mut().zip(chosen()) {
             let found = once(env, scheme, size, allocator)
                 .with_context(|| format!("{}, {size} bytes of {allocator}", scheme.name))?;

@@ -10,6 +10,7 @@
 //! BlueFlame register with 24 stores, and each of them traps.
 
 mod alias;
+mod threads;
 mod time;
 
 use super::pool::pair;
@@ -233,6 +234,7 @@ pub(crate) struct Runs {
     held: Counted,
     /// A hit of the alias map.
     alias: alias::Hit,
+    threads: threads::Threads,
 }
 
 /// Counts, writes `file`, and prints the rows.
@@ -277,6 +279,7 @@ impl Runs {
             pool: each(&|mode| by_the_pool(env, &device, mode))?,
             held: through_ucx(env, &device, Kind::Held)?,
             alias: alias::Hit::count(&device)?,
+            threads: threads::Threads::count(env, &device)?,
         })
     }
 
@@ -293,9 +296,10 @@ impl Runs {
         let mut held = self.by_owner(&self.held);
         let polled = self.held.all("library", INSTRUCTIONS);
         held.push(Row::alone("instructions through UCX, with polls", polled));
-        let held = ("held", held);
+        let threads = Vec::from(self.threads.rows());
+        let (held, threads) = (("held", held), ("strict", threads));
         let all = library.chain(pool).map(|(mode, rows)| (*mode, rows));
-        all.chain([held])
+        all.chain([held, threads])
             .flat_map(|(mode, rows)| rows.into_iter().map(|row| row.json(mode)))
             .chain(self.alias.rows())
             .collect()
@@ -554,6 +558,11 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
         ),
     ];
     let alias = runs.alias.bounds();
+    let shared = runs.threads.shared();
+    let shared = (
+        "written cache lines that two threads on two domains share".to_owned(),
+        (!shared.is_empty()).then(|| shared.join(", ")),
+    );
     Ok(bounds
         .into_iter()
         .chain(alias)
@@ -562,6 +571,7 @@ pub(crate) fn judge(env: &Env) -> Result<Vec<(String, Option<String>)>> {
             let failure = (!kept).then(|| format!("{found:.3}, at most {most:.3}"));
             (name.to_owned(), failure)
         })
+        .chain([shared])
         .collect())
 }
 

@@ -45,13 +45,16 @@ pub(crate) fn run(devices: &Devices, case: &str) -> Result<()> {
         "full" => full(devices),
         "refused" => refused(devices),
         "idle" => idle(devices),
+        "limit" => limit(devices),
         "domains" => several::domains(devices),
         "threads" => several::threads(devices),
+        "many" => several::many(devices),
         "off" => off(devices),
         "kept_again" => kept::again(devices),
         "kept_changed" => kept::changed(devices),
         "kept_bounded" => kept::bounded(devices),
         "kept_memory_limit" => kept::memory_limit(devices),
+        "kept_limit_of_another" => kept::limit_of_another(devices),
         "kept_several" => kept::several(devices),
         "kept_off" => kept::off(devices),
         "hold" => hold(devices),
@@ -316,6 +319,34 @@ fn refused(devices: &Devices) -> Result<()> {
 }
 
 /// The caller sets the time of idle slabs to zero.
+/// The caller makes the device refuse a registration once. Idle slabs of another context make room for it.
+fn limit(devices: &Devices) -> Result<()> {
+    const LARGE: usize = 12 * MIB;
+    let mut sides = devices.open(LARGE)?;
+    let other = devices.host()?;
+    // UCX's own memory stays in the first slab.
+    same(&mut sides, &filled(BYTES, 0)?)?;
+    let first = Stats::now().arena_bytes;
+    let buffers: Vec<_> = (0..6)
+        .map(|salt| filled(LARGE, salt))
+        .collect::<Result<_>>()?;
+    for buffer in &buffers {
+        same(&mut sides, buffer)?;
+    }
+    drop(buffers);
+    ensure!(Stats::now().arena_bytes > first, "no further slab");
+    // Too large for the arena.
+    let large = filled(20 * MIB, 7)?;
+    for _ in 0..32 {
+        // SAFETY: the buffer outlives its registration.
+        let mapped = unsafe { MappedRange::new(&other, large.pointer(), large.length()) }?;
+        mapped.unmap()?;
+    }
+    let stats = Stats::now();
+    ensure!(stats.arena_bytes == first, "no slab made room: {stats:?}");
+    same(&mut sides, &filled(LARGE, 8)?)
+}
+
 fn idle(devices: &Devices) -> Result<()> {
     const LARGE: usize = 12 * MIB;
     // Constants cannot be registered for writes.

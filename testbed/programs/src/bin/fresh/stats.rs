@@ -24,6 +24,11 @@ impl Stats {
         self.pool[4]
     }
 
+    /// Exports that UCX handled.
+    pub(crate) fn exports_left(&self) -> u64 {
+        self.pool[5]
+    }
+
     /// Keys bound to memory now.
     pub(crate) fn keys_in_use(&self) -> u64 {
         self.pool[3]

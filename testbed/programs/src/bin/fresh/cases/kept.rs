@@ -245,6 +245,37 @@ pub(super) fn memory_limit(devices: &Devices) -> Result<()> {
     Ok(())
 }
 
+/// As [`memory_limit`], but another context of the process registers: the first one's registrations make room.
+pub(super) fn limit_of_another(devices: &Devices) -> Result<()> {
+    const FIRST: u64 = 8;
+    let mut sides = devices.open(MIB)?;
+    let other = devices.host()?;
+    let buffers: Vec<_> = (0..FIRST)
+        .map(|salt| filled(BYTES, salt))
+        .collect::<Result<_>>()?;
+    for buffer in &buffers {
+        same(&mut sides, buffer)?;
+    }
+    ensure!(Stats::now().kept_now >= FIRST, "{:?}", Stats::now());
+    let mut least = u64::MAX;
+    for salt in 0..32 {
+        let buffer = filled(BYTES, salt)?;
+        let start = pointer(buffer.address()).cast();
+        let (mapped, exported) = export_part(&other, start, buffer.length())?;
+        drop(exported);
+        least = least.min(Stats::now().kept_now);
+        mapped.unmap()?;
+    }
+    ensure!(
+        least < FIRST,
+        "{least} registrations stay: {:?}",
+        Stats::now()
+    );
+    buffers
+        .iter()
+        .try_for_each(|buffer| same(&mut sides, buffer))
+}
+
 /// Threads with contexts of their own register the same buffers, and unmap others meanwhile.
 pub(super) fn several(devices: &Devices) -> Result<()> {
     const THREADS: u64 = 4;

@@ -304,6 +304,26 @@ pub(super) fn fork(devices: &Devices) -> Result<()> {
     Ok(())
 }
 
+/// A child that allocates and ends.
+pub(super) fn fork_once() -> Result<()> {
+    // SAFETY: as in `fork`.
+    match unsafe { libc::fork() } {
+        -1 => bail!("fork"),
+        0 => {
+            let own = Fresh::new(Allocator::Malloc, BYTES);
+            // SAFETY: as in `fork`.
+            unsafe { libc::_exit(i32::from(own.is_err())) };
+        }
+        child => {
+            let mut status = -1;
+            // SAFETY: the child is this process's own.
+            unsafe { libc::waitpid(child, &raw mut status, 0) };
+            ensure!(status == 0, "the child ends with {status}");
+            Ok(())
+        }
+    }
+}
+
 /// The child has its parent's buffer, and memory of its own.
 fn in_child(buffer: Fresh) -> bool {
     let mut is_right = wrong_bytes(8, buffer.bytes()) == 0;

@@ -1,14 +1,15 @@
 //! Several memory domains, several threads, and remote keys without an export.
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use std::os::fd::AsFd as _;
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Get, ImportedMemory, RemoteKey, Waiter};
 
 use super::super::memory::{Allocator, Fresh, wrong_bytes};
-use super::super::sides::{Devices, export};
+use super::super::sides::{Devices, export, export_part};
 use super::super::stats::Stats;
 use super::{BYTES, KIB, MIB, filled, same};
 
@@ -99,6 +100,90 @@ pub(super) fn domains(devices: &Devices) -> Result<()> {
     let buffer = filled(BYTES, 9)?;
     same(&mut sides, &buffer)?;
     ensure!(Stats::now().arena_left == 0, "{:?}", Stats::now());
+    Ok(())
+}
+
+/// Threads with a context each hold many exports at once, and the process forks meanwhile. `XGVMI_EXPORTS` is the
+/// number of each thread. UCX's own cache is off, so each export has a handle of its own.
+pub(super) fn many(devices: &Devices) -> Result<()> {
+    const THREADS: usize = 8;
+    const EXPORTS: usize = 256;
+    let exports = std::env::var("XGVMI_EXPORTS");
+    let exports = exports.map_or(Ok(EXPORTS), |number| number.parse())?;
+    let (are_made, has_forked) = (Barrier::new(THREADS + 1), Barrier::new(THREADS + 1));
+    thread::scope(|scope| {
+        let work = |number: u64| {
+            let (are_made, has_forked) = (&are_made, &has_forked);
+            move || hold_many(devices, number, exports, [are_made, has_forked])
+        };
+        let threads: Vec<_> = (0..THREADS as u64)
+            .map(|number| scope.spawn(work(number)))
+            .collect();
+        are_made.wait();
+        let forked = super::kernel::fork_once();
+        has_forked.wait();
+        for thread in threads {
+            match thread.join() {
+                Ok(done) => done?,
+                Err(_) => bail!("a thread panicked"),
+            }
+        }
+        forked
+    })?;
+    let stats = Stats::now();
+    ensure!(stats.keys_in_use() == 0, "{stats:?}");
+    println!(
+        "exports {} left to UCX {}",
+        stats.exports(),
+        stats.exports_left()
+    );
+    Ok(())
+}
+
+fn hold_many(
+    devices: &Devices,
+    number: u64,
+    exports: usize,
+    [are_made, has_forked]: [&Barrier; 2],
+) -> Result<()> {
+    const PAGE: usize = 4 * KIB;
+    let buffer = filled(exports * PAGE, number)?;
+    let host = devices.host();
+    let export_page = |at: usize| {
+        let host = host.as_ref().map_err(|error| anyhow!("{error:#}"))?;
+        export_part(host, buffer.pointer().wrapping_add(at * PAGE), PAGE)
+    };
+    let made: Result<Vec<_>> = (0..exports).map(export_page).collect();
+    are_made.wait();
+    has_forked.wait();
+    let mut live: Vec<_> = made?.into_iter().map(Some).collect();
+    let mut dpu = devices.dpu(PAGE)?;
+    // Each third is released and exported anew, and some are read.
+    for at in (0..exports).rev() {
+        if at % 3 == 0
+            && let Some((mapped, exported)) = live[at].take()
+        {
+            drop(exported);
+            mapped.unmap()?;
+            live[at] = Some(export_page(at)?);
+        }
+        if at % 16 == 0
+            && let Some((_, exported)) = &live[at]
+        {
+            let peer = dpu.import(exported)?;
+            let page = at * PAGE..(at + 1) * PAGE;
+            let read = dpu.read(&peer, buffer.address() + page.start, PAGE)?;
+            ensure!(
+                read == &buffer.bytes()[page],
+                "page {at} of thread {number}"
+            );
+            peer.release()?;
+        }
+    }
+    for (mapped, exported) in live.into_iter().flatten() {
+        drop(exported);
+        mapped.unmap()?;
+    }
     Ok(())
 }
 
