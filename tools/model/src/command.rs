@@ -71,8 +71,8 @@ pub struct ModelArgs {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     fabric: Vec<usize>,
     /// Most packets of a run with --fabric, of which there are nine: fewer ranks per node are simulated if all have more, and
-    /// their number is in the table. A million of packets takes about 10 seconds per run and core.
-    #[arg(long, value_name = "N", default_value_t = 600_000)]
+    /// their number is in the table. A million of packets takes about 5 seconds per run and core.
+    #[arg(long, value_name = "N", default_value_t = 2_500_000)]
     fabric_packets: u64,
     /// Also replay recorded traffic on that fat tree: a file of `bench alltoallv -- --record`.
     #[arg(long, value_name = "FILE")]
