@@ -187,7 +187,15 @@ const CRATES: &[Crate] = &[
             ("algorithms", &["algorithm", "native"]),
             (
                 "parts",
-                &["packet", "calendar", "pacer", "port", "report", "counts"],
+                &[
+                    "packet",
+                    "calendar",
+                    "pacer",
+                    "port",
+                    "scheduler",
+                    "report",
+                    "counts",
+                ],
             ),
             ("input", &["scenario", "routes", "check"]),
             ("simulator", &["sim"]),

@@ -16,12 +16,12 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 ///
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
-    (&["tools/", "testbed/"], 25_600),
-    (&["bf-emu/"], 39_400),
+    (&["tools/", "testbed/"], 28_000),
+    (&["bf-emu/"], 39_560),
     (&["bindings/"], 2_700),
     (&["clients/"], 13_600),
     (&["cli/"], 4_500),
-    (&["doca/"], 39_400),
+    (&["doca/"], 39_540),
     (&["osu-bench/"], 4_100),
     (&["services/"], 31_500),
     (&["shared/"], 9_500),

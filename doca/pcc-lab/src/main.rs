@@ -24,6 +24,10 @@ struct Arguments {
     /// Flows to add, one per line: ns, sender, receiver, bytes
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
+    /// Times of these flows are divided by this: a trace of a slow machine
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "replay",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    faster: u64,
     /// Algorithm in place of the scenario's
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
@@ -63,7 +67,10 @@ fn run(arguments: &Arguments) -> Result<()> {
     let mut scenario =
         Scenario::from_toml(&read(path)?).with_context(|| path.display().to_string())?;
     if let Some(path) = &arguments.replay {
-        let rows = parse_rows(&read(path)?).with_context(|| path.display().to_string())?;
+        let mut rows = parse_rows(&read(path)?).with_context(|| path.display().to_string())?;
+        for row in &mut rows {
+            row.0 /= arguments.faster;
+        }
         let class = pcc_lab::scenario::Class::default();
         scenario.traffic.push(Traffic::Replay { rows, class });
     }

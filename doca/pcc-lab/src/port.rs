@@ -10,7 +10,7 @@ pub(crate) const CONTROL: u8 = 8;
 /// Packets in the order of their arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fifo {
-    pub(crate) head: u32,
+    head: u32,
     tail: u32,
     pub(crate) bytes: u64,
 }
@@ -126,6 +126,13 @@ impl Port {
         fifo.bytes -= size;
         self.bytes -= size;
         Some(packet)
+    }
+
+    /// The queue that transmits next, with weights.
+    pub(crate) fn choose(&mut self, packets: &Packets, weights: &[u8; 8]) -> Option<u8> {
+        let (ready, fifos) = (self.ready(), &self.fifos);
+        let first = |queue: u8| u64::from(packets[fifos[usize::from(queue)].head].wire);
+        self.turn.choose(ready, weights, first)
     }
 
     /// The highest of these queues.

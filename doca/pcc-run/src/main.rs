@@ -6,6 +6,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, ValueEnum};
+use pcc_lab::scenario::Probe;
 use pcc_lab::{Algorithm, Lab, Report, Scenario};
 use pcc_run::{Build, Image, Model, Options, Process, Sources, events_per_second};
 use std::cell::RefCell;
@@ -34,6 +35,9 @@ struct Arguments {
     /// Layout of events
     #[arg(long, value_enum, default_value_t = Device::Bf3)]
     device: Device,
+    /// Form of the probes in place of the scenario's. The response to IFA has what switches wrote, and no times
+    #[arg(long, value_enum)]
+    probe: Option<ProbeForm>,
     /// Parameter of slot 0 to set after the start: NUMBER=VALUE
     #[arg(long = "set", value_name = "N=VALUE", value_parser = parameter)]
     parameters: Vec<(u32, u32)>,
@@ -61,6 +65,13 @@ enum Device {
     Cx8,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ProbeForm {
+    Ccmad,
+    Ifa1,
+    Ifa2,
+}
+
 fn parameter(text: &str) -> Result<(u32, u32), String> {
     let parts = text.split_once('=');
     let parsed =
@@ -79,10 +90,17 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let scenario = read(&arguments.scenario)?;
+    let mut scenario = read(&arguments.scenario)?;
+    if let Some(probe) = arguments.probe {
+        scenario.host.probe = match probe {
+            ProbeForm::Ccmad => Probe::Ccmad,
+            ProbeForm::Ifa1 => Probe::Ifa1,
+            ProbeForm::Ifa2 => Probe::Ifa2,
+        };
+    }
     let image = build(arguments)?;
     let options = Options {
-        raw_probes: scenario.host.probe != pcc_lab::scenario::Probe::Ccmad,
+        raw_probes: scenario.host.probe != Probe::Ccmad,
         instructions_max: arguments.instructions_max,
         parameters: arguments.parameters.clone(),
         ..Options::default()

@@ -336,6 +336,7 @@ pub const MODEL_LIMITS: &[Column] = &[
 /// Of the schemes on fabrics with and without queues.
 pub const MODEL_FABRICS: &[Column] = &[
     Column::count("nodes", "nodes"),
+    Column::count("ppn", "ranks each"),
     Column::size(),
     Column::text("fabric", "fabric", 12),
     Column::scheme(10),

@@ -3,7 +3,7 @@
 use super::check::Check;
 use super::config::{Assumptions, Config};
 use super::costs::CostTable;
-use super::fabrics::fabrics;
+use super::fabrics::{FabricRow, bounded, fabrics, recorded};
 use super::limits::limits;
 use super::predict::Extent;
 use super::report::Document;
@@ -67,10 +67,19 @@ pub struct ModelArgs {
     #[arg(long)]
     limits: bool,
     /// Also predict these block sizes on a fat tree in the packet-level lab, without and with control of congestion: each block
-    /// crosses switches with queues in place of a fabric that never blocks. Each packet of 18 calls is
-    /// simulated at each switch, so the time grows with ranks x ranks x size: start with few (--nodes 8 --ppn 8).
+    /// crosses switches with queues in place of a fabric that never blocks.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_size)]
     fabric: Vec<usize>,
+    /// Most packets of a run with --fabric, of which there are nine: fewer ranks per node are simulated if all have more, and
+    /// their number is in the table. A million of packets takes about 5 seconds per run and core.
+    #[arg(long, value_name = "N", default_value_t = 2_500_000)]
+    fabric_packets: u64,
+    /// Also replay recorded traffic on that fat tree: a file of `bench alltoallv -- --record`.
+    #[arg(long, value_name = "FILE")]
+    fabric_trace: Option<PathBuf>,
+    /// Times of the recorded traffic are divided by this.
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
+    fabric_faster: u64,
     /// Largest delay with which a rank enters a call after the first rank.
     #[arg(long, default_value_t = 0, value_name = "NS")]
     skew_ns: u64,
@@ -201,12 +210,42 @@ pub fn run(args: &ModelArgs) -> Result<String> {
             block_bytes,
             ..base.clone()
         };
-        document.fabrics.extend(fabrics(&machine, &table)?);
+        let most = args.fabric_packets;
+        let machine = bounded(&machine, most).with_context(|| {
+            format!("one rank per node has more than {most} packets; raise --fabric-packets")
+        })?;
+        if machine.ppn < base.ppn {
+            eprintln!(
+                "note: {} of {} ranks per node on the fat tree, for at most {most} packets per run (--fabric-packets)",
+                machine.ppn, base.ppn
+            );
+        }
+        let told = |fabric: &str| eprintln!("{size} bytes per block, {fabric}: done");
+        document.fabrics.extend(fabrics(&machine, &table, told)?);
+    }
+    if let Some(file) = &args.fabric_trace {
+        document.fabrics.extend(replayed(args, &base, file)?);
     }
     for (file, format) in args.output.iter().zip(formats) {
         write(file, format, &document)?;
     }
     document.text()
+}
+
+/// Rows of recorded traffic.
+fn replayed(args: &ModelArgs, base: &Config, file: &Path) -> Result<Vec<FabricRow>> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let mut rows = pcc_lab::scenario::parse_rows(&text)
+        .with_context(|| format!("reading {}", file.display()))?;
+    for row in &mut rows {
+        row.0 /= args.fabric_faster;
+    }
+    let nodes = rows.iter().map(|row| row.1.max(row.2) + 1).max();
+    let machine = Config {
+        nodes: nodes.unwrap_or(base.nodes).max(2),
+        ..base.clone()
+    };
+    Ok(recorded(&machine, &rows)?)
 }
 
 fn base(args: &ModelArgs) -> Result<Config> {

@@ -2,6 +2,7 @@
 //! fabric that never blocks.
 
 use super::config::Config;
+use pcc_lab::scenario::{Class, Row, Traffic};
 use pcc_lab::{Lab, Refusal, Scenario, limits};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -38,6 +39,61 @@ const LINKS: u64 = 6;
 /// End of a run in the lab; a call takes milliseconds.
 const LIMIT_US: u64 = 10_000_000;
 
+/// A non-blocking fat tree for the nodes of the configuration, whose longest path has the configuration's latency.
+fn network(config: &Config, control: Control) -> String {
+    let mut ports = 2;
+    while ports * ports * ports / 4 < config.nodes {
+        ports += 2;
+    }
+    let delay = config.latency_ns / LINKS;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the configuration's limits"
+    )]
+    let gbps = config.link_gbps as u64;
+    format!(
+        "duration_us = {LIMIT_US}\nalgorithm.name = '{}'\nlimits.trace = 0\nswitch.latency_ns = 0\nhost.header_bytes = 26
+topology = {{ shape = 'fat_tree', k = {ports}, gbps = {gbps}, delay_ns = {delay} }}\n",
+        control.name()
+    )
+}
+
+/// Time of recorded traffic on the fat tree, in microseconds: from the first start to the last acknowledgement.
+///
+/// # Errors
+/// The lab's limits.
+pub(super) fn replay(config: &Config, control: Control, rows: &[Row]) -> Result<f64, Refusal> {
+    let text = format!("{}traffic = []\n", network(config, control));
+    let mut scenario = Scenario::from_toml(&text)?;
+    scenario.traffic.push(Traffic::Replay {
+        rows: rows.to_vec(),
+        class: Class::default(),
+    });
+    let report = Lab::new(&scenario)?.run();
+    #[expect(clippy::cast_precision_loss, reason = "a duration")]
+    let us = report.time_ns as f64 / 1e3;
+    Ok(us)
+}
+
+/// The same where only the receivers' ports are a limit.
+#[must_use]
+pub(super) fn replay_unblocked(config: &Config, rows: &[Row]) -> f64 {
+    let mut rows = rows.to_vec();
+    rows.sort_unstable_by_key(|row| row.0);
+    let mut ends = std::collections::BTreeMap::new();
+    for Row(start_ns, _, to, bytes) in rows {
+        #[expect(clippy::cast_precision_loss, reason = "times and sizes of a call")]
+        let (start_ns, bits) = (start_ns as f64, (bytes * 8) as f64);
+        let end: &mut f64 = ends.entry(to).or_default();
+        *end = end.max(start_ns) + bits / config.link_gbps;
+    }
+    let last = ends.into_values().fold(0.0, f64::max);
+    #[expect(clippy::cast_precision_loss, reason = "a latency")]
+    let latency = config.latency_ns as f64;
+    (last + latency) / 1e3
+}
+
 /// A queue pair in each direction between any two service processes of different nodes. `T`: what the caller wants back when
 /// a message has arrived.
 #[derive(Debug)]
@@ -51,7 +107,7 @@ pub(super) struct Fabric<T> {
 }
 
 impl<T> Fabric<T> {
-    /// A non-blocking fat tree for the nodes of the configuration. Its longest path has the configuration's latency.
+    /// The network of the configuration.
     ///
     /// # Errors
     /// The lab's limits.
@@ -65,21 +121,9 @@ impl<T> Fabric<T> {
             pairs,
             u64::from(limits::FLOWS_MAX),
         )?;
-        let mut ports = 2;
-        while ports * ports * ports / 4 < config.nodes {
-            ports += 2;
-        }
-        let delay = config.latency_ns / LINKS;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the configuration's limits"
-        )]
-        let gbps = config.link_gbps as u64;
         let mut text = format!(
-            "duration_us = {LIMIT_US}\nalgorithm.name = '{}'\nlimits.trace = 0\nswitch.latency_ns = 0\nhost.header_bytes = 26
-topology = {{ shape = 'fat_tree', k = {ports}, gbps = {gbps}, delay_ns = {delay} }}\n[[traffic]]\nkind = 'connections'\npairs = [",
-            control.name()
+            "{}[[traffic]]\nkind = 'connections'\npairs = [",
+            network(config, control)
         );
         let (nodes, sps) = (config.nodes, config.sps);
         for from in 0..nodes {

@@ -37,7 +37,7 @@ pub use command::{ModelArgs, run};
 pub use config::{AliasRelease, Assumptions, Config, ConfigError, SendOrder, Software};
 pub use costs::{Cost, CostTable, TableError};
 pub use fabric::Control;
-pub use fabrics::{FabricRow, fabrics};
+pub use fabrics::{FabricRow, bounded, fabrics, recorded};
 pub use limits::{Limit, limits};
 pub use predict::{Bottleneck, Extent, FabricError, Gain, Prediction, predict, predict_on};
 pub use report::{Document, Row, Sensitivity, SensitivityAt, Shares};

@@ -408,12 +408,45 @@ fn the_lab_as_network_is_deterministic_and_refuses_what_is_too_large() {
 #[test]
 fn each_fabric_has_a_row_for_each_scheme_beside_the_one_that_never_blocks() {
     let base = config(3, 4, 2, 16 << 10, Scheme::Ksm);
-    let rows = fabrics(&base, &table()).expect("in range");
+    let told = std::cell::RefCell::new(Vec::new());
+    let note = |name: &str| told.borrow_mut().push(name.to_owned());
+    let rows = fabrics(&base, &table(), note).expect("in range");
+    assert_eq!(
+        told.into_inner(),
+        ["never blocks", "none", "dcqcn", "swift"]
+    );
     let names: Vec<&str> = rows.iter().map(|row| row.fabric.as_str()).collect();
     let expect = ["never blocks", "none", "dcqcn", "swift"].map(|name| [name; 3]);
     assert_eq!(names, expect.concat());
     for three in rows.chunks(3) {
-        assert_eq!(three[0].time_saved_percent, 0.0);
+        assert_eq!(three[0].time_saved_percent, Some(0.0));
         assert!(three[1].us < three[0].us, "{three:?}");
+    }
+}
+
+#[test]
+fn a_machine_with_too_many_packets_is_simulated_with_fewer_ranks() {
+    let large = config(32, 32, 4, 4 << 10, Scheme::Ksm);
+    let fits = bounded(&large, 600_000).expect("some ranks");
+    // 512 ranks read from 496 each, twice.
+    assert_eq!((fits.nodes, fits.ppn, fits.sps), (32, 16, 4));
+    assert_eq!(bounded(&large, u64::MAX).map(|all| all.ppn), Some(32));
+    assert_eq!(bounded(&large, 100), None);
+}
+
+#[test]
+fn recorded_traffic_takes_longer_on_a_fat_tree_than_where_only_receivers_are_a_limit() {
+    let base = config(4, 4, 1, 64 << 10, Scheme::Ksm);
+    let text = include_str!("../../../doca/pcc-lab/scenarios/alltoallv.trace");
+    let mut rows = pcc_lab::scenario::parse_rows(text).expect("the trace");
+    for row in &mut rows {
+        row.0 /= 20_000;
+    }
+    let found = recorded(&base, &rows).expect("within the limits");
+    let names: Vec<&str> = found.iter().map(|row| row.fabric.as_str()).collect();
+    assert_eq!(names, ["never blocks", "none", "dcqcn", "swift"]);
+    for row in &found[1..] {
+        assert!(row.us > found[0].us, "{found:?}");
+        assert!(row.us < 20.0 * found[0].us, "{found:?}");
     }
 }

@@ -107,6 +107,42 @@ fn a_trace_of_flows_is_replayed() {
 }
 
 #[test]
+fn the_recorded_traffic_of_an_alltoallv_is_replayed_faster() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let rows = std::fs::read_to_string(path("alltoallv.trace")).expect("the trace");
+    let rows = pcc_lab::scenario::parse_rows(&rows).expect("rows");
+    let blocks = rows.iter().filter(|row| row.3 == 65_536).count();
+    assert_eq!(
+        blocks,
+        3 * 16 * 12,
+        "three calls of 16 ranks, 12 of other nodes"
+    );
+    let replay = |faster: &str| -> Value {
+        let output = program(&[
+            &path("alltoallv.toml"),
+            "--replay",
+            &path("alltoallv.trace"),
+            "--faster",
+            faster,
+        ]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    let report = replay("20000");
+    let flows = report["per_flow"].as_array().expect("flows");
+    // Sixteen flows of the scenario come first.
+    let recorded = &flows[16..];
+    assert_eq!(recorded.len(), rows.len());
+    for (flow, row) in recorded.iter().zip(&rows) {
+        assert_eq!(flow["delivered_bytes"].as_u64(), Some(row.3), "{row:?}");
+    }
+    // At a higher speed the ports are the limit, and reads wait for each other.
+    let slowdown = |report: &Value| report["slowdown"]["p95"].as_f64().expect("a number");
+    assert!(slowdown(&report) > 2.0 * slowdown(&replay("1000")));
+}
+
+#[test]
 fn a_refusal_is_one_line_with_the_file() {
     let folder = Folder::new("pcc-lab-refusal");
     let scenario = folder.write("scenario.toml", &SCENARIO.replace("gbps = 200", "gbps = 0"));
@@ -135,6 +171,9 @@ fn the_scenarios_of_the_source_tree_run() {
     let mut number = 0;
     for entry in std::fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
+        if path.extension().is_none_or(|extension| extension != "toml") {
+            continue;
+        }
         let text = std::fs::read_to_string(&path).expect("a file");
         let mut scenario = crate::scenario(&text);
         // A part of the run is enough.
@@ -144,5 +183,5 @@ fn the_scenarios_of_the_source_tree_run() {
         assert!(report.counters.accepted > 1_000, "{}", path.display());
         number += 1;
     }
-    assert_eq!(number, 3);
+    assert_eq!(number, 4);
 }

@@ -50,6 +50,27 @@ fn the_command_reports_rates_instructions_and_what_the_device_sustains() {
     }
 }
 
+/// The first command of the guide, and the example that needs what switches write.
+#[test]
+fn the_scenario_of_the_guide_is_filled_by_each_example() {
+    let incast = source("../pcc-lab/scenarios/incast.toml");
+    for (name, more) in [
+        ("swift", ["--set", "0=30000"]),
+        ("hpcc", ["--probe", "ifa2"]),
+    ] {
+        let program = source(&format!("../pcc-dev/examples/{name}.c"));
+        let output = command(
+            &incast,
+            &program,
+            &[&["--build", "host"], &more[..]].concat(),
+        );
+        assert!(output.status.success(), "{output:?}");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let utilisation = report["utilisation"].as_f64().expect("a number");
+        assert!(utilisation > 0.9, "{name}: {utilisation}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_program_is_one_line() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -15,6 +15,7 @@ fn the_comparison_accounts_for_each_packet_and_has_all_fields() {
         .arg(folder.path())
         .env_remove("XGVMI_DOCA_SAMPLES")
         .env_remove("XGVMI_PCC_TUTORIAL")
+        .env_remove("XGVMI_HTSIM")
         .output()
         .expect("started");
     assert!(output.status.success(), "{output:?}");
@@ -67,4 +68,14 @@ fn the_comparison_accounts_for_each_packet_and_has_all_fields() {
     assert!(text.contains("| hpcc | star | 128 |"), "{text}");
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(printed.contains("million events per second"), "{printed}");
+    let speed = &report["speed"];
+    for name in [
+        "events_per_second",
+        "events_per_second_with_programs",
+        "incast_128_for_10_ms_seconds",
+    ] {
+        assert!(number(&speed[name]) > 0.0, "{speed}");
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("XGVMI_HTSIM names no directory"), "{said}");
 }

@@ -5,6 +5,8 @@
 //! of a scheme at a size is a separate job, so its first iteration is a cold one. The service processes of a scheme
 //! keep running.
 
+mod record;
+
 use super::cluster;
 use crate::process::{self, Running, shown};
 use crate::setup::mpi::{self, Mpi};
@@ -14,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::{Long, Short, ValueExt as _};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use testbed::cluster::Cluster;
@@ -28,7 +30,9 @@ Usage: cargo xtask bench alltoallv [-- OPTIONS]
   --iterations N    timed iterations per run [default: 40]
   --schemes LIST    ksm, stock, xgvmi, xgvmi+batched, which is xgvmi with
                     UCX_XGVMI_INVALIDATE=batched, and xgvmi+affinity, which is
-                    xgvmi with UCX_XGVMI_POOL_ORDER=affinity [default: the first four]";
+                    xgvmi with UCX_XGVMI_POOL_ORDER=affinity [default: the first four]
+  --record FILE     measure nothing, and write the reads of three calls on four
+                    nodes as a trace for pcc-lab --replay";
 
 /// The emulator's cost profile: the slides' times of the commands.
 const PROFILE: &str = "bluefield3";
@@ -117,6 +121,7 @@ struct Options {
     runs: usize,
     iterations: usize,
     schemes: Vec<Variant>,
+    record: Option<PathBuf>,
 }
 
 impl Options {
@@ -127,6 +132,7 @@ impl Options {
             runs: 3,
             iterations: 40,
             schemes: Variant::ALL[..Variant::USUAL].to_vec(),
+            record: None,
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -141,6 +147,7 @@ impl Options {
                 Long("schemes") => {
                     options.schemes = list(&parser.value()?.string()?, Variant::named)?
                 }
+                Long("record") => options.record = Some(parser.value()?.into()),
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!(
                     "{}; try: cargo xtask bench alltoallv -- --help",
@@ -185,13 +192,22 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     build()?;
     let mpi = mpi::wheel(&env);
     let library = mpi.library()?;
-    let device = cluster(NODES)?.with(["--profile", PROFILE]);
+    let nodes = if options.record.is_some() {
+        record::MACHINE.nodes
+    } else {
+        USUAL.nodes
+    };
+    let device = cluster(nodes)?.with(["--profile", PROFILE]);
     let site = Site {
         env: &env,
         mpi: &mpi,
         library: &library,
         device: &device,
+        machine: USUAL,
     };
+    if let Some(file) = &options.record {
+        return record::run(&site, &parts, file).map(|()| ExitCode::SUCCESS);
+    }
     let services = options
         .schemes
         .iter()
@@ -237,12 +253,28 @@ pub(super) fn run(arguments: &[String], file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Nodes, and what each of them runs.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    nodes: u32,
+    ranks: &'static str,
+    services: usize,
+}
+
+const USUAL: Machine = Machine {
+    nodes: NODES,
+    ranks: RANKS_PER_NODE,
+    services: SERVICES_PER_NODE,
+};
+
 /// Environment of all processes of the bench.
+#[derive(Clone, Copy)]
 struct Site<'a> {
     env: &'a Env,
     mpi: &'a Mpi,
     library: &'a Path,
     device: &'a Cluster,
+    machine: Machine,
 }
 
 /// The service processes of a scheme. Dropping this value ends them.
@@ -267,9 +299,9 @@ impl Site<'_> {
 
     fn start(&self, variant: Variant) -> Result<Services> {
         let (mut addresses, mut running) = (Vec::new(), Vec::new());
-        for node in 0..NODES {
+        for node in 0..self.machine.nodes {
             let mut of_node = Vec::new();
-            for _ in 0..SERVICES_PER_NODE {
+            for _ in 0..self.machine.services {
                 let mut command = self.place(variant, &format!("node{node}.dpu"), "xgvmi-sp");
                 command.args(["--listen", "127.0.0.1:0"]);
                 command.envs(self.env.for_ucx());
@@ -307,7 +339,7 @@ impl Site<'_> {
                 command.arg(":");
             }
             let placed = self.place(services.variant, &format!("node{node}.host"), program);
-            command.args(["-np", RANKS_PER_NODE]);
+            command.args(["-np", self.machine.ranks]);
             command.arg(placed.get_program()).args(placed.get_args());
             command.args(["--backend", "offload", "--scheme", services.variant.scheme]);
             command.args(["--sp", address, "--node", &format!("node{node}")]);

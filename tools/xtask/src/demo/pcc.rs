@@ -15,7 +15,8 @@ instructions of an event. The set-points of a constant rate and the speed of the
 
 Programs: none, and the examples dcqcn, swift and hpcc. With XGVMI_DOCA_SAMPLES (a directory of NVIDIA's samples of DOCA):
 the template as it is, and with parameters that are set at run time. With XGVMI_PCC_TUTORIAL (a directory of the tutorial
-of SIGCOMM 2026 about BlueField): its ECN program.
+of SIGCOMM 2026 about BlueField): its ECN program. With XGVMI_HTSIM (a directory with htsim_roce): its speed beside that of the
+lab.
 
   --quick   shorter runs
 

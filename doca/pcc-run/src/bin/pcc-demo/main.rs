@@ -1,6 +1,7 @@
 //! Congestion-control programs side by side in the lab: incasts and a parking lot, set-points, speed, and a plot over time.
 #![expect(clippy::print_stdout, reason = "the table is what this program prints")]
 
+mod htsim;
 mod plot;
 mod programs;
 mod report;
@@ -59,6 +60,8 @@ fn main() -> Result<()> {
         packets.unaccounted() == 0,
         "the lab has lost account of packets: {packets:?}"
     );
+    let none = contenders.first().context("a contender without control")?;
+    speed.beside = htsim::beside(none, &arguments.output)?;
     let written = Written::new((packets, takeover_us), rows, setpoints, speed);
     println!("{}", written.closing());
     let plot = plot::render(&series)?;

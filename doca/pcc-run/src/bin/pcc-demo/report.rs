@@ -1,5 +1,6 @@
 //! The report of the comparison: rows, set-points, packets, speed.
 
+use crate::htsim::Beside;
 use crate::programs::Contender;
 use crate::runs::{Case, Length};
 use anyhow::Result;
@@ -92,6 +93,9 @@ pub(crate) struct Speed {
     seconds: [f64; 2],
     /// The slowest incast of 128 flows, scaled to 10 ms of the lab.
     incast_128_seconds: f64,
+    /// Another simulator.
+    #[serde(skip)]
+    pub(crate) beside: Option<Beside>,
 }
 
 impl Speed {
@@ -124,6 +128,9 @@ struct SpeedReport {
     events_per_second: f64,
     events_per_second_with_programs: f64,
     incast_128_for_10_ms_seconds: f64,
+    /// An incast on a fat tree, and the same in csg-htsim.
+    fat_tree_seconds: Option<f64>,
+    htsim_seconds: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -153,6 +160,8 @@ impl Written {
                 events_per_second: speed.rate(0),
                 events_per_second_with_programs: speed.rate(1),
                 incast_128_for_10_ms_seconds: speed.incast_128_seconds,
+                fat_tree_seconds: speed.beside.map(|both| both.lab),
+                htsim_seconds: speed.beside.map(|both| both.htsim),
             },
         }
     }
@@ -185,6 +194,12 @@ impl Written {
             speed.events_per_second_with_programs / 1e6,
             speed.incast_128_for_10_ms_seconds
         );
+        if let (Some(lab), Some(htsim)) = (speed.fat_tree_seconds, speed.htsim_seconds) {
+            let _ = write!(
+                text,
+                "\nthe same on a fat tree without control: {lab:.2} s, csg-htsim {htsim:.2} s"
+            );
+        }
         text
     }
 
