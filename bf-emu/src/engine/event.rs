@@ -16,29 +16,32 @@ pub(crate) enum Event {
     /// The first message has arrived at a queue pair that cannot send yet.
     CommEst,
     SqDrained,
+    /// The list of a shared queue is damaged.
+    SrqError,
 }
 
 impl Event {
     /// The events of a queue pair in the error state.
-    pub(super) const OF_ERROR: u8 = Self::QpFatal.bit()
+    pub(super) const OF_ERROR: u16 = Self::QpFatal.bit()
         | Self::QpRequestError.bit()
         | Self::QpAccessError.bit()
         | Self::LastWqe.bit();
 
     /// In the order in which a queue's owner is notified of them.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::CommEst,
         Self::SqDrained,
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
         Self::QpAccessError,
+        Self::SrqError,
         Self::SrqLimit,
         Self::LastWqe,
     ];
 
     /// The bit of the event in a set of events.
-    pub(super) const fn bit(self) -> u8 {
+    pub(super) const fn bit(self) -> u16 {
         1 << self as u8
     }
 
@@ -50,6 +53,7 @@ impl Event {
             Self::QpAccessError => 3,
             Self::CommEst => 4,
             Self::SqDrained => 5,
+            Self::SrqError => 14,
             Self::SrqLimit => 15,
             Self::LastWqe => 16,
         }
@@ -64,6 +68,7 @@ impl Event {
             Self::QpAccessError => 0x11,
             Self::CommEst => 0x02,
             Self::SqDrained => 0x03,
+            Self::SrqError => 0x12,
             Self::SrqLimit => 0x14,
             Self::LastWqe => 0x13,
         }

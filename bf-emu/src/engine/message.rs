@@ -26,6 +26,7 @@ use super::traffic::{self, Kind};
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Work};
 use crate::fabric::numbers::{key_of, slot_of};
+use crate::memory::MemoryError;
 
 /// Longest message, as the port advertises it.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 1 << 30;
@@ -125,15 +126,21 @@ pub(super) fn arrived(locked: &Locked<'_>, peer: &Poster, request: PortCounter) 
 }
 
 /// The next receive entry of a queue pair. A message that finds none is counted.
-pub(super) fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Fault> {
+pub(super) fn next_entry(locked: &mut Locked<'_>, peer: &Poster) -> Result<Entry, Refused> {
     match receive::next(locked, peer.function, (peer.qpn, &peer.qp)) {
         Ok(entry) => Ok(entry),
         Err(NoEntry::NotReady) => {
             let counters = locked.fabric().counters(peer.function);
             counters.count_port(peer.qp.port(), PortCounter::OutOfBuffer);
-            Err(Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)))
+            Err(Fault::NotYet(Reason::NotReady(peer.qp.path.min_rnr_timer)).into())
         }
-        Err(NoEntry::Broken(_)) => Err(NO_ANSWER),
+        Err(NoEntry::Broken(error)) => match peer.qp.srq.checked_sub(1) {
+            Some(shared) if error == MemoryError::Fault => {
+                receive::fail_shared(locked, peer.function, shared);
+                Err(Refused::by(peer, Event::QpFatal, REMOTE_OPERATION))
+            }
+            _ => Err(NO_ANSWER.into()),
+        },
     }
 }
 

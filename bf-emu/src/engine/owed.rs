@@ -22,7 +22,7 @@ pub(super) enum Object {
 /// The event state of an object.
 struct Account<'a> {
     /// Bits of [`Event::bit`].
-    owed: &'a mut u8,
+    owed: &'a mut u16,
     /// Events written to its channel of verbs.
     sent: &'a mut u32,
     handle: (u32, u64),
@@ -64,7 +64,7 @@ fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> O
 
 /// Records that the owner of an object must be notified of events. Must precede the change that the
 /// events report.
-pub(super) fn owe(locked: &mut Locked<'_>, function: usize, object: Object, events: u8) {
+pub(super) fn owe(locked: &mut Locked<'_>, function: usize, object: Object, events: u16) {
     if let Some(account) = account(locked, function, object) {
         *account.owed |= events;
         fence(Ordering::Release);
@@ -115,7 +115,10 @@ pub(super) fn recover(locked: &mut Locked<'_>, function: usize) {
         .next(from, |_, srq| srq.owed != 0)
     {
         if let Some(srq) = locked.function(function).srqs.get_mut(slot) {
-            srq.limit = 0;
+            if srq.owed & Event::SrqLimit.bit() != 0 {
+                srq.limit = 0;
+            }
+            srq.failed |= srq.owed & Event::SrqError.bit() != 0;
         }
         pay(locked, function, Object::SharedQueue(slot));
         from = slot + 1;

@@ -100,11 +100,18 @@ fn from_ring(space: Space, function: usize, qpn: u32, qp: &Qp) -> Result<Entry, 
 }
 
 fn from_shared(space: Space, side: Side, srq: &Srq) -> Result<Entry, NoEntry> {
+    let damaged = NoEntry::Broken(MemoryError::Fault);
+    if srq.failed {
+        return Err(damaged);
+    }
     let index = if srq.cyclic { srq.taken } else { srq.head };
     let mut bytes = [0; RECEIVE_BYTES_MAX];
     let length = entry_bytes(srq.ring.log_stride);
     let entry = (srq.ring.entry(index), &mut bytes[..length]);
     read_posted(space, (srq.dbrec, srq.taken), entry)?;
+    if !srq.cyclic && index >= srq.ring.count {
+        return Err(damaged);
+    }
     let next = u32::from(u16::from_be_bytes([bytes[2], bytes[3]]));
     let mut list = List::new(side, Need::LocalWrite);
     let _ = list.scatter(&bytes[LINK_BYTES..length]);
@@ -203,6 +210,21 @@ pub(crate) fn count(locked: &mut Locked<'_>, take: &Take) {
             }
         }
     }
+}
+
+/// Ends a shared queue whose list leads out of its ring or cannot be read, and notifies its owner (Linux `mlx5/srq.c`,
+/// `MLX5_EVENT_TYPE_SRQ_CATAS_ERROR`).
+pub(super) fn fail_shared(locked: &mut Locked<'_>, function: usize, slot: u32) {
+    let failed = |srq: &Srq| srq.failed;
+    if locked.peek(function).srqs.get(slot).is_none_or(failed) {
+        return;
+    }
+    let queue = Object::SharedQueue(slot);
+    owed::owe(locked, function, queue, Event::SrqError.bit());
+    if let Some(srq) = locked.function(function).srqs.get_mut(slot) {
+        srq.failed = true;
+    }
+    owed::pay(locked, function, queue);
 }
 
 /// Checks the limit of a shared queue whose entry was taken.

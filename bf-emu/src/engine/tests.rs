@@ -10,6 +10,7 @@ mod faults;
 mod loopback;
 mod memcpy;
 mod scatter;
+mod shared;
 mod umr;
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe, opcode as cqe_opcode, syndrome};

@@ -233,7 +233,7 @@ pub struct Qp {
     /// Bytes of a received message that the completion may hold: 0, 32 or 64.
     pub cs_res: u8,
     /// Asynchronous events that are not sent yet, one bit for each.
-    pub owed: u8,
+    pub owed: u16,
     /// Connected: port of the peer's function at the end of the path.
     pub remote_port: u8,
     /// Its register in the page of its doorbell, counted from 1; 0 before its first doorbell.
@@ -448,7 +448,7 @@ pub struct Cq {
     /// An entry was lost because the ring was full. The queue gets no more entries.
     pub overrun: bool,
     /// Like [`Qp::owed`].
-    pub owed: u8,
+    pub owed: u16,
     /// Made by a DEVX command.
     pub by_command: bool,
 }
@@ -496,9 +496,11 @@ pub struct Srq {
     /// Scatter entries of each receive entry.
     pub sge_max: u32,
     /// Like [`Qp::owed`].
-    pub owed: u8,
+    pub owed: u16,
     /// The entries form a ring and not a list.
     pub cyclic: bool,
+    /// Its list is damaged: it gives no more entries.
+    pub failed: bool,
     /// Made by a DEVX command.
     pub by_command: bool,
 }

@@ -13,6 +13,7 @@
 
 pub mod adversary;
 pub mod device;
+mod judges;
 mod libfabric;
 pub mod matrix;
 mod mpi;
@@ -52,6 +53,9 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
   libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared
+  qperf     Debian's qperf over RC, UC and UD, with verified atomics
+  fio       fio's own engine for RDMA: write, read, send
+  dapl      dapltest of Debian's dapl2-utils, each byte compared
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
@@ -201,6 +205,9 @@ const SUITES: &[Suite] = &[
     Suite::new("perftest", None, verbs::perftest),
     Suite::new("rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
     Suite::new("libfabric", Some(libfabric::SAMPLE), libfabric::run),
+    Suite::new("qperf", None, judges::qperf),
+    Suite::new("fio", Some(judges::FIO_SAMPLE), judges::fio),
+    Suite::new("dapl", Some(judges::DAPL_SAMPLE), judges::dapl),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),
@@ -226,6 +233,9 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-perftest", None, verbs::perftest),
     Suite::roce("roce-rdmacm", Some(rdmacm::SAMPLE), rdmacm::run),
     Suite::roce("roce-libfabric", None, libfabric::run),
+    Suite::roce("roce-qperf", None, judges::qperf),
+    Suite::roce("roce-fio", None, judges::fio),
+    Suite::roce("roce-dapl", None, judges::dapl),
     Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
     Suite::roce("roce-ucx", None, ucx::run_all),
     Suite::roce("roce-mpi", None, mpi::run_all),

@@ -362,6 +362,46 @@ pub fn libfabric() -> Result<Libfabric> {
     })
 }
 
+/// Stock programs that measure or test RDMA.
+#[derive(Debug, Clone)]
+pub struct Judges {
+    /// Directory of the programs.
+    pub bin: PathBuf,
+    /// Directories of their libraries.
+    pub libraries: Vec<PathBuf>,
+}
+
+impl Judges {
+    /// The file of a library.
+    ///
+    /// # Errors
+    /// The packages do not have it.
+    pub fn library(&self, name: &str) -> Result<PathBuf> {
+        let mut files = self.libraries.iter().map(|dir| dir.join(name));
+        let file = files.find(|file| file.exists());
+        file.with_context(|| format!("the packages have no {name}"))
+    }
+}
+
+/// qperf and dapltest of the distribution, unpacked in the cache. They use the system's librdmacm.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn judges() -> Result<Judges> {
+    /// The packages with the programs; their dependencies follow.
+    const PACKAGES: &[&str] = &["qperf", "dapl2-utils"];
+    let cache = Cache::open()?;
+    let key = cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH]);
+    let part = cache.part(&format!("judges-{key}"), |dir| {
+        apt::unpack(&cache, PACKAGES, dir)
+    })?;
+    let root = part.join("root");
+    Ok(Judges {
+        bin: root.join("usr/bin"),
+        libraries: apt::library_dirs(&root).to_vec(),
+    })
+}
+
 /// Makes the names `libNAME.so.N` for the files `libNAME.so.N.*` of a directory.
 fn link_sonames(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {

@@ -116,7 +116,7 @@ fn a_queue_that_was_half_flushed_is_flushed() {
 }
 
 /// The read end of a new channel of asynchronous events, and its number, counted from 1.
-fn async_channel(world: &World, function: usize) -> (i32, u32) {
+pub(super) fn async_channel(world: &World, function: usize) -> (i32, u32) {
     let (read_end, write_end) = sys::pipe(true).unwrap();
     let channel = Channel {
         kind: ChannelKind::Async,
@@ -129,7 +129,7 @@ fn async_channel(world: &World, function: usize) -> (i32, u32) {
 }
 
 /// The verbs events in a channel, by number, each with the object's name.
-fn events(read_end: i32) -> Vec<(u64, u32)> {
+pub(super) fn events(read_end: i32) -> Vec<(u64, u32)> {
     sys::set_nonblocking(read_end).unwrap();
     let mut bytes = [0; 16];
     let next = || {
