@@ -16,9 +16,9 @@ use std::time::Duration;
 use testbed::cluster::Cluster;
 
 const HELP: &str = "\
-Usage: cargo xtask dist [--output DIR]
+Usage: cargo xtask dist [--output DIR] [--architecture arm64]
 
-Builds five packages for this machine's architecture in DIR (target/dist):
+Builds five packages for this machine's architecture, or for the DPU's (arm64), in DIR (target/dist):
 
   xgvmi          the library in UCX's module directory and in a directory of its own, its command, header, pkg-config file
   xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
@@ -36,16 +36,22 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Runs the command.
 pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
-    let Some(output) = parse(arguments)? else {
+    let Some((output, foreign)) = parse(arguments)? else {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
     if process::stdout(Command::new("dpkg-deb").arg("--version"), LIMIT).is_err() {
         bail!("no dpkg-deb, which makes the packages: install dpkg");
     }
-    let machine = Machine::this()?;
+    let machine = match foreign {
+        true => Machine::of("aarch64")?,
+        false => Machine::this()?,
+    };
     let epoch = epoch()?;
-    let built = stage::build()?;
+    let built = match foreign {
+        true => crate::suites::aarch64::release()?,
+        false => stage::build()?,
+    };
     fs::create_dir_all(&output).with_context(|| format!("cannot make {}", output.display()))?;
     let mut packages = Vec::new();
     for part in Part::ALL {
@@ -56,7 +62,11 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
         packages.push(package);
     }
-    try_out(&packages, &machine, &setup::ensure()?)?;
+    if foreign {
+        told(&packages, &machine)?;
+    } else {
+        try_out(&packages, &machine, &setup::ensure()?)?;
+    }
     for package in packages {
         let kib = package.metadata().map_or(0, |data| data.len() / 1024);
         println!("{} ({kib} KiB)", package.display());
@@ -64,19 +74,50 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Output directory of the packages; `None` for a help request.
-fn parse(arguments: Vec<String>) -> Result<Option<PathBuf>> {
+/// Checks what dpkg says of packages for another architecture, whose programs and libraries the suites check.
+fn told(packages: &[PathBuf], machine: &Machine) -> Result<()> {
+    let root = workspace::target_dir().join("stage/foreign");
+    let _ = fs::remove_dir_all(&root);
+    for package in packages {
+        let mut ask = Command::new("dpkg");
+        let said = process::stdout(ask.arg("--info").arg(package), LIMIT)?;
+        let wanted = format!("Architecture: {}", machine.architecture);
+        if !said.lines().any(|line| line.trim() == wanted) {
+            bail!("{} is not of {wanted}:\n{said}", package.display());
+        }
+        let mut unpack = Command::new("dpkg-deb");
+        process::stdout(unpack.arg("-x").arg(package).arg(&root), LIMIT)?;
+    }
+    let layout = Layout::debian(&root, machine.triplet);
+    crate::suites::aarch64::check_installed(&[
+        layout.plugins().as_path(),
+        &layout.at("bin"),
+        &layout.at(&layout.lib),
+        &layout.at("lib/bf-emu"),
+    ])
+}
+
+/// Output directory of the packages, and whether they are for another architecture; `None` for a help request.
+fn parse(arguments: Vec<String>) -> Result<Option<(PathBuf, bool)>> {
     use lexopt::prelude::{Long, Short};
     let mut output = workspace::target_dir().join("dist");
+    let mut foreign = false;
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
+            Long("architecture") => {
+                let name = parser.value()?;
+                if name != "arm64" {
+                    bail!("no architecture {name:?}; there is arm64");
+                }
+                foreign = true;
+            }
             Long("output") => output = std::path::absolute(parser.value()?)?,
             Short('h') | Long("help") => return Ok(None),
             other => bail!("{}; try: cargo xtask dist --help", other.unexpected()),
         }
     }
-    Ok(Some(output))
+    Ok(Some((output, foreign)))
 }
 
 /// Debian's names of a machine.
@@ -230,8 +271,11 @@ mod tests {
     #[test]
     fn the_output_is_where_it_is_said() {
         let parse = |words: &[&str]| parse(words.iter().map(|&word| word.to_owned()).collect());
-        assert!(parse(&[]).unwrap().unwrap().ends_with("dist"));
-        assert_eq!(parse(&["--output=/a"]).unwrap(), Some("/a".into()));
+        assert!(parse(&[]).unwrap().unwrap().0.ends_with("dist"));
+        let own = Some(("/a".into(), false));
+        assert_eq!(parse(&["--output=/a"]).unwrap(), own);
+        assert!(parse(&["--architecture=arm64"]).unwrap().unwrap().1);
+        assert!(parse(&["--architecture=riscv64"]).is_err());
         assert_eq!(parse(&["--help"]).unwrap(), None);
         assert!(parse(&["a"]).is_err());
     }
