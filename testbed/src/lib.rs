@@ -16,6 +16,7 @@
 
 pub mod client;
 pub mod cluster;
+pub mod foreign;
 pub mod headers;
 pub mod link;
 pub mod pair;

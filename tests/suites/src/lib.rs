@@ -11,6 +11,7 @@
     reason = "the command answers on standard output"
 )]
 
+pub mod aarch64;
 pub mod adversary;
 pub mod device;
 mod judges;
@@ -79,6 +80,12 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             copy of the sources in target/mutants
   rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,
             10^7 random instructions on ckb-vm as well, and the programs of riscv-tests in $XGVMI_RISCV_TESTS
+
+  aarch64-link, aarch64-unit, aarch64-packages
+            libraries, programs, unit tests and Debian packages of the DPU's processors, under a user-mode emulator
+  aarch64-verbs, aarch64-demo
+            hosts of this processor and DPUs of aarch64 on one fabric: rdma-core's ping-pongs, a DPU that is killed, and the
+            demo on stock UCX. The name aarch64 stands for all five
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -228,6 +235,11 @@ const SUITES: &[Suite] = &[
     Suite::new("adversary", None, adversary::run_all),
     Suite::alone("mutants", None, mutants::run_all),
     Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
+    Suite::alone("aarch64-link", None, aarch64::link),
+    Suite::alone("aarch64-unit", None, aarch64::units),
+    Suite::alone("aarch64-packages", None, aarch64::packages),
+    Suite::alone("aarch64-verbs", None, aarch64::verbs),
+    Suite::alone("aarch64-demo", None, aarch64::demo),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
     Suite::roce("roce-pingpong", Some(&[]), verbs::pingpong),
     Suite::roce("roce-perftest", None, verbs::perftest),
@@ -380,6 +392,11 @@ fn choose(arguments: &[String]) -> Result<Option<Choice>> {
                 return Ok(None);
             }
             "--" => break,
+            "aarch64" => chosen.extend(
+                SUITES
+                    .iter()
+                    .filter(|suite| suite.name.starts_with("aarch64-")),
+            ),
             name => match SUITES.iter().find(|suite| suite.name == name) {
                 Some(suite) => chosen.push(suite),
                 None => bail!("no suite or option '{name}'; try: cargo xtask suites --help"),
@@ -534,14 +551,14 @@ mod tests {
         assert_eq!(names("ucx pyverbs").0, "ucx pyverbs");
         assert_eq!(names("ucx -- tag am"), ("ucx".into(), "tag am".into()));
         assert_eq!(names("").0.split(' ').count(), SUITES.len());
+        assert_eq!(names("aarch64").0.split(' ').count(), 5);
         assert!(choose(&["uxc".to_owned()]).is_err());
         for suite in SUITES {
             let name = suite.name.strip_prefix("roce-").unwrap_or(suite.name);
-            assert!(
-                HELP.lines()
-                    .any(|line| line.trim_end() == format!("  {name}")
-                        || line.starts_with(&format!("  {name} ")))
-            );
+            assert!(HELP.lines().any(|line| {
+                let names = line.strip_prefix("  ").unwrap_or_default();
+                names.split([',', ' ']).any(|word| word == name) && !names.starts_with(' ')
+            }));
             assert_eq!(name != suite.name, suite.link == Link::Ethernet);
         }
     }

@@ -114,11 +114,6 @@ pub fn ensure_with(fetch: Fetch) -> Result<Aarch64> {
     Ok(Aarch64 { dir, paths })
 }
 
-/// Whether the cache contains the tools.
-pub(crate) fn present(cache: &Cache) -> bool {
-    cache.has_part(&part_name())
-}
-
 fn part_name() -> String {
     let inputs = [
         TOOLS_SUITE,
@@ -242,6 +237,10 @@ impl Aarch64 {
                 shown(self.runner()),
             ),
         ];
+        // Everything is built once, and nobody debugs it.
+        for (name, value) in [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")] {
+            variables.push((name.to_owned(), value.to_owned()));
+        }
         for (name, found) in &self.paths {
             let mut dirs = vec![PathBuf::from(found)];
             dirs.extend(std::env::var_os(name).map(PathBuf::from));

@@ -429,8 +429,6 @@ pub struct Inventory {
     pub missing_packages: Vec<String>,
     /// Debian packages of the storage suite that are not installed.
     pub missing_storage: Vec<&'static str>,
-    /// Compiler and emulator for aarch64 are in the cache.
-    pub aarch64_present: bool,
     /// Debian packages of the tests of device code that are not installed.
     pub missing_riscv: Vec<&'static str>,
     /// The packages of libibverbs are unpacked in the cache.
@@ -446,7 +444,6 @@ pub fn inventory() -> Result<Inventory> {
         missing_packages: apt::missing_packages()?,
         missing_storage: apt::missing_of(pins::STORAGE_PACKAGES)?,
         missing_riscv: apt::missing_of(pins::RISCV_PACKAGES)?,
-        aarch64_present: aarch64::present(&cache),
         verbs_unpacked: apt::unpacked_root(&cache).is_some(),
         wheels_present: wheels::present(&cache, &pins::UCX),
         cache: cache.dir,

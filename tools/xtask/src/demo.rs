@@ -15,7 +15,7 @@ use crate::progress::{self, Line};
 use crate::setup::Env;
 use crate::setup::cache::Cache;
 use crate::setup::versions::{self, VERSIONS, Version};
-use crate::{process, setup, workspace};
+use crate::{process, setup, suites, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -46,6 +46,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
   --iterations N     counted iterations per scheme and size [default: by size]
   --link LINK        link type of the ports: infiniband, infiniband-grh (each message needs a global route) or
                      ethernet (RoCE) [default: infiniband]
+  --dpu aarch64      DPUs of that processor under a user-mode emulator: counts are real, times are of emulated instructions
   --ucx VERSION      stock UCX of this version; downloaded if necessary [default: the pinned one]
 
 `demo ucc` runs the collectives of an unmodified MPI program on the DPUs; see `cargo xtask demo ucc --help`.
@@ -55,7 +56,7 @@ Schemes: ksm    stock UCX with a key per buffer (UCX_IB_XGVMI_UMR_ENABLE=n)
 `demo dpa` moves data by kernels of the DPA; see `cargo xtask demo dpa --help`.
 
 Writes target/demo/report.json, report.md, report.svg, and the processes' logs in target/demo/logs. With --ucx the
-directory is target/demo/ucx-VERSION.";
+directory is target/demo/ucx-VERSION, with --dpu target/demo/aarch64/ucx-VERSION.";
 
 const SCHEMES: &str = "ksm,stock,xgvmi,arena";
 
@@ -92,6 +93,11 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
     let mut command = orchestrate(&options, (&env, &libraries), &built);
     command.args(["--links", options.link.name()]);
     command.arg("--output").arg(options.output_dir());
+    if options.aarch64 {
+        let packages = ["bf-emu-preload", "uct-plugin", "osu-bench"];
+        let foreign = suites::aarch64::foreign(&packages, options.version())?;
+        command.args(["--dpu", &foreign.to_string()]);
+    }
     let logs = || format!("see {}", options.output_dir().join("logs").display());
     process::to_end(&mut command, LIMIT).with_context(logs)
 }
@@ -122,6 +128,8 @@ struct Options {
     iterations: Option<String>,
     link: Link,
     ucx: Option<&'static Version>,
+    /// The DPUs' processor is aarch64.
+    aarch64: bool,
 }
 
 impl Options {
@@ -135,6 +143,7 @@ impl Options {
             iterations: None,
             link: Link::default(),
             ucx: None,
+            aarch64: false,
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
@@ -145,6 +154,11 @@ impl Options {
                 Long("iterations") => options.iterations = Some(parser.value()?.string()?),
                 Long("link") => options.link = Link::named(&parser.value()?.string()?)?,
                 Long("ucx") => options.ucx = Some(version(&parser.value()?.string()?)?),
+                Long("dpu") => {
+                    let name = parser.value()?.string()?;
+                    ensure!(name == "aarch64", "no processor '{name}'; there is aarch64");
+                    options.aarch64 = true;
+                }
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask demo --help", other.unexpected()),
             }
@@ -152,8 +166,17 @@ impl Options {
         Ok(Some(options))
     }
 
+    fn version(&self) -> &'static Version {
+        let pinned = |version: &&Version| version.name == setup::pins::UCX_VERSION;
+        let usual = VERSIONS.iter().find(pinned).unwrap_or(&VERSIONS[0]);
+        self.ucx.unwrap_or(usual)
+    }
+
     fn output_dir(&self) -> PathBuf {
         let usual = workspace::target_dir().join("demo");
+        if self.aarch64 {
+            return usual.join(format!("aarch64/ucx-{}", self.version().name));
+        }
         match self.ucx {
             // A report of another UCX must not replace the default report.
             Some(version) => usual.join(format!("ucx-{}", version.name)),
@@ -310,8 +333,16 @@ mod tests {
             iterations: None,
             link: Link::default(),
             ucx: None,
+            aarch64: false,
         };
         check(&[], default());
+        check(
+            &["--dpu", "aarch64"],
+            Options {
+                aarch64: true,
+                ..default()
+            },
+        );
         check(
             &["--ucx", "1.18.1"],
             Options {
@@ -340,6 +371,10 @@ mod tests {
         check(&["--fast"], "--fast");
         check(&["now"], "now");
         check(&["--schemes", "umem"], "no scheme 'umem'");
+        check(
+            &["--dpu", "riscv64"],
+            "no processor 'riscv64'; there is aarch64",
+        );
         check(&["--ucx", "1.17.0"], "no UCX '1.17.0'; there are 1.18.1, ");
     }
 

@@ -16,9 +16,9 @@ use std::time::Duration;
 use testbed::cluster::Cluster;
 
 const HELP: &str = "\
-Usage: cargo xtask dist [--output DIR] [--fast]
+Usage: cargo xtask dist [--output DIR] [--architecture arm64] [--fast]
 
-Builds five packages for this machine's architecture in DIR (target/dist):
+Builds five packages for this machine's architecture, or for the DPU's (arm64), in DIR (target/dist):
 
   xgvmi          the library in UCX's module directory and in a directory of its own, its command, header, pkg-config file
   xgvmi-offload  service processes with a systemd unit and example configurations, OSU's benchmarks, cost table, model
@@ -43,9 +43,15 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     if process::stdout(Command::new("dpkg-deb").arg("--version"), LIMIT).is_err() {
         bail!("no dpkg-deb, which makes the packages: install dpkg");
     }
-    let machine = Machine::this()?;
+    let machine = match options.foreign {
+        true => Machine::of("aarch64")?,
+        false => Machine::this()?,
+    };
     let epoch = epoch()?;
-    let built = stage::build()?;
+    let built = match options.foreign {
+        true => crate::suites::aarch64::release()?,
+        false => stage::build()?,
+    };
     let output = &options.output;
     fs::create_dir_all(output).with_context(|| format!("cannot make {}", output.display()))?;
     let mut packages = Vec::new();
@@ -57,7 +63,11 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
         packages.push(package);
     }
-    try_out(&packages, &machine, &setup::ensure()?)?;
+    if foreign {
+        told(&packages, &machine)?;
+    } else {
+        try_out(&packages, &machine, &setup::ensure()?)?;
+    }
     for package in packages {
         let kib = package.metadata().map_or(0, |data| data.len() / 1024);
         println!("{} ({kib} KiB)", package.display());
@@ -71,6 +81,31 @@ struct Options {
     output: PathBuf,
     /// Whether they are compressed with the least effort.
     fast: bool,
+    /// Whether they are for the DPU's architecture.
+    foreign: bool,
+}
+
+/// Checks what dpkg says of packages for another architecture, whose programs and libraries the suites check.
+fn told(packages: &[PathBuf], machine: &Machine) -> Result<()> {
+    let root = workspace::target_dir().join("stage/foreign");
+    let _ = fs::remove_dir_all(&root);
+    for package in packages {
+        let mut ask = Command::new("dpkg");
+        let said = process::stdout(ask.arg("--info").arg(package), LIMIT)?;
+        let wanted = format!("Architecture: {}", machine.architecture);
+        if !said.lines().any(|line| line.trim() == wanted) {
+            bail!("{} is not of {wanted}:\n{said}", package.display());
+        }
+        let mut unpack = Command::new("dpkg-deb");
+        process::stdout(unpack.arg("-x").arg(package).arg(&root), LIMIT)?;
+    }
+    let layout = Layout::debian(&root, machine.triplet);
+    crate::suites::aarch64::check_installed(&[
+        layout.plugins().as_path(),
+        &layout.at("bin"),
+        &layout.at(&layout.lib),
+        &layout.at("lib/bf-emu"),
+    ])
 }
 
 /// The options; `None` for a help request.
@@ -79,10 +114,18 @@ fn parse(arguments: Vec<String>) -> Result<Option<Options>> {
     let mut options = Options {
         output: workspace::target_dir().join("dist"),
         fast: false,
+        foreign: false,
     };
     let mut parser = lexopt::Parser::from_args(arguments);
     while let Some(argument) = parser.next()? {
         match argument {
+            Long("architecture") => {
+                let name = parser.value()?;
+                if name != "arm64" {
+                    bail!("no architecture {name:?}; there is arm64");
+                }
+                options.foreign = true;
+            }
             Long("output") => options.output = std::path::absolute(parser.value()?)?,
             Long("fast") => options.fast = true,
             Short('h') | Long("help") => return Ok(None),
@@ -256,9 +299,11 @@ mod tests {
     fn the_output_is_where_it_is_said() {
         let parse = |words: &[&str]| parse(words.iter().map(|&word| word.to_owned()).collect());
         let plain = parse(&[]).unwrap().unwrap();
-        assert!(plain.output.ends_with("dist") && !plain.fast);
-        let other = parse(&["--output=/a", "--fast"]).unwrap().unwrap();
-        assert!(other.output == Path::new("/a") && other.fast);
+        assert!(plain.output.ends_with("dist") && !plain.fast && !plain.foreign);
+        let other = parse(&["--output=/a", "--fast", "--architecture=arm64"]);
+        let other = other.unwrap().unwrap();
+        assert!(other.output == Path::new("/a") && other.fast && other.foreign);
+        assert!(parse(&["--architecture=riscv64"]).is_err());
         assert_eq!(parse(&["--help"]).unwrap(), None);
         assert!(parse(&["a"]).is_err());
     }

@@ -10,7 +10,6 @@
     reason = "a command-line tool answers on standard output"
 )]
 
-mod aarch64;
 mod bench;
 mod bindgen;
 mod demo;
@@ -45,8 +44,6 @@ Usage: cargo xtask COMMAND [OPTIONS]
   install  install the library and its commands below a prefix
   dist     build Debian packages of the library and of the emulator
   doctor   print missing requirements of this machine and their fixes
-  check-aarch64
-           compile everything for the DPU's processors
   tidy     check the project rules of tests/rules (part of test)
   bindgen  write or check the committed FFI bindings (maintainers)
 
@@ -70,7 +67,6 @@ fn dispatch() -> Result<ExitCode> {
     match command.as_str() {
         "bench" => bench::run(rest),
         "bindgen" => bindgen::run(rest),
-        "check-aarch64" => aarch64::run(rest),
         "demo" => demo::run(rest),
         "dist" => dist::run(rest),
         "doctor" => doctor::run(rest),

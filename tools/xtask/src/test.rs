@@ -9,7 +9,7 @@ mod tally;
 
 use crate::link::Link;
 use crate::setup::{self, Env};
-use crate::{aarch64, fuzz, matrix, patch, process, suites, workspace};
+use crate::{fuzz, matrix, patch, process, suites, workspace};
 use anyhow::{Context, Result, bail, ensure};
 use schedule::Start;
 use std::ffi::OsString;
@@ -40,8 +40,7 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
 
 Then, one after the other:
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
-  aarch64  everything compiles for it, and unit tests run there, where compiler and emulator are installed (see
-           cargo xtask check-aarch64)
+  aarch64  the library in UCX links for the DPU's processors, and layouts agree there (all: cargo xtask suites aarch64)
   demo     the demo and that of storage, in quick form
 
 Only if named:
@@ -464,13 +463,15 @@ fn system_tests(world: &World) -> Result<Command> {
 /// Runs in this process, because each started program has its own limit.
 fn judges(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
-    let cases = suites::sample()?;
-    let of = |case: suites::Case| match case.outcome {
+    Ok(suites::sample()?.into_iter().map(of_suite).collect())
+}
+
+fn of_suite(case: suites::Case) -> Case {
+    match case.outcome {
         suites::Outcome::Passed => Case::pass(case.name),
         suites::Outcome::Failed(detail) => Case::fail(case.name, detail),
         suites::Outcome::Skipped(reason) => Case::skip(case.name, reason),
-    };
-    Ok(cases.into_iter().map(of).collect())
+    }
 }
 
 /// The oldest UCX and the newest. The other phases run on the demo's version between them, and `cargo xtask matrix` runs all.
@@ -569,25 +570,19 @@ fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-/// Needs a compiler that the project's own toolchain does not contain.
-fn other_processor(phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    let tests = "tests on aarch64";
-    if !aarch64::can_compile() {
-        let reason = "no compiler has that target's standard library";
-        let skipped = ["a compiler for aarch64", tests];
-        return Ok(skipped.map(|name| Case::skip(name, reason)).to_vec());
+/// The set-up fetches compiler, C library and emulator.
+fn other_processor(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
+    world.env()?;
+    if let Err(error) = setup::aarch64::ensure() {
+        return Ok(vec![Case::skip(
+            "programs for aarch64",
+            format!("{error:#}"),
+        )]);
     }
-    let command = || -> Result<Command> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("check-aarch64");
-        Ok(command)
-    };
-    let mut cases = vec![single(phase, world, &mut command()?)?];
-    cases.push(match aarch64::can_run() {
-        true => single(phase, world, command()?.arg("--test"))?,
-        false => Case::skip(tests, "no qemu-aarch64, or no aarch64-linux-gnu-gcc"),
-    });
-    Ok(cases)
+    Ok(suites::aarch64::sample()?
+        .into_iter()
+        .map(of_suite)
+        .collect())
 }
 
 fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {

@@ -21,6 +21,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use libc::c_long;
 use mlx5_prm::cqe::syndrome;
 use mlx5dv_sys::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, Mlx5Lib, ibv_mr,
@@ -48,16 +49,22 @@ const FILLED: std::ops::Range<usize> = SOURCE - BOUND..SOURCE + 2 * BOUND;
 const TARGET: usize = 2048;
 /// Offset of the target of a read that must fail, which would take one byte more.
 const FORBIDDEN: usize = 3072;
-/// Bytes of the registered page.
+/// Registered bytes.
 const PAGE: usize = 4096;
-/// A page with nothing else in it.
-#[repr(align(4096))]
-struct Page {
-    _bytes: [u8; PAGE],
+/// The allocation around it: whole pages of the system, because a forked child may miss a page with registered bytes.
+/// BlueField kernels with pages of 64 KiB exist.
+fn layout(system_page: c_long) -> Layout {
+    let bytes = usize::try_from(system_page).unwrap_or(PAGE).max(PAGE);
+    let bytes = bytes.checked_next_power_of_two().unwrap_or(PAGE);
+    // A power of two is a valid alignment, and PAGE a valid size.
+    Layout::from_size_align(bytes, bytes).unwrap_or(Layout::new::<[u8; PAGE]>())
 }
 
-/// Its layout.
-const LAYOUT: Layout = Layout::new::<Page>();
+/// [`layout`] on this system.
+fn own_layout() -> Layout {
+    // SAFETY: queries a constant of the system.
+    layout(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
+}
 /// Content of the targets before each read.
 const EMPTY: u8 = 0;
 
@@ -329,7 +336,7 @@ unsafe impl Send for Memory {}
 impl Memory {
     fn register(bench: Bench<'_>) -> Result<Self, DeviceError> {
         // SAFETY: the layout has a size.
-        let page = unsafe { alloc::alloc_zeroed(LAYOUT) };
+        let page = unsafe { alloc::alloc_zeroed(own_layout()) };
         let page = NonNull::new(page).ok_or_else(|| refused("allocation of a page"))?;
         let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
         let access = access | bench.recipe.access;
@@ -340,7 +347,7 @@ impl Memory {
         let Some(mr) = NonNull::new(mr) else {
             let error = refused("ibv_reg_mr of a page");
             // SAFETY: just allocated, and not registered.
-            unsafe { alloc::dealloc(page.as_ptr(), LAYOUT) };
+            unsafe { alloc::dealloc(page.as_ptr(), own_layout()) };
             return Err(error);
         };
         let lib = Arc::clone(lib);
@@ -354,7 +361,7 @@ impl Memory {
         // If the kernel refuses, the registration ends with the context, and the page remains.
         if errno == 0 {
             // SAFETY: allocated by `register`, and no longer in use.
-            unsafe { alloc::dealloc(self.page.as_ptr(), LAYOUT) };
+            unsafe { alloc::dealloc(self.page.as_ptr(), own_layout()) };
         }
     }
 
@@ -429,5 +436,22 @@ fn refused(call: &'static str) -> DeviceError {
     let error = std::io::Error::last_os_error();
     DeviceError::QueueDown {
         reason: format!("{call}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAGE, layout};
+
+    #[test]
+    fn registered_bytes_share_no_page_of_any_size() {
+        for (system, expect) in [(4096, 4096), (64 << 10, 64 << 10), (1024, PAGE), (-1, PAGE)] {
+            let layout = layout(system);
+            assert_eq!(
+                (layout.size(), layout.align()),
+                (expect, expect),
+                "{system}"
+            );
+        }
     }
 }

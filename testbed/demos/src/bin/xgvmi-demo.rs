@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use testbed::cluster::Cluster;
+use testbed::foreign::Foreign;
 
 /// Transfers data from host A to host B through two DPUs, which never store it, over stock UCX.
 #[derive(Debug, Parser)]
@@ -134,6 +135,9 @@ struct OrchestrateArgs {
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     ucx_library: Option<PathBuf>,
+    /// Another processor for the DPUs, under its user-mode emulator.
+    #[arg(long, value_name = "PROCESSOR:EMULATOR:LIBRARIES:PROGRAMS:LIBUCP")]
+    dpu: Option<Foreign>,
     /// Directory for reports and logs.
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     output: PathBuf,
@@ -175,11 +179,18 @@ fn run(args: OrchestrateArgs) -> Result<()> {
         Ok(())
     })?;
     println!(
-        "\n{} bytes verified at host B, none wrong; UCX {}, profile {}, link {}\nreports: {}/report.{{json,md,svg}}",
+        "\n{} bytes verified at host B, none wrong; UCX {}, profile {}, link {}{}\nreports: {}/report.{{json,md,svg}}",
         report.verified_bytes,
         report.ucx_version,
         report.profile,
         report.link,
+        match &plan.dpu {
+            Some(foreign) => format!(
+                "; DPUs {} in emulation, so times count emulated instructions",
+                foreign.architecture
+            ),
+            None => String::new(),
+        },
         plan.output.display()
     );
     Ok(())
@@ -217,6 +228,7 @@ fn plan(args: OrchestrateArgs) -> Result<Plan> {
         profile: args.profile,
         link: args.links.join(","),
         ucx_library: args.ucx_library,
+        dpu: args.dpu,
         spin: Duration::from_micros(args.spin_us),
         output: args.output,
         limit: Duration::from_secs(args.limit_s),

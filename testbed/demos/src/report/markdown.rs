@@ -23,7 +23,7 @@ pub(super) fn render(report: &Report) -> Result<String> {
     commands.extend(counts);
     Ok(format!(
         "# Offloaded transfer, host A to host B by two DPUs\n\n\
-         - UCX {}, unmodified; device cost profile `{}`\n\
+         - UCX {}, unmodified; device cost profile `{}`; DPUs {}\n\
          - {} bytes verified at host B, {} wrong\n\
          - schemes: `per-buffer` = UCX creates a key per buffer (`UCX_IB_XGVMI_UMR_ENABLE=n`); `ucx-pool` = UCX's own pool; \
          `xgvmi-pool` = this project's library in the same UCX, `arena` = the same with `UCX_XGVMI_ARENA`; report.json calls \
@@ -38,6 +38,7 @@ pub(super) fn render(report: &Report) -> Result<String> {
          ## Commands per steady iteration, all four functions (the device's own counters)\n\n{}\n",
         report.ucx_version,
         report.profile,
+        report.dpu_arch,
         report.verified_bytes,
         report.mismatches,
         table::markdown(&times, &rows)?,
@@ -73,7 +74,7 @@ mod tests {
     fn the_page_has_every_row_and_the_ratios() {
         let text = render(&sample()).expect("a page");
         for line in [
-            "- UCX 1.20.1, unmodified; device cost profile `bluefield3`",
+            "- UCX 1.20.1, unmodified; device cost profile `bluefield3`; DPUs aarch64",
             "- 123456789 bytes verified at host B, 0 wrong",
             "| 16 KiB | per-buffer | 2100.0 | 1800.0 | 2250.0 | 60 | 6.00 | - |",
             "| 16 KiB | xgvmi-pool | 900.2 | 290.0 | 362.5 | 60 | 0.97 | 0.16 |",

@@ -23,6 +23,8 @@ pub struct Report {
     pub profile: String,
     /// Link type of the device's ports: "infiniband", "infiniband-grh" or "ethernet".
     pub link: String,
+    /// Processor of the DPUs, such as "x86_64". One other than the hosts' is emulated, and times contain its emulation.
+    pub dpu_arch: String,
     /// Bytes compared at host B, over all iterations of all schemes and sizes.
     pub verified_bytes: u64,
     /// Number of wrong bytes.
@@ -129,6 +131,7 @@ pub(crate) mod tests {
             ucx_version: "1.20.1".to_owned(),
             profile: "bluefield3".to_owned(),
             link: "ethernet".to_owned(),
+            dpu_arch: "aarch64".to_owned(),
             verified_bytes: 123_456_789,
             mismatches: 0,
             rows: vec![
@@ -156,6 +159,7 @@ pub(crate) mod tests {
         assert_eq!(
             keys(&json),
             [
+                "dpu_arch",
                 "link",
                 "mismatches",
                 "profile",

@@ -1,6 +1,6 @@
 //! `tests/skips.toml`: the accepted skips, each with its reason.
 
-use crate::{aarch64, process, setup};
+use crate::{process, setup};
 use anyhow::{Context, Result, bail};
 use std::net::UdpSocket;
 use std::path::Path;
@@ -22,9 +22,8 @@ const ROOT: &str = "root";
 /// The program that builds the book.
 pub(super) const MDBOOK: &str = "mdbook";
 
-/// A compiler for the DPU's processors is available, or a compiler and an emulator.
-const AARCH64_STD: &str = "aarch64_std";
-const AARCH64_EMULATOR: &str = "aarch64_emulator";
+/// Compiler and emulator for the DPU's processors are in the cache, or can be downloaded.
+const AARCH64: &str = "aarch64_tools";
 
 /// The cache contains the tree of stock UCC.
 const UCC_TREE: &str = "ucc_tree";
@@ -50,11 +49,8 @@ pub(crate) fn is_set(name: &str) -> bool {
     if name == MDBOOK {
         return process::is_installed(MDBOOK);
     }
-    if name == AARCH64_STD {
-        return aarch64::can_compile();
-    }
-    if name == AARCH64_EMULATOR {
-        return aarch64::can_run();
+    if name == AARCH64 {
+        return setup::aarch64::ensure().is_ok();
     }
     if name == CMAKE {
         return setup::cmake().is_ok();

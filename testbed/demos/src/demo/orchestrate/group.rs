@@ -17,6 +17,9 @@ const REPLY_LIMIT: Duration = Duration::from_secs(60);
 /// Time limit for the end of a process after its channel is closed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
+/// Name of this program, for another processor.
+const PROGRAM: &str = "xgvmi-demo";
+
 /// Number of log lines to print for a failed process.
 const LOG_LINES: usize = 15;
 
@@ -257,14 +260,19 @@ impl Member {
             Side::B => 1,
         };
         let function = format!("node{node}.{role}");
-        let mut command = scheme.device.command(&function, std::env::current_exe()?);
+        let foreign = plan.dpu.as_ref().filter(|_| place.role() == Role::Dpu);
+        let mut command = match foreign {
+            Some(foreign) => foreign.command(&scheme.device, &function, PROGRAM),
+            None => scheme.device.command(&function, std::env::current_exe()?),
+        };
         command
             .args(["process", "--role", role, "--side", side])
             .args(["--spin-us", &plan.spin.as_micros().to_string()])
             .stdin(OwnedFd::from(theirs))
             .stdout(output.try_clone()?)
             .stderr(output);
-        if let Some(library) = &plan.ucx_library {
+        let library = foreign.map(|foreign| &foreign.ucx);
+        if let Some(library) = library.or(plan.ucx_library.as_ref()) {
             command.arg("--ucx-library").arg(library);
         }
         let child = command

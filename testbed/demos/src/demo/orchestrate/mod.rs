@@ -71,6 +71,7 @@ pub fn run(plan: &Plan, mut print: impl FnMut(&Row) -> Result<()>) -> Result<Rep
             .unwrap_or_default(),
         profile: plan.profile.clone(),
         link: plan.link.clone(),
+        dpu_arch: plan.dpu_arch().to_owned(),
         verified_bytes: runs.iter().map(|run| run.verified_bytes).sum(),
         mismatches: runs.iter().map(|run| run.mismatches).sum(),
         rows,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 use testbed::cluster::Cluster;
+use testbed::foreign::Foreign;
 
 /// A whole run.
 #[derive(Debug, Clone)]
@@ -17,12 +18,22 @@ pub struct Plan {
     pub link: String,
     /// The `libucp` of all processes; the loader's search without it.
     pub ucx_library: Option<PathBuf>,
+    /// The processor of the DPUs, if it is another one.
+    pub dpu: Option<Foreign>,
     /// Polling time of a process before it sleeps.
     pub spin: Duration,
     /// Directory for reports and logs.
     pub output: PathBuf,
     /// Time limit of the whole run.
     pub limit: Duration,
+}
+
+impl Plan {
+    /// Name of the DPUs' processor.
+    pub fn dpu_arch(&self) -> &str {
+        let foreign = self.dpu.as_ref();
+        foreign.map_or(std::env::consts::ARCH, |foreign| &foreign.architecture)
+    }
 }
 
 /// One source of keys: the same binary in another environment.

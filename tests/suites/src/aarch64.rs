@@ -1,0 +1,161 @@
+//! Programs of the DPU's processors: they are linked and checked, their unit tests run under a user-mode emulator, and DPUs of
+//! that processor work with hosts of this one on one emulated fabric.
+
+mod files;
+mod jobs;
+mod verbs;
+
+use super::{Case, World};
+use anyhow::{Context as _, Result, ensure};
+use dev_setup::aarch64::{self as tools, Aarch64, TARGET};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use testbed::foreign::Foreign;
+use testbed::{process, workspace};
+
+pub(super) use jobs::{demo, packages};
+pub(super) use verbs::run_all as verbs;
+
+/// Time limit of a build without a cache on a loaded machine, and of a crate's tests.
+const LIMIT: Duration = Duration::from_secs(3000);
+
+/// Crates whose unit tests run on the processor.
+const TESTED: &[&str] = &[
+    "mlx5-prm",
+    "xgvmi-pool",
+    "uct-plugin",
+    "xgvmi-daemon",
+    "xgvmi-offload",
+    "xgvmi-blk",
+    "naaice",
+    "ucc-tl",
+    "bf-emu",
+];
+
+/// Packages of the libraries and programs that run on a DPU, and of the emulated device.
+const PRODUCT: &[&str] = &[
+    "uct-plugin",
+    "xgvmi-cli",
+    "xgvmi-offload",
+    "ucc-tl",
+    "xgvmi-blk",
+    "xgvmi-blk-capi",
+    "naaice",
+    "xgvmi-naa",
+    "bf-emu",
+    "bf-emu-preload",
+];
+
+/// Directory of the builds for the processor.
+fn target_dir() -> PathBuf {
+    workspace::target_dir().join("aarch64")
+}
+
+/// Directory of the built programs and libraries.
+fn programs() -> PathBuf {
+    target_dir().join(TARGET).join("debug")
+}
+
+/// Runs cargo for the processor.
+fn cargo(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root());
+    command.args(words).args(["--locked", "--target", TARGET]);
+    for package in packages {
+        command.args(["-p", package]);
+    }
+    command.envs(tools.for_cargo(&target_dir()));
+    let shown = process::shown(&command);
+    let done = process::run(&mut command, LIMIT).with_context(|| shown.clone())?;
+    ensure!(done.ok(), "`{shown}`: {}\n{}", done.verdict(), done.output);
+    Ok(())
+}
+
+/// Builds packages, and returns the processor with stock UCX: its version is `None` for the pinned one.
+///
+/// # Errors
+/// Those of the set-up and of the compiler.
+pub fn foreign(packages: &[&str], ucx: &dev_setup::versions::Version) -> Result<Foreign> {
+    let env = dev_setup::ensure()?;
+    let tools = tools::ensure()?;
+    cargo(&tools, &["build"], packages)?;
+    let ucx = ucx.ensure_for_aarch64(&dev_setup::cache::Cache::open()?, &env)?;
+    Ok(Foreign {
+        architecture: "aarch64".to_owned(),
+        emulator: tools.emulator(),
+        libraries: tools.libraries(),
+        programs: programs(),
+        ucx,
+    })
+}
+
+/// Builds what the packages contain, and returns its directory.
+///
+/// # Errors
+/// Those of the set-up and of the compiler.
+pub fn release() -> Result<PathBuf> {
+    cargo(&tools::ensure()?, &["build", "--release"], &[])?;
+    Ok(target_dir().join(TARGET).join("release"))
+}
+
+/// Checks the product's files that are in one of these directories of unpacked packages; each must be in one.
+///
+/// # Errors
+/// The first fault.
+pub fn check_installed(dirs: &[&Path]) -> Result<()> {
+    let tools = tools::ensure()?;
+    for file in files::FILES {
+        let found = dirs.iter().find_map(|dir| {
+            file.names()
+                .map(|name| dir.join(name))
+                .find(|path| path.is_file())
+        });
+        let path = found.with_context(|| format!("{} is in no package", file.name))?;
+        files::check(file, &path, &tools).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// What `cargo xtask test` runs: the library in UCX is linked and checked, and layouts are compared with those of the kernel's
+/// headers and the device's manual. The rest is in the suites.
+///
+/// # Errors
+/// Those of the set-up.
+pub fn sample() -> Result<Vec<Case>> {
+    let tools = tools::ensure()?;
+    println!("aarch64: {}", tools.versions()?);
+    let mut cases = linked(&tools, &["uct-plugin"], |file| file.package == "uct-plugin");
+    cases.push(unit(&tools, "mlx5-prm"));
+    Ok(cases)
+}
+
+/// All libraries and programs.
+pub(super) fn link(_world: &World) -> Result<Vec<Case>> {
+    let tools = tools::ensure()?;
+    println!("aarch64: {}", tools.versions()?);
+    Ok(linked(&tools, PRODUCT, |_| true))
+}
+
+fn linked(tools: &Aarch64, packages: &[&str], wanted: impl Fn(&files::File) -> bool) -> Vec<Case> {
+    let built = cargo(tools, &["build"], packages);
+    let mut cases = vec![Case::of(format!("{} link", packages.join(" ")), built)];
+    let chosen = files::FILES.iter().filter(|file| wanted(file));
+    cases.extend(chosen.map(|file| {
+        let name = format!("{} is as it must be", file.name);
+        Case::of(name, files::check(file, &programs().join(file.name), tools))
+    }));
+    cases
+}
+
+/// The unit tests of each crate.
+pub(super) fn units(world: &World) -> Result<Vec<Case>> {
+    let tools = tools::ensure()?;
+    let wanted = TESTED.iter().filter(|name| world.wants(name));
+    Ok(wanted.map(|name| unit(&tools, name)).collect())
+}
+
+fn unit(tools: &Aarch64, name: &str) -> Case {
+    let ran = cargo(tools, &["test", "--quiet", "--lib"], &[name]);
+    Case::of(format!("unit tests of {name}"), ran)
+}

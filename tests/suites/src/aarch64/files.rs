@@ -1,0 +1,236 @@
+//! Checks of a built library or program: processor, name, exported symbols, and no code that must be changed at load time.
+
+use anyhow::{Context as _, Result, ensure};
+use dev_setup::aarch64::Aarch64;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use testbed::process;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A built file.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) package: &'static str,
+    pub(super) name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// A program that says its version.
+    Program,
+    Library {
+        soname: &'static str,
+        /// Symbols that it must export.
+        exports: &'static [&'static str],
+        /// It may export no others.
+        only: bool,
+    },
+}
+
+/// The files of the product and of the emulated device.
+pub(super) const FILES: &[File] = &[
+    library(
+        "uct-plugin",
+        "libuct_ib_mlx5_xgvmi.so",
+        "libuct_ib_mlx5_xgvmi.so.0",
+        &[
+            "uct_ib_mlx5_devx_md_close",
+            "uct_ib_mlx5_devx_md_query",
+            "uct_ib_mlx5_devx_mem_attach",
+            "uct_ib_mlx5_devx_mem_dereg",
+            "uct_ib_mlx5_devx_mem_reg",
+            "uct_ib_mlx5_devx_mkey_pack",
+            "uct_md_open",
+            "xgvmi_accept",
+            "xgvmi_announce",
+            "xgvmi_announce_keys",
+            "xgvmi_stats",
+            "xgvmi_version",
+        ],
+        true,
+    ),
+    library(
+        "naaice",
+        "libnaaice.so",
+        "libnaaice.so",
+        &["naa_create", "naa_invoke", "naa_wait", "naa_finalize"],
+        false,
+    ),
+    library(
+        "ucc-tl",
+        "libucc_tl_xgvmi.so",
+        "libucc_tl_xgvmi.so",
+        &["ucc_tl_xgvmi"],
+        true,
+    ),
+    library(
+        "bf-emu-preload",
+        "libbfemu_preload.so",
+        "libbfemu_preload.so",
+        &["open", "ioctl", "close", "sigaction", "pthread_sigmask"],
+        false,
+    ),
+    program("xgvmi-cli", "xgvmi"),
+    program("xgvmi-offload", "xgvmi-sp"),
+    program("xgvmi-blk", "xgvmi-blk"),
+    program("xgvmi-naa", "xgvmi-naa"),
+    program("bf-emu", "bf-emu"),
+];
+
+const fn program(package: &'static str, name: &'static str) -> File {
+    File {
+        package,
+        name,
+        kind: Kind::Program,
+    }
+}
+
+const fn library(
+    package: &'static str,
+    name: &'static str,
+    soname: &'static str,
+    exports: &'static [&'static str],
+    only: bool,
+) -> File {
+    let kind = Kind::Library {
+        soname,
+        exports,
+        only,
+    };
+    File {
+        package,
+        name,
+        kind,
+    }
+}
+
+impl File {
+    /// Its name where it is built, and where it is installed.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
+        let soname = match self.kind {
+            Kind::Program => self.name,
+            Kind::Library { soname, .. } => soname,
+        };
+        [soname, self.name].into_iter()
+    }
+}
+
+/// Checks a file.
+pub(super) fn check(file: &File, path: &Path, tools: &Aarch64) -> Result<()> {
+    let text = read(path, &["-hdW"])?;
+    faults(&text)?;
+    match &file.kind {
+        Kind::Program => {
+            let mut command = Command::new(tools.emulator());
+            command.arg("-L").arg(tools.libraries());
+            let said = process::stdout(command.arg(path).arg("--version"), LIMIT)?;
+            let version = env!("CARGO_PKG_VERSION");
+            ensure!(said.contains(version), "--version is {said}, not {version}");
+        }
+        Kind::Library {
+            soname,
+            exports,
+            only,
+        } => {
+            let wanted = format!("[{soname}]");
+            let is_named = |line: &str| line.contains("(SONAME)") && line.ends_with(&wanted);
+            ensure!(text.lines().any(is_named), "the soname is not {soname}");
+            let symbols = read(path, &["--dyn-syms", "-W"])?;
+            let found: BTreeSet<&str> = symbols.lines().filter_map(exported).collect();
+            let wanted: BTreeSet<&str> = exports.iter().copied().collect();
+            let absent: Vec<_> = wanted.difference(&found).collect();
+            ensure!(absent.is_empty(), "{absent:?} are not exported");
+            let surplus: Vec<_> = found.difference(&wanted).collect();
+            ensure!(!only || surplus.is_empty(), "{surplus:?} are exported");
+        }
+    }
+    Ok(())
+}
+
+fn read(path: &Path, options: &[&str]) -> Result<String> {
+    let mut command = Command::new("readelf");
+    process::stdout(command.args(options).arg(path), LIMIT)
+        .with_context(|| path.display().to_string())
+}
+
+/// Faults in the headers of a library or program.
+fn faults(text: &str) -> Result<()> {
+    let machine = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Machine:"));
+    let machine = machine.map_or("unknown", str::trim);
+    ensure!(machine == "AArch64", "it is for {machine}");
+    ensure!(
+        !text.contains("TEXTREL"),
+        "its code contains addresses that the loader must change (TEXTREL)"
+    );
+    ensure!(
+        text.contains("Type:") && text.contains("DYN"),
+        "it is not position-independent"
+    );
+    Ok(())
+}
+
+/// The name in a line of `readelf --dyn-syms`, if the file exports it.
+fn exported(line: &str) -> Option<&str> {
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, _, _, kind, bind, visibility, section, name, ..] = fields.as_slice() else {
+        return None;
+    };
+    let is = matches!(*bind, "GLOBAL" | "WEAK")
+        && matches!(*visibility, "DEFAULT" | "PROTECTED")
+        && matches!(*kind, "FUNC" | "OBJECT")
+        && *section != "UND";
+    is.then(|| name.split('@').next().unwrap_or(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_is_told() {
+        let good = "  Type:     DYN (Shared object file)\n  Machine:     AArch64\n";
+        faults(good).unwrap();
+        for (from, to, expect) in [
+            ("AArch64", "Advanced Micro Devices X86-64", "X86-64"),
+            ("DYN", "EXEC", "position-independent"),
+            ("AArch64\n", "AArch64\n 0x16 (TEXTREL) 0x0\n", "TEXTREL"),
+        ] {
+            let error = faults(&good.replace(from, to)).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+    }
+
+    #[test]
+    fn exported_symbols_are_told_from_others() {
+        for (line, expect) in [
+            (
+                "    7: 0000000000012340    60 FUNC    GLOBAL DEFAULT   13 xgvmi_stats",
+                Some("xgvmi_stats"),
+            ),
+            (
+                "    8: 0000000000012340    60 OBJECT  GLOBAL DEFAULT   13 table@@V1",
+                Some("table"),
+            ),
+            (
+                "    9: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND malloc@GLIBC_2.17 (2)",
+                None,
+            ),
+            (
+                "   10: 0000000000012340    60 FUNC    LOCAL  DEFAULT   13 hidden",
+                None,
+            ),
+            (
+                "   Num:    Value          Size Type    Bind   Vis      Ndx Name",
+                None,
+            ),
+        ] {
+            assert_eq!(exported(line), expect, "{line}");
+        }
+    }
+}
