@@ -295,7 +295,7 @@ static struct end end_of(struct doca_dpa_thread *thread, uint64_t *completion)
 
 static void rdma(void)
 {
-	enum { TIMES = 300 };
+	enum { TIMES = 300, SEND_ERR = 0xd };
 	static uint64_t from[512], to[512];
 	uint64_t completions;
 	struct end one = end_of(NULL, &completions), two = end_of(NULL, NULL);
@@ -336,6 +336,12 @@ static void rdma(void)
 	CHECK(result == 2);
 	for (unsigned int at = 0; at < 512; at++)
 		CHECK(from[at] == at * 3 + 1 && to[at] == from[at] + (at == 0 ? 5 : 0));
+	/* The other side is gone: the read has a completion that says so, and the context goes on. */
+	MUST(doca_ctx_stop(doca_rdma_as_ctx(two.rdma)));
+	MUST(doca_dpa_rpc(dpa, &read_and_add, &result, one.handle, completions, from_key, (uint64_t)from, to_key,
+			  (uint64_t)to, sizeof(from), (uint64_t)5));
+	CHECK(result == 100 + SEND_ERR);
+	MUST(doca_dpa_peek_at_last_error(dpa));
 	MUST(doca_mmap_destroy(imported));
 	MUST(doca_mmap_destroy(source));
 }

@@ -57,7 +57,15 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
     ("xgvmi-daemon", &["xgvmi-pool"]),
     (
         "xgvmi-offload",
-        &["cli-pages", "ucx-sys", "xgvmi-daemon", "xgvmi-ucp"],
+        &[
+            "cli-pages",
+            "flexio",
+            "ucx-sys",
+            "xgvmi-daemon",
+            "xgvmi-pool",
+            "xgvmi-ucp",
+            "xgvmi-verbs",
+        ],
     ),
     (
         "xgvmi-blk",

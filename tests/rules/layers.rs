@@ -134,6 +134,7 @@ const CRATES: &[Crate] = &[
             (
                 "data path",
                 &[
+                    "service::dpa",
                     "service::imported",
                     "service::segments",
                     "service::transport",
@@ -293,7 +294,7 @@ const CRATES: &[Crate] = &[
         layers: &[
             ("values", &["direction", "error", "process"]),
             ("objects", &["adapter", "memory", "queue_pair"]),
-            ("transfers", &["engine", "mover", "host"]),
+            ("transfers", &["engine", "mover", "host", "notices"]),
             ("sessions", &["aliases"]),
         ],
     },
@@ -383,7 +384,10 @@ const CRATES: &[Crate] = &[
             ("device", &["verbs", "object", "memory", "launch"]),
             ("processes", &["process"]),
             ("queues", &["queue", "thread"]),
-            ("objects", &["events", "shared", "tasks", "congestion"]),
+            (
+                "objects",
+                &["events", "shared", "tasks", "congestion", "dct"],
+            ),
             ("C interface", &["capi", "fuzzing", "resources"]),
         ],
     },

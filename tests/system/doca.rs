@@ -12,10 +12,11 @@ use testbed::process::{self, Running};
 /// The compiler of the DPA's programs.
 const COMPILER: &str = "riscv64-unknown-elf-gcc";
 /// Names of the one library, for the linker.
-const LIBRARIES: [&str; 5] = [
+const LIBRARIES: [&str; 6] = [
     "doca_common",
     "doca_argp",
     "doca_rdma",
+    "doca_verbs",
     "doca_dpa",
     "flexio",
 ];
@@ -34,7 +35,11 @@ const SCENARIOS: [(&str, &str, &str); 11] = [
         "memory",
         "are beyond the allocation, which has 99 from there",
     ),
-    ("doca_calls", "calls", "0 entries: a hash table has 1 to"),
+    (
+        "doca_calls",
+        "calls",
+        "0 entries of a hash table: allowed are 1 to",
+    ),
     (
         "doca_buffers",
         "buffers",
@@ -73,7 +78,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A case that needs the compiler.
-fn with_compiler(name: &'static str, run: impl Fn(&World) -> Result<()> + 'static) -> Case {
+pub(crate) fn with_compiler(
+    name: &'static str,
+    run: impl Fn(&World) -> Result<()> + 'static,
+) -> Case {
     Case::that_may_skip(name, move |world| {
         if !has_compiler() {
             return Ok(no_compiler());
@@ -202,7 +210,8 @@ pub(crate) fn link(
         .arg(&dir)
         .arg(format!("-Wl,-rpath,{}", dir.display()));
     cc.args(LIBRARIES.map(|name| format!("-l{name}")));
-    cc.args(["-lpthread", "-lm", "-o"]).arg(&program);
+    cc.args(["-libverbs", "-lpthread", "-lm", "-o"])
+        .arg(&program);
     process::stdout(&mut cc, LIMIT)?;
     Ok(program)
 }

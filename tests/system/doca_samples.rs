@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testbed::process::{self, is_installed};
+use testbed::process::{self, Running, is_installed};
 
 /// Variable with the directory of the samples.
 const SAMPLES: &str = "XGVMI_DOCA_SAMPLES";
@@ -87,6 +87,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let running = RUNNING
         .map(|sample| with_samples(sample.case, move |world, root| run(world, root, &sample)));
     let mut cases: Vec<Case> = running.into();
+    cases.push(with_samples("doca_sample_verbs", verbs));
     cases.push(with_samples("doca_sample_all_to_all", all_to_all));
     cases.push(Case::that_may_skip("doca_sample_build", |world| {
         let outcome = if samples().is_none() {
@@ -177,22 +178,54 @@ fn build(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Compiles a sample of the library and runs it on a host.
-fn run(world: &World, root: &Path, sample: &Sample) -> Result<()> {
-    let samples = root.join("samples/doca_dpa");
-    let name = sample.folder;
+/// Compiles a sample of the library.
+fn compile(world: &World, root: &Path, (case, name): (&str, &str)) -> Result<PathBuf> {
+    let all = root.join("samples");
+    let samples = all.join("doca_dpa");
     let folder = samples.join(format!("dpa_{name}"));
     let device = folder.join(format!("device/dpa_{name}_kernels_dev.c"));
-    let archive = archive(world, &device, (sample.case, "dpa_sample_app"))?;
+    let archive = archive(world, &device, (case, "dpa_sample_app"))?;
     let inputs = [
         folder.join(format!("dpa_{name}_main.c")),
         folder.join(format!("host/dpa_{name}_sample.c")),
         samples.join("dpa_common.c"),
         archive,
     ];
-    let mut cc = cc(&[&samples, &folder, &folder.join("common")]);
+    let mut cc = cc(&[&samples, &folder, &folder.join("common"), &all]);
     cc.arg("-DDOCA_ALLOW_EXPERIMENTAL_API");
-    let program = link(world, cc, &inputs, sample.case)?;
+    link(world, cc, &inputs, case)
+}
+
+/// Queue pairs that the program has laid out itself, on two nodes, by InfiniBand and by Ethernet: the target and the initiator of
+/// the sample meet at its own port.
+fn verbs(world: &World, root: &Path) -> Result<()> {
+    let program = compile(world, root, ("doca_sample_verbs", "verbs_initiator_target"))?;
+    for link in ["infiniband", "ethernet"] {
+        let testbed = Testbed::new(world)?;
+        let on = |node: &str, words: &[&str]| {
+            let mut command = testbed.command_with(&["--link", link], node, &program);
+            command.args(["-d", "mlx5_0"]).args(words);
+            command
+        };
+        let mut target = on("node0.host", &[]);
+        let target = Running::saying(&mut target, LIMIT, "listening for incoming connections")?;
+        let said = succeed(&mut on("node1.host", &["-i", "127.0.0.1"]))?;
+        let done = target.wait(LIMIT)?;
+        // Three messages there and three writes back, and each side adds 1: from 9 to 15.
+        let value = "Local buffer value after sample is 0xf";
+        ensure!(said.contains(value), "{link}: {said}");
+        ensure!(done.ok(), "{link}: {}", done.output);
+        for said in [said, done.output] {
+            let says = "Sample finished successfully";
+            ensure!(said.contains(says), "{link}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// Compiles a sample of the library and runs it on a host.
+fn run(world: &World, root: &Path, sample: &Sample) -> Result<()> {
+    let program = compile(world, root, (sample.case, sample.folder))?;
     let testbed = Testbed::new(world)?;
     let said = succeed(
         testbed

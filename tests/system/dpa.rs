@@ -51,6 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
         passing("dpa_host_killed", host_killed),
         passing("dpa_full_disk", full_disk),
         passing("dpa_c_program", c_program),
+        passing("dpa_limit_of_time", limit_of_time),
     ]);
     cases
 }
@@ -244,6 +245,15 @@ fn host_killed(world: &World, image: &Path) -> Result<()> {
     }
     let said = succeed(probe(&testbed, world, image).arg("threads"))?;
     ensure!(said.starts_with("ok"), "{said}");
+    Ok(())
+}
+
+/// A function that runs for longer than the limit, here of a second, is killed.
+fn limit_of_time(world: &World, image: &Path) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command_with(&["--dpa", "limit=1"], "node0.dpu", world.built(PROBE));
+    let said = succeed(command.arg(image).arg("limit"))?;
+    ensure!(said.trim().starts_with("ok"), "{said}");
     Ok(())
 }
 

@@ -39,6 +39,7 @@ mod naaice_limits;
 mod next_poll;
 mod notices;
 mod offload;
+mod offload_dpa;
 mod pcc;
 mod polling;
 mod pool;
@@ -94,6 +95,7 @@ fn main() -> ExitCode {
     cases.extend(imports::cases());
     cases.extend(arena::cases());
     cases.extend(offload::cases());
+    cases.extend(offload_dpa::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());
     cases.extend(soak::cases());

@@ -60,7 +60,7 @@ pub(super) struct FabricArgs {
     #[arg(long, value_name = "NUMBERS")]
     pub(super) keys: Option<KeyNumbers>,
     /// The program's processes of the DPA, a list of: weak, accesses that need a fence, a writeback or an invalidation are
-    /// reported (see `bf-emu dpa order`); core, a fault writes dpa.PID.core to the program's directory; hold, threads wait for `bf-emu dpa
+    /// reported (see `bf-emu dpa order`); core, a fault writes dpa.PID.core to the program's directory; limit=SECONDS, a function is killed earlier than after 120; hold, threads wait for `bf-emu dpa
     /// gdb`
     #[arg(long, value_name = "OPTIONS", value_parser = dpa_options)]
     pub(super) dpa: Option<String>,

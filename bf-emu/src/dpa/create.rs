@@ -23,10 +23,10 @@ use crate::process::dpa::wire::option;
 
 /// Execution units: 16 cores with 16 each, without the two that the DPA's own operating system keeps.
 const UNITS: u16 = 254;
-/// Most instructions of a function, without a limit of the caller.
-const INSTRUCTIONS: u64 = 20_000_000_000;
-/// Longest wait of a thread for a word: the watchdog's time.
-const WAIT_NS: u64 = 120_000_000_000;
+/// Most instructions of a function for each second of its limit, without a limit of the caller.
+const INSTRUCTIONS: u64 = 20_000_000_000 / option::LIMIT_SECONDS as u64;
+/// Nanoseconds of a second.
+const SECOND_NS: u64 = 1_000_000_000;
 /// Most bytes of a program's file.
 const IMAGE_BYTES_MAX: u64 = 64 << 20;
 /// Most outboxes and windows: device code has 16 bits for each number.
@@ -135,13 +135,15 @@ fn start(
     let runner = command.runner;
     let fabric = runner.process.fabric();
     let config = Config::default();
+    let seconds = u64::from(option::limit(command.options));
+    let most = seconds * INSTRUCTIONS;
     let instructions = match dpa::INSTRUCTIONS.get(command.input) {
-        0 => INSTRUCTIONS,
-        own => own.min(INSTRUCTIONS),
+        0 => most,
+        own => own.min(most),
     };
     let limits = Limits {
         instructions,
-        wait_ns: WAIT_NS,
+        wait_ns: seconds * SECOND_NS,
     };
     let mut os = Os::new(program, &config, limits, caller)?;
     if command.options & option::HOLD != 0 {

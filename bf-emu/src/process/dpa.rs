@@ -47,10 +47,10 @@ fn sessions() -> MutexGuard<'static, Option<HashMap<(i32, u32), Session>>> {
 }
 
 /// The options in a list with commas: `weak` reports missing fences, `core` writes a core file at a fault, `hold` lets threads wait
-/// for a debugger.
+/// for a debugger, `limit=N` kills a function after N seconds.
 ///
 /// # Errors
-/// A name is unknown.
+/// A name is unknown, or the limit is not below the DPA's own.
 pub fn options(list: &str) -> Result<u32, String> {
     let names = list
         .split(',')
@@ -58,10 +58,18 @@ pub fn options(list: &str) -> Result<u32, String> {
         .filter(|name| !name.is_empty());
     let mut options = 0;
     for name in names {
+        if let Some(seconds) = name.strip_prefix("limit=") {
+            let own = option::LIMIT_SECONDS;
+            let seconds = seconds.parse().ok().filter(|of| (1..=own).contains(of));
+            let seconds: u32 = seconds
+                .ok_or_else(|| format!("{name:?}: the limit of the DPA is 1 to {own} seconds"))?;
+            options |= seconds << option::LIMIT_AT;
+            continue;
+        }
         let known = option::NAMES.iter().find(|(known, _)| *known == name);
         let (_, bit) = known.ok_or_else(|| {
             let names = option::NAMES.map(|(name, _)| name).join(", ");
-            format!("{name:?} is no option of the DPA: there are {names}")
+            format!("{name:?} is no option of the DPA: there are {names}, limit=SECONDS")
         })?;
         options |= bit;
     }

@@ -2584,6 +2584,10 @@ pub struct Functions {
         access: ::core::ffi::c_uint,
     ) -> *mut ibv_mr,
     pub ibv_dereg_mr: unsafe extern "C" fn(mr: *mut ibv_mr) -> ::core::ffi::c_int,
+    pub ibv_create_comp_channel:
+        unsafe extern "C" fn(context: *mut ibv_context) -> *mut ibv_comp_channel,
+    pub ibv_destroy_comp_channel:
+        unsafe extern "C" fn(channel: *mut ibv_comp_channel) -> ::core::ffi::c_int,
     pub ibv_create_cq: unsafe extern "C" fn(
         context: *mut ibv_context,
         cqe: ::core::ffi::c_int,
@@ -2592,6 +2596,12 @@ pub struct Functions {
         comp_vector: ::core::ffi::c_int,
     ) -> *mut ibv_cq,
     pub ibv_destroy_cq: unsafe extern "C" fn(cq: *mut ibv_cq) -> ::core::ffi::c_int,
+    pub ibv_get_cq_event: unsafe extern "C" fn(
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        cq_context: *mut *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int,
+    pub ibv_ack_cq_events: unsafe extern "C" fn(cq: *mut ibv_cq, nevents: ::core::ffi::c_uint),
     pub ibv_create_qp:
         unsafe extern "C" fn(pd: *mut ibv_pd, qp_init_attr: *mut ibv_qp_init_attr) -> *mut ibv_qp,
     pub ibv_modify_qp: unsafe extern "C" fn(
@@ -2688,8 +2698,14 @@ impl Functions {
         let ibv_dealloc_pd = unsafe { __library.get(b"ibv_dealloc_pd\0") }.map(|sym| *sym)?;
         let ibv_reg_mr_iova2 = unsafe { __library.get(b"ibv_reg_mr_iova2\0") }.map(|sym| *sym)?;
         let ibv_dereg_mr = unsafe { __library.get(b"ibv_dereg_mr\0") }.map(|sym| *sym)?;
+        let ibv_create_comp_channel =
+            unsafe { __library.get(b"ibv_create_comp_channel\0") }.map(|sym| *sym)?;
+        let ibv_destroy_comp_channel =
+            unsafe { __library.get(b"ibv_destroy_comp_channel\0") }.map(|sym| *sym)?;
         let ibv_create_cq = unsafe { __library.get(b"ibv_create_cq\0") }.map(|sym| *sym)?;
         let ibv_destroy_cq = unsafe { __library.get(b"ibv_destroy_cq\0") }.map(|sym| *sym)?;
+        let ibv_get_cq_event = unsafe { __library.get(b"ibv_get_cq_event\0") }.map(|sym| *sym)?;
+        let ibv_ack_cq_events = unsafe { __library.get(b"ibv_ack_cq_events\0") }.map(|sym| *sym)?;
         let ibv_create_qp = unsafe { __library.get(b"ibv_create_qp\0") }.map(|sym| *sym)?;
         let ibv_modify_qp = unsafe { __library.get(b"ibv_modify_qp\0") }.map(|sym| *sym)?;
         let ibv_destroy_qp = unsafe { __library.get(b"ibv_destroy_qp\0") }.map(|sym| *sym)?;
@@ -2736,8 +2752,12 @@ impl Functions {
             ibv_dealloc_pd,
             ibv_reg_mr_iova2,
             ibv_dereg_mr,
+            ibv_create_comp_channel,
+            ibv_destroy_comp_channel,
             ibv_create_cq,
             ibv_destroy_cq,
+            ibv_get_cq_event,
+            ibv_ack_cq_events,
             ibv_create_qp,
             ibv_modify_qp,
             ibv_destroy_qp,
@@ -2837,6 +2857,18 @@ impl Functions {
     pub unsafe fn ibv_dereg_mr(&self, mr: *mut ibv_mr) -> ::core::ffi::c_int {
         unsafe { (self.ibv_dereg_mr)(mr) }
     }
+    pub unsafe fn ibv_create_comp_channel(
+        &self,
+        context: *mut ibv_context,
+    ) -> *mut ibv_comp_channel {
+        unsafe { (self.ibv_create_comp_channel)(context) }
+    }
+    pub unsafe fn ibv_destroy_comp_channel(
+        &self,
+        channel: *mut ibv_comp_channel,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.ibv_destroy_comp_channel)(channel) }
+    }
     pub unsafe fn ibv_create_cq(
         &self,
         context: *mut ibv_context,
@@ -2849,6 +2881,17 @@ impl Functions {
     }
     pub unsafe fn ibv_destroy_cq(&self, cq: *mut ibv_cq) -> ::core::ffi::c_int {
         unsafe { (self.ibv_destroy_cq)(cq) }
+    }
+    pub unsafe fn ibv_get_cq_event(
+        &self,
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        cq_context: *mut *mut ::core::ffi::c_void,
+    ) -> ::core::ffi::c_int {
+        unsafe { (self.ibv_get_cq_event)(channel, cq, cq_context) }
+    }
+    pub unsafe fn ibv_ack_cq_events(&self, cq: *mut ibv_cq, nevents: ::core::ffi::c_uint) {
+        unsafe { (self.ibv_ack_cq_events)(cq, nevents) }
     }
     pub unsafe fn ibv_create_qp(
         &self,

@@ -28,6 +28,8 @@ pub enum Kind {
     Notification = MAGIC | 9,
     /// [`table`].
     Table = MAGIC | 10,
+    /// [`verbs`].
+    Verbs = MAGIC | 11,
 }
 
 const MAGIC: u64 = 0x5847_564d_4450_4100;
@@ -47,6 +49,7 @@ impl Kind {
             Kind::AsyncOps => "asynchronous operations",
             Kind::Notification => "notification completion",
             Kind::Table => "hash table",
+            Kind::Verbs => "queue pair of doca_verbs",
         }
     }
 }
@@ -193,6 +196,16 @@ pub mod queue {
 
 /// Asynchronous operations.
 pub mod async_ops {
+    /// Address of the [`queue`](super::queue).
+    pub const QUEUE: usize = 1;
+    /// Address of the [`completion`](super::completion) queue.
+    pub const COMPLETION: usize = 2;
+    /// Words of the object.
+    pub const WORDS: usize = 3;
+}
+
+/// A queue pair of doca_verbs.
+pub mod verbs {
     /// Address of the [`queue`](super::queue).
     pub const QUEUE: usize = 1;
     /// Address of the [`completion`](super::completion) queue.

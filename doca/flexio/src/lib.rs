@@ -19,6 +19,7 @@
 mod app;
 mod capi;
 mod congestion;
+mod dct;
 mod error;
 mod events;
 pub mod fuzzing;
@@ -36,6 +37,7 @@ mod verbs;
 
 pub use app::{App, Function, Pack};
 pub use congestion::{Probes, Role, Standing, Telemetry};
+pub use dct::{Dct, DctAttr};
 pub use error::{Error, Result, Status};
 pub use events::{Eq, EqAttr};
 pub use launch::Launch;

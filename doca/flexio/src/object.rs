@@ -124,12 +124,24 @@ impl Object {
     }
 }
 
+impl Object {
+    /// Destroys the object. After a refusal it stays.
+    pub(crate) fn destroy(&mut self) -> Result<()> {
+        if self.raw.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an object of this value, which forgets it below.
+        let failed = unsafe { verbs()?.mlx5dv_devx_obj_destroy(self.raw) };
+        result(failed, &[])?;
+        self.raw = std::ptr::null_mut();
+        Ok(())
+    }
+}
+
 impl Drop for Object {
     fn drop(&mut self) {
-        if let Ok(verbs) = verbs() {
-            // SAFETY: an object of this value, which ends.
-            unsafe { verbs.mlx5dv_devx_obj_destroy(self.raw) };
-        }
+        // What the device refuses ends with the context.
+        let _ = self.destroy();
     }
 }
 

@@ -303,11 +303,16 @@ impl Process {
     /// Returns memory of the DPA.
     ///
     /// # Errors
-    /// No allocation begins there, or it has been returned already.
+    /// No allocation begins there, or it has been returned already; or the device refuses, and the memory stays allocated.
     pub fn free(&self, address: u64) -> Result<()> {
-        let object = locked(&self.inner.memory).remove(&address);
-        let unknown = || Error::failed(format!("no allocation of the DPA begins at {address:#x}"));
-        object.map(drop).ok_or_else(unknown)
+        let mut memory = locked(&self.inner.memory);
+        let Some(object) = memory.get_mut(&address) else {
+            let text = format!("no allocation of the DPA begins at {address:#x}");
+            return Err(Error::failed(text));
+        };
+        object.destroy()?;
+        memory.remove(&address);
+        Ok(())
     }
 
     /// Copies to memory of the DPA: to one allocation, or to variables of the program.

@@ -300,6 +300,8 @@ pub enum Transport {
     Uc,
     /// Datagrams.
     Ud,
+    /// Initiator of dynamic connections: each request names its target, see [`Dct`](crate::Dct).
+    Dci,
 }
 
 /// A receive queue.
@@ -431,6 +433,7 @@ impl Qp {
             Transport::Rc => service::RC,
             Transport::Uc => service::UC,
             Transport::Ud => service::UD,
+            Transport::Dci => service::DCI,
         };
         let pd = if attr.pd == 0 {
             process.pd_number()

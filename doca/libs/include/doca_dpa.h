@@ -149,7 +149,8 @@ doca_error_t doca_dpa_thread_get_affinity(struct doca_dpa_thread *thread, const 
 /* Creates the thread on the device. DOCA_ERROR_FULL if all are taken. */
 doca_error_t doca_dpa_thread_start(struct doca_dpa_thread *thread);
 doca_error_t doca_dpa_thread_stop(struct doca_dpa_thread *thread);
-/* Lets completions activate the started thread. */
+/* Lets completions activate the started thread. From then on it runs when it is notified, or when an attached completion queue
+ * has an entry. */
 doca_error_t doca_dpa_thread_run(struct doca_dpa_thread *thread);
 
 /* Completions of RDMA and of asynchronous operations. `elements`: 1 to 65536, rounded up to a power of two. */

@@ -2,7 +2,9 @@
 
 use crate::error::{Code, Fault, Result, call, fail};
 use crate::mmap::Mmap;
-use crate::object::{Alone, Lease, Object, Users, check_place, find, publish, store, withdraw};
+use crate::object::{
+    Alone, Lease, Object, Users, check_place, find, getters, publish, store, withdraw,
+};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -326,25 +328,8 @@ pub unsafe extern "C" fn doca_buf_get_refcount(buf: *mut Buf, count: *mut u16) -
     unsafe { references("doca_buf_get_refcount", buf, count, Some) }
 }
 
-macro_rules! getters {
-    ($($function:ident: $of:ty = |$buffer:ident| $value:expr;)*) => {$(
-        #[doc = concat!("`", stringify!($function), "`.")]
-        ///
-        /// # Safety
-        /// `place` is NULL or writable.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $function(buf: *const Buf, place: *mut $of) -> Code {
-            call(stringify!($function), || {
-                let $buffer = find(buf)?;
-                let value = $value;
-                // SAFETY: as the caller promises.
-                unsafe { store(place, value) }
-            })
-        }
-    )*};
-}
-
 getters! {
+    Buf;
     doca_buf_get_head: *mut c_void = |buffer| std::ptr::with_exposed_provenance_mut(buffer.head);
     doca_buf_get_len: usize = |buffer| buffer.length;
     doca_buf_get_data: *mut c_void = |buffer| std::ptr::with_exposed_provenance_mut(buffer.data()?.0);

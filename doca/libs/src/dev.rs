@@ -92,6 +92,12 @@ fn each_device<T>(mut body: impl FnMut(*mut ibv_device, &str) -> Option<T>) -> R
 }
 
 impl DevInfo {
+    /// A copy, which lives longer than the program's list.
+    pub(crate) fn copy(devinfo: *const Self) -> Result<Arc<Self>> {
+        let name = find(devinfo)?.name.clone();
+        Ok(Arc::new(Self { name }))
+    }
+
     /// The device's folder in sysfs.
     fn sysfs(&self) -> PathBuf {
         PathBuf::from("/sys/class/infiniband").join(&self.name)
@@ -170,6 +176,17 @@ impl DevInfo {
 }
 
 impl Dev {
+    /// Opens a device.
+    pub(crate) fn open(info: &Arc<DevInfo>) -> Result<Arc<Self>> {
+        Ok(Arc::new(info.open()?))
+    }
+
+    /// Gives the device and its description to the program.
+    pub(crate) fn publish(self: &Arc<Self>) -> *mut Self {
+        publish(&self.info);
+        publish(self)
+    }
+
     pub(crate) fn lib(&self) -> &'static Mlx5Lib {
         self.lib
     }
@@ -515,13 +532,9 @@ pub unsafe extern "C" fn doca_devinfo_rep_cap_is_filter_net_supported(
 pub unsafe extern "C" fn doca_dev_open(devinfo: *const DevInfo, dev: *mut *mut Dev) -> Code {
     call("doca_dev_open", || {
         check_place(dev)?;
-        let own = Arc::new(DevInfo {
-            name: find(devinfo)?.name.clone(),
-        });
-        let open = Arc::new(own.open()?);
-        publish(&own);
+        let open = Dev::open(&DevInfo::copy(devinfo)?)?;
         // SAFETY: checked above.
-        unsafe { dev.write(publish(&open)) };
+        unsafe { dev.write(open.publish()) };
         Ok(())
     })
 }

@@ -12,7 +12,7 @@ mod receives;
 pub mod table;
 pub mod thread;
 
-pub(crate) use self::completion::{Completion, Queue, Sizes};
+pub(crate) use self::completion::{Completion, Place, Queue, Sizes};
 pub(crate) use self::core::{Block, Core, failed};
 pub(crate) use self::receives::Receives;
 

@@ -1,4 +1,5 @@
-//! The host side of DPA programs: DOCA's libraries common, argp, rdma, dpa, pcc and telemetry_pcc, in one library.
+//! The host side of DPA programs: DOCA's libraries common, argp, rdma, verbs, dpa, pcc and telemetry_pcc, in one
+//! library.
 //! `include/` documents them.
 //!
 //! An install prefix has the library once, and the other names are links to it: all parts share one list of live objects
@@ -24,3 +25,5 @@ pub mod pcc;
 pub mod rdma;
 pub mod sync_event;
 pub mod telemetry;
+pub mod umem;
+pub mod verbs;

@@ -75,6 +75,34 @@ pub(crate) fn check_place<T>(place: *mut T) -> Result<()> {
     Ok(())
 }
 
+/// C functions that write one value of an object to a place.
+macro_rules! getters {
+    ($object:ty; $($function:ident: $of:ty = |$own:ident| $value:expr;)*) => {$(
+        #[doc = concat!("`", stringify!($function), "`.")]
+        ///
+        /// # Safety
+        /// `place` is NULL or writable.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $function(object: *const $object, place: *mut $of) -> Code {
+            call(stringify!($function), || {
+                let $own = find(object)?;
+                let value = $value;
+                // SAFETY: as the caller promises.
+                unsafe { $crate::object::store(place, value) }
+            })
+        }
+    )*};
+}
+pub(crate) use getters;
+
+/// Refuses 0 and more than `most` of something.
+pub(crate) fn check_count(count: u32, most: u32, what: &str) -> Result<u32> {
+    if count == 0 || count > most {
+        fail!(InvalidValue, "{count} {what}: allowed are 1 to {most}");
+    }
+    Ok(count)
+}
+
 /// Data that one call at a time may use.
 #[derive(Debug, Default)]
 pub(crate) struct Alone<T> {

@@ -4,7 +4,7 @@ pub(crate) use crate::description::End;
 
 use crate::dev::Dev;
 use crate::dpa::failed;
-use crate::error::{Code, Fault, Result, fail};
+use crate::error::{Result, fail};
 use flexio::{Qp, Remote, Retries};
 use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, ibv_gid, ibv_port_attr};
 use std::sync::Arc;
@@ -26,25 +26,7 @@ pub(crate) struct Settings {
 impl End {
     /// The own end of a connection.
     pub(crate) fn of(dev: &Arc<Dev>, qpn: u32, gid_index: u8) -> Result<Self> {
-        let system = |what: &str, status: i32| {
-            Fault::new(
-                Code::Driver,
-                format!(
-                    "{} does not state {what}: {}",
-                    dev.name(),
-                    std::io::Error::from_raw_os_error(status)
-                ),
-            )
-        };
-        let mut port = ibv_port_attr::default();
-        // SAFETY: the context is open. The library writes the older, shorter structure, as the header's own wrapper lets it.
-        let status = unsafe {
-            dev.lib()
-                .ibv_query_port(dev.context(), PORT, (&raw mut port).cast())
-        };
-        if status != 0 {
-            return Err(system("its port", status));
-        }
+        let port = port_of(dev)?;
         if u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET {
             fail!(
                 NotSupported,
@@ -74,6 +56,39 @@ impl End {
             // SAFETY: all bytes of the union are initialized.
             gid: unsafe { gid.raw },
         })
+    }
+}
+
+/// The port of a device.
+fn port_of(dev: &Arc<Dev>) -> Result<ibv_port_attr> {
+    let mut port = ibv_port_attr::default();
+    // SAFETY: the context is open. The library writes the older, shorter structure, as the header's own wrapper lets it.
+    let status = unsafe {
+        dev.lib()
+            .ibv_query_port(dev.context(), PORT, (&raw mut port).cast())
+    };
+    if status != 0 {
+        fail!(
+            Driver,
+            "{} does not state its port: {}",
+            dev.name(),
+            std::io::Error::from_raw_os_error(status)
+        );
+    }
+    Ok(port)
+}
+
+/// The MAC of the node with a GID, on Ethernet. A link-local GID contains it (RFC 4291, appendix A).
+pub(crate) fn mac_of(dev: &Arc<Dev>, gid: &[u8; 16]) -> Result<[u8; 6]> {
+    if u32::from(port_of(dev)?.link_layer) != IBV_LINK_LAYER_ETHERNET {
+        return Ok([0; 6]);
+    }
+    match *gid {
+        [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] => Ok([a ^ 2, b, c, d, e, f]),
+        _ => fail!(
+            NotSupported,
+            "the GID is not link-local, so that its MAC is unknown: use the GID with index 0 of both ports"
+        ),
     }
 }
 

@@ -6,7 +6,9 @@ use crate::dev::{Dev, DevInfo};
 use crate::dpa::{Block, Completion, Core, Dpa, Queue, Receives, Sizes};
 use crate::error::{Code, Fault, Result, call, fail, value};
 use crate::mmap::{access, check_rights};
-use crate::object::{Alone, Guard, Lease, Object, check_place, find, publish, store, withdraw};
+use crate::object::{
+    Alone, Guard, Lease, Object, check_count, check_place, find, getters, publish, withdraw,
+};
 use crate::path::{self, End, Settings};
 use crate::sync_event::bytes_of;
 use dpa_dev::objects::{Kind, WORD, rdma};
@@ -245,13 +247,7 @@ macro_rules! setters {
 }
 
 fn queue_size(elements: u32) -> Result<u32> {
-    if elements == 0 || elements > QUEUE_MAX {
-        fail!(
-            InvalidValue,
-            "{elements} elements: a queue has 1 to {QUEUE_MAX}"
-        );
-    }
-    Ok(elements)
+    check_count(elements, QUEUE_MAX, "elements of a queue")
 }
 
 setters! {
@@ -405,35 +401,15 @@ pub unsafe extern "C" fn doca_rdma_connect(
     })
 }
 
-/// `doca_rdma_connection_get_id`.
-///
-/// # Safety
-/// `id` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_rdma_connection_get_id(
-    connection: *const Connection,
-    id: *mut u32,
-) -> Code {
-    call("doca_rdma_connection_get_id", || {
-        let number = find(connection)?.id;
-        // SAFETY: as the caller promises.
-        unsafe { store(id, number) }
-    })
+getters! {
+    Connection;
+    doca_rdma_connection_get_id: u32 = |connection| connection.id;
 }
 
-/// `doca_rdma_get_dpa_handle`.
-///
-/// # Safety
-/// `handle` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_rdma_get_dpa_handle(rdma: *mut Rdma, handle: *mut u64) -> Code {
-    call("doca_rdma_get_dpa_handle", || {
-        let rdma = find(rdma)?;
-        let address = match &rdma.state.enter()?.live {
-            Some(live) => live.handle.address(),
-            None => return Err(not_running()),
-        };
-        // SAFETY: as the caller promises.
-        unsafe { store(handle, address) }
-    })
+getters! {
+    Rdma;
+    doca_rdma_get_dpa_handle: u64 = |rdma| match &rdma.state.enter()?.live {
+        Some(live) => live.handle.address(),
+        None => return Err(not_running()),
+    };
 }

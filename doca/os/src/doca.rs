@@ -8,6 +8,7 @@ mod posts;
 mod rdma;
 mod send;
 mod table;
+mod verbs;
 
 use crate::context::{Answer, Context, Refusal};
 use dpa_dev::objects::Kind;
@@ -27,6 +28,7 @@ pub(crate) fn call(number: u16, context: &mut Context<'_, '_>) -> Result<Answer,
         0x050..=0x05f => buffers::call(number, context),
         0x060..=0x06f => events::call(number, context),
         0x070..=0x08f => posts::call(number, context),
+        0x090..=0x09f => verbs::call(number, context),
         0x0a0..=0x0af => rdma::call(number, context),
         _ => Err(Refusal(
             "the host library offers no object for it".to_owned(),

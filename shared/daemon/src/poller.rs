@@ -1,7 +1,7 @@
 //! Waits for many descriptors with `epoll(7)`: the cost of a wait does not depend on their number.
 
 use std::io;
-use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// Maximum number of events per wait. The next wait returns the others.
@@ -96,6 +96,13 @@ impl Poller {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+}
+
+/// Readable while one of its descriptors is ready: a set can be in another one.
+impl AsRawFd for Poller {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
     }
 }
 

@@ -1,9 +1,23 @@
 //! An open function of the DPU.
 
-use crate::error::Result;
-use mlx5dv_sys::{Mlx5Lib, ibv_context, ibv_pd};
+use crate::error::{Result, check};
+use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, Mlx5Lib, ibv_context, ibv_pd, ibv_port_attr};
 use std::sync::Arc;
 use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Options};
+
+/// The port of all connections.
+pub(crate) const PORT: u8 = 1;
+
+/// Address of the port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Port {
+    /// Its LID; 0 on Ethernet.
+    pub lid: u16,
+    /// `IBV_MTU_*`.
+    pub mtu: u8,
+    /// It is an Ethernet port.
+    pub is_ethernet: bool,
+}
 
 /// An open function with its protection domain, and the device that creates aliases.
 ///
@@ -39,6 +53,26 @@ impl Adapter {
     #[must_use]
     pub fn raw(&self) -> (*mut ibv_context, *mut ibv_pd) {
         (self.context(), self.pd())
+    }
+
+    /// The port.
+    ///
+    /// # Errors
+    /// The adapter does not answer.
+    pub fn port(&self) -> Result<Port> {
+        let mut port = ibv_port_attr::default();
+        // SAFETY: the context is open; the library fills in the older part of the structure.
+        let errno = unsafe {
+            let attr = std::ptr::from_mut(&mut port).cast();
+            self.lib().ibv_query_port(self.context(), PORT, attr)
+        };
+        check("ibv_query_port", errno)?;
+        Ok(Port {
+            lid: port.lid,
+            // Codes are 1 to 5.
+            mtu: port.active_mtu.to_le_bytes()[0],
+            is_ethernet: u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET,
+        })
     }
 
     pub(crate) fn lib(&self) -> &Mlx5Lib {

@@ -66,6 +66,7 @@ impl Engine {
                 entries: ENTRIES,
                 reads: 1,
                 dma,
+                receives: 0,
             };
             QueuePair::create(adapter, shape)
         };

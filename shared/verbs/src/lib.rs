@@ -13,6 +13,7 @@
 //! | DPU | [`Registered`], [`Buffer`] | memory of the DPU that the adapter may read and write |
 //! | DPU | [`Engine`] | one copy at a time, by the DMA engine or by RDMA |
 //! | DPU | [`Mover`] | chains of RDMA requests with one doorbell and one completion |
+//! | DPU | [`Notices`] | messages from and to a program on the device |
 //!
 //! Glossary: an *alias* is a local key of the DPU's function that refers to a key of the host's function. [`Engine`] and
 //! [`Mover`] take an alias and a *virtual address of the host*; the adapter checks both. Lengths are bytes. Each wait has
@@ -46,10 +47,11 @@ mod error;
 mod host;
 mod memory;
 mod mover;
+mod notices;
 mod process;
 mod queue_pair;
 
-pub use adapter::Adapter;
+pub use adapter::{Adapter, Port};
 pub use aliases::{Access, HostAliases, Keys};
 pub use direction::Direction;
 pub use engine::{Engine, EngineOptions, Transport};
@@ -57,4 +59,5 @@ pub use error::{Forked, VerbsError};
 pub use host::{Held, HostKeys, HostOptions, KeyKind, Rights, Unkeyed};
 pub use memory::{Buffer, Registered};
 pub use mover::{Mover, MoverOptions, Piece};
+pub use notices::Notices;
 pub use process::PerProcess;

@@ -46,6 +46,7 @@ impl Mover {
             entries: options.chain_max.get().into(),
             reads: READS_MAX,
             dma: false,
+            receives: 0,
         };
         let create = || QueuePair::create(adapter, shape);
         let (requester, responder) = (create()?, create()?);

@@ -1,15 +1,14 @@
 //! A reliable queue pair with its own completion queue: creation, connection and waits. It posts nothing.
 
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, PORT};
 use crate::error::{Result, VerbsError, check, last};
 use mlx5dv_sys::*;
 use std::ffi::c_int;
 use std::io;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const PORT: u8 = 1;
 
 /// Sizes and operations of a queue pair.
 #[derive(Debug, Clone, Copy)]
@@ -20,11 +19,14 @@ pub(crate) struct Shape {
     pub(crate) reads: u8,
     /// With the operation of the DMA engine.
     pub(crate) dma: bool,
+    /// Receives in flight. With any, completions can wake a process.
+    pub(crate) receives: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct QueuePair {
     adapter: Arc<Adapter>,
+    channel: Option<NonNull<ibv_comp_channel>>,
     cq: NonNull<ibv_cq>,
     qp: NonNull<ibv_qp>,
     reads: u8,
@@ -42,23 +44,79 @@ impl QueuePair {
     pub(crate) fn create(adapter: &Arc<Adapter>, shape: Shape) -> Result<Self> {
         let lib = adapter.lib();
         let none = ptr::null_mut();
-        let entries = c_int::try_from(shape.entries).map_err(|_| VerbsError::Call {
+        let entries = shape.entries.saturating_add(shape.receives);
+        let entries = c_int::try_from(entries).map_err(|_| VerbsError::Call {
             call: "ibv_create_cq",
             source: io::ErrorKind::InvalidInput.into(),
         })?;
-        // SAFETY: the context is open.
-        let cq = unsafe { lib.ibv_create_cq(adapter.context(), entries, none, ptr::null_mut(), 0) };
-        let cq = NonNull::new(cq).ok_or_else(|| last("ibv_create_cq"))?;
+        let channel = match shape.receives {
+            0 => None,
+            _ => Some(create_channel(adapter)?),
+        };
+        let close = || {
+            if let Some(channel) = channel {
+                // SAFETY: just created, and nothing uses it.
+                unsafe { lib.ibv_destroy_comp_channel(channel.as_ptr()) };
+            }
+        };
+        let wakes = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
+        // SAFETY: the context is open, and the channel belongs to it.
+        let cq = unsafe { lib.ibv_create_cq(adapter.context(), entries, none, wakes, 0) };
+        let cq = NonNull::new(cq)
+            .ok_or_else(|| last("ibv_create_cq"))
+            .inspect_err(|_| close())?;
         let qp = create(adapter, cq, shape).inspect_err(|_| {
             // SAFETY: just created, without queue pair.
             unsafe { lib.ibv_destroy_cq(cq.as_ptr()) };
+            close();
         })?;
         Ok(Self {
             adapter: Arc::clone(adapter),
+            channel,
             cq,
             qp,
             reads: shape.reads,
         })
+    }
+
+    /// Descriptor of the completions' events; -1 for a queue pair without receives.
+    pub(crate) fn channel_fd(&self) -> RawFd {
+        // SAFETY: lives as long as this value.
+        self.channel
+            .map_or(-1, |channel| unsafe { channel.as_ref() }.fd)
+    }
+
+    /// Forgets earlier events, and requests one for the next completion.
+    pub(crate) fn arm(&self) -> Result<()> {
+        if let Some(channel) = self.channel {
+            let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+            let lib = self.lib();
+            // SAFETY: a live channel, whose descriptor does not block; each event is of the one queue.
+            while unsafe { lib.ibv_get_cq_event(channel.as_ptr(), &raw mut cq, &raw mut context) }
+                == 0
+            {
+                // SAFETY: one event of a live queue.
+                unsafe { lib.ibv_ack_cq_events(cq, 1) };
+            }
+        }
+        // SAFETY: a live queue.
+        check("ibv_req_notify_cq", unsafe {
+            ibv_req_notify_cq(self.cq.as_ptr(), 0)
+        })
+    }
+
+    /// Takes a completion.
+    pub(crate) fn poll(&self) -> Result<Option<ibv_wc>> {
+        let mut completion = ibv_wc::default();
+        // SAFETY: the queue is live, and the buffer has space for one completion.
+        match unsafe { ibv_poll_cq(self.cq.as_ptr(), 1, &raw mut completion) } {
+            0 => Ok(None),
+            1 if completion.status == IBV_WC_SUCCESS => Ok(Some(completion)),
+            1 => Err(VerbsError::Refused {
+                status: completion.status,
+            }),
+            _ => Err(last("ibv_poll_cq")),
+        }
     }
 
     pub(crate) fn lib(&self) -> &Mlx5Lib {
@@ -80,20 +138,13 @@ impl QueuePair {
     /// What a caller reports to the other side, and the next use of a buffer, come after this call.
     pub(crate) fn wait(&self, limit: Duration) -> Result<()> {
         let began = Instant::now();
-        let mut completion = ibv_wc::default();
-        loop {
-            // SAFETY: the queue is live, and the buffer has space for one completion.
-            match unsafe { ibv_poll_cq(self.cq.as_ptr(), 1, &raw mut completion) } {
-                0 if began.elapsed() < limit => std::thread::yield_now(),
-                0 => return Err(VerbsError::Late { limit }),
-                1 if completion.status == IBV_WC_SUCCESS => return Ok(()),
-                1 => {
-                    let status = completion.status;
-                    return Err(VerbsError::Refused { status });
-                }
-                _ => return Err(last("ibv_poll_cq")),
+        while self.poll()?.is_none() {
+            if began.elapsed() >= limit {
+                return Err(VerbsError::Late { limit });
             }
+            std::thread::yield_now();
         }
+        Ok(())
     }
 
     /// Moves the queue pair to its working state, connected to a queue pair of the same port. The own number is allowed.
@@ -147,16 +198,13 @@ impl QueuePair {
     /// The address of the own port, and its MTU.
     fn own_address(&self) -> Result<(ibv_ah_attr, ibv_mtu)> {
         let (lib, context) = (self.adapter.lib(), self.adapter.context());
-        let mut port = ibv_port_attr::default();
-        // SAFETY: the context is open; the library fills in the older part of the structure.
-        let errno = unsafe { lib.ibv_query_port(context, PORT, ptr::from_mut(&mut port).cast()) };
-        check("ibv_query_port", errno)?;
+        let port = self.adapter.port()?;
         let mut address = ibv_ah_attr {
             dlid: port.lid,
             port_num: PORT,
             ..ibv_ah_attr::default()
         };
-        if u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET {
+        if port.is_ethernet {
             let mut gid = ibv_gid::default();
             // SAFETY: the context is open.
             let errno = unsafe { lib.ibv_query_gid(context, PORT, 0, &raw mut gid) };
@@ -165,7 +213,7 @@ impl QueuePair {
             address.grh.dgid = gid;
             address.grh.hop_limit = 1;
         }
-        Ok((address, port.active_mtu))
+        Ok((address, port.mtu.into()))
     }
 
     fn modify(&self, mut attr: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<()> {
@@ -181,9 +229,37 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         // SAFETY: created by `create`; transfers are synchronous.
         unsafe { self.adapter.lib().ibv_destroy_qp(self.qp.as_ptr()) };
-        // SAFETY: its queue pair is gone.
+        // SAFETY: its queue pair is gone, and each event has been acknowledged.
         unsafe { self.adapter.lib().ibv_destroy_cq(self.cq.as_ptr()) };
+        if let Some(channel) = self.channel {
+            // SAFETY: its completion queue is gone.
+            unsafe {
+                self.adapter
+                    .lib()
+                    .ibv_destroy_comp_channel(channel.as_ptr())
+            };
+        }
     }
+}
+
+/// A channel whose descriptor does not block.
+fn create_channel(adapter: &Adapter) -> Result<NonNull<ibv_comp_channel>> {
+    let lib = adapter.lib();
+    // SAFETY: the context is open.
+    let channel = unsafe { lib.ibv_create_comp_channel(adapter.context()) };
+    let channel = NonNull::new(channel).ok_or_else(|| last("ibv_create_comp_channel"))?;
+    // SAFETY: just created.
+    let fd = unsafe { channel.as_ref() }.fd;
+    // SAFETY: flags of an open descriptor.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: as above.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {
+        let error = last("fcntl");
+        // SAFETY: just created, and nothing uses it.
+        unsafe { lib.ibv_destroy_comp_channel(channel.as_ptr()) };
+        return Err(error);
+    }
+    Ok(channel)
 }
 
 fn create(adapter: &Adapter, cq: NonNull<ibv_cq>, shape: Shape) -> Result<NonNull<ibv_qp>> {
@@ -197,6 +273,8 @@ fn create(adapter: &Adapter, cq: NonNull<ibv_cq>, shape: Shape) -> Result<NonNul
     };
     init.cap.max_send_wr = shape.entries;
     init.cap.max_send_sge = 1;
+    init.cap.max_recv_wr = shape.receives;
+    init.cap.max_recv_sge = u32::from(shape.receives > 0);
     let mut own = mlx5dv_qp_init_attr::default();
     if shape.dma {
         init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;

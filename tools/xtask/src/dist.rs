@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
         packages.push(package);
     }
-    if foreign {
+    if options.foreign {
         told(&packages, &machine)?;
     } else {
         try_out(&packages, &machine, &setup::ensure()?)?;
@@ -186,7 +186,7 @@ fn epoch() -> Result<u64> {
 fn make(
     part: Part,
     (built, machine, epoch): (&Path, &Machine, u64),
-    Options { output, fast }: &Options,
+    Options { output, fast, .. }: &Options,
 ) -> Result<PathBuf> {
     let Machine {
         architecture,

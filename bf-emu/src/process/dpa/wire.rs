@@ -36,6 +36,20 @@ pub(crate) mod option {
     /// Accesses that a weakly ordered memory may not order are reported.
     pub(crate) const WEAK: u32 = 4;
 
+    /// First bit of the seconds after which a function is killed; 0 for the DPA's own limit.
+    pub(crate) const LIMIT_AT: u32 = 8;
+    /// The DPA's own limit of seconds.
+    pub(crate) const LIMIT_SECONDS: u32 = 120;
+
+    /// The seconds of options.
+    pub(crate) const fn limit(options: u32) -> u32 {
+        match options >> LIMIT_AT {
+            0 => LIMIT_SECONDS,
+            own if own < LIMIT_SECONDS => own,
+            _ => LIMIT_SECONDS,
+        }
+    }
+
     /// The names.
     pub(crate) const NAMES: [(&str, u32); 3] = [("hold", HOLD), ("core", CORE), ("weak", WEAK)];
 }

@@ -37,6 +37,7 @@ pub(crate) fn run(probe: &Probe, scenario: &str) -> Outcome {
         "key" => faults::key(probe),
         "never" => faults::never(probe),
         "fork" => faults::fork(probe),
+        "limit" => faults::limit(probe),
         "many" => faults::many(probe),
         "stays" => stays(probe),
         "loops" => loops(probe),

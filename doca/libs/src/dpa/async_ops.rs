@@ -3,7 +3,9 @@
 use super::completion::{Queue, Sizes};
 use super::{Block, Completion, Dpa};
 use crate::error::{Code, Result, call, fail};
-use crate::object::{Alone, Lease, Object, check_place, find, publish, store, withdraw};
+use crate::object::{
+    Alone, Lease, Object, check_count, check_place, find, getters, publish, withdraw,
+};
 use crate::path;
 use dpa_dev::objects::{Kind, async_ops};
 use std::sync::Arc;
@@ -46,12 +48,7 @@ pub unsafe extern "C" fn doca_dpa_async_ops_create(
         check_place(place)?;
         let dpa = find(dpa)?;
         dpa.core()?;
-        if elements == 0 || elements > ELEMENTS_MAX {
-            fail!(
-                InvalidValue,
-                "{elements} elements: asynchronous operations have 1 to {ELEMENTS_MAX}"
-            );
-        }
+        check_count(elements, ELEMENTS_MAX, "asynchronous operations")?;
         if u32::try_from(user_data).is_err() {
             fail!(
                 InvalidValue,
@@ -83,36 +80,11 @@ pub extern "C" fn doca_dpa_async_ops_destroy(async_ops: *mut AsyncOps) -> Code {
     })
 }
 
-/// `doca_dpa_async_ops_get_queue_size`.
-///
-/// # Safety
-/// `elements` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_async_ops_get_queue_size(
-    async_ops: *mut AsyncOps,
-    elements: *mut u32,
-) -> Code {
-    call("doca_dpa_async_ops_get_queue_size", || {
-        let size = find(async_ops)?.elements;
-        // SAFETY: as the caller promises.
-        unsafe { store(elements, size) }
-    })
-}
-
-/// `doca_dpa_async_ops_get_user_data`.
-///
-/// # Safety
-/// `user_data` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_async_ops_get_user_data(
-    async_ops: *mut AsyncOps,
-    user_data: *mut u64,
-) -> Code {
-    call("doca_dpa_async_ops_get_user_data", || {
-        let value = find(async_ops)?.user_data;
-        // SAFETY: as the caller promises.
-        unsafe { store(user_data, value) }
-    })
+getters! {
+    AsyncOps;
+    doca_dpa_async_ops_get_queue_size: u32 = |ops| ops.elements;
+    doca_dpa_async_ops_get_user_data: u64 = |ops| ops.user_data;
+    doca_dpa_async_ops_get_dpa_handle: u64 = |ops| ops.handle()?;
 }
 
 /// `doca_dpa_async_ops_attach`.
@@ -140,6 +112,17 @@ pub extern "C" fn doca_dpa_async_ops_attach(
 }
 
 impl AsyncOps {
+    /// The handle of started operations.
+    fn handle(&self) -> Result<u64> {
+        match &self.state.enter()?.live {
+            Some((block, _)) => Ok(block.address()),
+            None => fail!(
+                BadState,
+                "the asynchronous operations are not started: call doca_dpa_async_ops_start first"
+            ),
+        }
+    }
+
     fn start(&self, completion: &Arc<Completion>) -> Result<(Block, Queue)> {
         let core = self.dpa.core()?;
         let sizes = Sizes {
@@ -192,28 +175,5 @@ pub extern "C" fn doca_dpa_async_ops_stop(async_ops: *mut AsyncOps) -> Code {
             fail!(BadState, "the asynchronous operations are not started");
         }
         Ok(())
-    })
-}
-
-/// `doca_dpa_async_ops_get_dpa_handle`.
-///
-/// # Safety
-/// `handle` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_async_ops_get_dpa_handle(
-    async_ops: *mut AsyncOps,
-    handle: *mut u64,
-) -> Code {
-    call("doca_dpa_async_ops_get_dpa_handle", || {
-        let ops = find(async_ops)?;
-        let address = match &ops.state.enter()?.live {
-            Some((block, _)) => block.address(),
-            None => fail!(
-                BadState,
-                "the asynchronous operations are not started: call doca_dpa_async_ops_start first"
-            ),
-        };
-        // SAFETY: as the caller promises.
-        unsafe { store(handle, address) }
     })
 }

@@ -3,7 +3,9 @@
 use super::thread::Thread;
 use super::{Block, Core, Dpa, Receives, failed};
 use crate::error::{Code, Fault, Result, call, fail};
-use crate::object::{Alone, Lease, Object, Users, check_place, find, publish, store, withdraw};
+use crate::object::{
+    Alone, Lease, Object, Users, check_count, check_place, find, getters, publish, withdraw,
+};
 use dpa_dev::objects::{Kind, WORD, completion, element, queue};
 use flexio::{Cq, CqAttr, CqTarget, Qp, QpAttr, Receive};
 use std::sync::Arc;
@@ -173,22 +175,66 @@ pub(crate) struct Sizes {
     pub(crate) user_data: u32,
 }
 
+/// Memory that the program has for a queue pair: addresses, and bytes from there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Receive entries of 16 bytes, and then blocks of 64 bytes.
+    pub(crate) rings: (u64, u64),
+    /// Doorbell records.
+    pub(crate) records: (u64, u64),
+}
+
+impl Place {
+    /// Refuses memory that is too small or not aligned.
+    fn check(self, rings: u64) -> Result<()> {
+        for (what, (address, bytes), needed, align) in [
+            ("the rings", self.rings, rings, BLOCK),
+            ("the doorbell records", self.records, 8, 8),
+        ] {
+            if bytes < needed || !address.is_multiple_of(align) {
+                fail!(
+                    InvalidValue,
+                    "{what} need {needed} bytes at a multiple of {align}, and have {bytes} at {address:#x}"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A queue pair that reports to a completion queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
     // Destroyed before its memory.
     qp: Qp,
     object: Block,
-    _memory: [Block; 3],
+    _memory: Vec<Block>,
     // Destroyed after the queue pair.
     _shared: Option<Arc<Receives>>,
     completion: Arc<Completion>,
 }
 
 impl Queue {
+    /// A queue pair in memory of its own.
     pub(crate) fn new(completion: &Arc<Completion>, sizes: Sizes) -> Result<Self> {
+        Self::at(completion, sizes, None)
+    }
+
+    /// A queue pair in the program's memory, or in memory of its own.
+    pub(crate) fn at(
+        completion: &Arc<Completion>,
+        sizes: Sizes,
+        place: Option<Place>,
+    ) -> Result<Self> {
         let core = completion.core()?;
         let log_send = sizes.send.next_power_of_two().max(4).ilog2();
+        let mut memory = Vec::new();
+        let mut own = |bytes: u64| -> Result<u64> {
+            let block = Block::new(&core, bytes)?;
+            let address = block.address();
+            memory.push(block);
+            Ok(address)
+        };
         let log_receive = sizes
             .receive
             .map(|entries| entries.next_power_of_two().ilog2());
@@ -197,16 +243,24 @@ impl Queue {
             log_stride: queue::LOG_ENTRY,
         });
         let receive_bytes = log_receive.map_or(0, |log| 1_u64 << (log + queue::LOG_ENTRY));
-        let ring = Block::new(&core, receive_bytes.max(BLOCK) + (BLOCK << log_send))?;
-        let doorbell = Block::new(&core, 8)?;
-        let marks = Block::new(&core, 1 << log_send)?;
+        let (ring, doorbell) = match place {
+            Some(place) => {
+                place.check(receive_bytes + (BLOCK << log_send))?;
+                (place.rings.0, place.records.0)
+            }
+            None => {
+                let rings = receive_bytes.max(BLOCK) + (BLOCK << log_send);
+                (own(rings)?, own(8)?)
+            }
+        };
+        let marks = own(1 << log_send)?;
         let cq = completion.number()?;
         let attributes = QpAttr {
-            ring: ring.address(),
+            ring,
             log_send,
             receive,
             shared: sizes.shared.as_ref().map(|shared| shared.number()),
-            doorbell: doorbell.address(),
+            doorbell,
             send_cq: cq,
             recv_cq: cq,
             uar: core.uar(),
@@ -216,12 +270,12 @@ impl Queue {
         let words = [
             (queue::NUMBER, u64::from(qp.number())),
             (queue::UAR, u64::from(core.uar())),
-            (queue::DOORBELL, doorbell.address()),
-            (queue::SEND_RING, ring.address() + qp.send_offset()),
+            (queue::DOORBELL, doorbell),
+            (queue::SEND_RING, ring + qp.send_offset()),
             (queue::SEND_LOG, u64::from(log_send)),
-            (queue::RECEIVE_RING, ring.address()),
+            (queue::RECEIVE_RING, ring),
             (queue::RECEIVE_LOG, u64::from(log_receive.unwrap_or(0))),
-            (queue::MARKS, marks.address()),
+            (queue::MARKS, marks),
             (queue::USER_DATA, u64::from(sizes.user_data)),
             (
                 queue::SHARED,
@@ -233,7 +287,7 @@ impl Queue {
         Ok(Self {
             qp,
             object,
-            _memory: [ring, doorbell, marks],
+            _memory: memory,
             _shared: sizes.shared,
             completion: Arc::clone(completion),
         })
@@ -273,12 +327,7 @@ pub unsafe extern "C" fn doca_dpa_completion_create(
         check_place(place)?;
         let dpa = find(dpa)?;
         dpa.core()?;
-        if elements == 0 || elements > ELEMENTS_MAX {
-            fail!(
-                InvalidValue,
-                "{elements} elements: a completion queue has 1 to {ELEMENTS_MAX}"
-            );
-        }
+        check_count(elements, ELEMENTS_MAX, "elements of a completion queue")?;
         let created = Arc::new(Completion {
             _lease: dpa.users.lease(Completion::NAME),
             dpa,
@@ -305,20 +354,14 @@ pub extern "C" fn doca_dpa_completion_destroy(completion: *mut Completion) -> Co
     })
 }
 
-/// `doca_dpa_completion_get_queue_size`.
-///
-/// # Safety
-/// `elements` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_completion_get_queue_size(
-    completion: *mut Completion,
-    elements: *mut u32,
-) -> Code {
-    call("doca_dpa_completion_get_queue_size", || {
-        let size = find(completion)?.elements;
-        // SAFETY: as the caller promises.
-        unsafe { store(elements, size) }
-    })
+getters! {
+    Completion;
+    doca_dpa_completion_get_queue_size: u32 = |completion| completion.elements;
+    doca_dpa_completion_get_thread: *const Thread = |completion| {
+        let state = completion.state.enter()?;
+        state.thread.as_ref().map_or(std::ptr::null(), Arc::as_ptr)
+    };
+    doca_dpa_completion_get_dpa_handle: u64 = |completion| completion.handle()?;
 }
 
 /// `doca_dpa_completion_set_thread`.
@@ -338,23 +381,6 @@ pub extern "C" fn doca_dpa_completion_set_thread(
         }
         state.thread = Some(thread);
         Ok(())
-    })
-}
-
-/// `doca_dpa_completion_get_thread`.
-///
-/// # Safety
-/// `thread` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_completion_get_thread(
-    completion: *mut Completion,
-    thread: *mut *const Thread,
-) -> Code {
-    call("doca_dpa_completion_get_thread", || {
-        let of = find(completion)?.state.enter()?.thread.clone();
-        let pointer = of.map_or(std::ptr::null(), |of| Arc::as_ptr(&of));
-        // SAFETY: as the caller promises.
-        unsafe { store(thread, pointer) }
     })
 }
 
@@ -383,21 +409,5 @@ pub extern "C" fn doca_dpa_completion_stop(completion: *mut Completion) -> Code 
             Some(_) => Ok(()),
             None => Err(not_started()),
         }
-    })
-}
-
-/// `doca_dpa_completion_get_dpa_handle`.
-///
-/// # Safety
-/// `handle` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_completion_get_dpa_handle(
-    completion: *mut Completion,
-    handle: *mut u64,
-) -> Code {
-    call("doca_dpa_completion_get_dpa_handle", || {
-        let address = find(completion)?.handle()?;
-        // SAFETY: as the caller promises.
-        unsafe { store(handle, address) }
     })
 }

@@ -3,7 +3,7 @@
 use super::thread::Thread;
 use super::{Block, Dpa};
 use crate::error::{Code, Result, call, fail};
-use crate::object::{Alone, Lease, Object, check_place, find, publish, store, withdraw};
+use crate::object::{Alone, Lease, Object, check_place, find, getters, publish, withdraw};
 use dpa_dev::objects::{Kind, notification};
 use std::sync::Arc;
 
@@ -59,20 +59,10 @@ pub extern "C" fn doca_dpa_notification_completion_destroy(completion: *mut Noti
     })
 }
 
-/// `doca_dpa_notification_completion_get_thread`.
-///
-/// # Safety
-/// `thread` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_notification_completion_get_thread(
-    completion: *mut Notification,
-    thread: *mut *const Thread,
-) -> Code {
-    call("doca_dpa_notification_completion_get_thread", || {
-        let completion = find(completion)?;
-        // SAFETY: as the caller promises.
-        unsafe { store(thread, Arc::as_ptr(&completion.thread)) }
-    })
+getters! {
+    Notification;
+    doca_dpa_notification_completion_get_thread: *const Thread = |completion| Arc::as_ptr(&completion.thread);
+    doca_dpa_notification_completion_get_dpa_handle: u64 = |completion| started(&*completion.live.enter()?)?;
 }
 
 /// `doca_dpa_notification_completion_start`.
@@ -103,24 +93,6 @@ pub extern "C" fn doca_dpa_notification_completion_stop(completion: *mut Notific
             fail!(BadState, "the notification completion is not started");
         }
         Ok(())
-    })
-}
-
-/// `doca_dpa_notification_completion_get_dpa_handle`.
-///
-/// # Safety
-/// `handle` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_notification_completion_get_dpa_handle(
-    completion: *mut Notification,
-    handle: *mut u64,
-) -> Code {
-    call("doca_dpa_notification_completion_get_dpa_handle", || {
-        let completion = find(completion)?;
-        let live = completion.live.enter()?;
-        let address = started(&live)?;
-        // SAFETY: as the caller promises.
-        unsafe { store(handle, address) }
     })
 }
 

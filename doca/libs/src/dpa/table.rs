@@ -1,8 +1,8 @@
 //! Hash tables.
 
 use super::{Block, Dpa};
-use crate::error::{Code, call, fail};
-use crate::object::{Lease, Object, check_place, find, publish, store, withdraw};
+use crate::error::{Code, call};
+use crate::object::{Lease, Object, check_count, check_place, find, getters, publish, withdraw};
 use dpa_dev::objects::{Kind, WORD, table};
 use std::sync::Arc;
 
@@ -36,12 +36,7 @@ pub unsafe extern "C" fn doca_dpa_hash_table_create(
         check_place(table)?;
         let dpa = find(dpa)?;
         let core = dpa.core()?;
-        if entries == 0 || entries > ENTRIES_MAX {
-            fail!(
-                InvalidValue,
-                "{entries} entries: a hash table has 1 to {ENTRIES_MAX}"
-            );
-        }
+        check_count(entries, ENTRIES_MAX, "entries of a hash table")?;
         // At most half of the slots are used, so a search is short.
         let count = u64::from(entries.next_power_of_two()) * 2;
         let slots = Block::new(&core, count * 2 * WORD)?;
@@ -72,18 +67,7 @@ pub extern "C" fn doca_dpa_hash_table_destroy(table: *mut Table) -> Code {
     })
 }
 
-/// `doca_dpa_hash_table_get_dpa_handle`.
-///
-/// # Safety
-/// `handle` is NULL or writable.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn doca_dpa_hash_table_get_dpa_handle(
-    table: *mut Table,
-    handle: *mut u64,
-) -> Code {
-    call("doca_dpa_hash_table_get_dpa_handle", || {
-        let table = find(table)?;
-        // SAFETY: as the caller promises.
-        unsafe { store(handle, table.handle.address()) }
-    })
+getters! {
+    Table;
+    doca_dpa_hash_table_get_dpa_handle: u64 = |table| table.handle.address();
 }

@@ -248,7 +248,33 @@ impl Rdma {
                 "the RDMA handle has no connection: call doca_rdma_export first".to_owned(),
             ));
         }
-        let object = Object::of(context, Kind::Queue, queue)?;
+        let queue = Receives {
+            object: Object::of(context, Kind::Queue, queue)?,
+            log_entry,
+            completion: self.completion,
+        };
+        queue.append(context, (key, address, bytes))?;
+        queue.commit(context)?;
+        Ok(Answer::Value(0))
+    }
+}
+
+/// A receive queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Receives {
+    pub(super) object: Object,
+    pub(super) log_entry: u32,
+    pub(super) completion: u64,
+}
+
+impl Receives {
+    /// Adds an entry: key, address and bytes of its memory.
+    pub(super) fn append(
+        self,
+        context: &mut Context<'_, '_>,
+        (key, address, bytes): (u32, u64, u32),
+    ) -> Result<(), Refusal> {
+        let object = self.object;
         let entries = 1 << object.word(context, queue::RECEIVE_LOG)?.min(16);
         let posted = object.word(context, queue::RECEIVES)?;
         if posted - object.word(context, queue::RECEIVED)? >= entries {
@@ -265,12 +291,16 @@ impl Rdma {
         entry[8..].copy_from_slice(&address.to_be_bytes());
         let ring = object.word(context, queue::RECEIVE_RING)?;
         // The data segment is the end of the entry.
-        let end = ring + (((posted & (entries - 1)) + 1) << log_entry);
+        let end = ring + (((posted & (entries - 1)) + 1) << self.log_entry);
         context.write_bytes(end - entry.len() as u64, &entry)?;
-        object.set(context, queue::RECEIVES, posted + 1)?;
-        let record = object.word(context, queue::DOORBELL)?;
-        let counter = u32::try_from((posted + 1) & 0xffff).unwrap_or_default();
-        context.write_bytes(record, &counter.to_be_bytes())?;
-        Ok(Answer::Value(0))
+        object.set(context, queue::RECEIVES, posted + 1)
+    }
+
+    /// Gives all entries to the device.
+    pub(super) fn commit(self, context: &mut Context<'_, '_>) -> Result<(), Refusal> {
+        let posted = self.object.word(context, queue::RECEIVES)?;
+        let record = self.object.word(context, queue::DOORBELL)?;
+        let counter = u32::try_from(posted & 0xffff).unwrap_or_default();
+        context.write_bytes(record, &counter.to_be_bytes())
     }
 }

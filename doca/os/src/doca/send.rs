@@ -18,6 +18,8 @@ pub(super) struct Request {
     immediate: u32,
     segments: [[u8; OCTOWORD_BYTES]; 3],
     count: u8,
+    /// More flags of the control segment.
+    flags: u8,
 }
 
 impl Request {
@@ -81,6 +83,11 @@ impl Request {
 
     pub(super) fn immediate(self, immediate: u32) -> Self {
         Self { immediate, ..self }
+    }
+
+    /// With flags of the control segment, see [`flag`].
+    pub(super) fn flags(self, flags: u8) -> Self {
+        Self { flags, ..self }
     }
 
     /// Sets a word of the other node, in little-endian order.
@@ -216,7 +223,7 @@ impl Queue {
             index: (index & 0xffff) as u16,
             qpn: u32::try_from(number & 0x00ff_ffff).unwrap_or_default(),
             ds: 1 + request.count,
-            flags: if is_signaled { flag::CE_ALWAYS } else { 0 },
+            flags: request.flags | if is_signaled { flag::CE_ALWAYS } else { 0 },
             imm: request.immediate,
             ..Ctrl::default()
         };
@@ -230,7 +237,7 @@ impl Queue {
     }
 
     /// Lets the device begin with all posted requests.
-    fn flush(self, context: &mut Context<'_, '_>) -> Result<(), Refusal> {
+    pub(super) fn flush(self, context: &mut Context<'_, '_>) -> Result<(), Refusal> {
         let sent = self.object.word(context, queue::SENT)?;
         let record = self.object.word(context, queue::DOORBELL)?;
         let counter = u32::try_from(sent & 0xffff).unwrap_or_default();

@@ -2,14 +2,18 @@
 
 use crate::error::{OffloadError, Result};
 use crate::wire::ExportRef;
+use std::rc::Rc;
 use xgvmi_ucp::buffer::Buffer;
 use xgvmi_ucp::{Context, ImportedMemory};
+use xgvmi_verbs::Access;
 
 /// An imported buffer of a rank. The range that UCX has imported may be larger and start earlier.
 #[derive(Debug)]
 pub(super) struct Imported {
     pub(super) memory: ImportedMemory,
     pub(super) address: u64,
+    /// The alias for the DPA, if it can access the memory.
+    pub(super) alias: Option<Rc<Access>>,
 }
 
 impl Imported {
@@ -28,6 +32,7 @@ impl Imported {
         Ok(Self {
             memory,
             address: export.address,
+            alias: None,
         })
     }
 
@@ -37,6 +42,10 @@ impl Imported {
             .map_err(|error| OffloadError::io("memory for an allreduce", error))?;
         let address = buffer.address();
         let memory = ImportedMemory::own(context, buffer)?;
-        Ok(Self { memory, address })
+        Ok(Self {
+            memory,
+            address,
+            alias: None,
+        })
     }
 }

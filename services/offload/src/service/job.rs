@@ -362,6 +362,7 @@ impl<F: Fabric> Job<F> {
             }
             busy |= shared.mover.act(&self.transport)?;
         }
+        self.transport.post();
         Ok(Progress {
             happened: busy,
             entries,

@@ -9,6 +9,7 @@ mod actions;
 mod admission;
 mod connections;
 mod counters;
+mod dpa;
 mod greeting;
 mod hearing;
 mod imported;
@@ -56,9 +57,10 @@ use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsRawFd as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use timers::{BEATS, LISTENER};
-use transport::Fabric;
+use transport::{Fabric, Libraries};
 use ucx_sys::Ucp;
 use xgvmi_daemon::{Asked, Background, Daemon, Dialer, LogLevel, Poller, Secrets, thread_time};
 use xgvmi_ucp::InboxBudget;
@@ -114,6 +116,13 @@ const STATUS: u64 = 3;
 const PREPARING: u64 = 4;
 const CLOSING: u64 = 5;
 
+/// Reads a program of the DPA, which each job starts anew: it stays for the life of the process.
+fn read_program(file: &Path) -> Result<&'static [u8]> {
+    let program = std::fs::read(file)
+        .map_err(|error| OffloadError::io(format!("--dpa {}", file.display()), error))?;
+    Ok(program.leak())
+}
+
 impl Service {
     /// Loads UCX and starts to listen.
     ///
@@ -122,7 +131,8 @@ impl Service {
     pub fn new(options: ServiceOptions) -> Result<Self> {
         let ucp = Ucp::load(options.ucx_library.as_deref())
             .map_err(|error| OffloadError::Options(error.to_string()))?;
-        Sp::new(options, ucp).map(Self)
+        let program = options.dpa.as_deref().map(read_program).transpose()?;
+        Sp::new(options, Libraries { ucp, program }).map(Self)
     }
 
     /// The address at which other SPs reach this one.
@@ -134,7 +144,7 @@ impl Service {
     /// The version of UCX.
     #[must_use]
     pub fn ucx_version(&self) -> &'static str {
-        self.0.library.version()
+        self.0.library.ucp.version()
     }
 
     /// Serves until a signal arrives or the requested number of jobs is complete.

@@ -83,6 +83,10 @@ pub struct ServiceOptions {
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
+    /// Let the DPA post the reads of blocks, by this program: services/offload/dpa/reads.c, compiled by dpacc. Without a
+    /// usable DPA the service posts them itself.
+    #[arg(long, value_name = "FILE")]
+    pub dpa: Option<PathBuf>,
     /// End after this many jobs [default: never].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub jobs: Option<u64>,

@@ -1,6 +1,8 @@
 //! Moves messages and blocks for a job. A service process uses UCX; measurements of this project's own code use a
 //! stand-in.
 
+use super::dpa::reads::{Read, Reads};
+use super::dpa::{self, Dpa, Target};
 use super::imported::Imported;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
@@ -8,12 +10,12 @@ use crate::scheme::Scheme;
 use crate::token::Token;
 use crate::wire::{ExportRef, Kind, hello_header};
 use std::fmt::Debug;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::rc::Rc;
 use std::time::Duration;
 use ucx_sys::Ucp;
-use xgvmi_ucp::{
-    Context, Endpoint, Gets, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
-};
+use xgvmi_daemon::Poller;
+use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request};
 
 /// A message that the transport has accepted.
 #[derive(Debug)]
@@ -85,6 +87,9 @@ pub(super) trait Transport {
     /// Starts a read. Returns its number, which is below the maximum number of reads that were under way at once; `None`
     /// if the read is complete.
     fn read(&self, reads: &mut Self::Reads, range: Range<'_, Self>) -> Result<Option<u32>>;
+
+    /// Posts the reads that were started and held back. Called once per round.
+    fn post(&self) {}
 
     /// Number of reads that were started and not taken.
     fn reads_len(reads: &Self::Reads) -> usize;
@@ -173,42 +178,87 @@ pub(super) trait Worker: Debug {
     }
 }
 
-/// UCX.
+/// UCX, and a DPA if it posts the reads.
 #[derive(Debug)]
 pub(super) struct Ucx {
     context: Context,
     library: Option<Library>,
+    dpa: Option<Rc<Dpa>>,
 }
 
-/// A key that UCX has packed.
-#[derive(Debug, Default)]
-pub(super) struct Packed(Option<PackedRkey>);
+/// What a job's UCX is opened with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Libraries {
+    pub(super) ucp: &'static Ucp,
+    /// The program of the DPA, if it posts the reads.
+    pub(super) program: Option<&'static [u8]>,
+}
+
+/// A peer's key as UCX knows it, and as the DPA reads with it.
+#[derive(Debug)]
+pub(super) struct Key {
+    ucx: RemoteKey,
+    target: Option<Target>,
+}
+
+/// A key that UCX has packed, or a copy with what the DPA of another service needs.
+#[derive(Debug)]
+pub(super) enum Packed {
+    Ucx(PackedRkey),
+    Both(Vec<u8>),
+}
+
+impl Default for Packed {
+    fn default() -> Self {
+        Self::Both(Vec::new())
+    }
+}
 
 impl AsRef<[u8]> for Packed {
     fn as_ref(&self) -> &[u8] {
-        self.0.as_deref().unwrap_or_default()
+        match self {
+            Self::Ucx(packed) => packed,
+            Self::Both(bytes) => bytes,
+        }
     }
 }
 
-// SAFETY: each job opens its own UCX context, and every object of the context is inside the job. UCX permits calls on a
-// context from one thread at a time; the worker is created for this (UCS_THREAD_MODE_SERIALIZED).
-unsafe impl Fabric for Ucx {
-    type Library = &'static Ucp;
-    type Worker = xgvmi_ucp::Worker;
+/// A worker, and the DPA whose ends of reads wake the same waiter.
+#[derive(Debug)]
+pub(super) struct UcxWorker {
+    worker: xgvmi_ucp::Worker,
+    dpa: Option<(Rc<Dpa>, Poller)>,
+}
 
-    fn version(library: &'static Ucp) -> &'static str {
-        library.version()
+// SAFETY: each job opens its own UCX context, and every object of the context is inside the job. UCX permits calls on a
+// context from one thread at a time; the worker is created for this (UCS_THREAD_MODE_SERIALIZED). The DPA's objects are
+// inside the job as well, and verbs objects may be used from any thread.
+unsafe impl Fabric for Ucx {
+    type Library = Libraries;
+    type Worker = UcxWorker;
+
+    fn version(library: Libraries) -> &'static str {
+        library.ucp.version()
     }
 
     fn open(
-        library: &'static Ucp,
+        library: Libraries,
         scheme: Scheme,
         inbox: InboxLimits,
     ) -> Result<(Self, Self::Worker)> {
-        let context = Context::with_settings(library, "xgvmi-sp", scheme.settings())?;
+        let context = Context::with_settings(library.ucp, "xgvmi-sp", scheme.settings())?;
         let worker = context.worker_within(Kind::COUNT, inbox)?;
-        let library = Library::find();
-        Ok((Self { context, library }, worker))
+        let dpa = library.program.and_then(|program| {
+            let dpa = Dpa::open(program).inspect_err(|reason| dpa::say(reason));
+            dpa.ok().map(Rc::new)
+        });
+        let worker = UcxWorker::new(worker, dpa.clone())?;
+        let ucx = Self {
+            context,
+            library: Library::find(),
+            dpa,
+        };
+        Ok((ucx, worker))
     }
 
     fn greet(&self, to: &Endpoint, token: Token, data: Vec<u8>) -> Result<Request> {
@@ -220,69 +270,89 @@ unsafe impl Fabric for Ucx {
     }
 }
 
-impl Worker for xgvmi_ucp::Worker {
+impl UcxWorker {
+    fn new(worker: xgvmi_ucp::Worker, dpa: Option<Rc<Dpa>>) -> Result<Self> {
+        let both = |dpa: Rc<Dpa>| {
+            let poller = Poller::new()?;
+            poller.add(worker.event_fd(), 0, false)?;
+            poller.add(dpa.fd(), 1, false)?;
+            Ok((dpa, poller))
+        };
+        let dpa = dpa.map(both).transpose();
+        let dpa = dpa.map_err(|error| OffloadError::io("epoll", error))?;
+        Ok(Self { worker, dpa })
+    }
+}
+
+impl Worker for UcxWorker {
     type Peer = Endpoint;
 
     fn address(&self) -> Result<Vec<u8>> {
-        Ok(Self::address(self)?)
+        Ok(self.worker.address()?)
     }
 
     fn event_fd(&self) -> RawFd {
-        Self::event_fd(self)
+        match &self.dpa {
+            Some((_, poller)) => poller.as_raw_fd(),
+            None => self.worker.event_fd(),
+        }
     }
 
     fn arm(&self) -> Result<bool> {
-        Ok(Self::arm(self)?)
+        let quiet = self.dpa.as_ref().is_none_or(|(dpa, _)| dpa.arm());
+        Ok(quiet && self.worker.arm()?)
     }
 
     fn expect(&self, token: Token) {
-        Self::expect(self, token.0);
+        self.worker.expect(token.0);
     }
 
     fn strangers(&self) -> u64 {
-        Self::strangers(self)
+        self.worker.strangers()
     }
 
     fn connect(&self, address: &[u8], name: &str) -> Result<Endpoint> {
         // SAFETY: the rank has authenticated itself if a secret is set, and sends the bytes of Worker::address
         // unchanged; its UCX version equals ours.
-        Ok(unsafe { Self::connect(self, address, name) }?)
+        Ok(unsafe { self.worker.connect(address, name) }?)
     }
 
     fn connect_for_gets(&self, address: &[u8], name: &str) -> Result<Endpoint> {
         // SAFETY: the table comes from a rank that has authenticated itself if a secret is set. It holds the worker
         // addresses of SPs with our version of UCX, unchanged.
-        Ok(unsafe { Self::connect_for_gets(self, address, name) }?)
+        Ok(unsafe { self.worker.connect_for_gets(address, name) }?)
     }
 
+    #[inline]
     fn progress(&self) -> bool {
-        Self::progress(self)
+        let ended = self.dpa.as_ref().is_some_and(|(dpa, _)| dpa.collect());
+        self.worker.progress() || ended
     }
 
     fn settle(&self, limit: Duration) {
-        Self::settle(self, limit);
+        self.worker.settle(limit);
     }
 
     fn waiting_bytes(&self) -> usize {
-        Self::waiting_bytes(self)
+        self.worker.waiting_bytes()
     }
 
     fn take(&self) -> Result<Option<Message>> {
-        Ok(Self::take(self, |_| true)?)
+        Ok(self.worker.take(|_| true)?)
     }
 
     fn reuse(&self, message: Message) {
-        Self::reuse(self, message);
+        self.worker.reuse(message);
     }
 }
 
 impl Transport for Ucx {
     type Peer = Endpoint;
     type Memory = Imported;
-    type Key = RemoteKey;
+    type Key = Key;
     type Packed = Packed;
     type Operation = Request;
-    type Reads = Gets;
+    type Reads = Reads;
 
     #[inline]
     fn send(
@@ -299,7 +369,9 @@ impl Transport for Ucx {
     }
 
     fn import(&self, export: ExportRef<'_>) -> Result<Imported> {
-        Imported::new(&self.context, export)
+        let memory = Imported::new(&self.context, export)?;
+        let alias = self.dpa.as_ref().and_then(|dpa| dpa.attach(export.packed));
+        Ok(Imported { alias, ..memory })
     }
 
     fn address(&self, memory: &Imported) -> u64 {
@@ -307,7 +379,13 @@ impl Transport for Ucx {
     }
 
     fn pack(&self, memory: &Imported) -> Result<Packed> {
-        Ok(Packed(Some(memory.memory.pack_rkey()?)))
+        let packed = memory.memory.pack_rkey()?;
+        Ok(match (&self.dpa, &memory.alias) {
+            (Some(dpa), Some(alias)) => {
+                Packed::Both([&packed[..], &dpa.behind_key(alias)[..]].concat())
+            }
+            _ => Packed::Ucx(packed),
+        })
     }
 
     fn stage(&self, length: usize) -> Result<Imported> {
@@ -322,14 +400,16 @@ impl Transport for Ucx {
         Ok(memory.memory.unmap()?)
     }
 
-    fn unpack(&self, from: &Endpoint, key: &[u8]) -> Result<RemoteKey> {
+    fn unpack(&self, from: &Endpoint, key: &[u8]) -> Result<Key> {
         // SAFETY: the offering SP has authenticated itself if a secret is set. It sends the bytes of UCX's packed key
-        // unchanged, and its UCX version equals ours.
-        Ok(unsafe { RemoteKey::unpack(from, key) }?)
+        // unchanged, and its UCX version equals ours. UCX reads its own bytes only, which come first.
+        let ucx = unsafe { RemoteKey::unpack(from, key) }?;
+        let target = self.dpa.as_ref().and_then(|_| Target::of(key));
+        Ok(Key { ucx, target })
     }
 
     #[inline]
-    fn read(&self, reads: &mut Gets, range: Range<'_, Self>) -> Result<Option<u32>> {
+    fn read(&self, reads: &mut Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
         let Range {
             key,
             address,
@@ -337,21 +417,34 @@ impl Transport for Ucx {
             to,
             length,
         } = range;
-        // The destination is inside the buffer, see check_blocks.
-        let to = into.address.wrapping_add(to);
-        let started = reads.start(key, address, &into.memory, to, length);
-        started.map_err(of_ucx)
+        let read = Read {
+            key: &key.ucx,
+            target: key.target,
+            address,
+            into: &into.memory,
+            alias: into.alias.as_ref(),
+            // The destination is inside the buffer, see check_blocks.
+            to: into.address.wrapping_add(to),
+            length,
+        };
+        Ok(reads.start(self.dpa.as_deref(), &read)?)
     }
 
     #[inline]
-    fn reads_len(reads: &Gets) -> usize {
+    fn post(&self) {
+        if let Some(dpa) = &self.dpa {
+            dpa.post();
+        }
+    }
+
+    #[inline]
+    fn reads_len(reads: &Reads) -> usize {
         reads.len()
     }
 
     #[inline]
-    fn next_read(&self, reads: &mut Gets) -> Option<(u32, Ended)> {
-        let (number, ended) = reads.take()?;
-        Some((number, ended.map_err(boxed_of_ucx)))
+    fn next_read(&self, reads: &mut Reads) -> Option<(u32, Ended)> {
+        reads.take(self.dpa.as_deref())
     }
 
     fn aliases(&self) -> Option<(u64, u64)> {
@@ -362,15 +455,4 @@ impl Transport for Ucx {
     fn has_ended(&self, message: &Request) -> Result<bool> {
         Ok(message.test()?)
     }
-}
-
-#[cold]
-fn of_ucx(error: UcpError) -> OffloadError {
-    error.into()
-}
-
-#[cold]
-#[expect(clippy::boxed_local, reason = "the caller has a box")]
-fn boxed_of_ucx(error: Box<UcpError>) -> Box<OffloadError> {
-    Box::new((*error).into())
 }

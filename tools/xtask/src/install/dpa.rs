@@ -9,10 +9,11 @@ use std::process::Command;
 
 /// The library, and its names for the linker.
 const LIBRARY: &str = "libdoca_common.so.2";
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "libdoca_common.so",
     "libdoca_argp.so",
     "libdoca_rdma.so",
+    "libdoca_verbs.so",
     "libdoca_dpa.so",
     "libdoca_pcc.so",
     "libdoca_telemetry_pcc.so",
@@ -21,10 +22,11 @@ const NAMES: [&str; 7] = [
 /// Programs that a build calls.
 const TOOLS: [&str; 2] = ["dpacc", "dpa-app-attributes2blob"];
 /// Files of pkg-config, and the library that each names.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("doca-common", "doca_common"),
     ("doca-argp", "doca_argp"),
     ("doca-rdma", "doca_rdma"),
+    ("doca-verbs", "doca_verbs"),
     ("doca-dpa", "doca_dpa"),
     ("doca-pcc", "doca_pcc"),
     ("doca-telemetry-pcc", "doca_telemetry_pcc"),

@@ -155,6 +155,27 @@ pub(super) fn never(probe: &Probe) -> Outcome {
     Ok(())
 }
 
+/// The limit of a second that the environment sets: a function that loops ends its process, whose fault names the line. Another
+/// process goes on, and a new one works.
+pub(super) fn limit(probe: &Probe) -> Outcome {
+    let works = probe.process(0)?;
+    let loops = probe.process(0)?;
+    let error = call(&loops, "loop", &[]).expect_err("a limit");
+    let text = error.to_string();
+    ensure(
+        text.contains("killed at the limit of 166666666 instructions")
+            && text.contains("device.c:"),
+        || text.clone(),
+    )?;
+    drop(loops);
+    let count = call(&probe.process(0)?, "count", &[])?;
+    ensure(count == 6, || format!("{count}"))?;
+    let count = call(&works, "count", &[])?;
+    ensure(count == 6, || format!("{count}"))?;
+    say("ok");
+    Ok(())
+}
+
 /// A child of a fork may not use its parent's process, and its end changes nothing.
 pub(super) fn fork(probe: &Probe) -> Outcome {
     let process = probe.process(0)?;
@@ -162,9 +183,8 @@ pub(super) fn fork(probe: &Probe) -> Outcome {
     // SAFETY: the child makes a command and ends at once.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let refused = process.allocate(8).is_err();
-        // The device refuses this too: the parent's memory stays.
-        let _ = process.free(address);
+        // The parent's memory stays.
+        let refused = process.allocate(8).is_err() && process.free(address).is_err();
         // SAFETY: a number only.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
