@@ -61,15 +61,7 @@ traffic = [{{ kind = 'pairs', pairs = [{pairs}], bytes = {BYTES} }}]"
         "-paths",
         "16",
     ]);
-    command.args([
-        "-end",
-        "1000000",
-        "-q",
-        "8000",
-        "-pfc_thresholds",
-        "12",
-        "15",
-    ]);
+    command.args(["-end", "20000", "-q", "8000", "-pfc_thresholds", "12", "15"]);
     command.args(["-nodes", &HOSTS.to_string()]);
     command.arg("-tm").arg(&file).arg("-o").arg(&log);
     let begin = Instant::now();
