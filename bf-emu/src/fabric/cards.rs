@@ -1,17 +1,11 @@
-//! The locks of the cards. The lock of a card protects the objects of its functions; all locks together protect the state
-//! that is common to all functions.
-//!
-//! A request of a connection takes the locks of its two cards, so connections between different cards never wait for each
-//! other. Locks are taken in ascending order, or tried without waiting, so no two threads wait for each other.
+//! The locks of the cards, and sets of cards.
 
-use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::device::{Fabric, Locked};
 use super::lock::{SharedMutex, Taken};
 use super::port::Identity;
 use crate::model::topology::FUNCTIONS_MAX;
-use crate::sys::{self, Errno};
+use crate::sys::Errno;
 
 /// A set of cards: a bit for each, at the index of its first function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +21,7 @@ impl Cards {
         Self(self.0 | other.0)
     }
 
-    fn without(self, other: Self) -> Self {
+    pub(super) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
@@ -36,17 +30,24 @@ impl Cards {
         other.0 & !self.0 == 0
     }
 
-    fn is_behind(self, other: Self) -> bool {
+    pub(super) fn is_behind(self, other: Self) -> bool {
         self.0.trailing_zeros() >= 64 - other.0.leading_zeros()
     }
 
     /// The first functions of the cards, in ascending order.
-    fn iter(self) -> impl Iterator<Item = usize> {
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         std::iter::from_fn(move || {
             let next = left.trailing_zeros();
             left &= left.wrapping_sub(1);
             (next < 64).then_some(next as usize)
+        })
+    }
+
+    /// One card, by its first function.
+    pub(super) fn one(card: usize) -> Self {
+        u32::try_from(card).map_or(Self::NONE, |card| {
+            Self(1_u64.checked_shl(card).unwrap_or(0))
         })
     }
 
@@ -65,6 +66,15 @@ pub(super) struct CardMap {
 }
 
 impl CardMap {
+    /// The card of a function.
+    pub(super) fn of(&self, function: usize) -> Cards {
+        self.of.get(function).copied().unwrap_or(Cards::NONE)
+    }
+
+    pub(super) fn all(&self) -> Cards {
+        self.all
+    }
+
     pub(super) fn new(identities: &[Identity]) -> Self {
         let mut map = Self {
             of: [Cards::NONE; FUNCTIONS_MAX],
@@ -118,7 +128,7 @@ impl CardLocks {
     }
 
     /// Takes a lock.
-    fn take(&self, card: usize) {
+    pub(super) fn take(&self, card: usize) {
         let Some(lock) = self.locks.get(card) else {
             return;
         };
@@ -130,7 +140,7 @@ impl CardLocks {
     }
 
     /// Takes a lock if that needs no wait.
-    fn try_take(&self, card: usize) -> bool {
+    pub(super) fn try_take(&self, card: usize) -> bool {
         let taken = self.locks.get(card).and_then(|lock| lock.mutex.try_lock());
         taken.map(|taken| self.note(taken)).is_some()
     }
@@ -145,165 +155,32 @@ impl CardLocks {
     ///
     /// # Safety
     /// The calling thread must hold them.
-    unsafe fn release(&self, cards: Cards) {
+    pub(super) unsafe fn release(&self, cards: Cards) {
         for lock in cards.iter().filter_map(|card| self.locks.get(card)) {
             // SAFETY: the caller's promise.
             unsafe { lock.mutex.unlock() };
         }
     }
 
+    /// The state is repaired.
+    pub(super) fn repaired(&self) {
+        self.damaged.store(0, Ordering::Relaxed);
+    }
+
+    /// How often a thread found a lock taken.
+    pub(super) fn waits(&self, card: usize) -> u64 {
+        let lock = self.locks.get(card);
+        lock.map_or(0, |lock| lock.waits.load(Ordering::Relaxed))
+    }
+
     /// True if a holder has died, as far as the locks of the calling thread tell.
-    fn are_damaged(&self) -> bool {
+    pub(super) fn are_damaged(&self) -> bool {
         self.damaged.load(Ordering::Relaxed) != 0
     }
 
     /// Number of the thread that holds a lock.
     pub(super) fn thread(&self, card: usize) -> u32 {
         self.locks.get(card).map_or(0, |lock| lock.mutex.thread())
-    }
-}
-
-impl Fabric {
-    /// The card of a function.
-    pub(crate) fn card_of(&self, function: usize) -> Cards {
-        self.cards()
-            .of
-            .get(function)
-            .copied()
-            .unwrap_or(Cards::NONE)
-    }
-
-    /// All cards.
-    pub(crate) fn all_cards(&self) -> Cards {
-        self.cards().all
-    }
-
-    /// How often a thread had to wait for the lock of a function's card.
-    #[must_use]
-    pub fn lock_waits(&self, function: usize) -> u64 {
-        let card = self.card_of(function).first();
-        let lock = card.and_then(|card| self.locks().locks.get(card));
-        lock.map_or(0, |lock| lock.waits.load(Ordering::Relaxed))
-    }
-
-    /// Takes the locks of all cards. The calling thread must not hold any. Its signals must be blocked: a signal handler
-    /// that posts would otherwise wait for its own thread.
-    #[must_use]
-    pub fn lock(&self) -> Locked<'_> {
-        Locked::new(self, self.all_cards())
-    }
-
-    /// Takes the locks of some cards, as in [`Fabric::lock`].
-    #[must_use]
-    pub(crate) fn lock_cards(&self, cards: Cards) -> Locked<'_> {
-        Locked::new(self, cards)
-    }
-
-    /// Takes the lock of a function's card, as in [`Fabric::lock`].
-    #[must_use]
-    pub fn lock_function(&self, function: usize) -> Locked<'_> {
-        Locked::new(self, self.card_of(function))
-    }
-}
-
-impl<'a> Locked<'a> {
-    fn new(fabric: &'a Fabric, wanted: Cards) -> Self {
-        let mut locked = Self {
-            fabric,
-            held: Cards::NONE,
-            sweeps: false,
-            not_send: PhantomData,
-        };
-        locked.take(wanted);
-        locked
-    }
-
-    /// True if the thread holds the lock of a function's card.
-    #[must_use]
-    pub(crate) fn holds(&self, function: usize) -> bool {
-        let card = self.fabric.card_of(function);
-        card != Cards::NONE && self.held.contains(card)
-    }
-
-    /// True if the thread holds all locks.
-    #[must_use]
-    pub(crate) fn is_whole(&self) -> bool {
-        self.held == self.fabric.all_cards()
-    }
-
-    /// Releases the locks for a moment. Values read before may have changed.
-    pub fn pause(&mut self) {
-        let wanted = self.release_all();
-        self.take(wanted);
-    }
-
-    /// Like [`Locked::pause`], until a given time.
-    pub(crate) fn pause_until(&mut self, until_ns: u64) {
-        let wanted = self.release_all();
-        sys::wait_until(until_ns);
-        self.take(wanted);
-    }
-
-    /// Takes more locks. Returns false if the thread released its own meanwhile, so that values read before may have
-    /// changed.
-    pub(crate) fn extend(&mut self, wanted: Cards) -> bool {
-        let missing = wanted.without(self.held);
-        if missing == Cards::NONE {
-            return true;
-        }
-        let waits = missing.is_behind(self.held);
-        let all = self.held.and(wanted);
-        let mut complete = true;
-        for card in missing.iter() {
-            if waits {
-                self.fabric.locks().take(card);
-            } else if !self.fabric.locks().try_take(card) {
-                complete = false;
-                break;
-            }
-            self.held = self.held.and(Cards(1 << card));
-        }
-        if complete && !self.fabric.locks().are_damaged() {
-            return true;
-        }
-        self.release_all();
-        self.take(all);
-        false
-    }
-
-    /// Takes locks. The thread holds none. If a holder has died, repairs the state first, which needs all locks.
-    fn take(&mut self, wanted: Cards) {
-        self.acquire(wanted);
-        let locks = self.fabric.locks();
-        if !locks.are_damaged() {
-            return;
-        }
-        self.release_all();
-        let all = self.fabric.all_cards();
-        self.acquire(all);
-        if locks.are_damaged() {
-            self.recover();
-            locks.damaged.store(0, Ordering::Relaxed);
-        }
-        let spare = all.without(wanted);
-        self.held = wanted;
-        // SAFETY: the thread took all locks above.
-        unsafe { locks.release(spare) };
-    }
-
-    fn acquire(&mut self, wanted: Cards) {
-        for card in wanted.iter() {
-            self.fabric.locks().take(card);
-            self.held = self.held.and(Cards(1 << card));
-        }
-    }
-
-    /// Releases all locks of the thread and returns their cards.
-    pub(super) fn release_all(&mut self) -> Cards {
-        let held = std::mem::take(&mut self.held);
-        // SAFETY: the thread held them until this call.
-        unsafe { self.fabric.locks().release(held) };
-        held
     }
 }
 

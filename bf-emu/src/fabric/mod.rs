@@ -12,6 +12,7 @@ pub mod klm;
 mod limits;
 pub(crate) mod link;
 pub mod lock;
+mod locking;
 pub mod multicast;
 pub mod numbers;
 pub mod objects;
