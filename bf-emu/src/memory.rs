@@ -202,7 +202,7 @@ unsafe fn read_foreign(pid: i32, local: usize, remote: u64, length: usize) -> Re
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { files::read_all(pid, local, remote, length) }
+    unsafe { files::read_all(pid, local, remote, length) }.map_err(MemoryError::from)
 }
 
 /// Copies to another process.
@@ -223,7 +223,7 @@ unsafe fn write_foreign(pid: i32, local: usize, remote: u64, length: usize) -> R
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { files::write_all(pid, local, remote, length) }
+    unsafe { files::write_all(pid, local, remote, length) }.map_err(MemoryError::from)
 }
 
 /// The reason of a failed transfer. The file of a process that has ended is closed.

@@ -5,6 +5,7 @@ pub mod interface;
 pub mod limits;
 pub mod mapping;
 pub(crate) mod path;
+pub mod tasks;
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
@@ -375,30 +376,6 @@ pub fn vanish() {
 pub fn thread_id() -> u32 {
     // The call cannot fail. A filter that forbids it leads to a number that no thread has.
     syscall!(libc::SYS_gettid).map_or(u32::MAX, |id| low32(id as u64))
-}
-
-/// True if a process exists. One that has ended exists until its parent asks for its result.
-#[must_use]
-pub fn exists(process: i32) -> bool {
-    syscall!(libc::SYS_kill, process, 0) != Err(Errno(libc::ESRCH))
-}
-
-/// True if a process has this thread and neither has ended.
-#[must_use]
-pub fn has_thread(process: i32, thread: u32) -> bool {
-    // Signal 0 only checks. EPERM means that the thread exists.
-    !matches!(
-        syscall!(libc::SYS_tgkill, process, thread, 0),
-        Err(Errno(libc::ESRCH | libc::EINVAL))
-    )
-}
-
-/// True if the kernel knows the list of robust mutexes of the calling thread, which it marks at its end.
-#[must_use]
-pub fn has_robust_list() -> bool {
-    let (mut head, mut length) = (0_usize, 0_usize);
-    let asked = syscall!(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length);
-    asked.is_ok() && head != 0
 }
 
 /// Copies from `remote` of process `pid` to `local` of this process. Returns the number of bytes

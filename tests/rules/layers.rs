@@ -40,9 +40,12 @@ const CRATES: &[Crate] = &[
         root: "bf-emu/preload/src",
         name: "bfemu_preload",
         layers: &[
-            ("calls", &["call", "next"]),
+            ("calls", &["call", "next", "complaint"]),
             ("state", &["masks", "records", "context", "watch"]),
-            ("doorbell trap", &["resume", "fault", "install"]),
+            (
+                "doorbell trap",
+                &["store", "store_aarch64", "resume", "fault", "install"],
+            ),
             (
                 "interposed calls",
                 &[

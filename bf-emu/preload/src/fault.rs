@@ -11,7 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
 
-use bf_emu::{guard, process, sys};
+use bf_emu::{guard, process};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
 use crate::masks;
@@ -20,9 +20,6 @@ use crate::records::{self, Recorded};
 #[cfg(target_arch = "x86_64")]
 use crate::resume::resume;
 use crate::store;
-
-/// Longest instruction of the supported processors, in bytes.
-const CODE_BYTES_MAX: usize = 15;
 
 /// Installs the trap's handler for `signal`. Returns the replaced action, unless the trap's handler
 /// was already installed; None if the installation is not possible.
@@ -112,25 +109,6 @@ fn serve(signal: c_int, info: &siginfo_t, thread: &mut ucontext_t) -> bool {
     // SAFETY: a memory fault (si_code above 0) has an address.
     let address = unsafe { info.si_addr() }.addr();
     store::serve(process, address, at, thread)
-}
-
-/// Logs the bytes of a doorbell instruction that cannot be skipped.
-pub(crate) fn complain(code: &[u8]) {
-    const TEXT: &[u8] = b"bf-emu: a doorbell store by an instruction that cannot be skipped:";
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut line = [b' '; TEXT.len() + 3 * CODE_BYTES_MAX + 1];
-    let (text, hex) = line.split_at_mut(TEXT.len());
-    text.copy_from_slice(TEXT);
-    for (place, byte) in hex.chunks_exact_mut(3).zip(code) {
-        if let [_, high, low] = place {
-            *high = DIGITS[usize::from(byte >> 4)];
-            *low = DIGITS[usize::from(byte & 15)];
-        }
-    }
-    if let Some(last) = line.last_mut() {
-        *last = b'\n';
-    }
-    let _ = sys::write(libc::STDERR_FILENO, &line);
 }
 
 /// Performs the program's action for the signal.

@@ -35,6 +35,7 @@
 //! passed like fixed ones. An omitted argument is an unused register.
 
 mod call;
+mod complaint;
 #[cfg(target_arch = "x86_64")]
 mod context;
 mod exec;

@@ -10,9 +10,9 @@ use bf_emu::trap::string::{self, Moves};
 use bf_emu::trap::{self, INSTRUCTION_BYTES_MAX, Registers, Store, copy};
 use libc::ucontext_t;
 
+use crate::complaint::complain;
 use crate::context;
 pub(crate) use crate::context::go_on_at;
-use crate::fault::complain;
 
 /// Smallest page of x86-64. An instruction is read across a page end only if necessary.
 const PAGE_BYTES: usize = 4096;

@@ -10,7 +10,7 @@ use bf_emu::process::Process;
 use bf_emu::trap::aarch64::{self, INSTRUCTION_BYTES, Registers};
 use libc::{mcontext_t, ucontext_t};
 
-use crate::fault::complain;
+use crate::complaint::complain;
 
 /// Address of the thread's next instruction.
 pub(crate) fn instruction(thread: &ucontext_t) -> Option<usize> {

@@ -8,8 +8,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use super::release::start_time;
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, tasks};
 
 /// Bytes of the longest mutex of the C library: that of aarch64.
 const MUTEX_BYTES: usize = 48;
@@ -48,7 +47,7 @@ impl Name {
         }
         let process = self.process.load(Ordering::Relaxed);
         let started = self.started.load(Ordering::Relaxed);
-        !sys::has_thread(process, thread) || start_time(process) != Some(started)
+        !tasks::has_thread(process, thread) || tasks::start_time(process) != Some(started)
     }
 }
 
@@ -58,7 +57,7 @@ fn own_start(process: i32) -> u64 {
     static STARTED: AtomicU64 = AtomicU64::new(0);
     if OF.load(Ordering::Acquire) != process {
         // A thread of this process always finds it.
-        STARTED.store(start_time(process).unwrap_or(0), Ordering::Relaxed);
+        STARTED.store(tasks::start_time(process).unwrap_or(0), Ordering::Relaxed);
         OF.store(process, Ordering::Release);
     }
     STARTED.load(Ordering::Relaxed)
@@ -72,7 +71,7 @@ fn kernel_marks() -> bool {
     static KNOWN: AtomicU8 = AtomicU8::new(UNKNOWN);
     match KNOWN.load(Ordering::Relaxed) {
         UNKNOWN => {
-            let yes = sys::has_robust_list();
+            let yes = tasks::has_robust_list();
             KNOWN.store(if yes { YES } else { NO }, Ordering::Relaxed);
             yes
         }

@@ -1,9 +1,6 @@
 //! Releases the objects of a closed context or a dead process, and repairs the tables after a
 //! process died while it changed them.
 
-use std::ffi::CStr;
-use std::io::Write;
-
 use mlx5_prm::qp::state;
 
 use super::device::Locked;
@@ -11,7 +8,7 @@ use super::lock::Holder;
 use super::objects::Attached;
 use super::table::{Owner, Table};
 use super::tables::Function;
-use crate::sys;
+pub use crate::sys::tasks::start_time;
 
 impl Locked<'_> {
     /// Destroys every object of a context.
@@ -160,56 +157,5 @@ impl Function {
                 && (cq.is_some_and(|cq| qp.send_cq == cq || qp.recv_cq == cq)
                     || srq.is_some_and(|srq| qp.srq == srq + 1))
         })
-    }
-}
-
-/// Start time of a process or thread in clock ticks since boot; None if it does not exist or is a
-/// zombie. Async-signal-safe.
-#[must_use]
-pub fn start_time(pid: i32) -> Option<u64> {
-    let mut path = [0; 48];
-    // Two numbers of at most eleven characters fit. Their formatting does not allocate. A user-mode emulator invents the
-    // content of a process's own /proc/PID/stat, but not that of its threads.
-    write!(&mut path[..], "/proc/{pid}/task/{pid}/stat\0").ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let file = sys::open(path, libc::O_RDONLY).ok()?;
-    // A line has 52 numbers and a name of at most 64 bytes. The start time is in its first half.
-    let mut line = [0; 1024];
-    let length = sys::read(file, &mut line);
-    sys::close(file);
-    parse_start_time(line.get(..length.ok()?)?)
-}
-
-fn parse_start_time(line: &[u8]) -> Option<u64> {
-    // The second field is the program's name in parentheses. The name may contain any byte.
-    let end = line.iter().rposition(|byte| *byte == b')')?;
-    let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
-    if matches!(fields.next()?, "Z" | "X" | "x") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_start_of_a_process() {
-        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
-        for (line, expect) in [
-            (format!("7 (a) S {fields}"), Some(4711)),
-            (format!("7 (a) ) Z 1) R {fields}\n"), Some(4711)),
-            (format!("7 (a) Z {fields}"), None),
-            ("7 (a) S 1 2".to_owned(), None),
-            (String::new(), None),
-        ] {
-            assert_eq!(parse_start_time(line.as_bytes()), expect, "{line:?}");
-        }
-        let own = start_time(sys::pid());
-        assert!(own.is_some());
-        assert_eq!(own, start_time(sys::pid()));
-        assert_eq!(start_time(i32::MAX), None);
     }
 }

@@ -16,7 +16,6 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{MemoryError, Result};
 use crate::sys::{self, Errno, path::PathBuffer};
 
 /// Longest transfer through a file. The kernel copies it twice, which soon costs more than it
@@ -61,7 +60,12 @@ pub(super) unsafe fn write(pid: i32, local: usize, remote: u64, length: usize) -
 ///
 /// # Safety
 /// Same as [`sys::vm_read`].
-pub(super) unsafe fn read_all(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+pub(super) unsafe fn read_all(
+    pid: i32,
+    local: usize,
+    remote: u64,
+    length: usize,
+) -> sys::Result<()> {
     // SAFETY: the caller's promise.
     all(pid, length, |file| unsafe {
         sys::pread_to(file, local, length, remote)
@@ -72,7 +76,12 @@ pub(super) unsafe fn read_all(pid: i32, local: usize, remote: u64, length: usize
 ///
 /// # Safety
 /// Same as [`sys::vm_write`].
-pub(super) unsafe fn write_all(pid: i32, local: usize, remote: u64, length: usize) -> Result<()> {
+pub(super) unsafe fn write_all(
+    pid: i32,
+    local: usize,
+    remote: u64,
+    length: usize,
+) -> sys::Result<()> {
     // SAFETY: the caller's promise.
     all(pid, length, |file| unsafe {
         sys::pwrite_from(file, local, length, remote)
@@ -81,18 +90,18 @@ pub(super) unsafe fn write_all(pid: i32, local: usize, remote: u64, length: usiz
 
 /// A transfer that has no other way than the file. The kernel stops at the first missing page, and after 2 GiB, which is
 /// more than the device moves at once.
-fn all(pid: i32, length: usize, moved: impl Fn(RawFd) -> sys::Result<usize>) -> Result<()> {
+fn all(pid: i32, length: usize, moved: impl Fn(RawFd) -> sys::Result<usize>) -> sys::Result<()> {
     // A file whose process has run another program is opened a second time.
     for _ in 0..2 {
         if length == 0 || by_file(pid, length, &moved) {
             return Ok(());
         }
     }
-    if sys::exists(pid) {
-        Err(MemoryError::Fault)
+    if sys::tasks::exists(pid) {
+        Err(Errno(libc::EFAULT))
     } else {
         forget(pid);
-        Err(MemoryError::Gone)
+        Err(Errno(libc::ESRCH))
     }
 }
 
@@ -227,7 +236,7 @@ fn open(pid: i32) -> Option<RawFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Space;
+    use crate::memory::{MemoryError, Space};
     use std::process::{Child, Command, Stdio};
     use std::sync::Mutex;
 
@@ -353,18 +362,18 @@ mod tests {
         assert_eq!(bytes, [7; 1500]);
         // The stack ends 2048 bytes behind the address; nothing is mapped behind it.
         for (at, length) in [(64, 8), (other.address + 2000, 1500)] {
-            assert_eq!(write(at, length), Err(MemoryError::Fault));
-            assert_eq!(read(at, length), Err(MemoryError::Fault));
+            assert_eq!(write(at, length), Err(Errno(libc::EFAULT)));
+            assert_eq!(read(at, length), Err(Errno(libc::EFAULT)));
         }
         // The program has closed the file: without it there is no way.
         let file = file_of(other.held()).unwrap();
         closing(file);
         sys::close(file);
-        assert_eq!(read(other.address, 8), Err(MemoryError::Fault));
+        assert_eq!(read(other.address, 8), Err(Errno(libc::EFAULT)));
         other.child.kill().unwrap();
         other.child.wait().unwrap();
-        assert_eq!(read(other.address, 8), Err(MemoryError::Gone));
-        assert_eq!(write(other.address, 8), Err(MemoryError::Gone));
+        assert_eq!(read(other.address, 8), Err(Errno(libc::ESRCH)));
+        assert_eq!(write(other.address, 8), Err(Errno(libc::ESRCH)));
         assert_eq!(other.held(), 0);
     }
 

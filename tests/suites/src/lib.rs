@@ -84,8 +84,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   aarch64-link, aarch64-unit, aarch64-packages
             libraries, programs, unit tests and Debian packages of the DPU's processors, under a user-mode emulator
   aarch64-verbs, aarch64-demo
-            hosts of this processor and DPUs of aarch64 on one fabric: rdma-core's ping-pongs, a DPU that is killed, and the
-            demo on stock UCX. The name aarch64 stands for all five
+            hosts of this processor and DPUs of aarch64 on one fabric: rdma-core's ping-pongs, and the demo on
+            stock UCX. The name aarch64 stands for all five
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)

@@ -1,5 +1,4 @@
-//! rdma-core's ping-pong programs between a host of this processor and a DPU of the other one, each received byte compared,
-//! and the end of a DPU that is killed.
+//! rdma-core's ping-pong programs between a host of this processor and a DPU of the other one, each received byte compared.
 
 use super::foreign;
 use crate::{Case, World};
@@ -9,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 use testbed::cluster::Cluster;
 use testbed::foreign::Foreign;
-use testbed::{pair, port, process, workspace};
+use testbed::{pair, port, workspace};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -39,11 +38,6 @@ pub(crate) fn run_all(world: &World) -> Result<Vec<Case>> {
             let ran = pingpong(&device.with(["--mode", mode]), &foreign, program, options);
             cases.push(Case::of(name, ran));
         }
-    }
-    const KILLED: &str = "a killed DPU ends its host's program";
-    if world.wants(KILLED) {
-        let device = Cluster::new(world.bin.join("bf-emu"), 1)?;
-        cases.push(Case::of(KILLED, killed(&device, &foreign)));
     }
     Ok(cases)
 }
@@ -75,28 +69,5 @@ fn pingpong(device: &Cluster, foreign: &Foreign, program: &str, options: &str) -
             "wrong bytes arrived:\n{output}"
         );
     }
-    Ok(())
-}
-
-/// No kernel marks the locks that the DPU's process holds at its end.
-fn killed(device: &Cluster, foreign: &Foreign) -> Result<()> {
-    let (mut server, mut client, port) =
-        commands(device, foreign, "ibv_rc_pingpong", "-n 100000000")?;
-    let mut server = pair::listening(&mut server, port, LIMIT)?;
-    let client = process::Running::spawn(&mut client)?;
-    let posted = || {
-        let stats = device.stats().ok();
-        stats.and_then(|stats| stats.counted("work", |name: &str| name == "send").ok())
-    };
-    let under_way = process::wait_until(LIMIT, || posted().is_some_and(|count| count > 100));
-    ensure!(under_way, "no request was executed");
-    server.group.kill();
-    let done = client.wait(LIMIT)?;
-    ensure!(
-        !done.timed_out && !done.ok() && done.output.contains("Failed status"),
-        "{}\n{}",
-        done.verdict(),
-        done.output
-    );
     Ok(())
 }

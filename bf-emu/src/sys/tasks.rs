@@ -1,0 +1,85 @@
+//! Processes and threads: whether they exist, since when, and whether the kernel marks their mutexes. Async-signal-safe.
+
+use std::ffi::CStr;
+use std::io::Write;
+
+use super::{Errno, last_error};
+use crate::sys;
+
+/// True if a process exists. One that has ended exists until its parent asks for its result.
+#[must_use]
+pub fn exists(process: i32) -> bool {
+    // SAFETY: signal 0 only checks.
+    let asked = unsafe { libc::kill(process, 0) };
+    asked == 0 || last_error() != Errno(libc::ESRCH)
+}
+
+/// True if a process has this thread and neither has ended.
+#[must_use]
+pub fn has_thread(process: i32, thread: u32) -> bool {
+    // SAFETY: signal 0 only checks.
+    let asked = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
+    // EPERM means that the thread exists.
+    asked == 0 || !matches!(last_error(), Errno(libc::ESRCH | libc::EINVAL))
+}
+
+/// True if the kernel knows the list of robust mutexes of the calling thread, which it marks at its end.
+#[must_use]
+pub fn has_robust_list() -> bool {
+    let (mut head, mut length) = (0_usize, 0_usize);
+    // SAFETY: both pointers are to words of this frame.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut length) };
+    asked == 0 && head != 0
+}
+
+/// Start time of a process or thread in clock ticks since boot; None if it does not exist or is a
+/// zombie. Async-signal-safe.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    let mut path = [0; 48];
+    // Two numbers of at most eleven characters fit. Their formatting does not allocate. A user-mode emulator invents the
+    // content of a process's own /proc/PID/stat, but not that of its threads.
+    write!(&mut path[..], "/proc/{pid}/task/{pid}/stat\0").ok()?;
+    let path = CStr::from_bytes_until_nul(&path).ok()?;
+    let file = sys::open(path, libc::O_RDONLY).ok()?;
+    // A line has 52 numbers and a name of at most 64 bytes. The start time is in its first half.
+    let mut line = [0; 1024];
+    let length = sys::read(file, &mut line);
+    sys::close(file);
+    parse_start_time(line.get(..length.ok()?)?)
+}
+
+fn parse_start_time(line: &[u8]) -> Option<u64> {
+    // The second field is the program's name in parentheses. The name may contain any byte.
+    let end = line.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(line.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X" | "x") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_of_a_process() {
+        let fields = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        for (line, expect) in [
+            (format!("7 (a) S {fields}"), Some(4711)),
+            (format!("7 (a) ) Z 1) R {fields}\n"), Some(4711)),
+            (format!("7 (a) Z {fields}"), None),
+            ("7 (a) S 1 2".to_owned(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(parse_start_time(line.as_bytes()), expect, "{line:?}");
+        }
+        let own = start_time(sys::pid());
+        assert!(own.is_some());
+        assert_eq!(own, start_time(sys::pid()));
+        assert_eq!(start_time(i32::MAX), None);
+    }
+}
