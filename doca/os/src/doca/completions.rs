@@ -160,6 +160,11 @@ impl Completion {
         Ok(index)
     }
 
+    /// Whether [`look`](Self::look) has seen the entry with this index. The device may have written a later one since.
+    fn is_known(self, context: &mut Context<'_, '_>, index: u64) -> Result<bool, Refusal> {
+        Ok(self.element(index).word(context, element::WORDS - 1)? == index + 1)
+    }
+
     /// Takes note of all completions so far, without taking one from the program.
     pub(super) fn refresh(self, context: &mut Context<'_, '_>) -> Result<(), Refusal> {
         let taken = self.object.word(context, completion::TAKEN)?;
@@ -172,7 +177,7 @@ impl Completion {
     fn skip(self, context: &mut Context<'_, '_>) -> Result<u64, Refusal> {
         let mut taken = self.object.word(context, completion::TAKEN)?;
         let given = self.object.word(context, completion::GIVEN)?;
-        while taken - given < 1 << self.log_entries && self.entry(context, taken)?.is_some() {
+        while taken - given < 1 << self.log_entries && self.is_known(context, taken)? {
             if self.element(taken).word(context, element::TYPE)? != HIDDEN {
                 break;
             }
@@ -188,7 +193,7 @@ impl Completion {
         let taken = self.object.word(context, completion::TAKEN)?;
         let given = self.object.word(context, completion::GIVEN)?;
         let is_full = taken - given >= 1 << self.log_entries;
-        if is_full || self.entry(context, taken)?.is_none() {
+        if is_full || !self.is_known(context, taken)? {
             return Ok(None);
         }
         self.object.set(context, completion::TAKEN, taken + 1)?;
