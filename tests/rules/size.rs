@@ -19,7 +19,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
     (&["bf-emu/"], 40_000),
     (&["bindings/"], 2_700),
-    (&["clients/"], 13_600),
+    (&["clients/"], 13_800),
     (&["cli/"], 4_500),
     (&["doca/"], 40_800),
     (&["osu-bench/"], 4_100),

@@ -353,7 +353,7 @@ mod tests {
     fn the_defaults_are_valid() {
         let settings = Settings::new(&raw(), "").expect("valid");
         assert_eq!(settings.client.services, ["127.0.0.1:1", "127.0.0.1:2"]);
-        assert_eq!(settings.served.len(), 10);
+        assert_eq!(settings.served.len(), 13);
         assert_eq!(settings.client.scheme, Scheme::Stock);
         assert_eq!(settings.client.absent_limit, Duration::from_secs(2));
         assert!(settings.agreement().contains("COLLS=alltoall:0-"));
@@ -543,7 +543,7 @@ mod tests {
             &[("bcast", 4096, 1 << 20), ("alltoall", 1, usize::MAX)],
         );
         check("barrier,barrier:0-1", &[("barrier", 0, 1)]);
-        assert_eq!(collectives("all,alltoall:0-64K").expect("valid").len(), 10);
+        assert_eq!(collectives("all,alltoall:0-64K").expect("valid").len(), 13);
     }
 
     #[test]
@@ -555,7 +555,7 @@ mod tests {
                 .iter()
                 .all(|served| served.kind != b::UCC_COLL_TYPE_ALLTOALLV)
         );
-        assert_eq!(settings.served.len(), 9);
+        assert_eq!(settings.served.len(), 12);
         let settings = Settings::new(&raw(), "allreduce:@sliding_window:inf").expect("valid");
         assert!(
             settings

@@ -69,7 +69,8 @@ const FLOATS: &str = "-c allreduce -d float32,float64 -o sum,prod,max,min -t wor
 const PARTIAL: &str = "-c reduce,reduce_scatter -d int32,float64 -o sum,max -t world,reverse,half,odd_even -m 8:262144:32 -I 2 -O 0";
 const LISTED: &str =
     "-c reduce_scatterv -d int16,float32 -o sum -t world,reverse,half -m 8:262144:32 -I 0 -O 0";
-const AVERAGES: &str = "-c allreduce,reduce -d float32,float64 -o avg -t world,half -m 8:65536:32 -I 2 -O 0";
+const AVERAGES: &str =
+    "-c allreduce,reduce -d float32,float64 -o avg -t world,half -m 8:65536:32 -I 2 -O 0";
 /// Vectors of several windows.
 const LARGE: &str =
     "-c allreduce -d int32,float64 -o sum -t world,odd_even -m 1048576:4194304:4 -I 2 -O 0";

@@ -12,11 +12,11 @@ const INSTRUCTIONS: [(&str, f64); 2] = [("lease_release", 1.5), ("alias_hit", 1.
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 760.0),
-    (64, 1, 430.0),
-    (64, 4, 610.0),
+    (16, 1, 745.0),
+    (64, 1, 425.0),
+    (64, 4, 580.0),
     (256, 1, 350.0),
-    (256, 4, 380.0),
+    (256, 4, 370.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose memory is checked.
