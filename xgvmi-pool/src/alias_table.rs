@@ -1,5 +1,6 @@
-//! The aliases of a map, each in one cache line. A lookup finds and pins an alias without a lock: it reads one line and
-//! executes one locked instruction. The map's index, under locks, says which aliases exist; this table only finds them faster.
+//! The aliases of a map, each in one cache line. A lookup finds and pins an alias without a lock: it reads that line, beside a
+//! directory of 2 KiB at the default size, and executes one locked instruction. The map's index, under locks, says which
+//! aliases exist; this table only finds them faster.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool as PlainBool, AtomicU64 as Plain64};

@@ -13,17 +13,15 @@ const PROGRAM: &str = "pool-instructions";
 const OWNER: &str = "library";
 /// Maximum locked instructions of a hit: the pin and its end.
 const LOCKED_MOST: f64 = 2.0;
-/// Maximum cache lines that differ from hit to hit.
-const LINES_MOST: f64 = 1.0;
-/// Bytes of a key in the program's list, of which a round reads two.
-const KEY_LINES: f64 = 16.0 / 64.0;
+/// Maximum cache lines that differ from hit to hit: that of the alias, and one of a directory of 2 KiB.
+const LINES_MOST: f64 = 2.0;
 
 /// Averages per hit.
 #[derive(Debug)]
 pub(super) struct Hit {
     instructions: f64,
     locked: f64,
-    /// Lines of one hit, without its key in the program's list.
+    /// Lines of one hit.
     lines: f64,
     /// Lines that a hit of another alias adds.
     more_lines: f64,
@@ -64,8 +62,8 @@ impl Hit {
         Ok(Self {
             instructions,
             locked: count(2, "locked")? - count(1, "locked")?,
-            lines: lines(1)? - KEY_LINES,
-            more_lines: lines(2)? - lines(1)? - KEY_LINES,
+            lines: lines(1)?,
+            more_lines: lines(2)? - lines(1)?,
         })
     }
 
