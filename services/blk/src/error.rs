@@ -113,6 +113,18 @@ pub enum BlkError {
         /// Bytes in all.
         capacity: u64,
     },
+    /// An index without room for a larger volume.
+    #[error(
+        "{target}: its index has room for {room} blocks, and {blocks} are wanted: copy the volume to a larger one"
+    )]
+    NoRoom {
+        /// The target.
+        target: String,
+        /// Blocks wanted.
+        blocks: u64,
+        /// Blocks for which there is room.
+        room: u64,
+    },
     /// A role without a target.
     #[error("target {0} is absent")]
     Offline(Role),

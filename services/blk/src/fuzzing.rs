@@ -7,7 +7,7 @@ use crate::geometry::{Geometry, Id, Role};
 use crate::nbd::{self, Export, wire};
 use crate::record::{self, Place};
 use crate::sbc;
-use crate::store::{Medium as _, MemoryMedium, NewTarget, Store, Target};
+use crate::store::{Medium as _, MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -94,30 +94,44 @@ pub fn target(bytes: &[u8]) {
     let _ = store.flush();
 }
 
-/// Writes a superblock with these fields, and slots of the index behind it. See `store` for their layouts.
+/// Writes a superblock with these fields, and entries of groups in change behind it. See `store` for their layouts.
 fn sealed(medium: &MemoryMedium, bytes: &[u8]) {
-    const FIELDS: std::ops::Range<usize> = 12..80;
-    const INDEX: u64 = 8192;
-    let mut superblock = [0; 84];
+    const FIELDS: std::ops::Range<usize> = 12..144;
+    let mut superblock = [0; 148];
     superblock[..8].copy_from_slice(b"XGVMIBLK");
-    superblock[11] = 1;
+    superblock[11] = 3;
     let (fields, slots) = bytes.split_at(bytes.len().min(FIELDS.len()));
     superblock[FIELDS][..fields.len()].copy_from_slice(fields);
-    // At most 127 blocks, so that an input is executed in microseconds.
-    superblock[24..31].fill(0);
-    superblock[31] &= 127;
-    let crc = crc32c::crc32c(&superblock[..80]);
-    superblock[80..].copy_from_slice(&crc.to_be_bytes());
+    // At most 127 blocks, so that an input is executed in microseconds, and an index that fits them or not.
+    for at in [24, 96, 104, 112] {
+        superblock[at..at + 7].fill(0);
+        superblock[at + 7] &= 127;
+    }
+    let crc = crc32c::crc32c(&superblock[..144]);
+    superblock[144..].copy_from_slice(&crc.to_be_bytes());
     let _ = medium.write(0, &superblock);
-    for (number, fields) in (0..256_u64).zip(slots.chunks(28)) {
-        let mut slot = [0; 32];
-        slot[..fields.len()].copy_from_slice(fields);
-        // Offsets and lengths near those of the data.
-        slot[8..13].fill(0);
-        slot[16..18].fill(0);
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&(number / 2).to_be_bytes()), &slot[..28]);
-        slot[28..].copy_from_slice(&crc.to_be_bytes());
-        let _ = medium.write(INDEX + number * 32, &slot);
+    let room = u64::from(superblock[103]);
+    let slots_at = Shape {
+        room,
+        slots: u64::from(superblock[111]),
+    }
+    .slots_at();
+    for (sector, fields) in (0..16_u64).zip(slots.chunks(8 * 3 * 17)) {
+        let mut bytes = [0; 512];
+        bytes[3] = sector.to_le_bytes()[0];
+        let number = crc32c::crc32c_append(crc32c::crc32c(&sector.to_be_bytes()), &bytes[..4]);
+        bytes[4..8].copy_from_slice(&number.to_be_bytes());
+        for (nth, fields) in (0..24).zip(fields.chunks(17)) {
+            let slot = &mut bytes[8 + nth * 21..][..21];
+            slot[..fields.len()].copy_from_slice(fields);
+            // Offsets and lengths near those of the data.
+            slot[8..12].fill(0);
+            slot[13] = 0;
+            let block = sector * 8 + nth as u64 / 3;
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), &slot[..17]);
+            slot[17..].copy_from_slice(&crc.to_be_bytes());
+        }
+        let _ = medium.write(slots_at + sector * 512, &bytes);
     }
 }
 

@@ -27,8 +27,8 @@ type Result<T> = std::result::Result<T, GeometryError>;
 pub const BLOCK_UNIT: u32 = 64;
 /// Largest block size in bytes.
 pub const BLOCK_SIZE_MAX: u32 = 1 << 20;
-/// Most blocks of a volume. A target keeps 64 bytes of memory for each block, so this is 1 GiB.
-pub const BLOCKS_MAX: u64 = 1 << 24;
+/// Most blocks of a volume.
+pub const BLOCKS_MAX: u64 = 1 << 32;
 /// The exported size is a multiple of this number of bytes.
 pub const SECTOR: u32 = 512;
 
@@ -125,6 +125,11 @@ impl Geometry {
         Self::new(block_size, size / unit)
     }
 
+    /// A size that was checked before.
+    pub(crate) const fn known(block_size: u32, blocks: u64) -> Self {
+        Self { block_size, blocks }
+    }
+
     /// Bytes of a block.
     #[must_use]
     pub const fn block_size(self) -> u32 {
@@ -146,7 +151,7 @@ impl Geometry {
     /// Bytes of the volume.
     #[must_use]
     pub const fn size(self) -> u64 {
-        // Cannot overflow: 2^24 blocks of at most 2^20 bytes.
+        // Cannot overflow: 2^32 blocks of at most 2^20 bytes.
         self.blocks * self.block_size as u64
     }
 

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{
-    EIO, ENOSPC, Nbd, READ, Running, WRITE, bad, create, good, names, program, turn, wait_until,
+    EIO, ENOSPC, Nbd, READ, Running, WRITE, bad, create, good, names, program, run, turn,
+    wait_until,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,22 +57,37 @@ fn targets_of_different_sizes() {
         &theirs[1],
         "do not belong to one volume",
     );
-    // The same volume by its identifier, and another size.
-    let store = Store::open_file(&ours[0], None).unwrap();
-    let new = xgvmi_blk::store::NewTarget {
-        geometry: xgvmi_blk::Geometry::of_size(1024, 2 * SIZE as u64).unwrap(),
-        role: Role::Second,
-        volume: store.identity().volume,
-        complete: true,
+}
+
+/// A volume becomes larger, up to the room of its index, and never smaller.
+#[test]
+fn a_size_that_is_smaller_or_has_no_room() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let ours = volume(dir.path(), "a", SIZE, BLOCK);
+    let names = names(&ours);
+    let targets: Vec<&str> = names.iter().map(String::as_str).collect();
+    let resize = |size: u64| {
+        let size = size.to_string();
+        run(&[&["resize"], &targets[..], &["--size", &size]].concat())
     };
-    drop(store);
-    let other = dir.path().join("other");
-    drop(Store::create_file(&other, new, None).unwrap());
-    refused(
-        &[&ours[0], &other],
-        &other,
-        "64 blocks of 1024 bytes and 128 blocks of 1024 bytes",
-    );
+    let twice = 2 * SIZE as u64;
+    assert!(resize(twice).status.success());
+    for (size, fault) in [
+        (
+            twice - BLOCK as u64,
+            "no volume becomes smaller: copy it to a new one",
+        ),
+        (twice + 512, "give a multiple of the block size"),
+        (1 << 40, "its index has room for 65536 blocks"),
+    ] {
+        let error = String::from_utf8(resize(size).stderr).unwrap();
+        assert!(error.contains(fault), "{error}");
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    }
+    let shown = good(&[&["show"], &targets[..]].concat());
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["size"], twice);
 }
 
 #[test]
@@ -250,7 +266,7 @@ fn block_sizes_that_are_no_multiple_of_64_or_exceed_1_mib() {
     for (size, fault) in [
         ("0", "0 blocks"),
         ("4097", "multiple of the block size"),
-        ("1T", "choose another block size"),
+        ("17T", "choose another block size"),
         ("x", "number of bytes"),
     ] {
         let error = create(size, "4096");

@@ -20,8 +20,8 @@ use xgvmi_blk::{Role, Store, Target, Volume};
 
 const BLOCK: usize = 1024;
 const SECTORS: usize = 128;
-/// Two superblocks and 64 bytes for each block, in pages.
-const RECORDS_AT: u64 = 8192 + 4096;
+/// Behind two superblocks, and an index in which the volume can grow.
+const RECORDS_AT: u64 = 1_937_408;
 
 /// Three targets, an export and a client.
 struct World {

@@ -16,6 +16,7 @@ fn setting(choice: u64) -> Setting {
         blocks: [1, 1, 2, 3][below(&mut (choice >> 4).clone(), 4)],
         block_len: if choice & 0xe == 0 { 1024 } else { 128 },
         elsewhere: choice & 1 == 1,
+        settles: choice >> 8 & 1 == 1,
         lies: false,
     }
 }
@@ -65,13 +66,14 @@ impl Dice {
     }
 
     fn request(&mut self) -> Step {
-        match self.below(20) {
+        match self.below(21) {
             0..8 => self.write(),
             8..11 => Step::Flush,
             11..13 => Step::Read,
             13..15 => Step::Keep,
             15..18 => Step::Attach(self.below(3)),
             18 => Step::Rebuild,
+            19 => Step::Grow,
             _ => Step::Scrub,
         }
     }
@@ -147,7 +149,7 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
 
 /// Fresh disks for each setting.
 #[derive(Debug, Default)]
-pub struct Stock(HashMap<(u8, u16, bool), Fresh>);
+pub struct Stock(HashMap<(u8, u16, bool, bool), Fresh>);
 
 impl Stock {
     /// Carries out a sequence. Returns the number of the step that broke a promise.
@@ -159,7 +161,12 @@ impl Stock {
         setting: Setting,
         steps: &[Step],
     ) -> anyhow::Result<Option<(usize, Violation)>> {
-        let key = (setting.blocks, setting.block_len, setting.elsewhere);
+        let key = (
+            setting.blocks,
+            setting.block_len,
+            setting.elsewhere,
+            setting.settles,
+        );
         let fresh = match self.0.entry(key) {
             std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::hash_map::Entry::Vacant(entry) => entry.insert(Fresh::new(setting)?),

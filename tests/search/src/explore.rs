@@ -33,6 +33,7 @@ fn whole_steps() -> Vec<Step> {
         Step::Flush,
         Step::Read,
         Step::Rebuild,
+        Step::Term,
         Step::Kill,
         Step::Machine(Keep::None),
     ];
@@ -50,6 +51,8 @@ fn cut_steps() -> Vec<Step> {
         Step::Write(0),
         Step::Part(0, 1),
         Step::Flush,
+        Step::Term,
+        Step::Grow,
         Step::Keep,
         Step::Rebuild,
         Step::Scrub,
@@ -67,7 +70,7 @@ fn rows(alphabet: Alphabet) -> Vec<Row> {
     if alphabet == Alphabet::Core {
         return rows;
     }
-    let mut more = vec![Step::Zero(0), Step::Term, Step::Scrub, Step::Keep];
+    let mut more = vec![Step::Zero(0), Step::Grow, Step::Scrub, Step::Keep];
     for target in 0..3 {
         more.extend([Step::Full(target), Step::Space(target)]);
         for nth in 0..2 {

@@ -24,6 +24,7 @@ Searches the states of a block volume for broken promises: all sequences up to a
   --steps TEXT   carries out this sequence alone: 'open 012; write 0; kill; open 01; read'
   --blocks N     blocks of the volume for --steps (default 1)
   --elsewhere    targets of --steps are processes of their own
+  --settles      their indexes settle groups as soon as they can
   --log          shows what the product says";
 
 /// Sequences shown of each kind of violation.
@@ -39,6 +40,7 @@ struct Options {
     steps: Option<String>,
     blocks: u8,
     elsewhere: bool,
+    settles: bool,
     log: bool,
 }
 
@@ -53,6 +55,7 @@ fn options() -> Result<Option<Options>> {
         steps: None,
         blocks: 1,
         elsewhere: false,
+        settles: false,
         log: false,
     };
     let mut words = lexopt::Parser::from_env();
@@ -67,6 +70,7 @@ fn options() -> Result<Option<Options>> {
             Long("steps") => options.steps = Some(words.value()?.string()?),
             Long("blocks") => options.blocks = words.value()?.parse::<u8>()?.clamp(1, 3),
             Long("elsewhere") => options.elsewhere = true,
+            Long("settles") => options.settles = true,
             Long("log") => options.log = true,
             Short('h') | Long("help") => return Ok(None),
             other => bail!("{}; try --help", other.unexpected()),
@@ -128,7 +132,7 @@ fn all(options: &Options) -> Result<bool> {
     let report = Report::default();
     let started = Instant::now();
     let mut states = 0;
-    for elsewhere in [false, true] {
+    for (elsewhere, settles) in [(false, false), (true, false), (false, true), (true, true)] {
         for (alphabet, depth) in [
             (Alphabet::Core, options.core),
             (Alphabet::Full, options.full),
@@ -137,16 +141,22 @@ fn all(options: &Options) -> Result<bool> {
                 blocks: 1,
                 block_len: 128,
                 elsewhere,
+                settles,
                 lies: false,
             };
             let found = explore(setting, alphabet, depth, &report)?;
             states += found;
             tell(&format!(
-                "{alphabet:?}, {}: {found} states to depth {depth}, {} violations so far ({} s)",
+                "{alphabet:?}, {}, {}: {found} states to depth {depth}, {} violations so far ({} s)",
                 if elsewhere {
                     "targets elsewhere"
                 } else {
                     "files"
+                },
+                if settles {
+                    "settled index"
+                } else {
+                    "groups in change"
                 },
                 report.violations(),
                 started.elapsed().as_secs()
@@ -192,6 +202,7 @@ fn run() -> Result<bool> {
             blocks: options.blocks,
             block_len: 128,
             elsewhere: options.elsewhere,
+            settles: options.settles,
             lies: false,
         };
         return one(setting, &parse(text)?);

@@ -1,11 +1,12 @@
 //! A target's process and the volume's connection to it. The target itself is the product's `Store`.
 
 use crate::disk::{Disk, Fuse};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::record::Half;
-use xgvmi_blk::store::{Begun, Held, Identity, Mark, Step, Usage};
+use xgvmi_blk::store::{Begun, Changed, Identity, Mark, Part, Step, Usage};
 use xgvmi_blk::{Store, Target};
 
 /// A target: its disk, and the store that serves it if there is one.
@@ -109,8 +110,16 @@ impl Target for Link {
         self.store.identity()
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
-        self.store()?.held()
+    fn part(&self, blocks: Range<u64>) -> Result<Part> {
+        self.store()?.part(blocks)
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        self.store()?.changed(from)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        self.store()?.grow(blocks)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

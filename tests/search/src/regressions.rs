@@ -211,13 +211,21 @@ impl Regression {
 
     /// What it is carried out on.
     #[must_use]
-    pub fn settings() -> [Setting; 4] {
-        let with = |blocks, elsewhere| Setting {
+    pub fn settings() -> [Setting; 6] {
+        let with = |blocks, elsewhere, settles| Setting {
             blocks,
             block_len: 128,
             elsewhere,
+            settles,
             lies: false,
         };
-        [with(1, false), with(1, true), with(3, false), with(3, true)]
+        [
+            with(1, false, false),
+            with(1, true, true),
+            with(3, false, false),
+            with(3, true, false),
+            with(3, false, true),
+            with(3, true, true),
+        ]
     }
 }

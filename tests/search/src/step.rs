@@ -11,7 +11,7 @@ pub enum Step {
     Open(u8),
     /// The export is killed.
     Kill,
-    /// The export gets SIGTERM: it flushes and ends.
+    /// The export gets SIGTERM: it flushes, records that the targets are equal if they are, and ends.
     Term,
     /// Writes a block.
     Write(u8),
@@ -33,6 +33,8 @@ pub enum Step {
     Keep,
     /// Scrubs.
     Scrub,
+    /// The volume grows by a block.
+    Grow,
     /// The processes of these targets end and start again.
     Restart(u8),
     /// These targets lose power and start again.
@@ -91,6 +93,7 @@ impl fmt::Display for Step {
             Self::Rebuild => f.write_str("rebuild"),
             Self::Keep => f.write_str("keep"),
             Self::Scrub => f.write_str("scrub"),
+            Self::Grow => f.write_str("grow"),
             Self::Restart(mask) => write!(f, "restart {}", names(*mask)),
             Self::Power(mask, keep) => write!(f, "power {} {keep}", names(*mask)),
             Self::Machine(keep) => write!(f, "machine {keep}"),
@@ -169,6 +172,7 @@ impl<'a> Words<'a> {
             "rebuild" => Step::Rebuild,
             "keep" => Step::Keep,
             "scrub" => Step::Scrub,
+            "grow" => Step::Grow,
             "restart" => Step::Restart(self.mask()?),
             "power" => Step::Power(self.mask()?, self.keep()?),
             "machine" => Step::Machine(self.keep()?),

@@ -8,7 +8,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use xgvmi_blk::error::{BlkError, Result};
-use xgvmi_blk::store::NewTarget;
+use xgvmi_blk::store::{NewTarget, Shape};
 use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, operate};
 
 /// What a sequence starts with.
@@ -20,6 +20,8 @@ pub struct Setting {
     pub block_len: u16,
     /// The targets are processes of their own. Otherwise they are files of the export, which end with it.
     pub elsewhere: bool,
+    /// The index settles every group as soon as it can. Otherwise each group stays in change.
+    pub settles: bool,
     /// Syncs have no effect: disks that break their own promise, to see that the search finds it.
     pub lies: bool,
 }
@@ -66,7 +68,13 @@ impl Fresh {
                 volume: Id([7; 16]),
                 complete: true,
             };
-            drop(Store::create("new", Box::new(disk.clone()), new, None)?);
+            // Room for twice as many groups as can be in change, or for one group.
+            let shape = match setting.settles {
+                true => Shape { room: 16, slots: 1 },
+                false => Shape { room: 8, slots: 1 },
+            };
+            let disk_of = Box::new(disk.clone());
+            drop(Store::create_with("new", disk_of, new, shape, None)?);
             disks[role.index()] = disk.content().clone();
             disks[role.index()].faults.lies = setting.lies;
         }
@@ -85,6 +93,8 @@ pub struct World {
     fuse: Fuse,
     model: Model,
     version: u32,
+    /// Blocks that the volume is bound to have.
+    size: u64,
     /// The target that is damaged. Two are not: nothing is promised then.
     damaged: Option<u8>,
     /// The fuse of the last step has burnt.
@@ -142,6 +152,7 @@ impl World {
             fuse,
             model: Model::new(setting.blocks.into()),
             version: 0,
+            size: setting.blocks.into(),
             damaged: None,
             cut: false,
         }
@@ -168,7 +179,7 @@ impl World {
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
-        (live, self.version, self.damaged, &self.model).hash(&mut hasher);
+        (live, self.version, self.size, self.damaged, &self.model).hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
         for node in &self.nodes {
             node.disk.content().hash(&mut hasher);
@@ -318,7 +329,8 @@ impl World {
             Step::Part(block, sector) => self.write(volume, block % blocks, Some(sector)),
             Step::Zero(block) => self.zero(volume, block % blocks),
             Step::All => self.write_all(volume),
-            Step::Flush | Step::Term => self.flush(volume),
+            Step::Flush => self.flush(volume),
+            Step::Term => self.terminate(volume),
             Step::Read => self.read(volume),
             Step::Attach(target) => self.attach(volume, target),
             Step::Rebuild => self.rebuild(volume),
@@ -329,6 +341,7 @@ impl World {
                 self.rebuild(volume)
             }
             Step::Scrub => self.scrub(volume),
+            Step::Grow => self.grow(volume),
             _ => Ok(()),
         }
     }
@@ -373,7 +386,11 @@ impl World {
         }
         match result {
             Ok(volume) => {
+                let size = volume.geometry().blocks();
                 self.volume = Some(volume);
+                if size < self.size {
+                    return violation("smaller", format!("{size} of {} blocks", self.size));
+                }
                 Ok(())
             }
             Err(error) => {
@@ -480,6 +497,37 @@ impl World {
         Ok(())
     }
 
+    fn grow(&mut self, volume: &Volume) -> Outcome {
+        let (now, length) = (volume.geometry().blocks(), self.block_len() as u64);
+        // The index has room for eight. Sizes are multiples of 512 bytes.
+        let wanted = (now + 1).next_multiple_of(4);
+        if wanted > 8 {
+            return Ok(());
+        }
+        let part = self.part(volume);
+        let result = volume.grow(wanted * length);
+        let part = self.ended(part);
+        match result {
+            Ok(_) if self.is_killed() => {}
+            Ok(size) => self.size = size.blocks(),
+            Err(error) => self.refused(volume, part, true, &error)?,
+        }
+        Ok(())
+    }
+
+    /// As SIGTERM does.
+    fn terminate(&mut self, volume: &Volume) -> Outcome {
+        let part = self.part(volume);
+        let result = volume.close();
+        let part = self.ended(part);
+        match &result {
+            Ok(()) if !self.is_killed() => self.model.flushed(part),
+            Ok(()) => {}
+            Err(error) => self.refused(volume, part, self.are_readable(part), error)?,
+        }
+        Ok(())
+    }
+
     /// True if all blocks are bound to be readable with these targets.
     fn are_readable(&self, part: Part) -> bool {
         let mut blocks = 0..usize::from(self.setting.blocks);
@@ -515,6 +563,28 @@ impl World {
                     "wrong data"
                 };
                 return violation(kind, detail);
+            }
+        }
+        self.read_grown(volume)
+    }
+
+    /// What the volume has grown by is zeros.
+    fn read_grown(&mut self, volume: &Volume) -> Outcome {
+        let length = self.block_len() as u64;
+        let blocks = u64::from(self.setting.blocks)..volume.geometry().blocks();
+        for block in blocks {
+            let part = self.part(volume);
+            let mut bytes = vec![0xaa; self.block_len()];
+            let result = volume.read(block * length, &mut bytes);
+            let part = self.ended(part);
+            match result {
+                _ if self.is_killed() => return Ok(()),
+                Ok(()) if bytes.iter().any(|byte| *byte != 0) => {
+                    return violation("wrong data", format!("block {block} is new"));
+                }
+                Ok(()) => {}
+                // Which target says that it was never written is not followed after damage.
+                Err(error) => self.refused(volume, part, self.damaged.is_none(), &error)?,
             }
         }
         Ok(())

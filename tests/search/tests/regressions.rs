@@ -55,6 +55,7 @@ fn the_search_finds_disks_that_lie() {
             blocks: 1,
             block_len: 128,
             elsewhere: false,
+            settles: false,
             lies,
         };
         let report = Report::default();

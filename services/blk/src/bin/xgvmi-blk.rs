@@ -36,6 +36,8 @@ enum Command {
     Scrub(VolumeArgs),
     /// Completes the targets that do not hold everything.
     Rebuild(VolumeArgs),
+    /// Gives a volume more blocks, which are zeros.
+    Resize(ResizeArgs),
     /// Shows the state of a volume as JSON. Changes nothing.
     Show(VolumeArgs),
     /// Shows the state of a running export, service or target.
@@ -71,6 +73,15 @@ struct VolumeArgs {
     targets: Vec<String>,
     #[command(flatten)]
     open: OpenArgs,
+}
+
+#[derive(Debug, Args)]
+struct ResizeArgs {
+    #[command(flatten)]
+    volume: VolumeArgs,
+    /// New size of the volume in bytes, or with K, M, G, T. It cannot be smaller than the old one.
+    #[arg(long, value_parser = bytes)]
+    size: u64,
 }
 
 #[derive(Debug, Subcommand)]
@@ -113,6 +124,7 @@ fn main() -> ExitCode {
         Command::Export(args) => operate::export(&args),
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),
+        Command::Resize(args) => resize(&args),
         Command::Show(args) => inspect(&args).and_then(|status| show(&status)),
         Command::Status(args) => operate::show_status(&args).and_then(|text| tell(text.trim_end())),
         Command::Sbc(command) => convert(&command),
@@ -174,6 +186,17 @@ fn create(args: &CreateArgs) -> Result<()> {
 
 fn open(args: &VolumeArgs) -> Result<Volume> {
     Ok(Opener::new(&args.targets, &args.open)?.open_volume()?)
+}
+
+fn resize(args: &ResizeArgs) -> Result<()> {
+    let volume = open(&args.volume)?;
+    let geometry = volume.grow(args.size)?;
+    volume.close()?;
+    tell(&format!(
+        "volume {} has {} bytes",
+        volume.id(),
+        geometry.size()
+    ))
 }
 
 fn inspect(args: &VolumeArgs) -> Result<VolumeStatus> {

@@ -64,6 +64,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         say("SIGHUP: an export has nothing to read again");
         Ok(())
     };
+    let closing = owned.clone();
     let ended = run(&daemon, move || serving.run(), owned, status, reload)
         .with_context(|| format!("the socket {}", socket.display()))?;
     drop(unlink);
@@ -71,14 +72,18 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     if ended.drains {
         server.drain();
         let is_done = || server.connections() == 0;
-        if !daemon.wait_until(limit, is_done, || status().to_json())? {
+        let is_drained = daemon.wait_until(limit, is_done, || status().to_json())?;
+        if !is_drained {
             say(format_args!(
                 "{} clients still have requests after {limit:?}",
                 server.connections()
             ));
         }
         // Fails at once for a volume that another process has opened.
-        drained = volume.flush();
+        drained = match closing {
+            Some(volume) if is_drained => volume.close(),
+            _ => volume.flush(),
+        };
     }
     ended.leave();
     Ok(drained?)

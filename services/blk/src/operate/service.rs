@@ -57,7 +57,8 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     if ended.drains {
         service.drain();
         let is_done = || service.under_way() == 0;
-        if !daemon.wait_until(limit, is_done, || status().to_json())? {
+        let is_drained = daemon.wait_until(limit, is_done, || status().to_json())?;
+        if !is_drained {
             // Their initiators repeat them at the next service.
             say(format_args!(
                 "{} requests have no answer after {limit:?}",
@@ -65,7 +66,10 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             ));
         }
         // Fails at once for a volume that another process has opened.
-        drained = volume.flush();
+        drained = match is_drained {
+            true => volume.close(),
+            false => volume.flush(),
+        };
     }
     ended.leave();
     Ok(drained?)

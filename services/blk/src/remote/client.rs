@@ -1,10 +1,13 @@
 //! A target in another process, as the volume uses it.
 
-use super::wire::{Answer, Call, PROTOCOL};
+use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX, steps_to_bytes};
 use crate::error::{BlkError, Result};
+use crate::geometry::Geometry;
 use crate::pipe::{Broken, Order, Pipe};
 use crate::record::Half;
-use crate::store::{Begun, Held, Identity, Mark, Seating, Step, Target, Usage};
+use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use xgvmi_daemon::{Link, Secret};
@@ -36,6 +39,8 @@ pub struct RemoteTarget {
     pipe: Pipe,
     longest: Duration,
     known: Mutex<(Identity, Usage)>,
+    /// Answers of calls with several steps, as far as they were not taken.
+    steps: Mutex<HashMap<u64, Vec<Option<Answer>>>>,
     seating: OnceLock<Weak<dyn Seating>>,
 }
 
@@ -70,6 +75,7 @@ impl RemoteTarget {
             pipe,
             longest: to.longest,
             known: Mutex::new((identity, usage)),
+            steps: Mutex::default(),
             seating: OnceLock::new(),
         })
     }
@@ -116,6 +122,49 @@ impl RemoteTarget {
         }
     }
 
+    /// The answer of a step of a call.
+    fn step(&self, call: u64, nth: usize) -> Result<Answer> {
+        let mut steps = self.steps().remove(&call);
+        if steps.is_none() {
+            match self.answer(call)? {
+                Answer::Steps(answers) => steps = Some(answers.into_iter().map(Some).collect()),
+                other => return Ok(other),
+            }
+        }
+        let mut steps = steps.unwrap_or_default();
+        let taken = steps.get_mut(nth).and_then(Option::take);
+        if steps.iter().any(Option::is_some) {
+            self.steps().insert(call, steps);
+        }
+        taken.ok_or_else(|| {
+            unreachable(
+                &self.name,
+                &self.pipe.shut("it answers fewer steps than were sent"),
+            )
+        })
+    }
+
+    fn steps(&self) -> MutexGuard<'_, HashMap<u64, Vec<Option<Answer>>>> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends steps by one call.
+    fn send_steps(&self, steps: &[Step<'_>], begun: &mut Vec<Begun>) {
+        let sent = self.pipe.send(|_| steps_to_bytes(steps));
+        begun.extend(steps.iter().enumerate().map(|(nth, step)| match &sent {
+            Ok(call) => {
+                let (block, generation) = step.of();
+                Begun::Sent {
+                    call: *call,
+                    nth,
+                    block,
+                    generation,
+                }
+            }
+            Err(error) => Begun::Ended(Err(unreachable(&self.name, error))),
+        }));
+    }
+
     fn known(&self) -> MutexGuard<'_, (Identity, Usage)> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,7 +209,12 @@ fn refusal(name: &str, block: u64, generation: u64, answer: Answer) -> BlkError 
         Answer::Failed(reason) => BlkError::Refused { target, reason },
         Answer::Owned => BlkError::Owned { target },
         Answer::Superseded => BlkError::Superseded { target },
-        Answer::Hello(..) | Answer::Held(..) | Answer::Half(_) | Answer::Done(_) => {
+        Answer::Hello(..)
+        | Answer::Held(..)
+        | Answer::Changed(..)
+        | Answer::Steps(_)
+        | Answer::Half(_)
+        | Answer::Done(_) => {
             unreachable(name, &"it answers another call than the one that was sent")
         }
     }
@@ -175,29 +229,50 @@ impl Target for RemoteTarget {
         self.known().0
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
-        let blocks = self.identity().geometry.blocks();
-        let mut all = Vec::new();
-        let mut from = 0;
-        while from < blocks {
-            match self.call(&Call::Held { from })? {
-                Answer::Held(part, next)
-                    if next > from
-                        && part.iter().all(|held| (from..next).contains(&held.block)) =>
-                {
-                    all.extend(part);
-                    from = next;
-                }
-                Answer::Held(..) => {
-                    return Err(unreachable(
-                        &self.name,
-                        &"it names other blocks than the ones that were asked for",
-                    ));
-                }
-                other => return Err(refusal(&self.name, 0, 0, other)),
+    fn part(&self, blocks: Range<u64>) -> Result<Part> {
+        let (from, to) = (blocks.start, blocks.end);
+        match self.call(&Call::Held { from, to })? {
+            Answer::Held(held, next)
+                if next > from
+                    && held.is_sorted_by_key(|held| held.block)
+                    && held
+                        .iter()
+                        .all(|held| (from..next.min(to)).contains(&held.block)) =>
+            {
+                Ok(Part { held, next })
             }
+            Answer::Held(..) => Err(unreachable(
+                &self.name,
+                &"it names other blocks than the ones that were asked for",
+            )),
+            other => Err(refusal(&self.name, 0, 0, other)),
         }
-        Ok(all)
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        match self.call(&Call::Changed { from })? {
+            Answer::Changed(ranges, next)
+                if next > from && ranges.iter().all(|(from, to)| from < to) =>
+            {
+                let ranges = ranges.into_iter().map(|(from, to)| from..to);
+                Ok(Changed {
+                    ranges: ranges.collect(),
+                    next,
+                })
+            }
+            Answer::Changed(..) => Err(unreachable(&self.name, &"it names no blocks")),
+            other => Err(refusal(&self.name, 0, 0, other)),
+        }
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        let geometry = self.identity().geometry;
+        if blocks <= geometry.blocks() {
+            return Ok(());
+        }
+        self.done(&Call::Grow { blocks }, 0, 0)?;
+        self.known().0.geometry = Geometry::new(geometry.block_size(), blocks)?;
+        Ok(())
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
@@ -216,30 +291,27 @@ impl Target for RemoteTarget {
     }
 
     fn begin(&self, step: Step<'_>) -> Begun {
-        let (call, block, generation) = match step {
-            Step::Prepare { block, half, keep } => {
-                let call = Call::Prepare {
-                    block,
-                    keep,
-                    half: half.clone(),
-                };
-                (call, block, half.generation)
-            }
-            Step::Commit { block, generation } => {
-                (Call::Commit { block, generation }, block, generation)
-            }
-            Step::Fetch { block, generation } => {
-                (Call::Fetch { block, generation }, block, generation)
-            }
-        };
-        match self.pipe.send(|_| call.to_bytes()) {
-            Ok(call) => Begun::Sent {
-                call,
-                block,
-                generation,
-            },
-            Err(error) => Begun::Ended(Err(unreachable(&self.name, &error))),
+        let mut begun = Vec::with_capacity(1);
+        self.send_steps(&[step], &mut begun);
+        begun.pop().unwrap_or(Begun::Ended(Ok(None)))
+    }
+
+    fn begin_all(&self, steps: &[Step<'_>]) -> Vec<Begun> {
+        let mut begun = Vec::with_capacity(steps.len());
+        // A fetch brings as much.
+        let fetched = self.identity().geometry.block_len() / 2;
+        let mut rest = steps;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fit = rest.iter().take(STEPS_MAX).take_while(|step| {
+                bytes += step.bytes(fetched);
+                bytes <= STEPS_BYTES
+            });
+            let (now, later) = rest.split_at(fit.count().max(1));
+            self.send_steps(now, &mut begun);
+            rest = later;
         }
+        begun
     }
 
     fn is_elsewhere(&self) -> bool {
@@ -254,6 +326,7 @@ impl Target for RemoteTarget {
         match self.pipe.send(|_| Call::Confirm.to_bytes()) {
             Ok(call) => Begun::Sent {
                 call,
+                nth: 0,
                 block: 0,
                 generation: 0,
             },
@@ -266,10 +339,11 @@ impl Target for RemoteTarget {
             Begun::Ended(result) => result,
             Begun::Sent {
                 call,
+                nth,
                 block,
                 generation,
             } => {
-                let answer = self.answer(call)?;
+                let answer = self.step(call, nth)?;
                 self.outcome(answer, block, generation)
             }
         }

@@ -3,10 +3,10 @@
 //! Any connection may ask for the identity. The connection that marks the target with an epoch owns it from then on.
 //! Calls of earlier owners are refused: also those that were sent before, and arrive late.
 
-use super::wire::{Answer, CALL_MAX, Call, HELD_MAX, PROTOCOL};
+use super::wire::{Answer, CALL_MAX, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
-use crate::store::{EPOCH_MAX, Identity, Mark, Store, Target, Usage};
+use crate::store::{EPOCH_MAX, Identity, Mark, Step, Store, Target, Usage};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
@@ -241,7 +241,24 @@ impl TargetServer {
                 let owned = self.is_owner_connected();
                 return Answer::Hello(self.store.identity(), self.store.usage(), owned);
             }
-            Call::Held { from } => return self.held(*from),
+            Call::Held { from, to } => {
+                let part = self.store.part(*from..*to);
+                return match part {
+                    Ok(part) => Answer::Held(part.held, part.next),
+                    Err(error) => Answer::of_error(&error),
+                };
+            }
+            Call::Changed { from } => {
+                return match self.store.changed(*from) {
+                    Ok(changed) => {
+                        let ranges = changed.ranges.iter().map(|range| (range.start, range.end));
+                        Answer::Changed(ranges.collect(), changed.next)
+                    }
+                    Err(error) => Answer::of_error(&error),
+                };
+            }
+            Call::Steps(steps) => return self.steps(steps, peer),
+            Call::Grow { blocks } => self.owned(peer, |store| store.grow(*blocks)),
             Call::Fetch { block, generation } => {
                 // The next owner may begin during the fetch, which then counts as earlier. A connection that has not marked
                 // the target yet looks at what it holds.
@@ -271,7 +288,10 @@ impl TargetServer {
             Call::Commit { block, generation } => {
                 self.owned(peer, |store| store.commit(*block, *generation))
             }
-            Call::Flush => self.owned(peer, Target::flush),
+            // Without the lock: what an earlier owner makes durable harms nobody.
+            Call::Flush => self
+                .owned(peer, |_| Ok(()))
+                .and_then(|()| self.store.flush()),
         };
         match done {
             Ok(()) => Answer::Done(self.store.usage()),
@@ -279,11 +299,52 @@ impl TargetServer {
         }
     }
 
-    /// The generations of some blocks. No connection keeps a copy of all of them.
-    fn held(&self, from: u64) -> Answer {
-        let blocks = self.store.identity().geometry.blocks();
-        let next = from.saturating_add(HELD_MAX).min(blocks);
-        Answer::Held(self.store.held_from(from, HELD_MAX), next)
+    /// Carries out the steps of a call.
+    fn steps<'a>(&self, calls: &'a [Call], peer: &Peer) -> Answer {
+        let role = self.store.identity().role;
+        let step = |call: &'a Call| match *call {
+            Call::Prepare {
+                block,
+                keep,
+                ref half,
+            } if half.fits(role) => Some(Step::Prepare { block, half, keep }),
+            Call::Commit { block, generation } => Some(Step::Commit { block, generation }),
+            Call::Fetch { block, generation } => Some(Step::Fetch { block, generation }),
+            _ => None,
+        };
+        let Some(steps) = calls.iter().map(step).collect::<Option<Vec<Step<'_>>>>() else {
+            return Answer::of_error(&self.refused("a half block has a wrong length"));
+        };
+        let changes = |step: &Step<'_>| !matches!(step, Step::Fetch { .. });
+        let done = if steps.iter().any(changes) {
+            let mut begun = Vec::new();
+            let done = self.owned(peer, |store| {
+                begun = store.begin_all(&steps);
+                Ok(())
+            });
+            done.map(|()| begun)
+        } else {
+            // As a fetch alone.
+            let may = match peer.process {
+                Some(_) => self.owned(peer, |_| Ok(())),
+                None => Ok(()),
+            };
+            may.map(|()| self.store.begin_all(&steps))
+        };
+        let usage = self.store.usage();
+        match done {
+            Ok(begun) => {
+                let ended = begun
+                    .into_iter()
+                    .map(|begun| match self.store.finish(begun) {
+                        Ok(Some(half)) => Answer::Half(half),
+                        Ok(None) => Answer::Done(usage),
+                        Err(error) => Answer::of_error(&error),
+                    });
+                Answer::Steps(ended.collect())
+            }
+            Err(error) => Answer::of_error(&error),
+        }
     }
 
     fn refused(&self, reason: &str) -> BlkError {

@@ -7,21 +7,22 @@ use crate::block::Kind;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::{Half, RECORD_MAX};
-use crate::store::{Held, Identity, Mark, Standing, Usage};
+use crate::store::{Held, Identity, Mark, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 3 a target keeps all generations if [`KEEP_ALL`](crate::store::KEEP_ALL) asks for it; one of
-/// version 2 would drop them.
+/// The frames. Since version 4 a call has the steps of a group, and tells of blocks that have changed.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 3,
+    version: 4,
     program: "xgvmi-blk target",
 };
-/// Longest call.
-pub(super) const CALL_MAX: usize = RECORD_MAX + 256;
-/// Most blocks of one answer to HELD.
-pub(super) const HELD_MAX: u64 = 1 << 15;
+/// Longest call: the steps of a group.
+pub(super) const CALL_MAX: usize = 2 * RECORD_MAX + 4096;
+/// Most steps of a call.
+pub(super) const STEPS_MAX: usize = 256;
+/// Most bytes of half blocks in the steps of a call, unless it is one.
+pub(super) const STEPS_BYTES: usize = RECORD_MAX;
 const HELD_BYTES: usize = 18;
 /// In place of 0 or 1 for settled.
 const DAMAGED: u8 = 2;
@@ -33,10 +34,21 @@ const TEXT_MAX: usize = 1024;
 pub(super) enum Call {
     /// Identity and use of space.
     Hello,
-    /// Generations from this block on.
+    /// Generations of these blocks.
     Held {
         from: u64,
+        to: u64,
     },
+    /// Blocks from this one on that may have changed since the targets were equal.
+    Changed {
+        from: u64,
+    },
+    /// More blocks.
+    Grow {
+        blocks: u64,
+    },
+    /// Calls of the kinds Prepare, Commit and Fetch, each for another block.
+    Steps(Vec<Call>),
     Prepare {
         block: u64,
         keep: u64,
@@ -69,6 +81,10 @@ pub(super) enum Answer {
     Hello(Identity, Usage, bool),
     /// Generations, and the first block of the next part; that behind the last one at the end.
     Held(Vec<Held>, u64),
+    /// Ranges of blocks, as beginnings and ends, and the first block of the next part.
+    Changed(Vec<(u64, u64)>, u64),
+    /// One answer for each step.
+    Steps(Vec<Answer>),
     Half(Half),
     /// The call is done. Use of space afterwards.
     Done(Usage),
@@ -89,15 +105,33 @@ pub(super) enum Answer {
 impl Call {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64);
+        self.put(&mut writer);
+        writer.finish()
+    }
+
+    fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {
         match self {
             Self::Hello => writer.u8(1),
-            Self::Held { from } => writer.u8(2).u64(*from),
-            Self::Prepare { block, keep, half } => {
-                writer.u8(3).u64(*block).u64(*keep);
-                put_half(&mut writer, half)
-            }
+            Self::Held { from, to } => writer.u8(2).u64(*from).u64(*to),
+            Self::Prepare { block, keep, half } => put_step(
+                writer,
+                Step::Prepare {
+                    block: *block,
+                    keep: *keep,
+                    half,
+                },
+            ),
             Self::Commit { block, generation } => writer.u8(4).u64(*block).u64(*generation),
             Self::Fetch { block, generation } => writer.u8(5).u64(*block).u64(*generation),
+            Self::Changed { from } => writer.u8(9).u64(*from),
+            Self::Grow { blocks } => writer.u8(10).u64(*blocks),
+            Self::Steps(calls) => {
+                writer.u8(11).u64(calls.len() as u64);
+                for call in calls {
+                    call.put(writer);
+                }
+                writer
+            }
             Self::Flush => writer.u8(6),
             Self::Mark {
                 epoch,
@@ -111,22 +145,32 @@ impl Call {
                 .raw(owner)
                 .u8(u8::from(*take_over)),
             Self::Confirm => writer.u8(8),
-        };
-        writer.finish()
+        }
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("call of a target", bytes);
+        let call = Self::take(&mut reader, false)?;
+        reader.end()?;
+        Ok(call)
+    }
+
+    /// Reads a call, or a step of one.
+    fn take(reader: &mut Reader<'_>, is_step: bool) -> Result<Self, BadMessage> {
         let [number] = reader.raw()?;
-        let call = match number {
+        if is_step && !(3..=5).contains(&number) {
+            return Err(reader.fault("with a step that is none"));
+        }
+        Ok(match number {
             1 => Self::Hello,
             2 => Self::Held {
                 from: reader.u64()?,
+                to: reader.u64()?,
             },
             3 => Self::Prepare {
                 block: reader.u64()?,
                 keep: reader.u64()?,
-                half: take_half(&mut reader)?,
+                half: take_half(reader)?,
             },
             4 => Self::Commit {
                 block: reader.u64()?,
@@ -139,15 +183,58 @@ impl Call {
             6 => Self::Flush,
             7 => Self::Mark {
                 epoch: reader.u64()?,
-                mark: take_mark(&mut reader)?,
+                mark: take_mark(reader)?,
                 owner: reader.raw()?,
                 take_over: reader.raw::<1>()? != [0],
             },
             8 => Self::Confirm,
+            9 => Self::Changed {
+                from: reader.u64()?,
+            },
+            10 => Self::Grow {
+                blocks: reader.u64()?,
+            },
+            11 => {
+                let count = take_count(reader)?;
+                let steps = (0..count).map(|_| Self::take(reader, true));
+                Self::Steps(steps.collect::<Result<_, _>>()?)
+            }
             _ => return Err(reader.fault("of an unknown kind")),
-        };
-        reader.end()?;
-        Ok(call)
+        })
+    }
+}
+
+/// The number of steps in a call or an answer.
+fn take_count(reader: &mut Reader<'_>) -> Result<usize, BadMessage> {
+    let count = usize::try_from(reader.u64()?).unwrap_or(usize::MAX);
+    match count {
+        1..=STEPS_MAX => Ok(count),
+        _ => Err(reader.fault("with a wrong number of steps")),
+    }
+}
+
+/// A call of several steps, without a copy of their half blocks.
+pub(super) fn steps_to_bytes(steps: &[Step<'_>]) -> Vec<u8> {
+    let length = |step: &Step<'_>| match step {
+        Step::Prepare { half, .. } => 64 + half.data.len(),
+        _ => 32,
+    };
+    let mut writer = Writer::with_capacity(32 + steps.iter().map(length).sum::<usize>());
+    writer.u8(11).u64(steps.len() as u64);
+    for step in steps {
+        put_step(&mut writer, *step);
+    }
+    writer.finish()
+}
+
+fn put_step<'a>(writer: &'a mut Writer, step: Step<'_>) -> &'a mut Writer {
+    match step {
+        Step::Prepare { block, half, keep } => {
+            writer.u8(3).u64(block).u64(keep);
+            put_half(writer, half)
+        }
+        Step::Commit { block, generation } => writer.u8(4).u64(block).u64(generation),
+        Step::Fetch { block, generation } => writer.u8(5).u64(block).u64(generation),
     }
 }
 
@@ -193,6 +280,11 @@ impl Answer {
 
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64);
+        self.put(&mut writer);
+        writer.finish()
+    }
+
+    fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {
         let text = |text: &str| text.as_bytes()[..text.len().min(TEXT_MAX)].to_vec();
         match self {
             Self::Hello(identity, usage, owned) => {
@@ -206,7 +298,10 @@ impl Answer {
                     .u8(role);
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
                 writer.u64(identity.epoch).u8(identity.standing.number());
-                writer.u64(identity.agreed);
+                writer
+                    .u64(identity.agreed)
+                    .u64(identity.equal)
+                    .u64(identity.room);
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
@@ -226,7 +321,22 @@ impl Answer {
             }),
             Self::Half(half) => {
                 writer.u8(3);
-                put_half(&mut writer, half)
+                put_half(writer, half)
+            }
+            Self::Changed(ranges, next) => {
+                writer.u8(11).u64(*next).records(ranges, |(from, to)| {
+                    let mut bytes = [0; 16];
+                    bytes[..8].copy_from_slice(&from.to_le_bytes());
+                    bytes[8..].copy_from_slice(&to.to_le_bytes());
+                    bytes
+                })
+            }
+            Self::Steps(answers) => {
+                writer.u8(12).u64(answers.len() as u64);
+                for answer in answers {
+                    answer.put(writer);
+                }
+                writer
             }
             Self::Done(usage) => writer.u8(4).u64(usage.used).u64(usage.damaged),
             Self::Absent => writer.u8(5),
@@ -239,39 +349,65 @@ impl Answer {
             Self::Failed(error) => writer.u8(8).blob(&text(error)),
             Self::Owned => writer.u8(9),
             Self::Superseded => writer.u8(10),
-        };
-        writer.finish()
+        }
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("answer of a target", bytes);
+        let answer = Self::take(&mut reader, false)?;
+        reader.end()?;
+        Ok(answer)
+    }
+
+    /// Reads an answer, or that of a step.
+    fn take(reader: &mut Reader<'_>, is_step: bool) -> Result<Self, BadMessage> {
         let [number] = reader.raw()?;
-        let answer = match number {
+        if is_step && !(3..=10).contains(&number) {
+            return Err(reader.fault("with the answer of no step"));
+        }
+        Ok(match number {
             1 => {
-                let identity = take_identity(&mut reader)?;
-                let usage = take_usage(&mut reader)?;
+                let identity = take_identity(reader)?;
+                let usage = take_usage(reader)?;
                 Self::Hello(identity, usage, reader.raw::<1>()? != [0])
             }
             2 => {
                 let next = reader.u64()?;
-                Self::Held(take_held(&mut reader)?, next)
+                Self::Held(take_held(reader)?, next)
             }
-            3 => Self::Half(take_half(&mut reader)?),
-            4 => Self::Done(take_usage(&mut reader)?),
+            3 => Self::Half(take_half(reader)?),
+            4 => Self::Done(take_usage(reader)?),
             5 => Self::Absent,
-            6 => Self::Corrupt(take_text(&mut reader)?),
+            6 => Self::Corrupt(take_text(reader)?),
             7 => Self::Full {
                 wanted: reader.u64()?,
                 free: reader.u64()?,
                 capacity: reader.u64()?,
             },
-            8 => Self::Failed(take_text(&mut reader)?),
+            8 => Self::Failed(take_text(reader)?),
             9 => Self::Owned,
             10 => Self::Superseded,
+            11 => {
+                let next = reader.u64()?;
+                let word = |bytes: &[u8]| {
+                    bytes
+                        .iter()
+                        .rev()
+                        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+                };
+                let ranges = reader.records::<16>()?;
+                let ranges = ranges
+                    .iter()
+                    .map(|range| (word(&range[..8]), word(&range[8..])));
+                Self::Changed(ranges.collect(), next)
+            }
+            12 => {
+                let count = take_count(reader)?;
+                let answers = (0..count).map(|_| Self::take(reader, true));
+                Self::Steps(answers.collect::<Result<_, _>>()?)
+            }
             _ => return Err(reader.fault("of an unknown kind")),
-        };
-        reader.end()?;
-        Ok(answer)
+        })
     }
 }
 
@@ -309,6 +445,8 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
             Standing::of(standing).ok_or(reader.fault("with an unknown standing"))?
         },
         agreed: reader.u64()?,
+        equal: reader.u64()?,
+        room: reader.u64()?,
     })
 }
 
@@ -317,12 +455,13 @@ const fn mark_number(mark: Mark) -> u8 {
         Mark::Owned => 0,
         Mark::Agreed => 1,
         Mark::Complete => 2,
+        Mark::Equal => 3,
     }
 }
 
 fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
     let [number] = reader.raw()?;
-    let all = [Mark::Owned, Mark::Agreed, Mark::Complete];
+    let all = [Mark::Owned, Mark::Agreed, Mark::Complete, Mark::Equal];
     let mut all = all.into_iter();
     all.find(|mark| mark_number(*mark) == number)
         .ok_or(reader.fault("with an unknown mark"))
@@ -379,7 +518,20 @@ mod tests {
     fn calls() -> Vec<Call> {
         vec![
             Call::Hello,
-            Call::Held { from: 5 },
+            Call::Held { from: 5, to: 9 },
+            Call::Changed { from: 7 },
+            Call::Grow { blocks: 99 },
+            Call::Steps(vec![
+                Call::Prepare {
+                    block: 1,
+                    keep: 2,
+                    half: half(),
+                },
+                Call::Fetch {
+                    block: 3,
+                    generation: 4,
+                },
+            ]),
             Call::Prepare {
                 block: 1,
                 keep: 2,
@@ -413,6 +565,8 @@ mod tests {
             epoch: 3,
             standing: Standing::Returned,
             agreed: 2,
+            equal: 1,
+            room: 9,
         };
         let usage = Usage {
             used: 4,
@@ -434,6 +588,12 @@ mod tests {
             Answer::Hello(identity, usage, true),
             Answer::Held(vec![held, damaged, held], 4),
             Answer::Half(half()),
+            Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),
+            Answer::Steps(vec![
+                Answer::Half(half()),
+                Answer::Absent,
+                Answer::Done(usage),
+            ]),
             Answer::Done(usage),
             Answer::Absent,
             Answer::Corrupt("why".to_owned()),
@@ -468,8 +628,12 @@ mod tests {
             }
             assert_eq!(Answer::parse(&bytes), Ok(answer));
         }
-        for number in [0, 9, 10, 255] {
+        for number in [0, 12, 255] {
             assert!(Call::parse(&[number]).is_err());
+        }
+        // A step is no call with steps, and no flush.
+        for step in [Call::Steps(vec![Call::Flush]), Call::Steps(Vec::new())] {
+            assert!(Call::parse(&step.to_bytes()).is_err(), "{step:?}");
         }
     }
 }

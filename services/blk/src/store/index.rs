@@ -1,7 +1,8 @@
 //! Index entries of a store: which generations of a block it holds, and where. Does no I/O.
 //!
 //! ```text
-//! entry of a block: three slots of 21 bytes, a zero byte
+//! group in change: number of the group (4), CRC32C of slot and number (4), entries of its eight blocks: three slots each
+//! settled index: one slot per block
 //! 0 generation (8)   8 offset in units of 64 bytes (5), bytes of the record (3)   16 form (1)   17 CRC32C (4)
 //! ```
 //!
@@ -18,10 +19,11 @@ use crate::block::Kind;
 pub const KEEP_ALL: u64 = u64::MAX;
 
 /// Bytes of a block's entry.
-pub(super) const ENTRY: usize = 64;
+pub(super) const ENTRY: usize = SLOTS * SLOT;
 /// Generations that an entry can hold.
 const SLOTS: usize = 3;
-const SLOT: usize = 21;
+/// Bytes of a generation.
+pub(super) const SLOT: usize = 21;
 const CRC_AT: usize = 17;
 const FORM_AT: usize = 16;
 const PRESENT: u8 = 0x80;
@@ -198,6 +200,32 @@ impl Entry {
         Self::of(slots.filter(|slot| slot.generation >= oldest), self.damaged)
     }
 
+    /// What the settled index can hold of it: one generation that is durable, or nothing. None if it says more.
+    pub(super) fn settled(&self) -> Option<Option<Slot>> {
+        let mut slots = self.slots.iter().flatten();
+        let (first, second) = (slots.next(), slots.next());
+        let is_plain =
+            |slot: &Slot| slot.settled && slot.age == Age::Durable && slot.generation != 0;
+        let is_settled = !self.damaged && second.is_none() && first.is_none_or(is_plain);
+        is_settled.then(|| first.copied())
+    }
+
+    /// The entry of a block in the settled index.
+    pub(super) fn parse_settled(
+        block: u64,
+        bytes: &[u8; SLOT],
+        fits: impl Fn(Extent) -> bool,
+    ) -> Self {
+        let mut entry = Self::default();
+        match parse_slot(block, bytes) {
+            Ok(slot) if slot.and_then(|slot| slot.extent()).is_none_or(fits) => {
+                entry.slots[0] = slot;
+            }
+            _ => entry.damaged = true,
+        }
+        entry
+    }
+
     /// Changes the age of its slots.
     pub(super) fn change_age(&mut self, from: Age, to: Age) {
         let slots = self.slots.iter_mut().flatten();
@@ -238,7 +266,7 @@ impl Entry {
 
 struct Damaged;
 
-fn slot_bytes(slot: Option<Slot>, block: u64) -> [u8; SLOT] {
+pub(super) fn slot_bytes(slot: Option<Slot>, block: u64) -> [u8; SLOT] {
     let mut bytes = [0; SLOT];
     bytes[FORM_AT] = PRESENT;
     if let Some(slot) = slot {

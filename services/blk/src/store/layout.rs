@@ -1,25 +1,151 @@
-//! Where the parts of a store are on its medium, and the index as a whole.
+//! Where the parts of a store are on its medium. Does no I/O.
+//!
+//! ```text
+//! two superblocks | map of units | groups in change | settled index | data
+//! ```
+//!
+//! Eight blocks are a group. A group that has changed has a sector of its own with all that its entries say. When only one
+//! durable generation of each block is left, the settled index gets it: 21 bytes per block, three groups per sector. The map
+//! says which units of 24 groups the settled index has, and which may have changed since the three targets were last known
+//! to be equal. What it does not have was never written to the medium. All parts are as long as the room of the index asks
+//! for, so that a volume can grow, and a file has holes there.
 
-use super::index::{ENTRY, Entry, Slot};
-use super::medium::Medium;
-use super::space::{Extent, Space};
-use super::superblock::{Identity, PAGE};
+use super::index::SLOT;
+use super::superblock::{PAGE, Superblock};
 use crate::error::{BlkError, Result};
-use crate::geometry::Geometry;
-use crate::record::{self, HEADER, RECORD_MAX};
-use std::io;
+use crate::geometry::{BLOCKS_MAX, Geometry};
 
-/// Offset of the index, behind both superblocks.
-pub(super) const INDEX_AT: u64 = 2 * PAGE as u64;
-/// Bytes of the index per call.
-const INDEX_CHUNK: usize = 1 << 20;
+/// Bytes that a medium writes as a whole.
+pub(super) const SECTOR: usize = 512;
+/// Blocks of a group.
+pub(super) const GROUP: u64 = GROUP_LEN as u64;
+/// The same as a length in memory.
+pub(super) const GROUP_LEN: usize = 8;
+/// Groups of a unit.
+pub(super) const UNIT: u64 = 24;
+/// Bytes of a unit of the settled index.
+pub(super) const UNIT_BYTES: usize = PAGE;
+/// Groups in a sector of it.
+const GROUPS_PER_SECTOR: u64 = 3;
+/// Bytes of a group in it.
+pub(super) const GROUP_BYTES: usize = SLOT * GROUP_LEN;
+/// Units of a sector of the map: two bits each, behind a checksum.
+pub(super) const MAP_UNITS: u64 = (SECTOR as u64 - 4) * 4;
+/// Bytes of the medium that entries can name.
+const OFFSETS: u64 = 1 << 46;
+/// Offset of the map, behind both superblocks.
+const MAP_AT: u64 = 2 * PAGE as u64;
+
+/// Sizes of the parts of the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks for which it has room.
+    pub room: u64,
+    /// Most groups in change.
+    pub slots: u64,
+}
+
+impl Shape {
+    /// An index with room for this number of blocks.
+    #[must_use]
+    pub fn with_room(room: u64) -> Self {
+        let groups = room.div_ceil(GROUP);
+        let slots = (groups / 32).clamp(1024, 1 << 17).min(groups);
+        Self { room, slots }
+    }
+
+    /// An index in which a volume can grow to the sixteenfold.
+    #[must_use]
+    pub fn that_grows(geometry: Geometry) -> Self {
+        let room = geometry.blocks().saturating_mul(16).max(1 << 16);
+        Self::with_room(room.min(BLOCKS_MAX))
+    }
+
+    pub(super) fn groups(self) -> u64 {
+        self.room.div_ceil(GROUP)
+    }
+
+    /// False if all groups can be in change at once: then there is no settled index.
+    pub(super) fn has_settled(self) -> bool {
+        self.slots < self.groups()
+    }
+
+    pub(super) fn units(self) -> u64 {
+        match self.has_settled() {
+            true => self.groups().div_ceil(UNIT),
+            false => 0,
+        }
+    }
+
+    pub(super) fn map_sectors(self) -> u64 {
+        self.units().div_ceil(MAP_UNITS)
+    }
+
+    pub(super) fn map_at(self, sector: u64) -> u64 {
+        MAP_AT + sector * SECTOR as u64
+    }
+
+    /// Offset of the sectors of groups in change.
+    #[must_use]
+    pub fn slots_at(self) -> u64 {
+        self.slot_at(0)
+    }
+
+    pub(super) fn slot_at(self, slot: u64) -> u64 {
+        self.map_at(self.map_sectors())
+            .next_multiple_of(PAGE as u64)
+            + slot * SECTOR as u64
+    }
+
+    pub(super) fn unit_at(self, unit: u64) -> u64 {
+        self.slot_at(self.slots).next_multiple_of(PAGE as u64) + unit * UNIT_BYTES as u64
+    }
+
+    /// Where a group is within its unit.
+    pub(super) fn within_unit(group: u64) -> usize {
+        let nth = group % UNIT;
+        let at =
+            nth / GROUPS_PER_SECTOR * SECTOR as u64 + nth % GROUPS_PER_SECTOR * GROUP_BYTES as u64;
+        // Cannot be cut: less than a page.
+        usize::try_from(at).unwrap_or(0)
+    }
+
+    /// Offset of the first record.
+    #[must_use]
+    pub fn data_at(self) -> u64 {
+        self.unit_at(self.units())
+    }
+
+    /// Groups in change for which a new target has sectors.
+    pub(super) fn first_slots(self, geometry: Geometry) -> u64 {
+        // Without a settled index each group has its own.
+        match self.has_settled() {
+            true => geometry.blocks().div_ceil(GROUP).min(self.slots).min(1024),
+            false => self.slots,
+        }
+    }
+
+    /// Groups in change above which the clean ones are settled.
+    pub(super) fn slots_wanted(self) -> u64 {
+        match self.has_settled() {
+            true => (self.slots / 2).min(1 << 13),
+            false => u64::MAX,
+        }
+    }
+}
+
+/// The end of the space for records on a medium, from where entries can name it.
+pub(super) fn last_byte(size: Option<u64>) -> u64 {
+    size.unwrap_or(OFFSETS).min(OFFSETS)
+}
 
 /// An error if a medium cannot hold the index of a volume.
-pub(super) fn check_size(name: &str, medium: &dyn Medium, geometry: Geometry) -> Result<()> {
-    let (size, index) = (medium.size().unwrap_or(u64::MAX), data_start(geometry));
+pub(super) fn check_size(name: &str, size: Option<u64>, superblock: &Superblock) -> Result<()> {
+    let (size, index) = (size.unwrap_or(u64::MAX), superblock.shape.data_at());
     if size >= index {
         return Ok(());
     }
+    let geometry = superblock.identity.geometry;
     Err(BlkError::NotATarget {
         target: name.to_owned(),
         fault: format!(
@@ -28,91 +154,36 @@ pub(super) fn check_size(name: &str, medium: &dyn Medium, geometry: Geometry) ->
     })
 }
 
-/// Offset of the first record.
-pub(super) fn data_start(geometry: Geometry) -> u64 {
-    (INDEX_AT + geometry.blocks() * ENTRY as u64).next_multiple_of(PAGE as u64)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Writes the index of a volume without blocks.
-pub(super) fn write_empty_index(medium: &dyn Medium, geometry: Geometry) -> io::Result<()> {
-    let mut block = 0;
-    while block < geometry.blocks() {
-        let end = geometry.blocks().min(block + (INDEX_CHUNK / ENTRY) as u64);
-        let bytes: Vec<u8> = (block..end)
-            .flat_map(|block| Entry::default().to_bytes(block))
-            .collect();
-        medium.write(INDEX_AT + block * ENTRY as u64, &bytes)?;
-        block = end;
-    }
-    Ok(())
-}
-
-/// Writes again what an opening cannot rely on: entries that say something beside the newest generation, or are damaged
-/// beside it. A sync of the last process may have failed, and the next one then succeeds without what that one has left out.
-pub(super) fn write_doubtful(
-    medium: &dyn Medium,
-    identity: Identity,
-    index: &[Entry],
-) -> io::Result<()> {
-    for (block, entry) in (0..).zip(index) {
-        let slots = entry.slots.iter().flatten().count();
-        if slots > 1 || (entry.damaged && slots > 0) {
-            write_again(medium, identity, block, entry, |_| true)?;
+    /// The index of a large volume takes at most 24 bytes per block, and the parts do not overlap.
+    #[test]
+    fn an_index_has_24_bytes_per_block() {
+        for shift in [20, 24, 28, 32] {
+            let room = 1u64 << shift;
+            let shape = Shape::with_room(room);
+            assert!(shape.has_settled());
+            let ends = [
+                shape.map_at(0),
+                shape.map_at(shape.map_sectors()),
+                shape.slot_at(0),
+                shape.slot_at(shape.slots),
+                shape.unit_at(0),
+                shape.data_at(),
+            ];
+            assert!(ends.is_sorted(), "{ends:?}");
+            assert!(
+                shape.data_at() <= 24 * room,
+                "{} for 2^{shift}",
+                shape.data_at()
+            );
         }
+        assert_eq!(Shape::with_room(BLOCKS_MAX).room, 1 << 32);
+        assert!(!Shape::with_room(8000).has_settled());
+        let at: Vec<usize> = (0..UNIT).map(Shape::within_unit).collect();
+        assert!(at.windows(2).all(|at| at[0] + GROUP_BYTES <= at[1]));
+        assert!(at[23] + GROUP_BYTES <= UNIT_BYTES);
     }
-    Ok(())
-}
-
-/// Writes a block's entry again, and its records in those slots that are `wanted`. False if one of them cannot be read.
-pub(super) fn write_again(
-    medium: &dyn Medium,
-    identity: Identity,
-    block: u64,
-    entry: &Entry,
-    wanted: impl Fn(&Slot) -> bool,
-) -> io::Result<bool> {
-    let mut are_whole = true;
-    for slot in entry.slots.iter().flatten().filter(|slot| wanted(slot)) {
-        let Some(extent) = slot.extent() else {
-            continue;
-        };
-        // Cannot be cut: the length was checked when the entry was read or made.
-        let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
-        let read = medium.read(extent.offset, &mut bytes);
-        let parsed = record::parse(identity.place(block), slot.generation, &bytes);
-        if read.is_ok() && parsed.is_ok() {
-            medium.write(extent.offset, &bytes)?;
-        } else {
-            are_whole = false;
-        }
-    }
-    medium.write(INDEX_AT + block * ENTRY as u64, &entry.to_bytes(block))?;
-    Ok(are_whole)
-}
-
-/// Reads the index. Slots that point outside the data area are damaged.
-pub(super) fn read_index(
-    medium: &dyn Medium,
-    geometry: Geometry,
-    (start, end): (u64, u64),
-) -> io::Result<Vec<Entry>> {
-    let fits = |extent: Extent| {
-        let last = extent.offset.checked_add(Space::rounded(extent.length));
-        extent.offset >= start
-            && last.is_some_and(|last| last <= end)
-            && (HEADER as u64..=RECORD_MAX as u64).contains(&extent.length)
-    };
-    let blocks = usize::try_from(geometry.blocks()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-    let mut index = Vec::with_capacity(blocks);
-    let mut chunk = vec![0; INDEX_CHUNK.min(blocks * ENTRY)];
-    while index.len() < blocks {
-        let count = (blocks - index.len()).min(INDEX_CHUNK / ENTRY);
-        let at = INDEX_AT + (index.len() * ENTRY) as u64;
-        let bytes = &mut chunk[..count * ENTRY];
-        medium.read(at, bytes)?;
-        for bytes in bytes.as_chunks::<ENTRY>().0 {
-            index.push(Entry::parse(index.len() as u64, bytes, fits));
-        }
-    }
-    Ok(index)
 }

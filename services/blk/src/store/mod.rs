@@ -1,15 +1,18 @@
 //! A target: one half of each block, on a file or in memory.
 //!
 //! ```text
-//! two superblocks | index: three slots for each block | data: records of half blocks, in units of 64 bytes
+//! two superblocks | index (see `layout`) | data: records of half blocks, in units of 64 bytes
 //! ```
 //!
-//! A write goes to free space. Then one store of 64 bytes into the index makes it visible beside the generation before
+//! A write goes to free space. Then one store of a sector of the index makes it visible beside the generation before
 //! it ([`Target::prepare`]). A second one settles it ([`Target::commit`]). Steps of several blocks store
 //! what is adjacent together ([`Target::begin_all`]). A process that is killed
 //! between any two instructions therefore leaves the old generation, or both. [`Target::flush`] makes everything
 //! durable. The last generation that was durable stays until then, so that a loss of power leaves it. Space is allocated
 //! as blocks are written; freed space is used again after the next flush but one, or when much of it rests.
+//!
+//! Only groups of blocks that have changed lately are in memory, and opening a target reads only them. What else the index
+//! has is read when it is needed, also to find free space between older records.
 //!
 //! An entry of the index that cannot be read is damaged, also one of zeros: it says nothing about the block. After a failed
 //! sync nothing that was written before counts as durable until it was written again, which the next sync and the next
@@ -18,28 +21,34 @@
 mod batch;
 mod index;
 mod layout;
+mod look;
 mod medium;
+mod open;
 mod space;
 mod superblock;
 mod sync;
+mod table;
+mod units;
 
 pub use index::KEEP_ALL;
+pub use layout::Shape;
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Standing};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, GeometryError, Id, Role};
+use crate::geometry::{Geometry, Id, Role};
 use crate::record::{self, Half, Place};
-use index::{ENTRY, Entry, Slot};
-use layout::{INDEX_AT, check_size, data_start, read_index, write_doubtful, write_empty_index};
+use index::{Entry, Slot};
+use layout::GROUP;
 use space::{Extent, Space};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::Path;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
-use superblock::{PAGE, Superblock};
+use superblock::Superblock;
+use table::{Stage, Table, sector};
 
 /// Free ranges of at least this length are given back to the file system.
 const RELEASE_MIN: u64 = 64 << 10;
@@ -64,9 +73,33 @@ pub struct Held {
 pub struct Usage {
     /// Bytes of records in use, headers included.
     pub used: u64,
-    /// Entries of the index that were damaged when the target was opened.
+    /// Entries of the index that were found damaged since the target was opened.
     pub damaged: u64,
 }
+
+/// A part of what a target holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Part {
+    /// All generations and all damaged entries of the part's blocks, by block.
+    pub held: Vec<Held>,
+    /// The first block behind the part. At least the end of the range that was asked for if nothing is behind it.
+    pub next: u64,
+}
+
+/// Blocks that may have changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changed {
+    /// Ranges of blocks, in order.
+    pub ranges: Vec<Range<u64>>,
+    /// As in [`Part`].
+    pub next: u64,
+}
+
+/// Most ranges of one answer.
+pub(crate) const RANGES_MAX: usize = 1 << 14;
+
+/// Most generations of a part, beside those of the last groups.
+pub(crate) const PART_MAX: usize = 1 << 14;
 
 /// A call of a target that may still be under way when the next one begins.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +129,27 @@ pub enum Step<'a> {
     },
 }
 
+impl Step<'_> {
+    /// Its block and generation.
+    pub(crate) fn of(&self) -> (u64, u64) {
+        match *self {
+            Self::Prepare { block, half, .. } => (block, half.generation),
+            Self::Commit { block, generation } | Self::Fetch { block, generation } => {
+                (block, generation)
+            }
+        }
+    }
+
+    /// Bytes of half blocks that travel with it, or with its answer.
+    pub(crate) fn bytes(&self, fetched: usize) -> usize {
+        match self {
+            Self::Prepare { half, .. } => half.data.len(),
+            Self::Commit { .. } => 0,
+            Self::Fetch { .. } => fetched,
+        }
+    }
+}
+
 /// A step that has begun.
 #[derive(Debug)]
 #[must_use = "its end is unknown until it is given to finish"]
@@ -106,6 +160,8 @@ pub enum Begun {
     Sent {
         /// Number of the call on its connection.
         call: u64,
+        /// Number of the step in its call.
+        nth: usize,
         /// The block.
         block: u64,
         /// The generation.
@@ -121,11 +177,39 @@ pub trait Target: Send + Sync {
     /// What the target is.
     fn identity(&self) -> Identity;
 
-    /// All generations of all blocks, and all damaged entries, by block.
+    /// What it holds of some blocks: of all of them, or of the first ones.
     ///
     /// # Errors
     /// The target does not answer.
-    fn held(&self) -> Result<Vec<Held>>;
+    fn part(&self, blocks: Range<u64>) -> Result<Part>;
+
+    /// Blocks from `from` on that may have changed since the targets were equal ([`Identity::equal`]).
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn changed(&self, from: u64) -> Result<Changed>;
+
+    /// What it holds of all blocks.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn held(&self) -> Result<Vec<Held>> {
+        let mut all = Vec::new();
+        let blocks = self.identity().geometry.blocks();
+        let mut from = 0;
+        while from < blocks {
+            let part = self.part(from..blocks)?;
+            all.extend(part.held);
+            from = part.next;
+        }
+        Ok(all)
+    }
+
+    /// Gives the volume more blocks, which were never written. What has as many already does not change.
+    ///
+    /// # Errors
+    /// The index has no room for them, or errors of the system.
+    fn grow(&self, blocks: u64) -> Result<()>;
 
     /// Stores a half block, not yet settled, beside generation `keep` and the last one that is durable. Others of the block
     /// disappear, unless `keep` is [`KEEP_ALL`] and there is space in the entry.
@@ -229,7 +313,9 @@ pub trait Seating: Send + Sync {
 
 struct State {
     superblock: Superblock,
-    index: Vec<Entry>,
+    /// The superblock is not on the medium as it is here.
+    changed: bool,
+    table: Table,
     space: Space,
     /// Blocks whose entries have changed since the last sync began.
     touched: BTreeSet<u64>,
@@ -258,6 +344,13 @@ struct Change {
     new: Entry,
 }
 
+/// Locks for groups.
+const GROUP_LOCKS: usize = 64;
+/// Most damaged entries that are counted.
+const DAMAGED_MAX: usize = 1 << 20;
+/// Syncs that a step waits for at most.
+const SYNCS_MAX: u32 = 8;
+
 /// A half block without data.
 fn zero(generation: u64) -> Half {
     Half {
@@ -272,9 +365,15 @@ fn zero(generation: u64) -> Half {
 pub struct Store {
     name: String,
     medium: Box<dyn Medium>,
-    capacity: u64,
-    damaged: u64,
+    /// Offset of the first record, and the end of the space for new ones.
+    bounds: (u64, u64),
+    /// Where the records of the medium can be.
+    last: u64,
+    /// Damaged entries that were found.
+    damaged: Mutex<BTreeSet<u64>>,
     state: Mutex<State>,
+    /// Held while the sector of a group is made and written. Taken after `entries`, and before `state`.
+    groups: Vec<Mutex<()>>,
     /// Shared from the look at an entry to its replacement. A sync excludes these while it changes entries itself. Taken
     /// before `state`.
     entries: RwLock<()>,
@@ -304,115 +403,6 @@ pub struct NewTarget {
 }
 
 impl Store {
-    /// Makes a target of an empty medium. `capacity` limits its data in bytes.
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn create(
-        name: &str,
-        medium: Box<dyn Medium>,
-        new: NewTarget,
-        capacity: Option<u64>,
-    ) -> Result<Self> {
-        check_size(name, medium.as_ref(), new.geometry)?;
-        let random = xgvmi_daemon::random().map_err(|error| BlkError::io(name, error))?;
-        let identity = Identity {
-            geometry: new.geometry,
-            role: new.role,
-            volume: new.volume,
-            target: Id(random.to_ne_bytes()),
-            epoch: 0,
-            standing: match new.complete {
-                true => Standing::Complete,
-                false => Standing::New,
-            },
-            agreed: 0,
-        };
-        // Before the superblocks: a target that is there has an index.
-        write_empty_index(medium.as_ref(), new.geometry)
-            .and_then(|()| medium.sync())
-            .map_err(|error| BlkError::io(name, error))?;
-        for sequence in 0..2 {
-            let superblock = Superblock { identity, sequence };
-            medium
-                .write(superblock.offset(), &superblock.to_bytes())
-                .map_err(|error| BlkError::io(name, error))?;
-        }
-        medium.sync().map_err(|error| BlkError::io(name, error))?;
-        Self::open(name, medium, capacity)
-    }
-
-    /// Opens the target on a medium. `capacity` limits the space that new data takes. It hides nothing that is there.
-    ///
-    /// # Errors
-    /// The medium holds no target, or errors of the system.
-    pub fn open(name: &str, medium: Box<dyn Medium>, capacity: Option<u64>) -> Result<Self> {
-        let failed = |error| BlkError::io(name, error);
-        let mut pages = vec![0; 2 * PAGE];
-        medium.read(0, &mut pages).map_err(failed)?;
-        let superblock = Superblock::parse(&pages).map_err(|fault| BlkError::NotATarget {
-            target: name.to_owned(),
-            fault,
-        })?;
-        let geometry = superblock.identity.geometry;
-        check_size(name, medium.as_ref(), geometry)?;
-        let start = data_start(geometry);
-        let last = medium.size().unwrap_or(i64::MAX.cast_unsigned());
-        let end = start.saturating_add(capacity.unwrap_or(last)).min(last);
-        let index = read_index(medium.as_ref(), geometry, (start, last)).map_err(failed)?;
-        // What the last process wrote is durable from here on, or the target is not used.
-        write_doubtful(medium.as_ref(), superblock.identity, &index)
-            .and_then(|()| medium.sync())
-            .map_err(failed)?;
-        let damaged = index.iter().filter(|entry| entry.damaged).count() as u64;
-        let used = index.iter().flat_map(|entry| entry.slots).flatten();
-        let used = used.filter_map(|slot| slot.extent()).map(|extent| Extent {
-            length: Space::rounded(extent.length),
-            ..extent
-        });
-        let space = Space::new(start, end, used.collect());
-        Ok(Self {
-            name: name.to_owned(),
-            medium,
-            capacity: end - start,
-            damaged,
-            state: Mutex::new(State {
-                superblock,
-                index,
-                space,
-                touched: BTreeSet::new(),
-                doubtful: BTreeSet::new(),
-            }),
-            entries: RwLock::new(()),
-            syncing: Mutex::new(()),
-        })
-    }
-
-    /// Creates a target in a new file.
-    ///
-    /// # Errors
-    /// The file exists, or errors of the system.
-    pub fn create_file(path: &Path, new: NewTarget, capacity: Option<u64>) -> Result<Self> {
-        let name = path.display().to_string();
-        let medium = FileMedium::create(path).map_err(|error| BlkError::io(&name, error))?;
-        Self::create(&name, Box::new(medium), new, capacity)
-    }
-
-    /// Opens the target in a file.
-    ///
-    /// # Errors
-    /// The file holds no target, another process uses it, or errors of the system.
-    pub fn open_file(path: &Path, capacity: Option<u64>) -> Result<Self> {
-        let name = path.display().to_string();
-        let medium = FileMedium::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => BlkError::InUse {
-                target: name.clone(),
-            },
-            _ => BlkError::io(&name, error),
-        })?;
-        Self::open(&name, Box::new(medium), capacity)
-    }
-
     /// Everything that the next call depends on beside the medium, as text: for a search of all states.
     #[doc(hidden)]
     #[must_use]
@@ -420,8 +410,8 @@ impl Store {
         let state = self.state();
         let blocks = (&state.touched, &state.doubtful);
         format!(
-            "{:?} {:?} {:?} {blocks:?}",
-            state.superblock, state.index, state.space
+            "{:?} {} {:?} {:?} {blocks:?}",
+            state.superblock, state.changed, state.table, state.space
         )
     }
 
@@ -438,21 +428,6 @@ impl Store {
         BlkError::io(&self.name, error)
     }
 
-    /// The entry of a block.
-    fn entry(&self, block: u64) -> Result<Entry> {
-        let state = self.state();
-        let index = usize::try_from(block).unwrap_or(usize::MAX);
-        state.index.get(index).copied().ok_or_else(|| {
-            let geometry = state.superblock.identity.geometry;
-            let size = u64::from(geometry.block_size());
-            BlkError::Geometry(GeometryError::Bounds {
-                offset: block.saturating_mul(size),
-                length: size,
-                size: geometry.size(),
-            })
-        })
-    }
-
     /// Held while an entry is looked at and replaced.
     fn shared(&self) -> RwLockReadGuard<'_, ()> {
         // The lock protects no data of its own.
@@ -464,24 +439,36 @@ impl Store {
         self.entries.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the entries of consecutive blocks, on the medium and then in memory, and frees what only the old ones refer
-    /// to. If it fails, the medium's entries are unknown. Their space stays in use, because they may refer to it.
+    /// Replaces the entries of blocks whose groups are in change, on the medium and then in memory, and frees what only the
+    /// old ones refer to. If it fails, the medium's entries are unknown. Their space stays in use, because they may refer to
+    /// it.
     fn replace(&self, changes: &[Change]) -> Result<()> {
-        let Some(first) = changes.first() else {
-            return Ok(());
+        let _groups = self.lock_groups(changes.iter().map(|change| change.block));
+        let sectors = {
+            let state = self.state();
+            let mut sectors = BTreeMap::new();
+            for of_group in changes.chunk_by(|one, next| one.block / GROUP == next.block / GROUP) {
+                let number = of_group.first().map_or(0, |change| change.block / GROUP);
+                let Some(group) = state.table.groups.get(&number) else {
+                    continue;
+                };
+                let mut entries = group.entries;
+                for change in of_group {
+                    // Cannot be cut: less than eight.
+                    entries[usize::try_from(change.block % GROUP).unwrap_or(0)] = change.new;
+                }
+                sectors.insert(group.slot, sector(group.slot, Some((number, &entries))));
+            }
+            sectors
         };
-        let entries = changes.iter();
-        let bytes: Vec<u8> = entries
-            .flat_map(|change| change.new.to_bytes(change.block))
-            .collect();
-        self.medium
-            .write(INDEX_AT + first.block * ENTRY as u64, &bytes)
-            .map_err(|error| self.io(error))?;
+        self.write_sectors(&sectors)?;
         let mut state = self.state();
         for Change { block, old, new } in changes {
-            let index = usize::try_from(*block).ok();
-            if let Some(entry) = index.and_then(|block| state.index.get_mut(block)) {
+            if let Some(entry) = state.table.entry_mut(*block) {
                 *entry = *new;
+            }
+            if let Some(group) = state.table.groups.get_mut(&(block / GROUP)) {
+                group.stage = Stage::InChange;
             }
             state.touched.insert(*block);
             let kept = |extent: &Extent| {
@@ -495,6 +482,32 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Writes sectors of groups in change, adjacent ones by one call.
+    fn write_sectors(&self, sectors: &BTreeMap<u64, [u8; layout::SECTOR]>) -> Result<()> {
+        let shape = self.shape();
+        let sectors: Vec<(u64, &[u8; layout::SECTOR])> =
+            sectors.iter().map(|(slot, bytes)| (*slot, bytes)).collect();
+        for run in sectors.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
+            let Some((slot, first)) = run.first() else {
+                continue;
+            };
+            let bytes = match run {
+                [_] => first.to_vec(),
+                run => run
+                    .iter()
+                    .flat_map(|(_, bytes)| bytes.iter().copied())
+                    .collect(),
+            };
+            let written = self.medium.write(shape.slot_at(*slot), &bytes);
+            written.map_err(|error| self.io(error))?;
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Shape {
+        self.state().table.shape
     }
 
     /// What a step changes, if anything. [`None`] within: a sync under way must end first. The caller shares the entries.
@@ -513,12 +526,15 @@ impl Store {
                 })?
             }
         };
+        if new != old && !self.begin_change(block / GROUP)? {
+            return Ok(None);
+        }
         Ok(Some((new != old).then_some(Change { block, old, new })))
     }
 
     /// Carries out the last part of a step: the change of the entry.
     fn enter(&self, block: u64, intent: Intent) -> Result<()> {
-        loop {
+        for _ in 0..SYNCS_MAX {
             let shared = self.shared();
             if let Some(change) = self.change(block, intent)? {
                 return self.replace(change.as_slice());
@@ -530,11 +546,18 @@ impl Store {
                 self.sync(&syncing)?;
             }
         }
+        // All groups in change have something that cannot be dropped.
+        Err(BlkError::Full {
+            target: self.name.clone(),
+            wanted: 0,
+            free: self.state().space.available(),
+            capacity: self.bounds.1 - self.bounds.0,
+        })
     }
 
     /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
     fn plan(&self, block: u64, half: &Half) -> Result<(Slot, Option<Record>)> {
-        self.entry(block)?;
+        self.check(block)?;
         let record = if matches!(half.kind, Kind::Zero | Kind::Lost) {
             None
         } else {
@@ -593,33 +616,14 @@ impl Store {
             fault: fault.to_owned(),
         })
     }
+}
 
-    /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
-    /// thread, or syncs. Syncs also if much was freed.
-    fn take(&self, length: u64) -> Result<Extent> {
-        let is_due = self.state().space.is_sync_due();
-        if !is_due && let Some(extent) = self.state().space.take(length) {
-            return Ok(extent);
-        }
-        let syncing = self.syncing();
-        if self.state().space.is_sync_due() {
-            self.sync(&syncing)?;
-        }
-        // The first sync makes newer generations durable, the second one the entries without the older ones.
-        for _ in 0..2 {
-            if let Some(extent) = self.state().space.take(length) {
-                return Ok(extent);
-            }
-            self.sync(&syncing)?;
-        }
-        let mut state = self.state();
-        state.space.take(length).ok_or_else(|| BlkError::Full {
-            target: self.name.clone(),
-            wanted: length,
-            free: state.space.available(),
-            capacity: self.capacity,
-        })
-    }
+/// True if a record can be between two offsets.
+fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
+    let last = extent.offset.checked_add(Space::rounded(extent.length));
+    extent.offset >= start
+        && last.is_some_and(|last| last <= end)
+        && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
 /// What an entry says.
@@ -642,18 +646,6 @@ fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
     slots.into_iter().chain(damaged)
 }
 
-impl Store {
-    /// Generations of at most `count` blocks from block `from` on.
-    pub(crate) fn held_from(&self, from: u64, count: u64) -> Vec<Held> {
-        let bound = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
-        let state = self.state();
-        let entries = (from..).zip(state.index.iter().skip(bound(from)).take(bound(count)));
-        entries
-            .flat_map(|(block, entry)| held_in(block, entry))
-            .collect()
-    }
-}
-
 impl Target for Store {
     fn name(&self) -> &str {
         &self.name
@@ -663,8 +655,57 @@ impl Target for Store {
         self.state().superblock.identity
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
-        Ok(self.held_from(0, u64::MAX))
+    fn part(&self, blocks: Range<u64>) -> Result<Part> {
+        let all = 0..self.identity().geometry.blocks();
+        let mut held = Vec::new();
+        let next = self.each_group(blocks.start, |group, entries| {
+            for (block, entry) in (group * GROUP..).zip(entries) {
+                if blocks.contains(&block) && all.contains(&block) {
+                    held.extend(held_in(block, entry));
+                }
+            }
+            held.len() < PART_MAX && (group + 1) * GROUP < blocks.end
+        })?;
+        Ok(Part { held, next })
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        let state = self.state();
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut group = from / GROUP;
+        while ranges.len() < RANGES_MAX {
+            let Some(next) = state.table.next(group, true) else {
+                return Ok(Changed {
+                    ranges,
+                    next: u64::MAX,
+                });
+            };
+            group = next + 1;
+            match ranges.last_mut() {
+                Some(last) if last.end == next * GROUP => last.end = group * GROUP,
+                _ => ranges.push(next * GROUP..group * GROUP),
+            }
+        }
+        let next = group * GROUP;
+        Ok(Changed { ranges, next })
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        let _syncing = self.syncing();
+        let mut next = self.state().superblock;
+        let geometry = next.identity.geometry;
+        if blocks <= geometry.blocks() {
+            return Ok(());
+        }
+        if blocks > next.shape.room {
+            return Err(BlkError::NoRoom {
+                target: self.name.clone(),
+                blocks,
+                room: next.shape.room,
+            });
+        }
+        next.identity.geometry = Geometry::new(geometry.block_size(), blocks)?;
+        self.store_superblock(next)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
@@ -719,24 +760,27 @@ impl Target for Store {
         }
         // No other sync may be the one that tells of a failure.
         let _syncing = self.syncing();
-        let mut state = self.state();
-        let mut next = state.superblock;
-        next.sequence += 1;
+        let mut next = {
+            let state = self.state();
+            let mut next = state.superblock;
+            if mark == Mark::Equal {
+                next.tail = state.space.tail();
+                next.used = state.space.used();
+            }
+            next
+        };
         next.identity.marked(epoch, mark);
-        let written = self.medium.write(next.offset(), &next.to_bytes());
-        written.map_err(|error| self.io(error))?;
-        if let Err(error) = self.medium.sync() {
-            state.doubt();
-            return Err(self.io(error));
+        self.store_superblock(next)?;
+        if mark == Mark::Equal {
+            self.forget_changes();
         }
-        state.superblock = next;
         Ok(())
     }
 
     fn usage(&self) -> Usage {
         Usage {
             used: self.state().space.used(),
-            damaged: self.damaged,
+            damaged: self.damaged().len() as u64,
         }
     }
 }

@@ -38,7 +38,19 @@ pub(super) struct Space {
     /// Freed since the last sync.
     resting: Vec<Extent>,
     resting_bytes: u64,
+    unknown: Option<Unknown>,
 }
+
+/// Space of which only that is known to be free that was freed since.
+#[derive(Debug)]
+struct Unknown {
+    end: u64,
+    /// Ranges that were freed since, used again or not. No two of them touch.
+    given: BTreeMap<u64, u64>,
+}
+
+/// Bytes that may be taken behind unknown space before it is looked at, beside a quarter of what is in use.
+const UNKNOWN_MAX: u64 = 1 << 30;
 
 impl Space {
     /// A data area from `start` to `end` in which `used` is in use.
@@ -52,6 +64,7 @@ impl Space {
             used: 0,
             resting: Vec::new(),
             resting_bytes: 0,
+            unknown: None,
         };
         for extent in used {
             // A range in use may lie behind the end: that limits what is taken from now on.
@@ -67,6 +80,56 @@ impl Space {
             space.used += extent.length;
         }
         space
+    }
+
+    /// A data area of which `used` bytes before `tail` are in use, and nothing behind it.
+    pub(super) fn unknown(tail: u64, end: u64, used: u64) -> Self {
+        let unknown = Unknown {
+            end: tail,
+            given: BTreeMap::new(),
+        };
+        Self {
+            used,
+            unknown: Some(unknown),
+            ..Self::new(tail, end, Vec::new())
+        }
+    }
+
+    /// True if it is time to look at unknown space: much was taken behind it.
+    pub(super) fn is_look_due(&self) -> bool {
+        let unknown = self.unknown.as_ref();
+        unknown.is_some_and(|unknown| {
+            self.tail.saturating_sub(unknown.end) > self.used / 4 + UNKNOWN_MAX
+        })
+    }
+
+    pub(super) fn is_unknown(&self) -> bool {
+        self.unknown.is_some()
+    }
+
+    /// Nothing from `start` on is in use but for these ranges, and what is not in the index yet.
+    pub(super) fn learn(&mut self, start: u64, mut used: Vec<Extent>) {
+        let Some(Unknown { end, given }) = self.unknown.take() else {
+            return;
+        };
+        self.used = used.iter().map(|extent| extent.length).sum();
+        let given = given.into_iter();
+        used.extend(given.map(|(offset, length)| Extent { offset, length }));
+        used.sort_unstable();
+        let mut from = start;
+        for extent in used.into_iter().chain([Extent {
+            offset: end,
+            length: 0,
+        }]) {
+            let gap_end = extent.offset.min(end);
+            if gap_end > from {
+                self.merge(Extent {
+                    offset: from,
+                    length: gap_end - from,
+                });
+            }
+            from = from.max(extent.end());
+        }
     }
 
     /// Bytes that a record of `length` bytes takes.
@@ -104,6 +167,16 @@ impl Space {
         self.used = self.used.saturating_sub(length);
         self.resting_bytes += length;
         self.resting.push(Extent { length, ..extent });
+        if let Some(unknown) = &mut self.unknown
+            && extent.offset < unknown.end
+        {
+            unknown.give(extent.offset, extent.offset + length);
+        }
+    }
+
+    /// The end of everything in use.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
     }
 
     /// True if so much rests that a sync is due before more is taken.
@@ -181,6 +254,19 @@ impl Space {
     }
 }
 
+impl Unknown {
+    fn give(&mut self, mut from: u64, mut to: u64) {
+        while let Some((&offset, &length)) = self.given.range(..=to).next_back()
+            && offset + length >= from
+        {
+            self.given.remove(&offset);
+            from = from.min(offset);
+            to = to.max(offset + length);
+        }
+        self.given.insert(from, to - from);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -211,6 +297,32 @@ mod tests {
         let resting = space.begin_sync();
         space.synced(resting);
         assert_eq!(space.take(64), None, "it was behind the end");
+    }
+
+    /// Unknown space is used again as far as it was freed, and as a whole after a look.
+    #[test]
+    fn unknown_space_is_found_by_a_look() {
+        let range = |from: u64, to: u64| Extent {
+            offset: from * 64,
+            length: (to - from) * 64,
+        };
+        let mut space = Space::unknown(10 * 64, 12 * 64, 5 * 64);
+        assert_eq!(space.take(128), Some(range(10, 12)));
+        assert_eq!(space.take(64), None);
+        space.give(range(2, 4));
+        let resting = space.begin_sync();
+        space.synced(resting);
+        assert_eq!(
+            space.take(64),
+            Some(range(2, 3)),
+            "it is not in the index yet"
+        );
+        space.learn(0, vec![range(5, 7), range(10, 12)]);
+        assert_eq!((space.used(), space.is_unknown()), (4 * 64, false));
+        let mut free: Vec<Extent> = std::iter::from_fn(|| space.take(64)).collect();
+        free.sort_unstable();
+        let units = [0, 1, 3, 4, 7, 8, 9].map(|unit| range(unit, unit + 1));
+        assert_eq!(free, units);
     }
 
     #[test]

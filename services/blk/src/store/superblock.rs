@@ -3,22 +3,24 @@
 //! ```text
 //! 0  magic "XGVMIBLK"    8  version (4)   12 role (1), standing (1), zero (2)   16 block size (4)   20 zero (4)
 //! 24 blocks (8)          32 volume (16)   48 target (16)   64 sequence (8)   72 epoch (8)   80 agreed (8)
-//! 88 CRC32C (4)
+//! 88 equal (8)       96 room (8)        104 slots (8)      112 ready (8)       120 tail (8)      128 used (8)
+//! 136 suspects (8)   144 CRC32C (4)
 //! ```
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
-use crate::geometry::{Geometry, Id, Role};
+use super::layout::Shape;
+use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role};
 use crate::record::Place;
 
 /// Bytes of a copy on the medium.
 pub(super) const PAGE: usize = 4096;
-const BYTES: usize = 92;
-const CRC_AT: usize = 88;
+const BYTES: usize = 148;
+const CRC_AT: usize = 144;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";
-const VERSION: u32 = 2;
-/// The version before, and where its checksum was. Its empty index entries have no checksums.
-const OLD: (u32, usize) = (1, 80);
+const VERSION: u32 = 3;
+/// The versions before, and where their checksums were. Their indexes have other entries.
+const OLD: [(u32, usize); 2] = [(1, 80), (2, 88)];
 
 /// Bits of a generation below the epoch.
 pub(crate) const COUNTER_BITS: u32 = 40;
@@ -34,6 +36,8 @@ pub enum Mark {
     Agreed,
     /// It also holds everything.
     Complete,
+    /// All three do, durably, and nobody writes any more: from here on they are equal but for what changes.
+    Equal,
 }
 
 /// How far a target holds what its volume has.
@@ -80,6 +84,10 @@ pub struct Identity {
     pub standing: Standing,
     /// The last epoch whose decisions about blocks it has taken over.
     pub agreed: u64,
+    /// The epoch at whose end all three targets were equal. 0: never.
+    pub equal: u64,
+    /// Blocks for which its index has room.
+    pub room: u64,
 }
 
 impl Identity {
@@ -108,6 +116,10 @@ impl Identity {
             Mark::Owned => {}
             Mark::Agreed => self.agreed = epoch,
             Mark::Complete => (self.agreed, self.standing) = (epoch, Standing::Complete),
+            Mark::Equal => {
+                (self.agreed, self.standing) = (epoch, Standing::Complete);
+                self.equal = epoch;
+            }
         }
     }
 }
@@ -117,9 +129,24 @@ impl Identity {
 pub(super) struct Superblock {
     pub(super) identity: Identity,
     pub(super) sequence: u64,
+    pub(super) shape: Shape,
+    /// Sectors for groups in change that can be used.
+    pub(super) ready: u64,
+    /// All records of the settled index are before this offset.
+    pub(super) tail: u64,
+    /// Bytes of records in use, as far as known then.
+    pub(super) used: u64,
+    /// Sectors of groups in change were damaged, and what was in them is not known yet.
+    pub(super) has_suspects: bool,
 }
 
 impl Superblock {
+    /// True if nothing was written since the targets were equal.
+    pub(super) fn is_closed(&self) -> bool {
+        let identity = &self.identity;
+        identity.is_complete() && identity.equal == identity.epoch && identity.epoch != 0
+    }
+
     /// Offset of the copy that this sequence number is written to.
     pub(super) fn offset(self) -> u64 {
         self.sequence % 2 * PAGE as u64
@@ -140,6 +167,18 @@ impl Superblock {
         bytes[64..72].copy_from_slice(&self.sequence.to_be_bytes());
         bytes[72..80].copy_from_slice(&identity.epoch.to_be_bytes());
         bytes[80..88].copy_from_slice(&identity.agreed.to_be_bytes());
+        let fields = [
+            identity.equal,
+            self.shape.room,
+            self.shape.slots,
+            self.ready,
+            self.tail,
+            self.used,
+            self.has_suspects.into(),
+        ];
+        for (bytes, field) in bytes[88..CRC_AT].chunks_exact_mut(8).zip(fields) {
+            bytes.copy_from_slice(&field.to_be_bytes());
+        }
         let crc = crc32c::crc32c(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
         bytes
@@ -172,8 +211,10 @@ impl Superblock {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
         let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
-        let (old, crc_of_old) = OLD;
-        if be32(8) == old && be32(crc_of_old) == crc32c::crc32c(&bytes[..crc_of_old]) {
+        let is_old = |(old, crc_of_old): &(u32, usize)| {
+            be32(8) == *old && be32(*crc_of_old) == crc32c::crc32c(&bytes[..*crc_of_old])
+        };
+        if let Some((old, _)) = OLD.into_iter().find(is_old) {
             return Err(format!(
                 "its format has version {old}, which this program does not read: export the volume by the release that \
                  made it, and copy it to a new volume"
@@ -201,10 +242,27 @@ impl Superblock {
             epoch: be64(72),
             standing: Standing::of(bytes[13]).ok_or("its standing is unknown")?,
             agreed: be64(80),
+            equal: be64(88),
+            room: be64(96),
         };
+        let shape = Shape {
+            room: be64(96),
+            slots: be64(104),
+        };
+        let ready = be64(112);
+        let has_room = (identity.geometry.blocks()..=BLOCKS_MAX).contains(&shape.room);
+        let slots = 1..=shape.groups();
+        if !has_room || !slots.contains(&shape.slots) || !(1..=shape.slots).contains(&ready) {
+            return Err("the sizes of its index contradict each other".to_owned());
+        }
         Ok(Self {
             identity,
             sequence: be64(64),
+            shape,
+            ready,
+            tail: be64(120),
+            used: be64(128),
+            has_suspects: be64(136) != 0,
         })
     }
 }
@@ -224,8 +282,15 @@ mod tests {
                 epoch: sequence + 5,
                 standing: Standing::Returned,
                 agreed: sequence + 4,
+                equal: sequence + 3,
+                room: 1 << 20,
             },
             sequence,
+            shape: Shape::with_room(1 << 20),
+            ready: 10,
+            tail: 1 << 40,
+            used: 1 << 39,
+            has_suspects: true,
         }
     }
 
@@ -253,21 +318,22 @@ mod tests {
         assert!(Superblock::parse(&[]).is_err());
     }
 
-    /// A target of the version before is refused by a message that says what to do.
+    /// A target of a version before is refused by a message that says what to do.
     #[test]
-    fn the_format_before_is_refused() {
-        let (old, crc_of_old) = OLD;
-        let mut pages = pages(&[superblock(4), superblock(5)]);
-        for page in pages.chunks_mut(PAGE) {
-            page[8..12].copy_from_slice(&old.to_be_bytes());
-            let crc = crc32c::crc32c(&page[..crc_of_old]);
-            page[crc_of_old..crc_of_old + 4].copy_from_slice(&crc.to_be_bytes());
+    fn the_formats_before_are_refused() {
+        for (old, crc_of_old) in OLD {
+            let mut pages = pages(&[superblock(4), superblock(5)]);
+            for page in pages.chunks_mut(PAGE) {
+                page[8..12].copy_from_slice(&old.to_be_bytes());
+                let crc = crc32c::crc32c(&page[..crc_of_old]);
+                page[crc_of_old..crc_of_old + 4].copy_from_slice(&crc.to_be_bytes());
+            }
+            let fault = Superblock::parse(&pages).unwrap_err();
+            assert!(
+                fault.contains(&format!("version {old}")) && fault.contains("copy it"),
+                "{fault}"
+            );
         }
-        let fault = Superblock::parse(&pages).unwrap_err();
-        assert!(
-            fault.contains("version 1") && fault.contains("copy it"),
-            "{fault}"
-        );
     }
 
     proptest! {

@@ -1,11 +1,30 @@
-//! Syncs of a store, and what is known after a failed one.
+//! Syncs of a store, what is known after a failed one, and the way of groups into the settled index.
 
-use super::index::{Age, Slot};
-use super::layout::write_again;
+use super::index::{Age, Entry, Slot};
+use super::layout::{GROUP, UNIT};
+use super::open::empty_sectors;
+use super::superblock::Superblock;
+use super::table::{Stage, sector};
 use super::{Change, RELEASE_MIN, State, Store};
 use crate::error::{BlkError, Result};
-use std::collections::BTreeSet;
+use crate::record;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::{MutexGuard, PoisonError};
+
+/// Most bytes of records that may be written behind the recorded end before it is recorded again.
+const TAIL_STEP: u64 = 64 << 20;
+
+/// What a sync makes durable beside entries and records.
+#[derive(Default)]
+struct Written {
+    /// Sectors of the map.
+    map: BTreeSet<u64>,
+    /// New sectors for groups in change.
+    sectors: std::ops::Range<u64>,
+    /// Damaged sectors that are empty now.
+    healed: BTreeSet<u64>,
+}
 
 impl Store {
     pub(super) fn syncing(&self) -> MutexGuard<'_, ()> {
@@ -14,13 +33,18 @@ impl Store {
 
     /// Makes everything durable, and what was freed before usable again. Then drops generations that are not needed any more.
     pub(super) fn sync(&self, _syncing: &MutexGuard<'_, ()>) -> Result<()> {
-        let (freed, touched) = {
+        let (freed, touched, written) = {
             let _alone = self.alone();
             self.write_doubtful()?;
+            let mut written = Written::default();
+            if let Err(error) = self.settle_groups(&mut written) {
+                self.state().not_settled(written);
+                return Err(error);
+            }
             let mut state = self.state();
             let touched = std::mem::take(&mut state.touched);
             state.change_age(&touched, Age::Fresh, Age::Syncing);
-            (state.space.begin_sync(), touched)
+            (state.space.begin_sync(), touched, written)
         };
         let synced = self.medium.sync();
         let _alone = self.alone();
@@ -30,10 +54,14 @@ impl Store {
             state.doubtful.extend(touched);
             state.doubt();
             state.space.not_synced(freed);
+            state.not_settled(written);
             return Err(self.io(error));
         }
-        self.state()
-            .change_age(&touched, Age::Syncing, Age::Durable);
+        {
+            let mut state = self.state();
+            state.change_age(&touched, Age::Syncing, Age::Durable);
+            state.settled(written);
+        }
         let merged = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
         for extent in merged {
@@ -46,19 +74,221 @@ impl Store {
         Ok(())
     }
 
+    /// Writes the next step of each group on its way to the settled index, the map, the superblock if it has changed, and more
+    /// sectors for groups if few are free. The caller excludes changes.
+    fn settle_groups(&self, written: &mut Written) -> Result<()> {
+        let (groups, is_crowded) = {
+            let state = self.state();
+            let is_crowded = state.table.is_crowded();
+            let groups = state.table.groups.iter();
+            let wanted = groups.filter(|(_, group)| is_crowded || group.stage != Stage::InChange);
+            let wanted: Vec<(u64, Stage)> = wanted
+                .map(|(number, group)| (*number, group.stage))
+                .collect();
+            (wanted, is_crowded)
+        };
+        let mut emptied = BTreeMap::new();
+        let mut copies: Vec<(u64, u64, Vec<u8>)> = Vec::new();
+        for (number, stage) in groups {
+            let mut state = self.state();
+            let table = &mut state.table;
+            let Some(slot) = table.groups.get(&number).map(|group| group.slot) else {
+                continue;
+            };
+            let next = match stage {
+                Stage::InChange => {
+                    copies.extend(table.copied(number).map(|(at, bytes)| (number, at, bytes)));
+                    continue;
+                }
+                Stage::Copied if !table.units.is_there(number / UNIT) => {
+                    table.units.add(number / UNIT);
+                    Stage::Mapped
+                }
+                Stage::Copied | Stage::Mapped => {
+                    emptied.insert(slot, sector(slot, None));
+                    Stage::Emptied
+                }
+                Stage::Emptied => continue,
+            };
+            if let Some(group) = table.groups.get_mut(&number) {
+                group.stage = next;
+            }
+        }
+        // The system may have no space for a part of the index that was never written: the group stays where it is.
+        for (number, at, bytes) in copies {
+            let done = self.medium.write(at, &bytes);
+            let mut state = self.state();
+            if let (Ok(()), Some(group)) = (done, state.table.groups.get_mut(&number)) {
+                group.stage = Stage::Copied;
+            }
+        }
+        self.write_sectors(&emptied)?;
+        self.write_map(written)?;
+        self.heal(written)?;
+        if is_crowded || self.state().table.free.is_empty() {
+            self.add_sectors(written);
+        }
+        self.write_tail()
+    }
+
+    fn write_map(&self, written: &mut Written) -> Result<()> {
+        let (shape, map) = {
+            let mut state = self.state();
+            let map = state.table.units.take_unwritten();
+            (state.table.shape, map)
+        };
+        for number in &map {
+            let bytes = self.state().table.units.to_bytes(*number);
+            if let Err(error) = self.medium.write(shape.map_at(*number), &bytes) {
+                self.state().table.units.not_written(map);
+                return Err(self.io(error));
+            }
+        }
+        written.map = map;
+        Ok(())
+    }
+
+    /// Empties damaged sectors when all is known again that may have been there, or the superblock says that it is not.
+    fn heal(&self, written: &mut Written) -> Result<()> {
+        let bad = {
+            let mut state = self.state();
+            if state.table.suspects.is_empty() {
+                state.changed |= state.superblock.has_suspects;
+                state.superblock.has_suspects = false;
+            } else if !state.table.shape.has_settled()
+                || !state.superblock.has_suspects
+                || state.changed
+            {
+                // The superblock must say first that there was damage.
+                return Ok(());
+            }
+            std::mem::take(&mut state.table.bad)
+        };
+        let sectors = bad.iter().map(|slot| (*slot, sector(*slot, None)));
+        let done = self.write_sectors(&sectors.collect());
+        if done.is_err() {
+            self.state().table.bad.extend(bad);
+        } else {
+            written.healed = bad;
+        }
+        done
+    }
+
+    /// Writes more sectors for groups. Without space there are no more.
+    fn add_sectors(&self, written: &mut Written) {
+        let (ready, shape) = {
+            let state = self.state();
+            (state.superblock.ready, state.table.shape)
+        };
+        let end = (2 * ready).min(shape.slots);
+        if end > ready {
+            let bytes = empty_sectors(ready..end);
+            if self.medium.write(shape.slot_at(ready), &bytes).is_ok() {
+                written.sectors = ready..end;
+            }
+        }
+    }
+
+    /// Records the end of all records if that of the settled index may be behind the recorded one, and other changes of the
+    /// superblock.
+    fn write_tail(&self) -> Result<()> {
+        let next = {
+            let state = self.state();
+            let settles = state
+                .table
+                .groups
+                .values()
+                .any(|group| group.stage != Stage::InChange);
+            let (tail, mut next) = (state.space.tail(), state.superblock);
+            let is_short = settles && tail > next.tail;
+            if !is_short && !state.changed {
+                return Ok(());
+            }
+            if is_short {
+                next.tail = tail.next_multiple_of(TAIL_STEP);
+                next.used = state.space.used();
+            }
+            next.sequence += 1;
+            next
+        };
+        let written = self.medium.write(next.offset(), &next.to_bytes());
+        written.map_err(|error| self.io(error))?;
+        let mut state = self.state();
+        state.superblock = next;
+        // If the sync fails, the copy before is there, and the next change writes both again.
+        state.changed = false;
+        Ok(())
+    }
+
+    /// Makes a superblock durable, with everything else. The caller excludes other syncs.
+    pub(super) fn store_superblock(&self, mut next: Superblock) -> Result<()> {
+        next.sequence += 1;
+        let written = self.medium.write(next.offset(), &next.to_bytes());
+        written.map_err(|error| self.io(error))?;
+        // Without the lock: the disk may be busy.
+        let synced = self.medium.sync();
+        let mut state = self.state();
+        if let Err(error) = synced {
+            state.doubt();
+            return Err(self.io(error));
+        }
+        state.superblock = next;
+        state.changed = false;
+        Ok(())
+    }
+
+    /// The targets are equal: what changes from here on counts. If that cannot be written, more counts as changed.
+    pub(super) fn forget_changes(&self) {
+        let _alone = self.alone();
+        {
+            let mut state = self.state();
+            let table = &mut state.table;
+            let in_change: BTreeSet<u64> = table.groups.keys().map(|group| group / UNIT).collect();
+            table.units.equal(|unit| in_change.contains(&unit));
+        }
+        let mut written = Written::default();
+        // They are written again before the next sync: nothing says that they are durable.
+        if self.write_map(&mut written).is_ok() {
+            self.state().table.units.not_written(written.map);
+        }
+    }
+
+    /// Writes a block's records again in those slots that are `wanted`. False if one of them cannot be read.
+    pub(super) fn write_records_of(
+        &self,
+        block: u64,
+        entry: &Entry,
+        wanted: impl Fn(&Slot) -> bool,
+    ) -> io::Result<bool> {
+        let place = self.place(&self.state(), block);
+        let mut are_whole = true;
+        for slot in entry.slots.iter().flatten().filter(|slot| wanted(slot)) {
+            let Some(extent) = slot.extent() else {
+                continue;
+            };
+            // Cannot be cut: the length was checked when the entry was read or made.
+            let mut bytes = vec![0; usize::try_from(extent.length).unwrap_or(0)];
+            let read = self.medium.read(extent.offset, &mut bytes);
+            let parsed = record::parse(place, slot.generation, &bytes);
+            if read.is_ok() && parsed.is_ok() {
+                self.medium.write(extent.offset, &bytes)?;
+            } else {
+                are_whole = false;
+            }
+        }
+        Ok(are_whole)
+    }
+
     /// Writes again what was written before a sync failed, so that the next one makes it durable. The caller excludes changes.
     fn write_doubtful(&self) -> Result<()> {
-        let (identity, blocks) = {
-            let state = self.state();
-            (state.superblock.identity, state.doubtful.clone())
-        };
+        let blocks = self.state().doubtful.clone();
         let mut dropped = None;
         for block in blocks {
             let entry = self.entry(block)?;
             let is_doubtful = |slot: &Slot| slot.age == Age::Doubtful;
-            let medium = self.medium.as_ref();
-            let are_whole = write_again(medium, identity, block, &entry, is_doubtful);
+            let are_whole = self.write_records_of(block, &entry, is_doubtful);
             let are_whole = are_whole.map_err(|error| self.io(error))?;
+            self.write_group_again(block / GROUP)?;
             let mut state = self.state();
             state.doubtful.remove(&block);
             state.touched.insert(block);
@@ -77,11 +307,26 @@ impl Store {
         })
     }
 
+    fn write_group_again(&self, number: u64) -> Result<()> {
+        let sector = {
+            let state = self.state();
+            let group = state.table.groups.get(&number);
+            group.map(|group| {
+                (
+                    group.slot,
+                    sector(group.slot, Some((number, &group.entries))),
+                )
+            })
+        };
+        self.write_sectors(&sector.into_iter().collect())
+    }
+
     /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
     fn drop_old(&self, touched: &BTreeSet<u64>) {
         let mut changes = Vec::new();
         for &block in touched {
-            if let Ok(old) = self.entry(block) {
+            let old = self.state().table.entry_mut(block).copied();
+            if let Some(old) = old {
                 let new = old.aged();
                 changes.extend((new != old).then_some(Change { block, old, new }));
             }
@@ -98,12 +343,52 @@ impl State {
         let touched = std::mem::take(&mut self.touched);
         self.change_age(&touched, Age::Fresh, Age::Doubtful);
         self.doubtful.extend(touched);
+        self.unsettle();
+    }
+
+    /// Groups begin their way to the settled index again. Sectors that are empty on the medium are written again.
+    fn unsettle(&mut self) {
+        let blocks = self.superblock.identity.geometry.blocks();
+        for (number, group) in &mut self.table.groups {
+            if group.stage == Stage::Emptied {
+                self.doubtful
+                    .extend(number * GROUP..((number + 1) * GROUP).min(blocks));
+            }
+            group.stage = Stage::InChange;
+        }
+        self.changed = true;
+    }
+
+    /// What a sync has written may not be there.
+    fn not_settled(&mut self, written: Written) {
+        self.table.units.not_written(written.map);
+        self.table.bad.extend(written.healed);
+        self.unsettle();
+    }
+
+    /// A sync was successful.
+    fn settled(&mut self, written: Written) {
+        let table = &mut self.table;
+        let is_settled = |group: &super::table::Group| group.stage == Stage::Emptied;
+        let settled = table.groups.iter().filter(|(_, group)| is_settled(group));
+        let settled: Vec<(u64, u64)> = settled
+            .map(|(number, group)| (*number, group.slot))
+            .collect();
+        for (number, slot) in settled {
+            table.groups.remove(&number);
+            table.free.insert(slot);
+        }
+        table.free.extend(written.healed);
+        if !written.sectors.is_empty() {
+            self.superblock.ready = written.sectors.end;
+            table.free.extend(written.sectors);
+            self.changed = true;
+        }
     }
 
     pub(super) fn change_age(&mut self, blocks: &BTreeSet<u64>, from: Age, to: Age) {
         for block in blocks {
-            let index = usize::try_from(*block).ok();
-            if let Some(entry) = index.and_then(|block| self.index.get_mut(block)) {
+            if let Some(entry) = self.table.entry_mut(*block) {
                 entry.change_age(from, to);
             }
         }

@@ -1,5 +1,6 @@
 //! Tests of one store: what it keeps, gives back and refuses.
 
+use super::index::Entry;
 use super::*;
 use crate::block::{encode, part_length};
 use crate::record::HEADER;
@@ -57,6 +58,10 @@ fn new_target() -> NewTarget {
         volume: Id([1; 16]),
         complete: true,
     }
+}
+
+fn shape() -> Shape {
+    Shape::with_room(BLOCKS)
 }
 
 fn store(medium: &Shared, capacity: Option<u64>) -> Store {
@@ -262,7 +267,7 @@ fn a_flipped_bit_is_found() {
     let medium = Shared::new();
     let store = store(&medium, None);
     store.prepare(0, &half(1, 1), 0).unwrap();
-    let at = data_start(new_target().geometry) + HEADER as u64;
+    let at = shape().data_at() + HEADER as u64;
     let mut byte = [0];
     medium.bytes.read(at, &mut byte).unwrap();
     medium.bytes.write(at, &[byte[0] ^ 4]).unwrap();
@@ -284,18 +289,19 @@ fn an_index_that_points_elsewhere_is_damaged() {
             length: 64,
         },
         Extent {
-            offset: data_start(new_target().geometry),
+            offset: shape().data_at(),
             length: 63,
         },
         Extent {
-            offset: data_start(new_target().geometry),
+            offset: shape().data_at(),
             length: 1 << 30,
         },
     ] {
         let entry = Entry::default();
         let entry = entry.prepare(Slot::new(1, Some(extent), Kind::Raw), 0);
         let entry = entry.unwrap().commit(1).unwrap();
-        medium.bytes.write(INDEX_AT, &entry.to_bytes(0)).unwrap();
+        let at = shape().slot_at(0) + 8;
+        medium.bytes.write(at, &entry.to_bytes(0)).unwrap();
         let store = Store::open("t", Box::new(medium.clone()), Some(1 << 20)).unwrap();
         let held = store.held().unwrap();
         assert_eq!(store.usage().damaged, 1, "{extent:?}");
@@ -518,7 +524,7 @@ fn a_medium_that_cannot_grow_is_full_at_its_end() {
         let bytes = MemoryMedium::default();
         Box::new(Fixed { bytes, size })
     };
-    let start = data_start(new_target().geometry);
+    let start = shape().data_at();
     let refused = Store::create("t", fixed(start - 1), new_target(), None).unwrap_err();
     let refused = refused.to_string();
     assert!(

@@ -3,14 +3,16 @@
 //! A record is read if the entry has an older generation beside it. Before a decision makes any target drop a generation,
 //! also the records of the one that counts have been read, so that two whole ones are left.
 
-use super::decide::{Record, Witness, Witnesses, decide_block};
+use super::decide::{Record, Witness, Witnesses, decide_block, unclean};
 use super::io::Targets;
-use super::state::BlockState;
+use super::open::Unclean;
+use super::state::{BlockState, PAGE};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
-use crate::store::{Held, Step, Target};
+use crate::store::{Held, Part, Step, Target};
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// Records that are read at once.
 const GROUP: usize = 64;
@@ -31,14 +33,6 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// What one target holds.
-    ///
-    /// # Errors
-    /// It does not answer.
-    pub(super) fn of(role: Role, target: &dyn Target) -> Result<Self> {
-        Self::of_blocks(role, target, |_| true)
-    }
-
     /// What one target holds of some blocks.
     ///
     /// # Errors
@@ -46,10 +40,24 @@ impl Evidence {
     pub(super) fn of_blocks(
         role: Role,
         target: &dyn Target,
-        wanted: impl Fn(u64) -> bool,
+        blocks: &BTreeSet<u64>,
     ) -> Result<Self> {
-        let mut held = target.held()?;
-        held.retain(|held| wanted(held.block));
+        let mut held = Vec::new();
+        let mut left = blocks.iter().copied().peekable();
+        while let Some(block) = left.next() {
+            let mut end = block + 1;
+            while left.next_if_eq(&end).is_some() {
+                end += 1;
+            }
+            each_part(target, block..end, |part| {
+                held.extend(part);
+                Ok(())
+            })?;
+        }
+        Self::of_held(role, target, held)
+    }
+
+    fn of_held(role: Role, target: &dyn Target, held: Vec<Held>) -> Result<Self> {
         let mut evidence = Self::default();
         evidence.torn[role.index()] = torn(target, &held)?;
         evidence.witnesses[role.index()] = Some(Witness::of(&target.identity()));
@@ -139,6 +147,115 @@ impl Evidence {
         }
         Ok(is_new)
     }
+}
+
+/// Blocks, and what was decided about those of which something was written.
+pub(super) struct Examined {
+    pub(super) states: Vec<(u64, BlockState)>,
+    pub(super) unclean: Vec<Unclean>,
+    /// The first block that was not looked at.
+    pub(super) next: u64,
+}
+
+/// Decides about some blocks: about all of them, or the first pages.
+///
+/// # Errors
+/// A target does not answer.
+pub(super) fn examine(targets: &Targets, blocks: Range<u64>) -> Result<Examined, (Role, BlkError)> {
+    let mut parts: [Option<Part>; TARGETS] = Default::default();
+    for role in Role::ALL {
+        if let Some(target) = &targets[role.index()] {
+            let part = target.part(blocks.clone()).map_err(|error| (role, error))?;
+            parts[role.index()] = Some(part);
+        }
+    }
+    let next = parts.iter().flatten().map(|part| part.next).min();
+    let next = next.unwrap_or(u64::MAX).min(blocks.end);
+    // Whole pages: a part has more than one.
+    let next = match next < blocks.end {
+        true => (next / PAGE * PAGE).max(blocks.start + 1),
+        false => next,
+    };
+    let mut all = Vec::new();
+    for (role, part) in Role::ALL.into_iter().zip(parts) {
+        let (Some(mut part), Some(target)) = (part, &targets[role.index()]) else {
+            continue;
+        };
+        part.held.retain(|held| held.block < next);
+        let evidence = Evidence::of_held(role, target.as_ref(), part.held);
+        all.push(evidence.map_err(|error| (role, error))?);
+    }
+    let mut evidence = Evidence::together(all);
+    loop {
+        let decided = evidence.blocks();
+        let states = decided.map(|(block, of_block)| (block, evidence.decide(of_block)));
+        let states: Vec<(u64, BlockState)> = states.collect();
+        let decided = evidence.blocks().zip(&states);
+        let unclean = decided.filter_map(|((block, of_block), (_, state))| {
+            let roles = unclean(of_block, *state);
+            (roles != 0).then_some((Unclean { block, roles }, *state))
+        });
+        let unclean: Vec<(Unclean, BlockState)> = unclean.collect();
+        let doubtful = unclean
+            .iter()
+            .map(|(unclean, state)| (unclean.block, *state));
+        if !evidence.verify(targets, doubtful)? {
+            return Ok(Examined {
+                states,
+                unclean: unclean.into_iter().map(|(unclean, _)| unclean).collect(),
+                next,
+            });
+        }
+    }
+}
+
+/// Shows everything that a target holds of some blocks, in parts.
+///
+/// # Errors
+/// The target does not answer, or those of `show`.
+pub(super) fn each_part(
+    target: &dyn Target,
+    blocks: Range<u64>,
+    mut show: impl FnMut(Vec<Held>) -> Result<()>,
+) -> Result<()> {
+    let mut from = blocks.start;
+    while from < blocks.end {
+        let part = target.part(from..blocks.end)?;
+        from = part.next;
+        show(part.held)?;
+    }
+    Ok(())
+}
+
+/// Blocks that may have changed at a target since the targets were equal, as whole pages.
+///
+/// # Errors
+/// The target does not answer.
+pub(super) fn changed(target: &dyn Target) -> Result<Vec<Range<u64>>> {
+    let mut all = Vec::new();
+    let mut from = 0;
+    while from != u64::MAX {
+        let changed = target.changed(from)?;
+        from = changed.next;
+        all.extend(changed.ranges);
+    }
+    Ok(all)
+}
+
+/// Ranges as whole pages inside a volume, in order and apart.
+pub(super) fn pages(mut ranges: Vec<Range<u64>>, blocks: u64) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut all: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        let from = range.start / PAGE * PAGE;
+        let to = range.end.next_multiple_of(PAGE).min(blocks);
+        match all.last_mut() {
+            _ if from >= to => {}
+            Some(last) if last.end >= from => last.end = last.end.max(to),
+            _ => all.push(from..to),
+        }
+    }
+    all
 }
 
 fn has_bytes(held: &Held) -> bool {

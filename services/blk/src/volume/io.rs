@@ -9,6 +9,7 @@ use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
 /// The part of a range that lies in one block.
@@ -37,6 +38,9 @@ const GROUP_BLOCKS: usize = 64;
 /// Most bytes of them. A target's connection holds them until it has sent them.
 const GROUP_BYTES: usize = 1 << 20;
 
+/// Most blocks of an answer about extents.
+const EXTENT_BLOCKS: u64 = 1 << 16;
+
 /// A run of bytes in the same state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
@@ -48,7 +52,7 @@ pub struct Extent {
 
 impl Volume {
     fn pieces(&self, offset: u64, length: usize) -> impl Iterator<Item = Piece> + use<> {
-        let size = self.geometry.block_size();
+        let size = self.geometry().block_size();
         let mut done = 0;
         std::iter::from_fn(move || {
             let position = offset + done as u64;
@@ -70,7 +74,7 @@ impl Volume {
     /// # Errors
     /// The range is outside the volume, or a block is lost.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        self.geometry.check(offset, bytes.len() as u64)?;
+        self.geometry().check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         for group in pieces.chunks(self.group()) {
             self.with_return(|| self.read_group(group, bytes))?;
@@ -86,7 +90,7 @@ impl Volume {
     /// The range is outside the volume, a block that is written in part is lost, or fewer than two targets accept the
     /// data. Each block then holds its old data, or the new one.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.geometry.check(offset, bytes.len() as u64)?;
+        self.geometry().check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         for group in pieces.chunks(self.group()) {
             self.with_return(|| {
@@ -102,7 +106,7 @@ impl Volume {
 
     /// Blocks whose calls are under way at once.
     pub(super) fn group(&self) -> usize {
-        (GROUP_BYTES / self.geometry.block_len()).clamp(1, GROUP_BLOCKS)
+        (GROUP_BYTES / self.geometry().block_len()).clamp(1, GROUP_BLOCKS)
     }
 
     /// Writes zeros. Whole blocks take no space unless `allocate` is set.
@@ -110,7 +114,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {
-        self.geometry.check(offset, length)?;
+        self.geometry().check(offset, length)?;
         let encode = if allocate {
             block::encode_allocated
         } else {
@@ -124,8 +128,8 @@ impl Volume {
     /// # Errors
     /// As [`Volume::write`].
     pub fn trim(&self, offset: u64, length: u64) -> Result<()> {
-        self.geometry.check(offset, length)?;
-        let whole = |piece: &Piece| piece.range.len() == self.geometry.block_len();
+        self.geometry().check(offset, length)?;
+        let whole = |piece: &Piece| piece.range.len() == self.geometry().block_len();
         self.clear(
             self.pieces(offset, length_of(length)?).filter(whole),
             block::encode,
@@ -154,9 +158,17 @@ impl Volume {
     /// # Errors
     /// The range is outside the volume, or another process has opened the volume since.
     pub fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
-        self.geometry.check(offset, length)?;
+        self.geometry().check(offset, length)?;
+        let first = offset / u64::from(self.block_size);
+        let last = (offset + length).div_ceil(u64::from(self.block_size));
+        // Of a volume that was written from end to end most would be looked up for nothing.
+        let last = last.min(first + EXTENT_BLOCKS);
+        self.with_return(|| self.know(first..last))?;
         let mut extents: Vec<Extent> = Vec::new();
         for piece in self.pieces(offset, length_of(length)?) {
+            if piece.block >= last {
+                break;
+            }
             let state = self.state(piece.block);
             let zero = !state.lost && (state.generation == 0 || state.zero);
             let length = piece.range.len() as u64;
@@ -245,6 +257,13 @@ impl Volume {
         locks.into_iter().map(|lock| self.lock(lock)).collect()
     }
 
+    fn know_group(&self, group: &[Piece]) -> Result<()> {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else {
+            return Ok(());
+        };
+        self.know(first.block..last.block + 1)
+    }
+
     fn lock_all(&self, group: &[Piece]) -> Vec<MutexGuard<'_, ()>> {
         self.lock_blocks(group.iter().map(|piece| piece.block))
     }
@@ -257,7 +276,8 @@ impl Volume {
         change: impl Fn(&Piece, &mut [u8]),
     ) -> Result<()> {
         let _locks = self.lock_all(group);
-        let mut whole = vec![0; self.geometry.block_len()];
+        self.know_group(group)?;
+        let mut whole = vec![0; self.geometry().block_len()];
         let mut writes = Vec::with_capacity(group.len());
         for piece in group {
             if piece.range.len() != whole.len() {
@@ -316,6 +336,10 @@ impl Volume {
             })
         });
         drop(numbered);
+        let all = prepared.iter().chain(&committed).flatten();
+        if all.into_iter().any(Result::is_err) {
+            self.disturbed.store(true, Ordering::Relaxed);
+        }
         let mut result = Ok(());
         for (write, (prepared, committed)) in
             writes.into_iter().zip(prepared.iter().zip(&committed))
@@ -372,6 +396,7 @@ impl Volume {
     fn read_group(&self, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
         const DATA: [Role; 2] = [Role::First, Role::Second];
         let _locks = self.lock_all(group);
+        self.know_group(group)?;
         let targets = self.targets();
         let states: Vec<BlockState> = group.iter().map(|piece| self.state(piece.block)).collect();
         let fetches: Vec<(&Piece, BlockState)> = group.iter().zip(states).collect();
@@ -399,10 +424,10 @@ impl Volume {
                 }
             }
             let part = &mut bytes[piece.range.clone()];
-            let done = if part.len() == self.geometry.block_len() {
+            let done = if part.len() == self.geometry().block_len() {
                 self.decode_block(piece.block, state, halves, part)
             } else {
-                whole.resize(self.geometry.block_len(), 0);
+                whole.resize(self.geometry().block_len(), 0);
                 self.decode_block(piece.block, state, halves, &mut whole)
                     .map(|()| part.copy_from_slice(&whole[piece.at..piece.at + part.len()]))
             };

@@ -36,6 +36,7 @@ mod decide;
 mod evidence;
 mod flush;
 mod io;
+mod know;
 mod open;
 mod pending;
 mod repair;

@@ -1,15 +1,14 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
-use super::decide::unclean;
-use super::evidence::Evidence;
+use super::evidence::{changed, examine, pages};
 use super::pending::Pending;
 use super::seats::{Occupant, Seat, Seats};
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Geometry, Role, TARGETS};
+use crate::geometry::{Role, TARGETS};
 use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Seating, Standing, Step, Target};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// The targets of an opening. One that fails is left out.
@@ -91,25 +90,68 @@ impl Found {
         Ok(results)
     }
 
-    /// Decides about all blocks.
-    fn decide(&mut self, geometry: Geometry) -> Result<Decided> {
-        let parts = self.each(|role, target| Evidence::of(role, target))?;
-        let mut evidence = Evidence::together(parts.into_iter().flatten());
+    /// Blocks of the volume: a target that has fewer was not there when it grew.
+    fn blocks(&self) -> u64 {
+        let identities = self.present().map(|(_, target)| target.identity());
+        let old = identities.filter(|identity| identity.standing != Standing::New);
+        old.map(|identity| identity.geometry.blocks())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The epoch at whose end all these targets were equal. 0: they do not agree about it.
+    fn equal(&self) -> u64 {
+        let identities = self.present().map(|(_, target)| target.identity());
+        let equal = identities.map(|identity| match identity.standing {
+            Standing::New => 0,
+            _ => identity.equal,
+        });
+        let equal: Vec<u64> = equal.collect();
+        match equal.first() {
+            Some(first) if equal.iter().all(|equal| equal == first) => *first,
+            _ => 0,
+        }
+    }
+
+    /// Decides about all blocks that may have changed since the targets were equal.
+    fn decide(&mut self, blocks: u64) -> Result<Decided> {
         loop {
-            let decided = decide(&evidence, geometry);
-            let blocks = decided.unclean.iter().map(|unclean| {
-                let index = usize::try_from(unclean.block).unwrap_or(usize::MAX);
-                (unclean.block, decided.states[index])
-            });
-            match evidence.verify(&self.seats, blocks) {
-                Ok(false) => return Ok(decided),
-                Ok(true) => {}
-                Err((role, error)) => {
-                    self.leave_out(role, error)?;
-                    evidence.leave_out(role);
-                }
+            match self.decide_once(blocks) {
+                Ok(decided) => return Ok(decided),
+                Err((role, error)) => self.leave_out(role, error)?,
             }
         }
+    }
+
+    fn decide_once(&self, blocks: u64) -> Result<Decided, (Role, BlkError)> {
+        let equal = self.equal();
+        let mut ranges = Vec::new();
+        if equal == 0 {
+            ranges.push(0..blocks);
+        } else {
+            for (role, target) in self.present() {
+                ranges.extend(changed(target.as_ref()).map_err(|error| (role, error))?);
+            }
+            ranges = pages(ranges, blocks);
+        }
+        let mut decided = Decided {
+            blocks: Blocks::new(equal == 0),
+            unclean: Vec::new(),
+            equal,
+        };
+        for range in ranges {
+            let mut from = range.start;
+            while from < range.end {
+                let found = examine(&self.seats, from..range.end)?;
+                decided.blocks.learn(&found.states);
+                decided.unclean.extend(found.unclean);
+                from = found.next;
+            }
+            if equal != 0 {
+                decided.blocks.learned(range);
+            }
+        }
+        Ok(decided)
     }
 }
 
@@ -150,8 +192,11 @@ impl Volume {
         // First of all: from here on no other process changes them.
         if as_owner {
             found.each(|_, target| target.mark(epoch, Mark::Owned))?;
+            let blocks = found.blocks();
+            found.each(|_, target| target.grow(blocks))?;
         }
-        let decided = found.decide(identity.geometry)?;
+        let blocks = found.blocks();
+        let decided = found.decide(blocks)?;
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
         let Found { mut seats, reasons } = found;
@@ -168,12 +213,15 @@ impl Volume {
             }
         });
         let volume = Self {
-            geometry: identity.geometry,
+            block_size: identity.geometry.block_size(),
+            size: AtomicU64::new(blocks),
             id: identity.volume,
             epoch,
+            equal: decided.equal,
+            disturbed: AtomicBool::new(false),
             counter: AtomicU64::new(0),
             seats: Arc::new(Seats::new(seats)),
-            blocks: Mutex::new(Blocks::new(decided.states)),
+            blocks: Mutex::new(decided.blocks),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             pending: Pending::default(),
             attaching: Mutex::new(()),
@@ -192,6 +240,9 @@ impl Volume {
                 volume.mark_agreed()?;
             }
             let kept = volume.settle(&decided.unclean)?;
+            if kept != 0 {
+                volume.disturbed.store(true, Ordering::Relaxed);
+            }
             volume.take_over(kept)?;
         }
         Ok(volume)
@@ -297,7 +348,7 @@ pub(super) fn agree(first: (&str, &Identity), second: (&str, &Identity)) -> Resu
     let ((first, ours), (second, theirs)) = (first, second);
     let difference = if ours.volume != theirs.volume {
         format!("volume {} and {}", ours.volume, theirs.volume)
-    } else if ours.geometry != theirs.geometry {
+    } else if ours.geometry.block_size() != theirs.geometry.block_size() {
         format!("{} and {}", ours.geometry, theirs.geometry)
     } else {
         return Ok(());
@@ -340,29 +391,9 @@ pub(super) struct Unclean {
     pub(super) roles: u8,
 }
 
-/// The decision about all blocks.
+/// The decision about blocks.
 struct Decided {
-    states: Vec<BlockState>,
+    blocks: Blocks,
     unclean: Vec<Unclean>,
-}
-
-fn decide(evidence: &Evidence, geometry: Geometry) -> Decided {
-    let blocks = usize::try_from(geometry.blocks()).unwrap_or(usize::MAX);
-    let mut states = vec![BlockState::default(); blocks];
-    let mut all = Vec::new();
-    for (block, of_block) in evidence.blocks() {
-        let index = usize::try_from(block).ok();
-        let Some(state) = index.and_then(|block| states.get_mut(block)) else {
-            continue;
-        };
-        *state = evidence.decide(of_block);
-        let roles = unclean(of_block, *state);
-        if roles != 0 {
-            all.push(Unclean { block, roles });
-        }
-    }
-    Decided {
-        states,
-        unclean: all,
-    }
+    equal: u64,
 }

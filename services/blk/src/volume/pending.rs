@@ -130,6 +130,12 @@ impl Pending {
         absent.map(|(block, _)| *block).collect()
     }
 
+    /// True if nothing waits, and no target has left something undone.
+    pub(super) fn is_empty(&self) -> bool {
+        let state = self.state();
+        state.blocks.is_empty() && state.doubted.iter().all(BTreeSet::is_empty)
+    }
+
     /// Number of blocks that wait and that fewer than two targets hold. Their data is here.
     pub(super) fn kept_here(&self) -> u64 {
         let state = self.state();

@@ -1,10 +1,10 @@
 //! Targets that return or are new, rebuild, and scrub, while the volume serves.
 
 use super::decide::unclean;
-use super::evidence::{Evidence, Records, torn};
+use super::evidence::{Evidence, Records, changed, each_part, pages, torn};
 use super::io::Halves;
 use super::open::{Unclean, agree};
-use super::state::{BlockState, Volume, add};
+use super::state::{BlockState, PAGE, Volume, add};
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
@@ -12,6 +12,7 @@ use crate::record::Half;
 use crate::say::say;
 use crate::store::{Held, Mark, Standing, Step, Target};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -44,7 +45,7 @@ impl Volume {
         let role = identity.role;
         let ours = crate::store::Identity {
             volume: self.id,
-            geometry: self.geometry,
+            geometry: self.geometry(),
             ..identity
         };
         agree(("the volume", &ours), (target.name(), &identity))?;
@@ -60,7 +61,23 @@ impl Volume {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         self.seats.check_free(&target)?;
+        // Of what has not changed since all were equal nothing must be looked at.
+        let is_near = identity.standing != Standing::New && identity.equal == self.equal;
+        let mut ranges = Vec::new();
+        if is_near && self.equal != 0 {
+            ranges = pages(changed(target.as_ref())?, self.geometry().blocks());
+            for range in &ranges {
+                match self.know(range.clone()) {
+                    // Then it is known with this target.
+                    Err(error) if error.wants_target() => break,
+                    known => known?,
+                }
+            }
+        } else {
+            self.know_all()?;
+        }
         target.mark(self.epoch, Mark::Owned)?;
+        target.grow(self.geometry().blocks())?;
         self.seats.take(&target, || {
             // What it held before is unknown; writes from here on reach it.
             self.blocks().forget(role);
@@ -69,7 +86,7 @@ impl Volume {
         drop(turn);
         target.seated(self.seating());
         // Without this its place stays taken by a target that nobody completes.
-        self.recognize(role, &target)
+        self.recognize(role, &target, ranges)
             .and_then(|()| self.replay(role, &target))
             .inspect_err(|error| self.fail(&target, error))?;
         self.reconsider();
@@ -80,14 +97,51 @@ impl Volume {
         Ok(role)
     }
 
-    /// Finds out what a target holds that has returned.
-    fn recognize(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
-        add(&self.counters.damaged_entries, target.usage().damaged);
-        let mut held = target.held()?;
-        held.sort_unstable_by_key(|held| held.block);
-        // A loss of power may have left entries without their records.
-        let torn = torn(target.as_ref(), &held)?;
+    /// Finds out what a target holds that has returned, of these ranges and of all blocks that were looked at.
+    fn recognize(
+        &self,
+        role: Role,
+        target: &Arc<dyn Target>,
+        mut ranges: Vec<Range<u64>>,
+    ) -> Result<()> {
+        let blocks = self.geometry().blocks();
+        {
+            let known = self.blocks();
+            match known.are_all_known() {
+                true => ranges.push(0..blocks),
+                false => ranges.extend(known.ranges()),
+            }
+        }
+        let mut ranges = pages(ranges, blocks);
+        for range in ranges.clone() {
+            match self.know(range) {
+                Err(error) if error.wants_target() => {
+                    // The others are away. What was not looked at is looked at when they are there, and at this one too.
+                    ranges = pages(self.blocks().ranges(), blocks);
+                    break;
+                }
+                known => known?,
+            }
+        }
         let mut unclean = Vec::new();
+        for range in ranges {
+            each_part(target.as_ref(), range, |held| {
+                self.recognize_part(role, target, &held, &mut unclean)
+            })?;
+        }
+        add(&self.counters.damaged_entries, target.usage().damaged);
+        self.clean(role, target, &unclean)
+    }
+
+    fn recognize_part(
+        &self,
+        role: Role,
+        target: &Arc<dyn Target>,
+        held: &[Held],
+        unclean: &mut Vec<Unclean>,
+    ) -> Result<()> {
+        // A loss of power may have left entries without their records.
+        let torn = torn(target.as_ref(), held)?;
         for of_block in held.chunk_by(|a, b| a.block == b.block) {
             let Some(Held { block, .. }) = of_block.first().copied() else {
                 continue;
@@ -103,7 +157,7 @@ impl Volume {
                 });
             }
         }
-        self.clean(role, target, &unclean)
+        Ok(())
     }
 
     /// Records what a target holds of a block. True if its entry says more. The caller holds the lock.
@@ -162,7 +216,7 @@ impl Volume {
         }
         let part = |role| {
             let target = self.target(role).ok()?;
-            let part = Evidence::of_blocks(role, target.as_ref(), |block| lost.contains(&block));
+            let part = Evidence::of_blocks(role, target.as_ref(), &lost);
             part.inspect_err(|error| self.fail(&target, error)).ok()
         };
         let mut evidence = Evidence::together(Role::ALL.into_iter().filter_map(part));
@@ -223,7 +277,8 @@ impl Volume {
         let mut rebuilt = 0;
         let mut lost = 0;
         let mut unread = None;
-        for block in 0..self.geometry.blocks() {
+        // What was not looked at lacks nothing.
+        for block in self.written_blocks(0..self.geometry().blocks()) {
             let _lock = self.lock(block);
             let state = self.state(block);
             if !state.is_missing_at(role) {
@@ -345,8 +400,34 @@ impl Volume {
             damaged_entries: self.counters.damaged_entries.load(Ordering::Relaxed),
             ..ScrubReport::default()
         };
-        let mut content = vec![0; self.geometry.block_len()];
-        for block in 0..self.geometry.blocks() {
+        let mut from = 0;
+        while from < self.geometry().blocks() {
+            let next = self.know_next(from)?;
+            self.scrub_blocks(from..next, &mut report);
+            from = next;
+        }
+        self.flush_once()?;
+        report.damaged_entries = self.counters.damaged_entries.load(Ordering::Relaxed);
+        Ok(report)
+    }
+
+    /// Blocks of pages of which something was written.
+    fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
+        let mut page = blocks.start..blocks.start;
+        let mut from = blocks.start;
+        std::iter::from_fn(move || {
+            if page.is_empty() {
+                let first = self.blocks().next_page(from, blocks.end)?;
+                page = first..(first + PAGE).min(blocks.end);
+                from = page.end.next_multiple_of(PAGE);
+            }
+            page.next()
+        })
+    }
+
+    fn scrub_blocks(&self, blocks: Range<u64>, report: &mut ScrubReport) {
+        let mut content = vec![0; self.block_size as usize];
+        for block in self.written_blocks(blocks) {
             let _lock = self.lock(block);
             let state = self.state(block);
             if state.generation == 0 && !state.lost {
@@ -371,10 +452,8 @@ impl Volume {
                 continue;
             }
             report.repaired_halves += self.write_again(block, state, &halves);
-            report.bad_halves += u64::from(self.correct_parity(block, state, &halves, &mut report));
+            report.bad_halves += u64::from(self.correct_parity(block, state, &halves, report));
         }
-        self.flush_once()?;
-        Ok(report)
     }
 
     /// Writes the parity again if it has the right checksum and is still not that of the two halves.

@@ -5,7 +5,9 @@ use super::seats::{Seat, Seats};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
 use crate::store::{COUNTER_BITS, Target};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -47,44 +49,60 @@ impl BlockState {
     }
 }
 
-/// The states of all blocks, and how many of them lack something.
-#[derive(Debug)]
+/// Blocks of a page of states.
+pub(super) const PAGE: u64 = PAGE_LEN as u64;
+const PAGE_LEN: usize = 64;
+
+/// The states of the blocks of a page.
+type Page = [BlockState; PAGE_LEN];
+
+/// The states of blocks, and how many of those lack something.
+///
+/// What is not here is either known to be unwritten, or the same at all targets in use: then it is looked up when it is needed.
+#[derive(Debug, Default)]
 pub(super) struct Blocks {
-    states: Vec<BlockState>,
+    /// Pages by number. None: nothing of it was ever written.
+    pages: BTreeMap<u64, Option<Box<Page>>>,
+    /// Pages that are not here were never written.
+    all_known: bool,
     missing: [u64; TARGETS],
     unreadable: u64,
+    /// Number of times that what a target holds was forgotten.
+    forgets: u64,
 }
 
 impl Blocks {
-    pub(super) fn new(states: Vec<BlockState>) -> Self {
-        let mut blocks = Self {
-            states,
-            missing: [0; TARGETS],
-            unreadable: 0,
-        };
-        blocks.count_all();
-        blocks
+    /// Nothing is known, or that nothing was written.
+    pub(super) fn new(all_known: bool) -> Self {
+        Self {
+            all_known,
+            ..Self::default()
+        }
     }
 
-    fn count_all(&mut self) {
-        let count = |test: &dyn Fn(&&BlockState) -> bool| {
-            self.states.iter().filter(|state| test(state)).count() as u64
-        };
-        self.missing = Role::ALL.map(|role| count(&|state| state.is_missing_at(role)));
-        self.unreadable = count(&|state| state.is_unreadable());
+    fn at(block: u64) -> (u64, usize) {
+        // Cannot be cut: less than a page.
+        (block / PAGE, usize::try_from(block % PAGE).unwrap_or(0))
     }
 
     fn get(&self, block: u64) -> BlockState {
-        let index = usize::try_from(block).unwrap_or(usize::MAX);
-        self.states.get(index).copied().unwrap_or_default()
+        let (page, at) = Self::at(block);
+        let page = self.pages.get(&page).and_then(Option::as_ref);
+        page.map_or(BlockState::default(), |page| page[at])
     }
 
     fn set(&mut self, block: u64, state: BlockState) {
-        let index = usize::try_from(block).unwrap_or(usize::MAX);
-        let Some(place) = self.states.get_mut(index) else {
+        let (page, at) = Self::at(block);
+        let old = self.get(block);
+        if old == state {
             return;
-        };
-        let old = std::mem::replace(place, state);
+        }
+        let page = self.pages.entry(page).or_default();
+        page.get_or_insert_with(|| Box::new([BlockState::default(); PAGE_LEN]))[at] = state;
+        self.count(state, old);
+    }
+
+    fn count(&mut self, state: BlockState, old: BlockState) {
         for role in Role::ALL {
             let missing = &mut self.missing[role.index()];
             *missing += u64::from(state.is_missing_at(role));
@@ -94,20 +112,100 @@ impl Blocks {
         self.unreadable -= u64::from(old.is_unreadable());
     }
 
+    /// The first block from `from` on, before `to`, whose state must be looked up.
+    pub(super) fn unknown(&self, from: u64, to: u64) -> Option<u64> {
+        if self.all_known {
+            return None;
+        }
+        let pages = from / PAGE..to.div_ceil(PAGE);
+        let page = pages
+            .into_iter()
+            .find(|page| !self.pages.contains_key(page))?;
+        Some(from.max(page * PAGE))
+    }
+
+    /// Takes the states of blocks into the pages that are not here.
+    pub(super) fn learn(&mut self, states: &[(u64, BlockState)]) {
+        for of_page in states.chunk_by(|(one, _), (next, _)| one / PAGE == next / PAGE) {
+            let number = of_page.first().map_or(0, |(block, _)| block / PAGE);
+            if !self.pages.contains_key(&number) {
+                for (block, state) in of_page {
+                    self.set(*block, *state);
+                }
+            }
+        }
+    }
+
+    /// Of these blocks nothing was written but what is here.
+    pub(super) fn learned(&mut self, blocks: Range<u64>) {
+        for page in blocks.start / PAGE..blocks.end.div_ceil(PAGE) {
+            self.pages.entry(page).or_default();
+        }
+    }
+
+    /// Everything that is not here was never written.
+    pub(super) fn all_known(&mut self) {
+        self.all_known = true;
+        self.pages.retain(|_, page| page.is_some());
+    }
+
+    pub(super) fn are_all_known(&self) -> bool {
+        self.all_known
+    }
+
+    pub(super) fn forgets(&self) -> u64 {
+        self.forgets
+    }
+
+    /// Pages from that of block `from` on, before `to`, of which something was written: the first block of one.
+    pub(super) fn next_page(&self, from: u64, to: u64) -> Option<u64> {
+        let mut pages = self.pages.range(from.div_ceil(PAGE)..to.div_ceil(PAGE));
+        let page = pages.find(|(_, page)| page.is_some())?;
+        Some(page.0 * PAGE)
+    }
+
     /// What the target of a role holds is not known any more.
     pub(super) fn forget(&mut self, role: Role) {
-        for state in &mut self.states {
+        self.forgets += 1;
+        let (mut missing, mut unreadable) = ([0; TARGETS], 0);
+        let pages = self.pages.values_mut().flatten();
+        for state in pages.flat_map(|page| page.iter_mut()) {
             state.holders &= !role.bit();
             state.marked &= !role.bit();
+            for role in Role::ALL {
+                missing[role.index()] += u64::from(state.is_missing_at(role));
+            }
+            unreadable += u64::from(state.is_unreadable());
         }
-        self.count_all();
+        (self.missing, self.unreadable) = (missing, unreadable);
     }
 
     /// Blocks that count as lost.
     pub(super) fn lost(&self) -> Vec<u64> {
-        let states = (0..).zip(&self.states);
-        let lost = states.filter(|(_, state)| state.lost);
-        lost.map(|(block, _)| block).collect()
+        if self.unreadable == 0 {
+            return Vec::new();
+        }
+        let mut lost = Vec::new();
+        for (number, page) in &self.pages {
+            let states = (number * PAGE..).zip(page.iter().flat_map(|page| page.iter()));
+            lost.extend(
+                states
+                    .filter(|(_, state)| state.lost)
+                    .map(|(block, _)| block),
+            );
+        }
+        lost
+    }
+
+    /// Ranges of blocks whose states are here.
+    pub(super) fn ranges(&self) -> Vec<Range<u64>> {
+        let pages = self.pages.keys();
+        pages.map(|page| page * PAGE..(page + 1) * PAGE).collect()
+    }
+
+    /// True if every target in use holds all that is here, and everything can be read.
+    pub(super) fn is_whole(&self) -> bool {
+        self.missing == [0; TARGETS] && self.unreadable == 0
     }
 }
 
@@ -170,9 +268,15 @@ xgvmi_daemon::status! {
 
 /// A volume that is open.
 pub struct Volume {
-    pub(super) geometry: Geometry,
+    pub(super) block_size: u32,
+    /// Blocks. It can grow.
+    pub(super) size: AtomicU64,
     pub(super) id: Id,
     pub(super) epoch: u64,
+    /// The epoch at whose end the targets were equal, if those in use agree about it.
+    pub(super) equal: u64,
+    /// A request has failed, or a target did not settle something: entries may say more than what counts.
+    pub(super) disturbed: AtomicBool,
     pub(super) counter: AtomicU64,
     pub(super) seats: Arc<Seats>,
     pub(super) blocks: Mutex<Blocks>,
@@ -190,7 +294,7 @@ impl std::fmt::Debug for Volume {
         let mut debug = f.debug_struct("Volume");
         debug
             .field("id", &self.id)
-            .field("geometry", &self.geometry);
+            .field("geometry", &self.geometry());
         debug.finish_non_exhaustive()
     }
 }
@@ -199,7 +303,7 @@ impl Volume {
     /// Size of the volume.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        Geometry::known(self.block_size, self.size.load(Ordering::Acquire))
     }
 
     /// Identifier of the volume.
@@ -245,8 +349,8 @@ impl Volume {
         let counters = &self.counters;
         VolumeStatus {
             volume: self.id.to_string(),
-            size: self.geometry.size(),
-            block_size: self.geometry.block_size(),
+            size: self.geometry().size(),
+            block_size: self.block_size,
             targets,
             lost_blocks,
             read_bytes: get(&counters.read_bytes),
@@ -344,6 +448,7 @@ impl Volume {
 
     /// State of a block. The block is inside the volume.
     pub(super) fn state(&self, block: u64) -> BlockState {
+        // See `Volume::know`.
         self.blocks().get(block)
     }
 

@@ -5,8 +5,11 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::Half;
 use crate::store::Target;
-use crate::store::{Held, Identity, Mark, Medium, MemoryMedium, NewTarget, Store, Usage};
+use crate::store::{
+    Changed, Identity, Mark, Medium, MemoryMedium, NewTarget, Part, Shape, Store, Usage,
+};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -136,7 +139,7 @@ fn new_target(role: Role, complete: bool) -> NewTarget {
 
 /// Offset of the bytes of the first record: two superblocks, the index, the header.
 fn first_record() -> u64 {
-    (2 * 4096 + BLOCKS * 64u64).next_multiple_of(4096) + 64
+    Shape::with_room(BLOCKS).data_at() + 64
 }
 
 /// Bytes of a block that name it and its version. Some compress, some do not, version 0 is zeros.
@@ -484,7 +487,7 @@ fn targets_that_do_not_belong_together_are_refused() {
         (other(|new| new.volume = Id([6; 16])), "volume 0505"),
         (
             other(|new| new.geometry = Geometry::new(512, 25).unwrap()),
-            "24 blocks of 512 bytes and 25",
+            "room for 24 blocks, and 25 are wanted",
         ),
         (
             other(|new| new.geometry = Geometry::new(1024, 24).unwrap()),
@@ -612,8 +615,16 @@ impl Target for Unreliable {
         self.target.identity()
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
-        self.here()?.held()
+    fn part(&self, blocks: Range<u64>) -> Result<Part> {
+        self.here()?.part(blocks)
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        self.here()?.changed(from)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        self.here()?.grow(blocks)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

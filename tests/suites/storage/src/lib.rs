@@ -46,8 +46,11 @@ const MIXED_S: u64 = 60;
 const SAMPLE_S: u64 = 10;
 /// Size of a volume in MiB.
 const SIZE_MIB: u64 = 64;
-/// Offset of the first record in a target with blocks of 4 KiB: two superblocks and 64 bytes for each block.
-const RECORDS_AT: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 64;
+/// Offset of the first record in a target with blocks of 4 KiB, behind two superblocks and an index with room for sixteen
+/// times as many blocks.
+const RECORDS_AT: u64 = 6_131_712;
+/// Bytes of superblocks and index that such a target has: 24 for each block, and 512 KiB for what is in change.
+const INDEX_BYTES: u64 = 8192 + (SIZE_MIB << 20) / 4096 * 24 + (512 << 10);
 const FILES: [&str; 3] = ["data_1", "data_2", "data_p"];
 
 /// Sample for `cargo xtask test`: everything but the benchmark and the minute of mixed sizes; through a DPU, what takes

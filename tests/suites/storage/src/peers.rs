@@ -239,8 +239,7 @@ fn stored(world: &World<'_>) -> Result<Value> {
         .filter_map(|target| target["used"].as_u64())
         .sum();
     ensure!(halves > 0, "nothing is stored: {shown}");
-    // Superblocks and index of each target: everything before its first record.
-    let index = FILES.len() as u64 * super::RECORDS_AT;
+    let index = FILES.len() as u64 * super::INDEX_BYTES;
     let parts = ["sbc_1", "sbc_2", "sbc_p"];
     place.ours(&[&["sbc", "write", "image"], &parts[..]].concat())?;
     let length = |name: &&str| fs::metadata(place.path(name)).map(|data| data.len());

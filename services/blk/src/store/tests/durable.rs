@@ -111,10 +111,10 @@ fn a_loss_of_power_leaves_the_last_generation_that_was_flushed() {
         let after = medium.after_loss();
         let entry = {
             let state = medium.state.lock().unwrap();
-            let at = usize::try_from(INDEX_AT).unwrap();
-            state.seen[at..at + ENTRY].to_vec()
+            let at = usize::try_from(shape().slot_at(0)).unwrap();
+            state.seen[at..at + layout::SECTOR].to_vec()
         };
-        after.write(INDEX_AT, &entry).unwrap();
+        after.write(shape().slot_at(0), &entry).unwrap();
         let again = after.open();
         assert_eq!(again.fetch(0, 1).unwrap(), half(1, 1), "{generation}");
         assert!(again.fetch(0, generation).is_err(), "it was not flushed");
@@ -234,7 +234,7 @@ fn overwrites_without_a_flush_do_not_grow_without_limit() {
         let extent = store.find(0, generation).unwrap().unwrap();
         last = last.max(extent.end());
     }
-    let grown = last - data_start(new_target().geometry);
+    let grown = last - shape().data_at();
     assert!(grown < (5 << 20), "{grown} bytes for one block");
     assert!(grown > (3 << 20), "the limit was not reached");
 }
@@ -245,7 +245,7 @@ fn a_full_medium_without_a_limit_of_its_own_uses_its_space_again() {
     let record = Space::rounded((HEADER + half(1, 1).data.len()) as u64);
     let medium = Cached::new();
     let store = create(&medium);
-    let start = data_start(new_target().geometry);
+    let start = shape().data_at();
     medium.state.lock().unwrap().size_max = usize::try_from(start + 5 * record).unwrap();
     for generation in 1..40 {
         for block in 0..2 {

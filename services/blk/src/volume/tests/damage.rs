@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// Where the index begins, and the bytes of an entry.
-const INDEX_AT: u64 = 2 * 4096;
-const ENTRY: usize = 64;
+/// Where the first entry of the first group is, and the bytes of an entry.
+const INDEX_AT: u64 = 2 * 4096 + 8;
+const ENTRY: usize = 63;
 const BLOCK_AT: usize = 6;
 
 /// A way to spoil the entry of a block.
@@ -12,6 +12,8 @@ const BLOCK_AT: usize = 6;
 enum Damage {
     Bit(usize),
     Zeros,
+    /// The same with its whole group.
+    Sector,
     /// The file ends before the entry.
     Truncated,
     /// A write of 4 KiB of which the second half has arrived as zeros.
@@ -30,6 +32,7 @@ impl World {
                 disk.bytes.write(at, &[byte[0] ^ 1 << (bit % 8)]).unwrap();
             }
             Damage::Zeros => disk.bytes.write(entry, &[0; ENTRY]).unwrap(),
+            Damage::Sector => disk.bytes.write(INDEX_AT - 8, &[0; 512]).unwrap(),
             Damage::Truncated => {
                 let mut start = vec![0; usize::try_from(entry).unwrap()];
                 disk.bytes.read(0, &mut start).unwrap();
@@ -75,7 +78,12 @@ fn a_damaged_entry_is_never_read_as_zeros() {
     volume.flush().unwrap();
     drop(volume);
     let bits = (0..63 * 8).step_by(83).map(Damage::Bit);
-    let damages = bits.chain([Damage::Zeros, Damage::Truncated, Damage::Torn]);
+    let damages = bits.chain([
+        Damage::Zeros,
+        Damage::Sector,
+        Damage::Truncated,
+        Damage::Torn,
+    ]);
     for damage in damages {
         for (role, absent) in Role::ALL
             .into_iter()
@@ -87,6 +95,7 @@ fn a_damaged_entry_is_never_read_as_zeros() {
             world.damage(role, damage);
             let entries = match damage {
                 Damage::Bit(_) | Damage::Zeros => 1,
+                Damage::Sector => 8,
                 Damage::Truncated | Damage::Torn => shadow.len() - BLOCK_AT,
             };
             let volume = world.open_without(Some(absent));
@@ -118,13 +127,13 @@ fn a_returned_target_decides_about_damage_that_has_left() {
     for leaves in [false, true] {
         let mut world = World::new();
         drop(world.open());
-        world.damage(Role::First, Damage::Zeros);
+        world.damage(Role::First, Damage::Sector);
         let volume = world.open_without(Some(Role::Second));
         let shadow = vec![0; usize::try_from(BLOCKS).unwrap()];
-        assert_eq!(read_others(&volume, &shadow, "two"), 1);
+        assert_eq!(read_others(&volume, &shadow, "two"), 8);
         volume.rebuild(Role::First).unwrap();
         volume.rebuild(Role::Parity).unwrap();
-        assert_eq!(read_others(&volume, &shadow, "rebuilt"), 1);
+        assert_eq!(read_others(&volume, &shadow, "rebuilt"), 8);
         if leaves {
             volume.detach(Role::First, "it was stopped");
         }

@@ -41,8 +41,16 @@ impl Target for Faulty {
         self.target.identity()
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
-        self.at("held")?.held()
+    fn part(&self, blocks: Range<u64>) -> Result<Part> {
+        self.at("held")?.part(blocks)
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        self.at("held")?.changed(from)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        self.at("grow")?.grow(blocks)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

@@ -19,8 +19,16 @@ impl Target for Mute {
         self.0.identity()
     }
 
-    fn held(&self) -> Result<Vec<Held>> {
+    fn part(&self, _: Range<u64>) -> Result<Part> {
         Err(BlkError::io("mute", io::ErrorKind::ConnectionReset.into()))
+    }
+
+    fn changed(&self, from: u64) -> Result<Changed> {
+        self.0.changed(from)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<()> {
+        self.0.grow(blocks)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

@@ -1,0 +1,224 @@
+//! Looks at the index of a store: entries that are in memory, those of the settled index, and what neither refers to.
+
+use super::index::Entry;
+use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
+use super::space::{Extent, Space};
+use super::table::{Entries, parse_settled};
+use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
+use crate::error::{BlkError, Result};
+use crate::geometry::GeometryError;
+use std::collections::BTreeSet;
+use std::sync::{MutexGuard, PoisonError};
+
+impl Store {
+    /// An error if a block is outside the volume.
+    pub(super) fn check(&self, block: u64) -> Result<()> {
+        let geometry = self.state().superblock.identity.geometry;
+        if block < geometry.blocks() {
+            return Ok(());
+        }
+        let size = u64::from(geometry.block_size());
+        Err(BlkError::Geometry(GeometryError::Bounds {
+            offset: block.saturating_mul(size),
+            length: size,
+            size: geometry.size(),
+        }))
+    }
+
+    /// The entry of a block.
+    pub(super) fn entry(&self, block: u64) -> Result<Entry> {
+        self.check(block)?;
+        if let Some(entry) = self.state().table.entry(block) {
+            return Ok(entry);
+        }
+        // Cannot be cut: less than eight.
+        let nth = usize::try_from(block % GROUP).unwrap_or(0);
+        Ok(self.settled(block / GROUP)?[nth])
+    }
+
+    /// A group as the settled index has it. Its unit is there.
+    fn settled(&self, group: u64) -> Result<Entries> {
+        let (at, is_suspect) = {
+            let state = self.state();
+            let at = state.table.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
+            (at, state.table.suspects.contains(&group))
+        };
+        let mut bytes = [0; GROUP_BYTES];
+        let read = self.medium.read(at, &mut bytes);
+        read.map_err(|error| self.io(error))?;
+        Ok(self.parse_settled(group, &bytes, is_suspect))
+    }
+
+    pub(super) fn parse_settled(&self, group: u64, bytes: &[u8], is_suspect: bool) -> Entries {
+        let mut entries = parse_settled(group, bytes, |extent| self.fits(extent));
+        entries
+            .iter_mut()
+            .for_each(|entry| entry.damaged |= is_suspect);
+        self.count_damaged(group, &entries);
+        entries
+    }
+
+    fn count_damaged(&self, group: u64, entries: &Entries) {
+        let mut damaged = self.damaged();
+        for (block, entry) in (group * GROUP..).zip(entries) {
+            if entry.damaged && damaged.len() < DAMAGED_MAX {
+                damaged.insert(block);
+            }
+        }
+    }
+
+    pub(super) fn damaged(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if a record can be there.
+    pub(super) fn fits(&self, extent: Extent) -> bool {
+        fits(extent, (self.bounds.0, self.last))
+    }
+
+    /// Begins the change of a group. False if no sector is free for it: a sync must come first.
+    pub(super) fn begin_change(&self, group: u64) -> Result<bool> {
+        {
+            let mut state = self.state();
+            let table = &mut state.table;
+            if table.groups.contains_key(&group) {
+                return Ok(true);
+            }
+            if !table.units.is_there(group / UNIT) {
+                let damaged = table.suspects.contains(&group);
+                let entry = Entry {
+                    damaged,
+                    ..Entry::default()
+                };
+                return Ok(table.begin(group, [entry; GROUP_LEN]));
+            }
+        }
+        let entries = self.settled(group)?;
+        Ok(self.state().table.begin(group, entries))
+    }
+
+    /// Excludes other changes of the groups of some blocks.
+    pub(super) fn lock_groups(&self, blocks: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
+        let number = |block: u64| usize::try_from(block / GROUP % GROUP_LOCKS as u64).unwrap_or(0);
+        // In their order: two threads never wait for each other.
+        let numbers: BTreeSet<usize> = blocks.map(number).collect();
+        let locks = numbers.into_iter().map(|number| &self.groups[number]);
+        // The locks protect no data of their own.
+        locks
+            .map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
+            .collect()
+    }
+
+    /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
+    /// thread, or syncs. Syncs also if much was freed. Looks for free space that is not known before it says that there is none.
+    pub(super) fn take(&self, length: u64) -> Result<Extent> {
+        let is_due = |state: &State| state.space.is_sync_due() || state.space.is_look_due();
+        {
+            let mut state = self.state();
+            if !is_due(&state)
+                && let Some(extent) = state.space.take(length)
+            {
+                return Ok(extent);
+            }
+        }
+        let syncing = self.syncing();
+        if self.state().space.is_sync_due() {
+            self.sync(&syncing)?;
+        }
+        if self.state().space.is_look_due() {
+            self.look_for_space()?;
+        }
+        // The first sync makes newer generations durable, the second one the entries without the older ones.
+        for _ in 0..2 {
+            if let Some(extent) = self.state().space.take(length) {
+                return Ok(extent);
+            }
+            self.sync(&syncing)?;
+        }
+        if self.state().space.is_unknown() {
+            self.look_for_space()?;
+        }
+        let mut state = self.state();
+        state.space.take(length).ok_or_else(|| BlkError::Full {
+            target: self.name.clone(),
+            wanted: length,
+            free: state.space.available(),
+            capacity: self.bounds.1 - self.bounds.0,
+        })
+    }
+
+    /// Finds out what the settled index refers to, and so what else is free.
+    pub(super) fn look_for_space(&self) -> Result<()> {
+        let _alone = self.alone();
+        let mut used = Vec::new();
+        let blocks = self.state().superblock.identity.geometry.blocks();
+        let mut from = 0;
+        while from < blocks {
+            from = self.each_group(from, |group, entries| {
+                let slots = entries.iter().flat_map(|entry| entry.slots).flatten();
+                used.extend(slots.filter_map(|slot| slot.extent()).map(|extent| Extent {
+                    length: Space::rounded(extent.length),
+                    ..extent
+                }));
+                group % (1 << 16) != 0
+            })?;
+        }
+        self.state().space.learn(self.bounds.0, used);
+        Ok(())
+    }
+
+    /// Shows groups from that of block `from` on, until `show` returns false. Returns the first block behind them.
+    pub(super) fn each_group(
+        &self,
+        from: u64,
+        mut show: impl FnMut(u64, &Entries) -> bool,
+    ) -> Result<u64> {
+        let mut group = from / GROUP;
+        // The unit that was read last.
+        let mut read: Option<(u64, Vec<u8>)> = None;
+        loop {
+            let (next, known, is_there, is_suspect, at) = {
+                let state = self.state();
+                let table = &state.table;
+                let blocks = state.superblock.identity.geometry.blocks();
+                let Some(next) = table
+                    .next(group, false)
+                    .filter(|next| next * GROUP < blocks)
+                else {
+                    return Ok(u64::MAX);
+                };
+                let known = table.groups.get(&next).map(|group| group.entries);
+                let unit = next / UNIT;
+                let is_there = table.units.is_there(unit);
+                let is_suspect = table.suspects.contains(&next);
+                (next, known, is_there, is_suspect, table.shape.unit_at(unit))
+            };
+            let entries = match known {
+                Some(entries) => entries,
+                None if is_there => {
+                    let unit = next / UNIT;
+                    if read.as_ref().is_none_or(|(number, _)| *number != unit) {
+                        let mut bytes = vec![0; layout::UNIT_BYTES];
+                        let done = self.medium.read(at, &mut bytes);
+                        done.map_err(|error| self.io(error))?;
+                        read = Some((unit, bytes));
+                    }
+                    let within = Shape::within_unit(next);
+                    let bytes = read.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+                    self.parse_settled(next, &bytes[within..within + GROUP_BYTES], is_suspect)
+                }
+                None => {
+                    let entry = Entry {
+                        damaged: is_suspect,
+                        ..Entry::default()
+                    };
+                    [entry; GROUP_LEN]
+                }
+            };
+            group = next + 1;
+            if !show(next, &entries) {
+                return Ok(group * GROUP);
+            }
+        }
+    }
+}
