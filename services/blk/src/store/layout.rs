@@ -11,10 +11,11 @@
 //! for, so that a volume can grow, and a file has holes there.
 
 use super::index::SLOT;
-use super::superblock::{PAGE, Superblock};
 use crate::error::{BlkError, Result};
 use crate::geometry::{BLOCKS_MAX, Geometry};
 
+/// Bytes of a copy of the superblock on the medium, and of a unit of the settled index.
+pub(super) const PAGE: usize = 4096;
 /// Bytes that a medium writes as a whole.
 pub(super) const SECTOR: usize = 512;
 /// Blocks of a group.
@@ -140,12 +141,15 @@ pub(super) fn last_byte(size: Option<u64>) -> u64 {
 }
 
 /// An error if a medium cannot hold the index of a volume.
-pub(super) fn check_size(name: &str, size: Option<u64>, superblock: &Superblock) -> Result<()> {
-    let (size, index) = (size.unwrap_or(u64::MAX), superblock.shape.data_at());
+pub(super) fn check_size(
+    name: &str,
+    size: Option<u64>,
+    (shape, geometry): (Shape, Geometry),
+) -> Result<()> {
+    let (size, index) = (size.unwrap_or(u64::MAX), shape.data_at());
     if size >= index {
         return Ok(());
     }
-    let geometry = superblock.identity.geometry;
     Err(BlkError::NotATarget {
         target: name.to_owned(),
         fault: format!(

@@ -1,10 +1,10 @@
 //! Creates and opens a store.
 
 use super::index::Slot;
-use super::layout::{GROUP, SECTOR, Shape, check_size, last_byte};
+use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
 use super::medium::{FileMedium, Medium};
 use super::space::{Extent, Space};
-use super::superblock::{PAGE, Superblock};
+use super::superblock::Superblock;
 use super::table::{Table, sector};
 use super::units::Units;
 use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits};
@@ -73,7 +73,11 @@ impl Store {
             used: 0,
             has_suspects: false,
         };
-        check_size(name, medium.size(), &superblock)?;
+        check_size(
+            name,
+            medium.size(),
+            (superblock.shape, superblock.identity.geometry),
+        )?;
         // Before the superblocks: a target that is there has an index.
         write_empty_index(medium.as_ref(), &superblock)
             .and_then(|()| medium.sync())
@@ -100,7 +104,11 @@ impl Store {
             target: name.to_owned(),
             fault,
         })?;
-        check_size(name, medium.size(), &superblock)?;
+        check_size(
+            name,
+            medium.size(),
+            (superblock.shape, superblock.identity.geometry),
+        )?;
         let shape = superblock.shape;
         let start = shape.data_at();
         let last = last_byte(medium.size()).max(start);

@@ -9,12 +9,10 @@
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
-use super::layout::Shape;
+use super::layout::{PAGE, Shape};
 use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role};
 use crate::record::Place;
 
-/// Bytes of a copy on the medium.
-pub(super) const PAGE: usize = 4096;
 const BYTES: usize = 148;
 const CRC_AT: usize = 144;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";

@@ -206,6 +206,13 @@ fn overrules(newer: u64, older: u64, voters: u8, witnesses: &Witnesses) -> bool 
     Role::ALL.iter().filter(|role| took_part(role)).count() >= 2
 }
 
+/// A block, and the targets whose entries say more than what was decided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unclean {
+    pub(super) block: u64,
+    pub(super) roles: u8,
+}
+
 /// Targets whose entry says more than the decision: it is unsettled, has other generations or newer ones, or is damaged.
 pub(super) fn unclean(of_block: &[(Held, Role)], state: BlockState) -> u8 {
     if state.lost {

@@ -3,9 +3,8 @@
 //! A record is read if the entry has an older generation beside it. Before a decision makes any target drop a generation,
 //! also the records of the one that counts have been read, so that two whole ones are left.
 
-use super::decide::{Record, Witness, Witnesses, decide_block, unclean};
+use super::decide::{Record, Unclean, Witness, Witnesses, decide_block, unclean};
 use super::io::Targets;
-use super::open::Unclean;
 use super::state::{BlockState, PAGE};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};

@@ -1,5 +1,6 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
+use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
 use super::pending::Pending;
 use super::seats::{Occupant, Seat, Seats};
@@ -382,13 +383,6 @@ fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
         usable: TARGETS - reasons.len(),
         reasons: reasons.join(", "),
     }
-}
-
-/// A block, and the targets whose entries say more than what was decided.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Unclean {
-    pub(super) block: u64,
-    pub(super) roles: u8,
 }
 
 /// The decision about blocks.

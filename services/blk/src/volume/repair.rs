@@ -1,9 +1,9 @@
 //! Targets that return or are new, rebuild, and scrub, while the volume serves.
 
-use super::decide::unclean;
+use super::decide::{Unclean, unclean};
 use super::evidence::{Evidence, Records, changed, each_part, pages, torn};
 use super::io::Halves;
-use super::open::{Unclean, agree};
+use super::open::agree;
 use super::state::{BlockState, PAGE, Volume, add};
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
