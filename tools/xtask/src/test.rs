@@ -15,6 +15,7 @@ use schedule::Start;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -221,13 +222,16 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<&'static Phase>>> {
     ))
 }
 
+/// This program. Phase clippy replaces its file.
+fn own_command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("cargo-xtask");
+    command
+}
+
 fn set_up(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     // A separate process, so that the limit covers every wait of the set-up.
-    let case = single(
-        phase,
-        world,
-        Command::new(std::env::current_exe()?).arg("setup"),
-    )?;
+    let case = single(phase, world, own_command().arg("setup"))?;
     // This call is fast: the process has completed the set-up or reported the error.
     if let Ok(env) = setup::ensure_offline() {
         // Only this phase sets it.
@@ -492,7 +496,7 @@ const SYMBOLIC_SAMPLE: (&str, [&str; 5]) = (
 /// The cells, and a sample of them with a UCX that is bound inside.
 fn matrix_cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let mut cases = cells(phase, world)?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     let (version, only) = SYMBOLIC_SAMPLE;
     command.args(["matrix", "--binding", "symbolic", "--link", "infiniband"]);
     command.args(["--ucx", version]);
@@ -509,7 +513,7 @@ fn matrix_cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 fn cells(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     command.args(["matrix", "--binding", "default"]);
     for version in MATRIX_VERSIONS.into_iter().chain([matrix::DISTRIBUTION]) {
         command.args(["--ucx", version]);
@@ -556,13 +560,13 @@ fn patches(phase: &Phase, world: &World) -> Result<Vec<Case>> {
         return Ok(vec![Case::skip("a patched UCX", reason)]);
     }
     world.env()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     Ok(vec![single(phase, world, command.arg("patch"))?])
 }
 
 fn packages(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     world.env()?;
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     let mut cases = vec![single(phase, world, command.args(["dist", "--fast"]))?];
     if let Err(error) = setup::cmake() {
         cases.push(Case::skip("a CMake project", format!("{error:#}")));
@@ -590,20 +594,20 @@ fn demo(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     let path = workspace::target_dir().join("demo/report.json");
     // An old report must not count for this run.
     let _ = fs::remove_file(&path);
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     let ran = single(phase, world, command.args(["demo", "--quick"]))?;
     let mut cases = vec![ran];
     if !cases[0].is_failure() {
         cases.extend(report::judge(&path)?);
     }
     // The oldest supported UCX, which differs most, and Ethernet ports.
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     command.args(["demo", "--quick", "--link", "ethernet"]);
     command.args(["--ucx", "1.18.1", "--sizes", "16K,1M"]);
     let mut oldest = single(phase, world, &mut command)?;
     "demo with UCX 1.18.1 over Ethernet".clone_into(&mut oldest.name);
     cases.push(oldest);
-    let mut command = Command::new(std::env::current_exe()?);
+    let mut command = own_command();
     let mut storage = single(phase, world, command.args(["demo", "storage", "--quick"]))?;
     "demo of storage".clone_into(&mut storage.name);
     if !storage.is_failure() {
