@@ -16,6 +16,9 @@ ZERO, RAW, COMPRESSED = 1, 2, 3
 SBC_MAGIC = 0xDEADF00D1337FADE
 LZ4_BLOCK = 64 << 10
 UNCOMPRESSED = 1 << 31
+# Units of 24 groups in a sector of the map, and the number of no group.
+MAP_UNITS = (512 - 4) * 4
+NO_GROUP = 0xFFFFFFFF
 
 
 def fail(text):
@@ -53,6 +56,11 @@ def parity(first, second):
     return parts[2].bytes(len(first))
 
 
+def pages(offset):
+    """The next multiple of a page."""
+    return -(-offset // 4096) * 4096
+
+
 class Target:
     """A target file: superblock, index and records."""
 
@@ -60,7 +68,7 @@ class Target:
         self.data = open(path, "rb").read()
         copies = []
         for at in (0, 4096):
-            page = self.data[at : at + 84]
+            page = self.data[at : at + 152]
             if page[:8] == b"XGVMIBLK":
                 copies.append((struct.unpack(">Q", page[64:72])[0], page))
         page = max(copies)[1]
@@ -69,12 +77,35 @@ class Target:
         self.volume = page[32:48]
         if page[12] != role:
             fail(f"{path} has role {page[12]}")
+        room, slots, ready = struct.unpack(">QQQ", page[96:120])
+        groups = -(-room // 8)
+        self.units = -(-groups // 24) if slots < groups else 0
+        slots_at = pages(8192 + -(-self.units // MAP_UNITS) * 512)
+        self.units_at = pages(slots_at + slots * 512)
+        self.groups = {}
+        for at in range(slots_at, slots_at + ready * 512, 512):
+            number, = struct.unpack(">I", self.data[at : at + 4])
+            if number != NO_GROUP:
+                self.groups[number] = self.data[at + 8 : at + 512]
+
+    def entry(self, block):
+        """Slots of a block: of its group in change, or else of the settled index if the map says that it is there."""
+        group, nth = divmod(block, 8)
+        if group in self.groups:
+            return self.groups[group][63 * nth : 63 * nth + 63]
+        unit, within = divmod(group, 24)
+        sector, bit = divmod(unit, MAP_UNITS)
+        bits = self.data[8192 + 512 * sector + 4 + bit // 4] if self.units else 0
+        if not bits >> bit % 4 * 2 & 1:
+            return b""
+        at = self.units_at + 4096 * unit + within // 3 * 512 + within % 3 * 168 + 21 * nth
+        return self.data[at : at + 21]
 
     def record(self, block):
         """Generation, form and bytes of the newest settled generation; None for a block that was never written."""
-        entry = self.data[8192 + 64 * block : 8192 + 64 * block + 64]
+        entry = self.entry(block)
         slots = []
-        for at in (0, 21, 42):
+        for at in range(0, len(entry), 21):
             generation, place, form = struct.unpack(">QQB", entry[at : at + 17])
             # A slot that is there and settled. Generation 0 is the state before the first write.
             if form & 0xC0 == 0xC0 and generation:

@@ -201,14 +201,10 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
 ) -> UcsStatus {
     // SAFETY: UCX passes an open memory domain.
     if let Some(served) = unsafe { domains::first(md) }
-        && !arena::overlaps(address.addr(), length)
+        && !arena::exists()
     {
         // SAFETY: the arguments are UCX's.
-        let mut status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
-        if !status.is_ok() && is_relieved() {
-            // SAFETY: as above.
-            status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
-        }
+        let status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
         if status.is_ok()
             // SAFETY: the operation succeeded, so it has written the handle.
             && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }

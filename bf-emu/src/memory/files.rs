@@ -3,7 +3,7 @@
 //! For a few bytes this takes little more than half the time of `process_vm_writev`, which looks up
 //! the process and checks permissions at each call. All other transfers use that call, and it also
 //! reports the cause of an error. Where the system refuses that call, all transfers go through the
-//! files ([`read_all`], [`write_all`]).
+//! files (`read_all`, `write_all`).
 //!
 //! A file refers to the memory that the process had when the file was opened. After an exec or the
 //! end of the process it transfers nothing. It is closed when a transfer finds that, and when a file

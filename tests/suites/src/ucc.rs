@@ -595,7 +595,7 @@ mod tests {
                      x coll_init: Allreduce max: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
                      x coll_init: Reduce_scatter max: src={}; CL_BASIC {TL_UCP}, team_id 1\n\
                      x coll_init: Alltoall inplace: dst={}; NoOp {NoOp}, team_id 1\n";
-        assert_eq!(traced(trace), [1, 2]);
+        assert_eq!(traced(trace), [1, 3]);
         assert!(none_failed("passed:       3\nfailed:       0\n").is_ok());
         assert!(none_failed("passed:       3\nfailed:       1\n").is_err());
         assert!(wrong_bytes(

@@ -55,6 +55,12 @@ pub(super) fn running() -> Option<&'static Arena> {
     (forked::generation() == 0).then_some(arena)
 }
 
+/// True if there is an arena.
+#[inline]
+pub(crate) fn exists() -> bool {
+    hot().arena_end.load(Ordering::Relaxed) != 0
+}
+
 /// True if the bytes have a byte of the arena.
 #[inline]
 pub(crate) fn overlaps(address: usize, length: usize) -> bool {

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(startable(&all, &[]), ["setup", "fmt", "build", "tidy"]);
         assert_eq!(
             startable(&all, &["setup", "fmt", "tidy"]),
-            ["build", "unit"]
+            ["build", "clippy"]
         );
         let last = all.len() - 1;
         assert_eq!(startable(&all, &names(&all[..last])), ["demo"]);
