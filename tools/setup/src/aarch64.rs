@@ -87,10 +87,10 @@ pub fn ensure() -> Result<Aarch64> {
     ensure_with(Fetch::Allowed)
 }
 
-/// As [`ensure`], but downloads nothing if `fetch` says so.
+/// As [`ensure()`], but downloads nothing if `fetch` says so.
 ///
 /// # Errors
-/// As [`ensure`].
+/// As [`ensure()`].
 pub fn ensure_with(fetch: Fetch) -> Result<Aarch64> {
     ensure!(
         std::env::consts::ARCH == "x86_64",

@@ -16,6 +16,8 @@ use testbed::cluster::Cluster;
 
 /// Rounds of a thread that are counted at least. In a chunk of free keys are 16.
 const ROUNDS: u64 = 20;
+/// Most attempts to count.
+const ATTEMPTS: u32 = 5;
 /// Least instructions of a round.
 const INSTRUCTIONS: u64 = 100;
 
@@ -81,13 +83,16 @@ impl Drop for Program {
 }
 
 impl Threads {
-    /// Counts both threads. A count that fails is repeated once: a thread that is left while a system call of it is interrupted
-    /// may get an error that it would not have alone.
+    /// Counts both threads. A count that fails is repeated: now and then the last step of a thread that `step-count` leaves ends
+    /// the program.
     pub(super) fn count(env: &Env, device: &Cluster) -> Result<Self> {
-        Self::try_count(env, device).or_else(|error| {
-            eprintln!("counted again: {error:#}");
-            Self::try_count(env, device)
-        })
+        for _ in 1..ATTEMPTS {
+            match Self::try_count(env, device) {
+                Ok(counted) => return Ok(counted),
+                Err(error) => eprintln!("counted again: {error:#}"),
+            }
+        }
+        Self::try_count(env, device)
     }
 
     fn try_count(env: &Env, device: &Cluster) -> Result<Self> {
