@@ -101,7 +101,7 @@ pub const REPORTS: [Report; 24] = [
         ..report("model", &["bench", "model"], "bench/model.json", 300)
     },
     report("check", &["bench", "check"], "bench/check.json", 60),
-    report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 300),
+    report("hotpath", &["bench", "hotpath"], "bench/hotpath.json", 600),
     report("fresh", &["bench", "fresh"], "bench/fresh.json", 900),
     report("offload", &["bench", "offload"], "bench/offload.json", 900),
     report("overlap", &["bench", "overlap"], "bench/overlap.json", 400),
