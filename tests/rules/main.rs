@@ -31,6 +31,16 @@ fn tree() -> &'static Tree {
 }
 
 /// The packages of the build, asked of cargo once for all rules.
+/// Names of the files in the root, without hidden ones.
+fn top() -> Vec<String> {
+    let entries = std::fs::read_dir(root()).expect("the root can be read");
+    let files = entries
+        .flatten()
+        .filter(|entry| entry.path().is_file())
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    files.filter(|name| !name.starts_with('.')).collect()
+}
+
 fn packages() -> &'static [graph::Package] {
     static PACKAGES: OnceLock<Vec<graph::Package>> = OnceLock::new();
     PACKAGES.get_or_init(|| graph::packages(&root()).expect("cargo describes the workspace"))
@@ -56,6 +66,7 @@ macro_rules! rules {
 rules! {
     each_file_says_what_it_is_for: text::module_docs(tree()),
     no_code_is_disabled_or_unfinished: text::nothing_disabled(tree()),
+    no_stray_file_is_at_the_top: text::stray(&top()),
     no_file_is_too_long: text::lengths(tree()),
     each_folder_keeps_its_budget: size::budgets(tree(), packages()),
     no_path_or_host_of_one_machine: text::nothing_local(tree()),

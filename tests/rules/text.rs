@@ -26,6 +26,30 @@ const PRODUCT: [&str; 17] = [
     "cli/cost/",
 ];
 
+/// Files in the root. A program that writes to the directory in which it runs leaves others there.
+const TOP: [&str; 12] = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "SECURITY.md",
+    "book.toml",
+    "clippy.toml",
+    "deny.toml",
+    "rustfmt.toml",
+];
+
+pub(super) fn stray(names: &[String]) -> Vec<String> {
+    names
+        .iter()
+        .filter(|name| !TOP.contains(&name.as_str()))
+        .map(|name| format!("{name}: does not belong into the root"))
+        .collect()
+}
+
 pub(super) fn module_docs(tree: &Tree) -> Vec<String> {
     tree.rust()
         .filter(|file| {
@@ -281,6 +305,12 @@ mod tests {
             faults.len() == expect.len() && starts,
             "{faults:?} is not {expect:?}"
         );
+    }
+
+    #[test]
+    fn a_stray_file_is_found() {
+        let names = ["README.md", "idmap.txt"].map(str::to_owned);
+        assert_eq!(stray(&names).len(), 1);
     }
 
     #[test]

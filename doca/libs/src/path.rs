@@ -60,7 +60,7 @@ impl End {
 }
 
 /// The port of a device.
-fn port_of(dev: &Arc<Dev>) -> Result<ibv_port_attr> {
+pub(crate) fn port_of(dev: &Arc<Dev>) -> Result<ibv_port_attr> {
     let mut port = ibv_port_attr::default();
     // SAFETY: the context is open. The library writes the older, shorter structure, as the header's own wrapper lets it.
     let status = unsafe {

@@ -6,16 +6,16 @@ use crate::dev::Dev;
 use crate::dpa::failed;
 use crate::error::{Code, Fault, Result, fail};
 use crate::lines::{self, Level};
+use crate::path::port_of;
 use flexio::{Function, Process, Role, Standing};
-use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, ibv_port_attr};
+use mlx5dv_sys::IBV_LINK_LAYER_ETHERNET;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Guess: most instructions of a handler.
 const INSTRUCTIONS: u64 = 10_000_000;
-/// The port of congestion control, and its number for device code.
-const PORT: u8 = 1;
+/// The number of its port for device code.
 const PORT_OF_DEVICE: u64 = 0;
 /// Streams of messages of the device library: refusals, and entries of the trace.
 const STREAM_REFUSED: i32 = -1;
@@ -36,32 +36,14 @@ pub(super) struct Running {
     _dev: Arc<Dev>,
 }
 
-fn port(dev: &Arc<Dev>) -> Result<ibv_port_attr> {
-    let mut port = ibv_port_attr::default();
-    // SAFETY: the context is open. The library writes the older, shorter structure, as the header's own wrapper lets it.
-    let status = unsafe {
-        dev.lib()
-            .ibv_query_port(dev.context(), PORT, (&raw mut port).cast())
-    };
-    if status != 0 {
-        fail!(
-            Driver,
-            "{} does not state its port: {}",
-            dev.name(),
-            std::io::Error::from_raw_os_error(status)
-        );
-    }
-    Ok(port)
-}
-
 /// True if the port is an Ethernet port.
 pub(super) fn is_ethernet(dev: &Arc<Dev>) -> Result<bool> {
-    Ok(u32::from(port(dev)?.link_layer) == IBV_LINK_LAYER_ETHERNET)
+    Ok(u32::from(port_of(dev)?.link_layer) == IBV_LINK_LAYER_ETHERNET)
 }
 
 /// Speed of the port in Gb/s.
 pub(super) fn gbps(dev: &Arc<Dev>) -> Result<u32> {
-    let port = port(dev)?;
+    let port = port_of(dev)?;
     // InfiniBand specification 1.7, PortInfo: rates of a lane and numbers of lanes.
     let lane = match port.active_speed {
         1 => 2.5,

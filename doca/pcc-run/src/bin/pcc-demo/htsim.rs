@@ -10,6 +10,8 @@ use std::time::Instant;
 
 /// Variable with the directory of its program `htsim_roce`.
 const VARIABLE: &str = "XGVMI_HTSIM";
+/// File with the flows of the incast.
+const MATRIX: &str = "incast.cm";
 /// Flows, and bytes of each: what a port of 200 Gb/s carries in 10 ms.
 const FLOWS: u32 = 128;
 const BYTES: u64 = 1_953_125;
@@ -49,9 +51,10 @@ traffic = [{{ kind = 'pairs', pairs = [{pairs}], bytes = {BYTES} }}]"
     );
     let (_, lab) = timed(none, &text)?;
     std::fs::create_dir_all(place)?;
-    let (file, log) = (place.join("incast.cm"), place.join("htsim.dat"));
-    std::fs::write(&file, matrix)?;
-    let mut command = Command::new(folder.join("htsim_roce"));
+    std::fs::write(place.join(MATRIX), matrix)?;
+    let mut command = Command::new(std::path::absolute(folder.join("htsim_roce"))?);
+    // It also writes files of its own to the directory in which it runs.
+    command.current_dir(place);
     command.args(["-linkspeed", "200000", "-mtu", "4096", "-hop_latency", "1"]);
     command.args([
         "-switch_latency",
@@ -63,7 +66,7 @@ traffic = [{{ kind = 'pairs', pairs = [{pairs}], bytes = {BYTES} }}]"
     ]);
     command.args(["-end", "20000", "-q", "8000", "-pfc_thresholds", "12", "15"]);
     command.args(["-nodes", &HOSTS.to_string()]);
-    command.arg("-tm").arg(&file).arg("-o").arg(&log);
+    command.args(["-tm", MATRIX, "-o", "htsim.dat"]);
     let begin = Instant::now();
     let output = command.output();
     let htsim = begin.elapsed().as_secs_f64();
