@@ -14,8 +14,10 @@ use super::poll::{poll, pollfd};
 use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
+use rustix::io::Errno;
 use rustix::net::sockopt;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::{Duration, Instant};
@@ -574,30 +576,32 @@ impl Link {
 
     /// Reads available bytes up to a limit; returns false when there are none.
     fn fill(&mut self) -> Result<bool, LinkError> {
-        let mut chunk = [0; CHUNK];
+        // Most reads are short: to zero the chunk first would cost more than the rest of the read.
+        let mut chunk = [const { MaybeUninit::uninit() }; CHUNK];
         let mut count = 0;
         while count < VISIT_MAX && self.input.len() < HEADER + self.frame_max {
-            match self.stream.read(&mut chunk) {
-                Ok(0) => {
+            match rustix::io::read(&self.stream, &mut chunk) {
+                Ok(([], _)) => {
                     self.closed = true;
                     return Ok(true);
                 }
-                Ok(read) => {
-                    self.input.push(&chunk[..read]);
-                    count += read;
+                Ok((read, _)) => {
+                    self.input.push(read);
+                    count += read.len();
+                    let is_short = read.len() < CHUNK;
                     self.account()?;
-                    if read < CHUNK {
+                    if is_short {
                         break;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => break,
                 // A peer that ended with unread data resets the connection.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(Errno::CONNRESET) => {
                     self.closed = true;
                     return Ok(true);
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
         if count > 0 && self.partial.is_none() {

@@ -25,10 +25,10 @@ const SERVICE_MEMORY: [(u32, u32); 4] = [(256, 1), (256, 4), (1024, 1), (1024, 4
 /// Maximum peak memory of the services in bytes per rank. It is the same in each run.
 const SERVICE_BYTES_MAX: f64 = 24.0 * 1024.0;
 
-/// Maximum instructions of both ends for a rank that connects, and of those in a job of up to 1,024 ranks over those in a job of
-/// up to 256: the work of a connect does not grow with the job.
-const CONNECT_INSTRUCTIONS_MAX: f64 = 250_000.0;
-const CONNECT_GROWTH_MAX: f64 = 1.25;
+/// Maximum instructions of both ends for a rank that connects, and maximum ratio of those in a job of up to 1,024 ranks to
+/// those in a job of up to 256. Work that grows with the job has a ratio of four.
+const CONNECT_INSTRUCTIONS_MAX: f64 = 125_000.0;
+const CONNECT_GROWTH_MAX: f64 = 1.5;
 
 /// Collectives of 16,384 ranks on 512 nodes, with the most bytes per rank, the most messages of a service, and the most
 /// memory of a service.
