@@ -2,7 +2,7 @@
 
 use crate::MARK;
 use crate::code::Code;
-use crate::decode::{BYTES_MAX, Step};
+use crate::decode::{BYTES_MAX, Flags, Step};
 use crate::owners::{Kind, Map, Owner, Rules};
 use crate::report::{Line, Report, Round, Sums};
 use crate::tracee::{Cpus, Pace, Tracee, end, request};
@@ -321,8 +321,22 @@ impl<'a> Counter<'a> {
         self.rounds.push(sums.finish(self.rules.names(), has_lines));
     }
 
-    /// Counts the next instruction. Returns the label if it is a mark.
+    /// Counts the next instruction. Returns the label if it is a mark. Instructions that move the flags are executed here,
+    /// and the one that follows is counted as well.
     fn step(&mut self, tracee: &Tracee, registers: &user_regs_struct) -> Result<Option<u64>> {
+        let mut registers = *registers;
+        loop {
+            match self.count(tracee, &registers)? {
+                Next::Mark(label) => return Ok(Some(label)),
+                Next::Flags(direction, length) => {
+                    tracee.move_flags(direction, length, &mut registers)?;
+                }
+                Next::Other => return Ok(None),
+            }
+        }
+    }
+
+    fn count(&mut self, tracee: &Tracee, registers: &user_regs_struct) -> Result<Next> {
         let at = registers.rip;
         let step = match self.steps.entry(at) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
@@ -334,7 +348,7 @@ impl<'a> Counter<'a> {
             }
         };
         if step.is_system_call && registers.rax == MARK {
-            return Ok(Some(registers.rdi));
+            return Ok(Next::Mark(registers.rdi));
         }
         if let Some(Kind::Of(owner)) = self.map.kind(at) {
             self.owner = owner;
@@ -358,14 +372,24 @@ impl<'a> Counter<'a> {
         }
         let allocates = self.allocators.contains(&at);
         let (is_system_call, is_locked) = (step.is_system_call, step.is_locked);
+        let (flags, length) = (step.flags, step.length);
         if let Some(counts) = self.sums.counts(self.owner) {
             counts.instructions += u64::from(!is_again);
             counts.locked += u64::from(is_locked);
             counts.allocations += u64::from(allocates);
             counts.system_calls += u64::from(is_system_call);
         }
-        Ok(None)
+        Ok(flags.map_or(Next::Other, |flags| Next::Flags(flags, length)))
     }
+}
+
+/// The instruction that the program executes next.
+enum Next {
+    /// A mark with this label.
+    Mark(u64),
+    /// It moves the flags and has this length.
+    Flags(Flags, u64),
+    Other,
 }
 
 /// The label, if the program is at the entry of a mark.

@@ -10,6 +10,13 @@ use libc::user_regs_struct;
 /// Maximum length of an instruction.
 pub(crate) const BYTES_MAX: usize = 15;
 
+/// Direction of an instruction that moves the flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flags {
+    Push,
+    Pop,
+}
+
 /// A decoded instruction.
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -18,6 +25,9 @@ pub(crate) struct Step {
     pub(crate) repeats: bool,
     /// The processor locks the cache line: a lock prefix, or an exchange with memory.
     pub(crate) is_locked: bool,
+    /// The instruction moves the flags between their register and the stack.
+    pub(crate) flags: Option<Flags>,
+    pub(crate) length: u64,
     memory: Vec<UsedMemory>,
 }
 
@@ -35,6 +45,12 @@ impl Step {
             is_system_call: instruction.code() == Code::Syscall,
             repeats: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
             is_locked: is_exchange || instruction.has_lock_prefix(),
+            flags: match instruction.code() {
+                Code::Pushfq => Some(Flags::Push),
+                Code::Popfq => Some(Flags::Pop),
+                _ => None,
+            },
+            length: instruction.len() as u64,
             memory: memory.iter().filter(touches).copied().collect(),
         }
     }
@@ -151,5 +167,8 @@ mod tests {
         assert!(step(&[0x0f, 0x05]).is_system_call);
         assert!(step(&[0xf3, 0xa4]).repeats);
         assert!(!step(&[0x90]).is_system_call && !step(&[0x90]).repeats);
+        assert_eq!(step(&[0x9c]).flags, Some(Flags::Push));
+        assert_eq!(step(&[0x9d]).flags, Some(Flags::Pop));
+        assert_eq!(step(&[0x90]).flags, None);
     }
 }

@@ -1,10 +1,14 @@
 //! The traced program: requests of `ptrace`, the request to end, and the processors that both use.
 
+use crate::decode::Flags;
 use anyhow::{Context, Result, ensure};
 use libc::{c_int, c_uint, c_void, pid_t, user_regs_struct};
 use std::io;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
+
+/// The flag that makes the processor stop after each instruction (Intel SDM volume 1, 3.4.3).
+const TRAP_FLAG: u64 = 1 << 8;
 
 /// Time between two looks at a thread that shall stop.
 const LOOK: Duration = Duration::from_micros(100);
@@ -148,6 +152,48 @@ impl Tracee {
             (&raw mut info).cast::<c_void>(),
         )?;
         Ok(info.si_code)
+    }
+
+    /// Executes the instruction of this length at the registers, which moves the flags. The processor would push the trap flag
+    /// that the step itself sets. A pop makes the kernel regard that flag as the program's own (arch/x86/kernel/step.c,
+    /// `is_setting_trap_flag`): it would remain after the count and end the program.
+    pub(crate) fn move_flags(
+        &self,
+        direction: Flags,
+        length: u64,
+        registers: &mut user_regs_struct,
+    ) -> Result<()> {
+        match direction {
+            Flags::Push => {
+                registers.rsp = registers.rsp.wrapping_sub(8);
+                self.write(registers.rsp, registers.eflags & !TRAP_FLAG)?;
+            }
+            Flags::Pop => {
+                let mut bytes = [0; 8];
+                let read = self.read(registers.rsp, &mut bytes);
+                ensure!(
+                    read == bytes.len(),
+                    "no flags on the stack at {:#x}",
+                    registers.rsp
+                );
+                registers.eflags = u64::from_le_bytes(bytes) & !TRAP_FLAG;
+                registers.rsp = registers.rsp.wrapping_add(8);
+            }
+        }
+        registers.rip += length;
+        self.set_registers(registers)
+    }
+
+    /// Writes a word to the program's memory.
+    fn write(&self, address: u64, word: u64) -> Result<()> {
+        // A 64-bit address of another process.
+        #[expect(clippy::cast_possible_truncation, reason = "x86_64 alone")]
+        let [address, word] =
+            [address, word].map(|value| std::ptr::without_provenance_mut::<c_void>(value as usize));
+        // SAFETY: the kernel checks the address, which is the traced program's.
+        let result = unsafe { libc::ptrace(libc::PTRACE_POKEDATA, self.pid, address, word) };
+        ensure!(result == 0, "ptrace: {}", io::Error::last_os_error());
+        Ok(())
     }
 
     /// Reads memory of the program into `bytes`; returns the number of bytes read.

@@ -2,7 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,20 +25,13 @@ fn waits(pid: u32) -> u64 {
     line.expect("a count").trim().parse().expect("a number")
 }
 
-#[test]
-fn a_running_process_is_counted_until_the_end_is_requested_and_then_continues() {
-    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach.json");
-    let _ = std::fs::remove_file(&report);
-    let mut busy = Command::new("sh");
-    let mut busy = Ended(
-        busy.args(["-c", "while :; do :; done"])
-            .spawn()
-            .expect("a shell"),
-    );
+/// Attaches to a process, counts some steps, and returns the report.
+fn count_for_a_while(pid: u32, report: &Path) -> String {
+    let _ = std::fs::remove_file(report);
     let mut count = Command::new(env!("CARGO_BIN_EXE_step-count"));
-    count.arg("--output").arg(&report);
+    count.arg("--output").arg(report);
     count.args(["--owner", "shell=/bin/", "--through", "/libc.so"]);
-    count.args(["--attach", &busy.0.id().to_string()]);
+    count.args(["--attach", &pid.to_string()]);
     let mut count = Ended(count.stdout(Stdio::piped()).spawn().expect("step-count"));
     let stdout = count.0.stdout.take().expect("a pipe");
     let line = BufReader::new(stdout).lines().next();
@@ -54,8 +47,49 @@ fn a_running_process_is_counted_until_the_end_is_requested_and_then_continues() 
     // SAFETY: kill(2) takes plain integers; the process is a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
     assert!(count.0.wait().expect("an end").success());
+    std::fs::read_to_string(report).expect("a report")
+}
 
-    let text = std::fs::read_to_string(&report).expect("a report");
+#[test]
+fn a_process_that_saves_and_restores_its_flags_continues_after_its_count() {
+    const IS_COUNTED: &str = "XGVMI_TEST_IS_COUNTED";
+    if std::env::var_os(IS_COUNTED).is_some() {
+        // SAFETY: gettid has no arguments.
+        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+        writeln!(std::io::stdout(), "\nthread {thread}").expect("written");
+        loop {
+            // SAFETY: the stack and the flags are as before.
+            unsafe { std::arch::asm!("pushfq", "popfq") };
+        }
+    }
+    let name = "a_process_that_saves_and_restores_its_flags_continues_after_its_count";
+    let mut busy = Command::new(std::env::current_exe().expect("a path"));
+    busy.args(["--exact", name, "--nocapture"])
+        .env(IS_COUNTED, "1");
+    let mut busy = Ended(busy.stdout(Stdio::piped()).spawn().expect("a process"));
+    let stdout = busy.0.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    let thread = lines.find_map(|line| line.strip_prefix("thread ")?.parse().ok());
+    let thread: u32 = thread.expect("a thread");
+    for round in 0..8 {
+        let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flags.json");
+        count_for_a_while(thread, &report);
+        std::thread::sleep(Duration::from_millis(5));
+        let ended = busy.0.try_wait().expect("a status");
+        assert!(ended.is_none(), "{ended:?} after count {round}");
+    }
+}
+
+#[test]
+fn a_running_process_is_counted_until_the_end_is_requested_and_then_continues() {
+    let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach.json");
+    let mut busy = Command::new("sh");
+    let mut busy = Ended(
+        busy.args(["-c", "while :; do :; done"])
+            .spawn()
+            .expect("a shell"),
+    );
+    let text = count_for_a_while(busy.0.id(), &report);
     let report: Value = serde_json::from_str(&text).expect("JSON");
     let sections = report["rounds"][0]["sections"]
         .as_array()

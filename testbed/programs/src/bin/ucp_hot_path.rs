@@ -66,6 +66,9 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// Time between two rounds of a thread of [`in_threads`].
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// A thread of [`in_threads`], on lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -94,6 +97,8 @@ fn in_threads(ucp: &'static Ucp, bytes: usize) -> Result<()> {
         while !is_over.load(Ordering::Relaxed) {
             buffer = exported(&context, buffer, |_| ())?;
             worker.rounds.fetch_add(1, Ordering::Relaxed);
+            // While one thread is counted, the other one leaves the processor to it for most of the time.
+            std::thread::sleep(PAUSE);
         }
         Ok(())
     };

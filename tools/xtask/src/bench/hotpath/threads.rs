@@ -12,12 +12,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 use testbed::cluster::Cluster;
 
 /// Rounds of a thread that are counted at least. In a chunk of free keys are 16.
 const ROUNDS: u64 = 20;
-/// Most attempts to count.
-const ATTEMPTS: u32 = 5;
+/// Time between two looks at the rounds.
+const LOOK: Duration = Duration::from_millis(20);
 /// Least instructions of a round.
 const INSTRUCTIONS: u64 = 100;
 
@@ -83,19 +84,8 @@ impl Drop for Program {
 }
 
 impl Threads {
-    /// Counts both threads. A count that fails is repeated: now and then the last step of a thread that `step-count` leaves ends
-    /// the program.
+    /// Counts both threads.
     pub(super) fn count(env: &Env, device: &Cluster) -> Result<Self> {
-        for _ in 1..ATTEMPTS {
-            match Self::try_count(env, device) {
-                Ok(counted) => return Ok(counted),
-                Err(error) => eprintln!("counted again: {error:#}"),
-            }
-        }
-        Self::try_count(env, device)
-    }
-
-    fn try_count(env: &Env, device: &Cluster) -> Result<Self> {
         let mut command = super::pair(device, "ucp_hot_path");
         without_ucx_settings(&mut command);
         command.arg(env.ucx_lib_dir.join("libucp.so.0"));
@@ -144,8 +134,10 @@ fn lines(program: &mut Program, thread: usize, number: u64, report: &Path) -> Re
     let mut counter = Program::start(&mut command)?;
     ensure!(counter.line()?.trim() == "attached", "not attached");
     let before = program.rounds()?[thread];
-    // Each answer takes a message to the program and back.
-    while program.rounds()?[thread] < before + ROUNDS {}
+    // A step is two changes between processes of one processor; the questions shall not take part of it.
+    while program.rounds()?[thread] < before + ROUNDS {
+        std::thread::sleep(LOOK);
+    }
     let pid = i32::try_from(counter.child.id())?;
     // SAFETY: kill(2) takes plain integers; the process is a child that was not waited for.
     let killed = unsafe { libc::kill(pid, libc::SIGTERM) };
