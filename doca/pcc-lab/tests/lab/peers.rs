@@ -1,4 +1,4 @@
-//! The same incasts as in another simulator, whose figures, source and bands are in `peers.toml`.
+//! The same incasts as in other simulators, whose figures, sources and bands are in `peers.toml`.
 
 use crate::{lab, run, scenario};
 use pcc_lab::report::{jain, percentile};
@@ -6,12 +6,24 @@ use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
 struct Peers {
+    /// Time from the last packet to the last acknowledgement in csg-htsim.
     return_us: f64,
     incast: Vec<Incast>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Simulator {
+    Htsim,
+    /// Hosts at one switch, with a buffer that holds all packets.
+    Ns3Star,
+    /// The same with half of the senders behind a second switch.
+    Ns3Dumbbell,
+}
+
 #[derive(Debug, Deserialize)]
 struct Incast {
+    simulator: Simulator,
     algorithm: String,
     flows: u32,
     first: u32,
@@ -44,6 +56,10 @@ struct Bands {
     queue: f64,
 }
 
+/// Switches of ns-3: no pauses, no marks, no latency.
+const UNPAUSED: &str =
+    "latency_ns = 0, pfc_priorities = [], ecn = false, buffer_kib = 1048576, headroom_bytes = 0";
+
 impl Incast {
     fn text(&self, seed: u32) -> String {
         let senders = (self.first..).take(self.flows as usize);
@@ -52,10 +68,29 @@ impl Incast {
             "none" => ("none", "ccmad", 60, 12),
             name => (name, "ifa2", 600, 120),
         };
+        let (topology, switch) = match self.simulator {
+            Simulator::Htsim => (
+                "shape = 'fat_tree', k = 8".to_owned(),
+                format!(
+                    "latency_ns = 300, pfc_xoff_kib = {xoff}, pfc_xon_kib = {xon}, ecn = false"
+                ),
+            ),
+            Simulator::Ns3Star => (
+                format!("shape = 'star', hosts = {}", self.flows + 1),
+                UNPAUSED.to_owned(),
+            ),
+            Simulator::Ns3Dumbbell => (
+                format!(
+                    "shape = 'dumbbell', trunk_gbps = 200, pairs = {}",
+                    self.flows / 2 + 1
+                ),
+                UNPAUSED.to_owned(),
+            ),
+        };
         format!(
             "seed = {seed}\nduration_us = 100000\nalgorithm.name = '{name}'\nguesses.rate_initial = 1048576
-topology = {{ shape = 'fat_tree', k = 8, gbps = 200, delay_ns = 1000 }}
-switch = {{ latency_ns = 300, pfc_xoff_kib = {xoff}, pfc_xon_kib = {xon}, ecn = false }}
+topology = {{ {topology}, gbps = 200, delay_ns = 1000 }}
+switch = {{ {switch} }}
 host = {{ mtu = 4096, header_bytes = 64, probe = '{probe}' }}
 traffic = [{{ kind = 'pairs', pairs = [{pairs}], bytes = 2002944 }}]"
         )
@@ -104,12 +139,24 @@ fn near(what: &str, found: f64, expect: f64, band: f64) {
 }
 
 #[test]
-fn incasts_take_the_times_of_another_simulator_and_keep_its_queues() {
+fn incasts_take_the_times_of_other_simulators_and_keep_their_queues() {
     let peers: Peers = toml::from_str(include_str!("peers.toml")).expect("the file");
     for incast in &peers.incast {
         let (found, fairness, queue) = measure(incast);
         let (there, bands) = (&incast.fct_us, &incast.bands);
-        let name = |what: &str| format!("{} {} flows: {what}", incast.algorithm, incast.flows);
+        let name = |what: &str| {
+            let Incast {
+                simulator,
+                algorithm,
+                flows,
+                ..
+            } = incast;
+            format!("{simulator:?} {algorithm} {flows} flows: {what}")
+        };
+        let behind = match incast.simulator {
+            Simulator::Htsim => peers.return_us,
+            Simulator::Ns3Star | Simulator::Ns3Dumbbell => 0.0,
+        };
         for (what, found, there, band) in [
             ("mean", found.mean, there.mean, bands.mean),
             ("50 %", found.p50, there.p50, bands.mean.max(0.1)),
@@ -117,7 +164,7 @@ fn incasts_take_the_times_of_another_simulator_and_keep_its_queues() {
             ("99 %", found.p99, there.p99, bands.tail),
             ("last", found.max, there.max, bands.tail),
         ] {
-            near(&name(what), found + peers.return_us, there, band);
+            near(&name(what), found + behind, there, band);
         }
         near(&name("Jain's index"), fairness, incast.jain, bands.jain);
         if let Some(expect) = &incast.queue {
@@ -125,5 +172,5 @@ fn incasts_take_the_times_of_another_simulator_and_keep_its_queues() {
             near(&name("longest queue"), queue.peak, expect.peak, bands.queue);
         }
     }
-    assert_eq!(peers.incast.len(), 6);
+    assert_eq!(peers.incast.len(), 10);
 }
