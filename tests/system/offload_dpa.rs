@@ -21,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         with_compiler("offload_dpa_costs_fewer_instructions", counted),
         with_compiler("offload_dpa_lost", lost),
         with_compiler("offload_dpa_not_there", not_there),
+        Case::new("offload_dpa_wrong_file", wrong_file),
     ]
 }
 
@@ -192,8 +193,9 @@ fn counted(world: &World) -> Result<()> {
         return Ok(());
     }
     let mut counts = Vec::new();
-    for options in [&[][..], &["--dpa", program(world)?]] {
-        let options = [options, &["--silence-limit", "1200s", "--receives", "64"]].concat();
+    // By default, the DPA posts more reads at once.
+    for options in [&["--receives", "64"][..], &["--dpa", program(world)?]] {
+        let options = [options, &["--silence-limit", "1200s"]].concat();
         let farm = Farm::with(world, "xgvmi", 1, &options)?;
         let mut job = Job::start(farm)?;
         let before = doorbells(&job.farm)?;
@@ -239,8 +241,12 @@ fn lost(world: &World) -> Result<()> {
 /// One node's services have the DPA and the other's a program that does not run: all bytes arrive.
 fn not_there(world: &World) -> Result<()> {
     let program = program(world)?;
+    // Only the header of a program.
+    let short = Path::new(env!("CARGO_TARGET_TMPDIR")).join("offload-dpa-short.elf");
+    fs::write(&short, &fs::read(program)?[..64])?;
+    let short = short.display().to_string();
     let farm = Farm::with_each(world, "xgvmi", 1, |node, command| {
-        let files = [program, "/proc/self/exe"];
+        let files = [program, &short];
         command.args(["--dpa", files[node as usize]]);
     })?;
     let options = ["--rounds", "6", "--block", "20000"];
@@ -253,5 +259,27 @@ fn not_there(world: &World) -> Result<()> {
         .map(|service| service.said().matches(ITSELF).count())
         .collect();
     ensure!(counts == [0, 1], "{}", said(&farm));
+    Ok(())
+}
+
+/// A file that is no program of the DPA, such as the archive that `dpacc` makes: the service does not start, and says so.
+fn wrong_file(world: &World) -> Result<()> {
+    let archive = Path::new(env!("CARGO_TARGET_TMPDIR")).join("offload-dpa.a");
+    fs::write(&archive, "!<arch>\n")?;
+    for file in [archive.as_path(), Path::new("/proc/self/exe")] {
+        let mut command = Command::new(world.built("xgvmi-sp"));
+        world.with_verbs(&mut command);
+        command
+            .arg("--ucx-library")
+            .arg(world.ucx_lib.join("libucp.so.0"));
+        command.args(["--listen", "127.0.0.1:0", "--dpa"]).arg(file);
+        let done = process::run(&mut command, LIMIT)?;
+        ensure!(!done.ok(), "it starts with {}", file.display());
+        ensure!(
+            done.output.contains("not a program for RISC-V"),
+            "{}",
+            done.output
+        );
+    }
     Ok(())
 }

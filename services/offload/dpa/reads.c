@@ -1,6 +1,9 @@
 /*
  * Device side of `xgvmi-sp --dpa`: posts the RDMA reads that a service process writes into memory of the DPA.
  *
+ *     dpacc reads.c -o reads.a -app-name=xgvmi_sp -keep-dir=built
+ *     xgvmi-sp --dpa built/xgvmi_sp.elf ...
+ *
  * service/dpa/device.rs writes `struct queue` word by word, and service/dpa/ring.rs each `struct block`.
  */
 #include <doca_dpa_dev.h>

@@ -211,12 +211,13 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             let module = layout.at(layout.lib.join("ucc")).join(UCC_COMPONENT);
             link(&format!("../xgvmi/{UCC_COMPONENT}"), &module)?;
             // The only part that depends on the MPI; the user compiles it with that MPI's mpicc.
-            let shim = layout.at("share").join(part.package()).join("osu_mpi.c");
-            file(
-                &workspace::root().join("osu-bench/shim/osu_mpi.c"),
-                &shim,
-                0o644,
-            )?;
+            // The program of `xgvmi-sp --dpa` is compiled by the user's dpacc.
+            for source in ["osu-bench/shim/osu_mpi.c", "services/offload/dpa/reads.c"] {
+                let source = workspace::root().join(source);
+                let name = source.file_name().context("no file name")?;
+                let to = layout.at("share").join(part.package()).join(name);
+                file(&source, &to, 0o644)?;
+            }
         }
         Part::Storage => {
             let source = workspace::root().join("services/blk/packaging");

@@ -120,6 +120,14 @@ const CLOSING: u64 = 5;
 fn read_program(file: &Path) -> Result<&'static [u8]> {
     let program = std::fs::read(file)
         .map_err(|error| OffloadError::io(format!("--dpa {}", file.display()), error))?;
+    // Magic, then class, byte order and versions, type, and the machine (elf.h).
+    let is_program = program.starts_with(b"\x7fELF") && program.get(18..20) == Some(&[243, 0]);
+    if !is_program {
+        return Err(OffloadError::Options(format!(
+            "--dpa {}: not a program for RISC-V; give NAME.elf of the directory of `dpacc -app-name=NAME -keep-dir=DIR`",
+            file.display()
+        )));
+    }
     Ok(program.leak())
 }
 

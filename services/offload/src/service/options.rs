@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::scheme::Scheme;
 use crate::secret;
 use clap::Args;
+use clap::builder::ArgPredicate;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -40,8 +41,8 @@ pub struct ServiceOptions {
     /// Offers (DPU_RTS) without an answer in each collective.
     #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=CREDITS_MAX))]
     pub sends: usize,
-    /// RDMA READs under way.
-    #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=CREDITS_MAX))]
+    /// RDMA READs under way; with --dpa 64, which it posts in one batch.
+    #[arg(long, value_name = "N", default_value = "4", default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
     pub receives: usize,
     /// Shorter blocks travel in messages; at least 256.
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
@@ -83,7 +84,7 @@ pub struct ServiceOptions {
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     pub ucx_library: Option<PathBuf>,
-    /// Let the DPA post the reads of blocks, by this program: services/offload/dpa/reads.c, compiled by dpacc. Without a
+    /// Let the DPA post the reads of blocks, by this program: share/xgvmi-offload/reads.c, compiled by dpacc. Without a
     /// usable DPA the service posts them itself.
     #[arg(long, value_name = "FILE")]
     pub dpa: Option<PathBuf>,
@@ -213,6 +214,10 @@ mod tests {
         assert_eq!(worker.status_socket, Some("s.2".into()));
         let default = options(&[]).expect("valid");
         assert_eq!((default.sends, default.receives), (4, 4));
+        let posted_by_dpa = options(&["--dpa", "reads.elf"]).expect("valid");
+        assert_eq!(posted_by_dpa.receives, 64);
+        let both = options(&["--dpa", "reads.elf", "--receives", "5"]).expect("valid");
+        assert_eq!(both.receives, 5);
         assert_eq!(
             (default.listen.as_str(), default.direct_min),
             ("127.0.0.1:7700", 512)
