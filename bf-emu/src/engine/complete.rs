@@ -179,8 +179,8 @@ pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
     }
 }
 
-/// Notifies the owner of an armed completion queue. The event is counted, and the journal's record
-/// (if any) closed, immediately before the event is written.
+/// Notifies the owner of an armed completion queue. The event is counted immediately before it is
+/// written, and the journal's record (if any) is closed after that.
 fn wake(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
@@ -188,13 +188,13 @@ fn wake(
     journal: Option<Written>,
 ) {
     let about_to_send = |locked: &mut Locked<'_>, counts: bool| {
+        if let Some(journal) = journal {
+            locked.function(function).journal.tells(journal);
+        }
         if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
             cq.armed = Armed::No;
             cq.window = Window::default();
             cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
-        }
-        if let Some(journal) = journal {
-            locked.function(function).journal.end(journal);
         }
     };
     let sent = event::completion_counted(locked, function, channel, devx, about_to_send);
@@ -202,6 +202,9 @@ fn wake(
         && let Some(cq) = locked.function(function).cqs.get_mut(slot)
     {
         cq.events_sent = cq.events_sent.wrapping_sub(1);
+    }
+    if let Some(journal) = journal {
+        locked.function(function).journal.end(journal);
     }
 }
 
@@ -228,7 +231,7 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
 
 /// Finishes the completion that a dead holder of the lock of a function's card began.
 fn finish_completion(locked: &mut Locked<'_>, function: usize) {
-    let Some((written, record)) = locked.peek(function).journal.pending() else {
+    let Some((written, record, tells)) = locked.peek(function).journal.pending() else {
         return;
     };
     let record = Record { function, ..record };
@@ -236,6 +239,13 @@ fn finish_completion(locked: &mut Locked<'_>, function: usize) {
     let same = cqs.generation(record.slot) == Some(record.generation);
     let owner = cqs.owner(record.slot).filter(|_| same);
     match owner.and_then(|owner| locked.pid(owner.process)) {
+        Some(_) if tells => {
+            if let Some(cq) = locked.function(function).cqs.get_mut(record.slot) {
+                cq.events_unsure = cq.events_unsure.wrapping_add(1);
+                let told = ((cq.channel, cq.user_handle), cq.devx);
+                wake(locked, (function, record.slot), told, Some(written));
+            }
+        }
         Some(pid) => {
             carry_out(locked, Space::of(pid), (written, &record));
         }

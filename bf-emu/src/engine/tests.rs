@@ -7,6 +7,7 @@ mod cards;
 mod crash;
 mod dynamic;
 mod faults;
+mod killed;
 mod loopback;
 mod memcpy;
 mod scatter;
