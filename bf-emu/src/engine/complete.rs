@@ -17,7 +17,7 @@ use crate::bits::low16;
 use crate::fabric::counters::{PortCounter, Refusal, Work};
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
+use crate::fabric::objects::{Armed, Cq, Qp, Ring, Srq, Subscription, Window};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
 use crate::model::topology::FUNCTIONS_MAX;
@@ -226,6 +226,13 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
             from = slot + 1;
         }
         owed::recover(locked, function);
+        // The sender of a message may have died before it looked at the limit of the shared queue.
+        from = 0;
+        let limited = |srq: &Srq| srq.limit != 0;
+        while let Some(slot) = locked.peek(function).srqs.next(from, |_, srq| limited(srq)) {
+            receive::check_limit(locked, function, slot);
+            from = slot + 1;
+        }
     }
 }
 

@@ -8,7 +8,6 @@
 use std::sync::atomic::{Ordering, fence};
 
 use super::event::{self, Event};
-use super::receive;
 use crate::fabric::Locked;
 use crate::fabric::objects::Subscription;
 
@@ -140,16 +139,6 @@ pub(super) fn recover(locked: &mut Locked<'_>, function: usize) {
             srq.failed |= srq.owed & Event::SrqError.bit() != 0;
         }
         pay(locked, function, Object::SharedQueue(slot));
-        from = slot + 1;
-    }
-    // The sender of a message may have died before it looked at the limit of the queue.
-    from = 0;
-    while let Some(slot) = locked
-        .peek(function)
-        .srqs
-        .next(from, |_, srq| srq.limit != 0)
-    {
-        receive::check_limit(locked, function, slot);
         from = slot + 1;
     }
 }
