@@ -7,7 +7,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use crate::guard;
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, steps::step};
 
 /// The memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,7 @@ impl Space {
     /// # Errors
     /// Same as [`Space::read`].
     pub fn write(self, address: u64, bytes: &[u8]) -> Result<()> {
+        step();
         if self.local {
             // SAFETY: the caller holds an object or a key of the process that names the memory.
             return Ok(unsafe { guard::write(address, bytes) }?);
@@ -156,6 +157,7 @@ impl Space {
     /// # Errors
     /// Same as [`Space::read`].
     pub fn publish(self, address: u64, entry: &[u8]) -> Result<()> {
+        step();
         let Some((last, body)) = entry.split_last() else {
             return Ok(());
         };

@@ -5,6 +5,7 @@ pub mod interface;
 pub mod limits;
 pub mod mapping;
 pub(crate) mod path;
+pub(crate) mod steps;
 pub mod tasks;
 
 use std::ffi::CStr;

@@ -37,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("offload_xgvmi", |world| bytes(world, "xgvmi", 4, 2)),
         Case::new("offload_steady_state_makes_no_keys", steady_state),
         Case::new("offload_kept_buffers", kept_buffers),
+        Case::new("offload_last_messages_of_a_job_arrive", last_messages),
         Case::new("offload_jobs_one_after_the_other_and_at_once", jobs),
         Case::new("offload_workers_under_one_daemon", workers),
         Case::new("offload_killed_worker_is_started_again", worker_again),
@@ -454,6 +455,17 @@ fn kept_buffers(world: &World) -> Result<()> {
     let bound = farm.testbed.stats()?.executed("umr_bind")?;
     // Plus the registrations for the services' greetings.
     ensure!(bound == 6, "{bound} binds for three buffers of two ranks");
+    Ok(())
+}
+
+/// The job of a service whose messages are slow ends while its last message to the other service is still in its queue.
+/// The rank there waits for that message.
+fn last_messages(world: &World) -> Result<()> {
+    let farm = Farm::new(world, "stock", 1)?;
+    let slow = ["add", "node0.dpu", "request", "send", "late", "20ms"];
+    process::stdout(farm.testbed.emulator("fault").args(slow), LIMIT)?;
+    let verified = succeed(farm.job(1, &["--equal", "--rounds", "3"], |_, _| ())?)?;
+    ensure!(verified > 0, "nothing to verify");
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use crate::bits::low16;
 use crate::fabric::counters::{PortCounter, Refusal, Work};
 use crate::fabric::journal::{Record, Take, TakenFrom, Written};
 use crate::fabric::numbers::qp_slot;
-use crate::fabric::objects::{Armed, Cq, Qp, Ring, Subscription, Window};
+use crate::fabric::objects::{Armed, Cq, Qp, Ring, Srq, Subscription, Window};
 use crate::fabric::{Locked, NUMBER_BASE, QPN_BASE};
 use crate::memory::Space;
 use crate::model::topology::FUNCTIONS_MAX;
@@ -179,8 +179,8 @@ pub(super) fn tell_armed(locked: &mut Locked<'_>, function: usize, slot: u32) {
     }
 }
 
-/// Notifies the owner of an armed completion queue. The event is counted, and the journal's record
-/// (if any) closed, immediately before the event is written.
+/// Notifies the owner of an armed completion queue. The event is counted immediately before it is
+/// written, and the journal's record (if any) is closed after that.
 fn wake(
     locked: &mut Locked<'_>,
     (function, slot): (usize, u32),
@@ -188,13 +188,13 @@ fn wake(
     journal: Option<Written>,
 ) {
     let about_to_send = |locked: &mut Locked<'_>, counts: bool| {
+        if let Some(journal) = journal {
+            locked.function(function).journal.tells(journal);
+        }
         if let Some(cq) = locked.function(function).cqs.get_mut(slot) {
             cq.armed = Armed::No;
             cq.window = Window::default();
             cq.events_sent = cq.events_sent.wrapping_add(u32::from(counts));
-        }
-        if let Some(journal) = journal {
-            locked.function(function).journal.end(journal);
         }
     };
     let sent = event::completion_counted(locked, function, channel, devx, about_to_send);
@@ -202,6 +202,9 @@ fn wake(
         && let Some(cq) = locked.function(function).cqs.get_mut(slot)
     {
         cq.events_sent = cq.events_sent.wrapping_sub(1);
+    }
+    if let Some(journal) = journal {
+        locked.function(function).journal.end(journal);
     }
 }
 
@@ -223,12 +226,19 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
             from = slot + 1;
         }
         owed::recover(locked, function);
+        // The sender of a message may have died before it looked at the limit of the shared queue.
+        from = 0;
+        let limited = |srq: &Srq| srq.limit != 0;
+        while let Some(slot) = locked.peek(function).srqs.next(from, |_, srq| limited(srq)) {
+            receive::check_limit(locked, function, slot);
+            from = slot + 1;
+        }
     }
 }
 
 /// Finishes the completion that a dead holder of the lock of a function's card began.
 fn finish_completion(locked: &mut Locked<'_>, function: usize) {
-    let Some((written, record)) = locked.peek(function).journal.pending() else {
+    let Some((written, record, tells)) = locked.peek(function).journal.pending() else {
         return;
     };
     let record = Record { function, ..record };
@@ -236,6 +246,13 @@ fn finish_completion(locked: &mut Locked<'_>, function: usize) {
     let same = cqs.generation(record.slot) == Some(record.generation);
     let owner = cqs.owner(record.slot).filter(|_| same);
     match owner.and_then(|owner| locked.pid(owner.process)) {
+        Some(_) if tells => {
+            if let Some(cq) = locked.function(function).cqs.get_mut(record.slot) {
+                cq.events_unsure = cq.events_unsure.wrapping_add(1);
+                let told = ((cq.channel, cq.user_handle), cq.devx);
+                wake(locked, (function, record.slot), told, Some(written));
+            }
+        }
         Some(pid) => {
             carry_out(locked, Space::of(pid), (written, &record));
         }

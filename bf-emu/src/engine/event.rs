@@ -2,7 +2,7 @@
 
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
 use crate::fabric::{Locked, Place, PortState};
-use crate::sys::{self, path::PathBuffer};
+use crate::sys::{self, path::PathBuffer, steps::step};
 
 /// Asynchronous events and their numbers, in verbs (`enum ibv_event_type`) and on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,8 +164,7 @@ pub(crate) fn completion(
 }
 
 /// Notifies the owner of a completion queue like [`completion`]. Calls `about_to_send` immediately
-/// before it writes an event that the owner acknowledges. A process that is killed in that write
-/// dies after the write. Returns whether the channel accepted the event; None if there is no
+/// before it writes an event that the owner acknowledges. Returns whether the channel accepted the event; None if there is no
 /// channel.
 pub(crate) fn completion_counted(
     locked: &mut Locked<'_>,
@@ -338,7 +337,9 @@ impl Pipe {
     /// events to wake its reader, and a closed pipe has no reader.
     fn write(self, locked: &Locked<'_>, function: usize, bytes: &[u8]) -> bool {
         // The reader may have died since the pipe was opened.
+        step();
         let sent = sys::write_pipe(self.file, bytes).is_ok();
+        step();
         if self.foreign {
             sys::close(self.file);
         }

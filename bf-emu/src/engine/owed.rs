@@ -1,9 +1,9 @@
 //! Asynchronous events of queues. An event is recorded as owed before it is sent. If the sender
 //! dies in between, the next holder of the device's lock sends it.
 //!
-//! An event that its owner acknowledges is counted, and no longer owed, immediately before it is
-//! written. A sender that dies in the few instructions between loses the event. No event is sent
-//! twice.
+//! An event that its owner acknowledges is counted immediately before it is written, and owed until
+//! after the write. If the sender dies in between, nobody knows whether it was written: it is sent
+//! again and counted as unsure.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -23,8 +23,12 @@ pub(super) enum Object {
 struct Account<'a> {
     /// Bits of [`Event::bit`].
     owed: &'a mut u16,
+    /// Those that are being written.
+    telling: &'a mut u16,
     /// Events written to its channel of verbs.
     sent: &'a mut u32,
+    /// Those of them that may not have been written.
+    unsure: &'a mut u32,
     handle: (u32, u64),
     devx: Subscription,
 }
@@ -36,7 +40,9 @@ fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> O
             let qp = tables.qps.get_mut(slot)?;
             Account {
                 owed: &mut qp.owed,
+                telling: &mut qp.telling,
                 sent: &mut qp.events_sent,
+                unsure: &mut qp.events_unsure,
                 handle: (qp.event_channel, qp.user_handle),
                 devx: qp.devx,
             }
@@ -45,7 +51,9 @@ fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> O
             let cq = tables.cqs.get_mut(slot)?;
             Account {
                 owed: &mut cq.owed,
+                telling: &mut cq.telling,
                 sent: &mut cq.async_events_sent,
+                unsure: &mut cq.async_events_unsure,
                 handle: (cq.event_channel, cq.user_handle),
                 devx: cq.devx,
             }
@@ -54,7 +62,9 @@ fn account<'a>(locked: &'a mut Locked<'_>, function: usize, object: Object) -> O
             let srq = tables.srqs.get_mut(slot)?;
             Account {
                 owed: &mut srq.owed,
+                telling: &mut srq.telling,
                 sent: &mut srq.events_sent,
+                unsure: &mut srq.events_unsure,
                 handle: (srq.event_channel, srq.user_handle),
                 devx: Subscription::default(),
             }
@@ -80,18 +90,26 @@ pub(super) fn pay(locked: &mut Locked<'_>, function: usize, object: Object) {
         if *account.owed & event.bit() == 0 {
             continue;
         }
+        if *account.telling & event.bit() != 0 {
+            *account.unsure = account.unsure.wrapping_add(1);
+        }
         let (handle, devx) = (account.handle, account.devx);
         let change = |locked: &mut Locked<'_>, counts: bool| {
             if let Some(account) = self::account(locked, function, object) {
-                *account.owed &= !event.bit();
+                *account.telling |= event.bit();
+                fence(Ordering::Release);
                 *account.sent = account.sent.wrapping_add(u32::from(counts));
             }
         };
         let sent = event::asynchronous(locked, function, (handle, devx), event, change);
-        if sent == Some(false)
-            && let Some(account) = self::account(locked, function, object)
-        {
-            *account.sent = account.sent.wrapping_sub(1);
+        if let Some(account) = self::account(locked, function, object) {
+            if sent == Some(false) {
+                *account.sent = account.sent.wrapping_sub(1);
+            }
+            // A sender that dies between these two is known to have sent the event.
+            *account.telling &= !event.bit();
+            fence(Ordering::Release);
+            *account.owed &= !event.bit();
         }
     }
 }

@@ -244,7 +244,7 @@ pub(crate) fn taken(locked: &mut Locked<'_>, take: &Take) {
 
 /// Notifies the owner of a shared queue that fewer entries than the limit remain, once for each
 /// setting of the limit.
-fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
+pub(super) fn check_limit(locked: &mut Locked<'_>, function: usize, slot: u32) {
     let tables = locked.peek(function);
     let Some(srq) = tables.srqs.get(slot).copied() else {
         return;

@@ -7,6 +7,7 @@ mod cards;
 mod crash;
 mod dynamic;
 mod faults;
+mod killed;
 mod loopback;
 mod memcpy;
 mod scatter;
@@ -575,13 +576,13 @@ fn a_local_key_without_rights_is_a_local_error() {
 #[test]
 fn an_alias_follows_its_key_through_bind_and_invalidate() {
     let world = World::new();
-    let (mut umr, _) = {
+    let mut umr = {
         let queue = world.queue(HOST);
         world.change(&queue, |qp| {
             qp.set_remote(Some(place(HOST)));
             qp.remote_qpn = QPN_BASE;
         });
-        (queue, ())
+        queue
     };
     let (first, second) = (vec![3u8; 4096], vec![4u8; 4096]);
     let (k1, k2) = (
@@ -624,7 +625,6 @@ fn an_alias_follows_its_key_through_bind_and_invalidate() {
         syndrome::LOCAL_PROT_ERR,
         "out of range"
     );
-
     expect_success(&world.invalidate(&mut umr, key), 0);
     assert_eq!(
         fetch(alias, &first),

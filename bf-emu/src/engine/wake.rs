@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::fabric::Fabric;
-use crate::sys;
+use crate::sys::{self, steps::step};
 
 /// The word in the device's file on which this process's thread sleeps; null before the thread
 /// exists.
@@ -38,6 +38,7 @@ pub(super) fn word_of(fabric: &Fabric, process: u32) -> Option<&AtomicU32> {
 }
 
 fn wake_at(word: &AtomicU32) {
+    step();
     word.fetch_add(1, Ordering::Release);
     sys::futex_wake(word);
 }

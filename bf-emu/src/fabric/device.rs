@@ -24,7 +24,7 @@ use crate::bits::size;
 use crate::model::faults::{RULES_MAX, Rule};
 use crate::model::profile::ProfileTable;
 use crate::model::topology::{FUNCTIONS_MAX, PORTS_MAX, Topology};
-use crate::sys::{self, Errno};
+use crate::sys::{self, Errno, steps::step};
 
 const MAGIC: u64 = u64::from_be_bytes(*b"bf-emu\0\x01");
 const FILE_NAME: &str = "device";
@@ -508,6 +508,7 @@ impl<'a> Locked<'a> {
     /// State common to all functions. The thread must hold all locks.
     #[must_use]
     pub fn common(&mut self) -> &mut Common {
+        step();
         self.must(self.is_whole());
         let at = self.fabric.base.as_ptr().wrapping_byte_add(HEAD_BYTES);
         // SAFETY: the mapping holds a page-aligned `Common` there, and all zeroes is valid. The
@@ -518,6 +519,7 @@ impl<'a> Locked<'a> {
     /// The objects of a function. The thread must hold its card's lock.
     #[must_use]
     pub fn function(&mut self, index: usize) -> &mut Function {
+        step();
         // SAFETY: the lock excludes others, and the borrow of `self` excludes this thread.
         unsafe { &mut *self.function_ptr(index) }
     }

@@ -4,14 +4,16 @@
 //! in its reader's memory, and the counter of the completion queue. A sender that dies between two
 //! of these would leave its peer with an inconsistent queue. So the sender first records all three
 //! as absolute values. A process that takes the lock of a dead holder writes them again, which is
-//! harmless if they are there already. The lock of a card serialises its completions. Each processor
+//! harmless if they are there already. If the sender dies while it writes the event of the completion,
+//! that process sends the event again, and counts it as unsure: an event too many is harmless, and one
+//! too few would let the reader sleep without end. The lock of a card serialises its completions. Each processor
 //! has its own record, which stays in its caches.
 
 use std::sync::atomic::{Ordering, fence};
 
 use mlx5_prm::cqe::CQE_BYTES;
 
-use crate::sys;
+use crate::sys::{self, steps::step};
 
 /// The counter of the queue whose entry is completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +81,15 @@ pub struct Journal {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Place {
+    /// One of the stages below.
     open: u32,
     record: Record,
 }
+
+/// Stages of a record.
+const CLOSED: u32 = 0;
+const BEGUN: u32 = 1;
+const TELLING: u32 = 2;
 
 /// Handle of a pending record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,28 +99,40 @@ pub struct Written(usize);
 impl Journal {
     /// Records the completion before it is executed.
     pub fn begin(&mut self, record: Record) -> Written {
+        step();
         let index = sys::cpu() as usize % PLACES;
         let place = &mut self.places[index];
         place.record = record;
         fence(Ordering::Release);
-        place.open = 1;
+        place.open = BEGUN;
         // The mark must not become visible before the record.
         fence(Ordering::SeqCst);
+        step();
         Written(index)
+    }
+
+    /// The completion is executed, and its event is about to be written.
+    pub fn tells(&mut self, written: Written) {
+        fence(Ordering::Release);
+        if let Some(place) = self.places.get_mut(written.0) {
+            place.open = TELLING;
+        }
+        fence(Ordering::SeqCst);
     }
 
     /// Closes a record after its execution.
     pub fn end(&mut self, written: Written) {
         fence(Ordering::Release);
         if let Some(place) = self.places.get_mut(written.0) {
-            place.open = 0;
+            place.open = CLOSED;
         }
     }
 
-    /// The record that a dead holder of the lock left pending.
+    /// The record that a dead holder of the lock left pending, and whether its event may have been written.
     #[must_use]
-    pub fn pending(&self) -> Option<(Written, Record)> {
-        let index = self.places.iter().position(|place| place.open == 1)?;
-        Some((Written(index), self.places.get(index)?.record))
+    pub fn pending(&self) -> Option<(Written, Record, bool)> {
+        let index = self.places.iter().position(|place| place.open != CLOSED)?;
+        let place = self.places.get(index)?;
+        Some((Written(index), place.record, place.open == TELLING))
     }
 }

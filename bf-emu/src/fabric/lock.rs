@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use crate::sys::{self, Errno, tasks};
+use crate::sys::{self, Errno, steps::step, tasks};
 
 /// Bytes of the longest mutex of the C library: that of aarch64.
 const MUTEX_BYTES: usize = 48;
@@ -201,6 +201,7 @@ impl SharedMutex {
 
     /// The state that the C library reports to the new holder, which is this thread.
     fn taken(&self, result: i32) -> Taken {
+        step();
         if !kernel_marks() {
             self.name.write(self.thread());
         }
@@ -258,11 +259,13 @@ impl SharedMutex {
     /// # Safety
     /// The calling thread must hold it.
     pub(crate) unsafe fn unlock(&self) {
+        step();
         if !kernel_marks() {
             self.name.thread.store(0, Ordering::Release);
         }
         // SAFETY: the caller promises that the thread holds it.
         unsafe { libc::pthread_mutex_unlock(self.inner.get()) };
+        step();
     }
 }
 

@@ -204,8 +204,10 @@ pub struct Qp {
     pub qkey: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
-    /// Number of events sent.
+    /// Number of events sent, at most.
     pub events_sent: u32,
+    /// Those of them that may not have been written, because their sender has died.
+    pub events_unsure: u32,
     /// Its last request, executed but not completed.
     pub held: Held,
     /// The owner's requested capabilities, for queries.
@@ -234,6 +236,8 @@ pub struct Qp {
     pub cs_res: u8,
     /// Asynchronous events that are not sent yet, one bit for each.
     pub owed: u16,
+    /// Those of them that are being written.
+    pub telling: u16,
     /// Connected: port of the peer's function at the end of the path.
     pub remote_port: u8,
     /// Its register in the page of its doorbell, counted from 1; 0 before its first doorbell.
@@ -429,10 +433,14 @@ pub struct Cq {
     pub channel: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
-    /// Events written to the completion channel.
+    /// Events written to the completion channel, at most.
     pub events_sent: u32,
-    /// Asynchronous events sent.
+    /// Those of them that may not have been written, because their sender has died.
+    pub events_unsure: u32,
+    /// Asynchronous events sent, at most.
     pub async_events_sent: u32,
+    /// Like [`Cq::events_unsure`].
+    pub async_events_unsure: u32,
     /// Its subscription of DEVX events.
     pub devx: Subscription,
     /// The event that is delayed now.
@@ -449,6 +457,8 @@ pub struct Cq {
     pub overrun: bool,
     /// Like [`Qp::owed`].
     pub owed: u16,
+    /// Like [`Qp::telling`].
+    pub telling: u16,
     /// Made by a DEVX command.
     pub by_command: bool,
 }
@@ -491,12 +501,16 @@ pub struct Srq {
     pub limit: u32,
     /// Asynchronous event channel, counted from 1.
     pub event_channel: u32,
-    /// Number of events sent.
+    /// Number of events sent, at most.
     pub events_sent: u32,
+    /// Like [`Qp::events_unsure`].
+    pub events_unsure: u32,
     /// Scatter entries of each receive entry.
     pub sge_max: u32,
     /// Like [`Qp::owed`].
     pub owed: u16,
+    /// Like [`Qp::telling`].
+    pub telling: u16,
     /// The entries form a ring and not a list.
     pub cyclic: bool,
     /// Its list is damaged: it gives no more entries.

@@ -19,6 +19,7 @@ mod libfabric;
 pub mod matrix;
 mod mpi;
 mod mutants;
+mod nixl;
 mod osu;
 mod pyverbs;
 mod rdmacm;
@@ -57,6 +58,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   qperf     Debian's qperf over RC, UC and UD, with verified atomics
   fio       fio's own engine for RDMA: write, read, send
   dapl      dapltest of Debian's dapl2-utils, each byte compared
+  nixl      NIXL's wheel over its own UCX: WRITE and READ, each byte compared
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
   mpi       stock Open MPI with four ranks on two nodes, over each transport, each byte compared
@@ -215,6 +217,7 @@ const SUITES: &[Suite] = &[
     Suite::new("qperf", None, judges::qperf),
     Suite::new("fio", Some(judges::FIO_SAMPLE), judges::fio),
     Suite::new("dapl", Some(judges::DAPL_SAMPLE), judges::dapl),
+    Suite::new("nixl", None, nixl::run_all),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
     Suite::new("mpi", Some(&["dc_mlx5"]), mpi::run_all),

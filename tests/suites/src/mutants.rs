@@ -46,6 +46,24 @@ const MUTANTS: &[Mutant] = &[
         test: "pool_export_verbs",
     },
     Mutant {
+        name: "pool: no fence behind a UMR of a single request",
+        file: "xgvmi-pool/src/mlx5/queue.rs",
+        from: "let (index, behind) = (low16(first), *fence);",
+        to: "let (index, behind) = (low16(first), *fence & 0);",
+        packages: "-p uct-plugin",
+        // No request of the pool uses the key of an earlier one that is not complete, so no data changes: the flags of
+        // the request differ from those of libmlx5.
+        test: "pool_posts_what_stock_ucx_posts",
+    },
+    Mutant {
+        name: "offload: a job ends before its last messages have arrived",
+        file: "services/offload/src/service/job.rs",
+        from: "self.worker.settle(SHUT_LIMIT);",
+        to: "let _ = done;",
+        packages: "-p xgvmi-offload",
+        test: "offload_last_messages_of_a_job_arrive",
+    },
+    Mutant {
         name: "storage: an answer before the completion of its copy",
         file: "shared/verbs/src/queue_pair.rs",
         from: WAITS,

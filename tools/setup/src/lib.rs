@@ -402,6 +402,31 @@ pub fn judges() -> Result<Judges> {
     })
 }
 
+/// NIXL's wheel.
+#[derive(Debug)]
+pub struct Nixl {
+    /// The python of its environment.
+    pub python: PathBuf,
+    /// The directory of its packages.
+    pub packages: PathBuf,
+    /// The directory of its plugins.
+    pub plugins: PathBuf,
+}
+
+/// Installs NIXL's wheel in an environment of its own.
+///
+/// # Errors
+/// The wheel cannot be fetched, or is not for this Python.
+pub fn nixl() -> Result<Nixl> {
+    let cache = Cache::open()?;
+    let wheels = wheels::ensure(&cache, Fetch::Allowed, &pins::NIXL)?;
+    Ok(Nixl {
+        python: wheels.venv.join("bin/python3"),
+        plugins: wheels.site_packages.join("nixl_cu12.libs/nixl"),
+        packages: wheels.site_packages,
+    })
+}
+
 /// Makes the names `libNAME.so.N` for the files `libNAME.so.N.*` of a directory.
 fn link_sonames(dir: &Path) -> Result<()> {
     for entry in fs::read_dir(dir)? {

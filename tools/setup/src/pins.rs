@@ -71,6 +71,14 @@ pub const LIBCLANG: WheelSet = WheelSet {
     lock: include_str!("../bindgen.lock"),
 };
 
+/// NIXL with its own UCX and libmlx5, for Debian 12's Python.
+pub const NIXL: WheelSet = WheelSet {
+    name: "nixl",
+    what: "NIXL 1.5.1",
+    megabytes: 69,
+    lock: include_str!("../nixl.lock"),
+};
+
 /// Version of bindgen-cli.
 pub const BINDGEN_VERSION: &str = "0.73.2";
 

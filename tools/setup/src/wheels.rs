@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_pin_has_both_architectures() {
-        for set in [pins::UCX, pins::LIBCLANG] {
+        for set in [pins::UCX, pins::LIBCLANG, pins::NIXL] {
             for requirement in set.lock.split("==").skip(1) {
                 assert_eq!(
                     requirement.matches("--hash=sha256:").count(),

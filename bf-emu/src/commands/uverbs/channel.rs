@@ -9,6 +9,7 @@ use super::ioctl::Ioctl;
 use crate::commands::call::{Call, Full};
 use crate::fabric::Locked;
 use crate::fabric::objects::{Channel, ChannelKind, Subscription};
+use crate::guard;
 use crate::process::channels;
 use crate::sys::{self, Errno};
 
@@ -104,6 +105,33 @@ pub(super) fn event_channel(call: &Call<'_>, ioctl: &Ioctl, attr: u16) -> u32 {
     }
 }
 
+/// Offsets of the counters of acknowledged events in the owner's structures, whose addresses are the handles in events
+/// (`verbs.h`, `struct ibv_cq`, `struct ibv_qp`, `struct ibv_srq`): behind a mutex and a condition variable.
+pub(super) const CQ_COMPLETIONS: u64 = 32 + SLEEP_BYTES;
+pub(super) const CQ_OTHERS: u64 = CQ_COMPLETIONS + 4;
+pub(super) const QP_EVENTS: u64 = 64 + SLEEP_BYTES;
+pub(super) const SRQ_EVENTS: u64 = 32 + SLEEP_BYTES;
+const SLEEP_BYTES: u64 =
+    (size_of::<libc::pthread_mutex_t>() + size_of::<libc::pthread_cond_t>()) as u64;
+
+/// Number of events of a destroyed object that its owner has read: at most this number, of which some may not have been
+/// written. Then the owner's own counter decides, so that the owner does not wait for an event that never was.
+pub(super) fn reported(most: u32, unsure: u32, acknowledged_at: u64) -> u32 {
+    if unsure == 0 {
+        return most;
+    }
+    let least = most.wrapping_sub(unsure);
+    let mut word = [0; 4];
+    let acknowledged = match guard::read(acknowledged_at, &mut word) {
+        Ok(()) => u32::from_ne_bytes(word),
+        Err(_) => least,
+    };
+    match acknowledged.wrapping_sub(least) <= unsure {
+        true => acknowledged,
+        false => least,
+    }
+}
+
 /// Removes the unread events of a destroyed object from a channel, as the kernel does. Events of
 /// other objects keep their order. Returns the number of removed events.
 pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_handle: u64) -> u32 {
@@ -155,4 +183,30 @@ pub(super) fn forget(locked: &Locked<'_>, function: usize, channel: u32, user_ha
         }
     }
     forgotten
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_whose_sender_died_count_if_the_owner_has_acknowledged_them() {
+        let wraps = u32::MAX;
+        for (most, unsure, acknowledged, expect) in [
+            (5, 0, 9, 5),
+            (5, 1, 5, 5),
+            (5, 1, 4, 4),
+            // It has read one that it has not acknowledged yet.
+            (5, 1, 3, 4),
+            (5, 2, 3, 3),
+            // No counter of events.
+            (5, 2, 77, 3),
+            (0, 1, wraps, wraps),
+        ] {
+            let counter = [acknowledged];
+            let at = counter.as_ptr().expose_provenance() as u64;
+            let found = reported(most, unsure, at);
+            assert_eq!(found, expect, "{most} {unsure} {acknowledged}");
+        }
+    }
 }

@@ -106,10 +106,16 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     locked.function(call.function()).cqs.remove(slot);
     drop(locked);
     // The caller waits until it has acknowledged all reported events.
+    let reported =
+        |most, unsure, at| channel::reported(most, unsure, cq.user_handle.wrapping_add(at));
     let mut answer = Answer::new(DESTROYED_BYTES.into());
-    answer
-        .u32(0, cq.events_sent.wrapping_sub(completions))
-        .u32(4, cq.async_events_sent.wrapping_sub(others));
+    let most = cq.events_sent.wrapping_sub(completions);
+    answer.u32(0, reported(most, cq.events_unsure, channel::CQ_COMPLETIONS));
+    let most = cq.async_events_sent.wrapping_sub(others);
+    answer.u32(
+        4,
+        reported(most, cq.async_events_unsure, channel::CQ_OTHERS),
+    );
     ioctl.answer(DESTROY_RESP, answer.as_slice())
 }
 

@@ -375,7 +375,9 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let unread = channel::forget(&locked, call.function(), qp.event_channel, qp.user_handle);
     locked.function(call.function()).qps.remove(slot);
     drop(locked);
-    let reported = qp.events_sent.wrapping_sub(unread);
+    let most = qp.events_sent.wrapping_sub(unread);
+    let counter = qp.user_handle.wrapping_add(channel::QP_EVENTS);
+    let reported = channel::reported(most, qp.events_unsure, counter);
     ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 

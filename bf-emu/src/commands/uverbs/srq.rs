@@ -99,7 +99,9 @@ pub(super) fn destroy(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     let unread = channel::forget(&locked, call.function(), srq.event_channel, srq.user_handle);
     locked.function(call.function()).srqs.remove(slot);
     drop(locked);
-    let reported = srq.events_sent.wrapping_sub(unread);
+    let most = srq.events_sent.wrapping_sub(unread);
+    let counter = srq.user_handle.wrapping_add(channel::SRQ_EVENTS);
+    let reported = channel::reported(most, srq.events_unsure, counter);
     ioctl.answer(DESTROY_RESP, &reported.to_ne_bytes())
 }
 
