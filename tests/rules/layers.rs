@@ -228,6 +228,7 @@ const CRATES: &[Crate] = &[
                     "idle_watch",
                     "latency",
                     "local_cache",
+                    "long_keys",
                     "replay",
                     "slots",
                     "stats",

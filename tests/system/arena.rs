@@ -176,6 +176,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.extend(cases_of_kept());
     cases.push(Case::new("arena_slab_cannot_be_registered", refused));
     cases.push(Case::new("exports_of_eight_threads_live_at_once", many));
+    cases.push(Case::new("exports_as_many_as_without_the_pool", crowd));
+    cases.push(Case::new("free_keys_make_room_for_ucxs_own", room));
     cases.push(Case::new(
         "arena_makes_room_for_another_context",
         makes_room,
@@ -219,6 +221,40 @@ fn many(world: &World) -> Result<()> {
     let said = succeed(command.env_remove("UCX_XGVMI_ARENA"))?;
     ensure!(
         said.contains("kept: many") && said.contains("left to UCX 0\n"),
+        "{said}"
+    );
+    nothing_is_left(&testbed)
+}
+
+/// The device has 262,144 entries of indirect keys. With 20,000 live exports, those of the pool leave enough for those that
+/// UCX makes itself.
+fn crowd(world: &World) -> Result<()> {
+    let testbed = Testbed::of(world, 1)?;
+    let settings: Settings = &[("UCX_RCACHE_ENABLE", "n"), ("XGVMI_EXPORTS", "2500")];
+    let mut command = program(world, &testbed, "many", settings);
+    let said = succeed(command.env_remove("UCX_XGVMI_ARENA"))?;
+    let is_kept = said.contains("kept: many") && !said.contains(" ERROR ");
+    ensure!(is_kept && !said.contains("left to UCX 0\n"), "{said}");
+    nothing_is_left(&testbed)
+}
+
+/// The device refuses the first key that UCX creates itself, after 22 of both contexts and their pools.
+fn room(world: &World) -> Result<()> {
+    let testbed = Testbed::of(world, 1)?;
+    let settings: Settings = &[
+        ("UCX_RCACHE_ENABLE", "n"),
+        ("UCX_XGVMI_POOL_MAX", "8"),
+        ("XGVMI_EXPORTS", "8"),
+    ];
+    let mut command = program(world, &testbed, "room", settings);
+    let rule = "node0.host command create_mkey nth 23 errno ENOMEM";
+    command
+        .env_remove("UCX_XGVMI_ARENA")
+        .env("BFEMU_FAULTS", rule);
+    let said = succeed(&mut command)?;
+    let refused = said.lines().filter(|line| line.contains(" ERROR "));
+    ensure!(
+        said.contains("kept: room") && refused.count() == 1,
         "{said}"
     );
     nothing_is_left(&testbed)

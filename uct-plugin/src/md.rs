@@ -324,6 +324,11 @@ impl Md {
         prepared.ready
     }
 
+    /// Destroys up to `most` free keys of the pool. Returns their number.
+    pub(crate) fn shed_keys(&self, most: u32) -> u32 {
+        self.opened_host().map_or(0, |host| host.pool().shed(most))
+    }
+
     /// Counts so far, and current values.
     pub(crate) fn numbers(&self) -> Numbers {
         let pool = self.host.get().and_then(Option::as_ref);

@@ -137,11 +137,18 @@ unsafe extern "C" fn pack(
         return status;
     }
     // SAFETY: UCX passes parameters.
-    if unsafe { MkeyPackParams::is_export(params) } {
+    let is_export = unsafe { MkeyPackParams::is_export(params) };
+    if is_export {
         kept::spoil(memh);
     }
+    let mkey_pack = object.originals().mkey_pack;
     // SAFETY: the arguments are UCX's.
-    unsafe { (object.originals().mkey_pack)(md, memh, address, length, params, mkey_buffer) }
+    let status = unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) };
+    if status.is_ok() || !is_export || guard("mkey_pack", || serve::shed_keys(md)) != Some(true) {
+        return status;
+    }
+    // SAFETY: as above. The refused call has changed nothing.
+    unsafe { mkey_pack(md, memh, address, length, params, mkey_buffer) }
 }
 
 /// `mkey_pack` of a handle of the arena.

@@ -142,6 +142,24 @@ unsafe fn checked(object: &'static Object, md: MdHandle, attr: *const c_void) ->
     }
 }
 
+/// Most keys that one refused export destroys: UCX creates keys one by one or in groups of a few.
+const SHED: u32 = 64;
+
+/// Destroys free keys after UCX could not create one: those of this memory domain's pool, else those of another one. True
+/// if there were some, so that UCX may try again.
+#[cold]
+pub(crate) fn shed_keys(md: MdHandle) -> bool {
+    // SAFETY: UCX does not close the memory domain during a call for it.
+    let own = unsafe { domains::known(md) };
+    let mut shed = own.map_or(0, |own| own.shed_keys(SHED));
+    domains::each(|served| {
+        if shed == 0 {
+            shed = served.shed_keys(SHED);
+        }
+    });
+    shed > 0
+}
+
 /// Releases everything of a memory domain that UCX is about to close.
 pub(crate) fn closing(md: MdHandle) {
     if domains::state(md) == State::Unknown {

@@ -12,7 +12,7 @@ use crate::key::{Lkey, Mkey, VirtAddr};
 use crate::latency::Times;
 use crate::policy::Invalidate;
 use crate::region::Region;
-use crate::slots::{SlotId, State};
+use crate::slots::{Size, SlotId, State};
 use crate::span::Span;
 use crate::sync::Ordering;
 
@@ -41,12 +41,14 @@ struct Stopped {
 }
 
 impl<D: MkeyDevice> Core<D> {
+    /// The size of the key that the memory needs.
     #[inline]
-    pub(crate) fn check_length(&self, span: &Span<'_>) -> Result<(), PoolError> {
-        if span.klm_entries() > u64::from(self.hot.klm_entries) {
-            return Err(self.too_long(span));
+    pub(crate) fn size_for(&self, span: &Span<'_>) -> Result<Size, PoolError> {
+        match span.klm_entries() {
+            entries if entries <= u64::from(self.hot.klm_entries) => Ok(Size::Short),
+            entries if entries <= u64::from(self.policy.klm_entries) => Ok(Size::Long),
+            _ => Err(self.too_long(span)),
         }
-        Ok(())
     }
 
     #[cold]
@@ -77,7 +79,7 @@ impl<D: MkeyDevice> Core<D> {
         thread: usize,
         region: Region,
     ) -> Result<BoundKey, Box<PoolError>> {
-        // Such a region takes one entry, and every key has one.
+        // Such a region takes one entry, and every key has one. Long keys are in no cache.
         if region.len() <= Region::KLM_BYTES_MAX
             && let Some(cache) = self.claim(thread)
             && let Some(id) = self.free_list.take_claimed(&cache)
@@ -177,7 +179,9 @@ impl<D: MkeyDevice> Core<D> {
     /// As [`Core::draw`], if the thread's cache is held or empty, or the policy does not bind directly.
     #[inline(never)]
     fn draw_slowly(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
-        self.check_length(&span)?;
+        if self.size_for(&span)? == Size::Long {
+            return self.draw_long(span);
+        }
         let inside = self.enter()?;
         self.flush_if_late();
         let taken = match self.is_queue() {
@@ -193,6 +197,15 @@ impl<D: MkeyDevice> Core<D> {
             }
         };
         let mkey = self.bind_inside(id, span)?;
+        Ok((id, mkey))
+    }
+
+    /// As [`Core::draw`], for memory that needs a long key.
+    #[cold]
+    pub(crate) fn draw_long(&self, span: Span<'_>) -> Result<(SlotId, Mkey), PoolError> {
+        self.flush_if_late();
+        let id = self.take_long()?;
+        let mkey = self.bind(id, span)?;
         Ok((id, mkey))
     }
 
@@ -329,10 +342,14 @@ impl<D: MkeyDevice> Core<D> {
         let Some(cache) = self.claim(thread) else {
             return self.release_slowly(id, mkey);
         };
-        let number = cache.count_release();
         // Free before the request: a second release must not find it bound. No other thread gets the slot
         // before it is in the cache.
-        self.slots.advance(id, State::Bound, State::Free);
+        if !self.slots.try_advance(id, State::Bound, State::Free) {
+            // A long key, which is in no cache.
+            drop(cache);
+            return self.release_slowly(id, mkey);
+        }
+        let number = cache.count_release();
         let ran = match number.is_multiple_of(CHAINS_PER_SAMPLE) {
             false => match self.quick.invalidate(mkey) {
                 Some(ran) => ran,

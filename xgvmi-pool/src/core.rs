@@ -16,8 +16,9 @@ use crate::keeper::Keeper;
 use crate::key::{Gvmi, VirtAddr};
 use crate::latency::Latencies;
 use crate::local_cache::Claimed;
+use crate::long_keys::LongKeys;
 use crate::policy::{Invalidate, OnFull, PoolPolicy};
-use crate::slots::{SlotId, Slots, State};
+use crate::slots::{Size, SlotId, Slots, State};
 use crate::stats::PoolCounters;
 use crate::sync::{AtomicU32, AtomicU64, LINE_BYTES, Mutex, Ordering, Queue, lock, thread_number};
 use crate::tags::Tags;
@@ -26,6 +27,13 @@ use crate::waiters::{Waiters, Wake};
 /// Time for which a full device keeps the pool at its lowered cap. It is long enough that a retry
 /// costs almost nothing, and short enough that a pool grows again within a job.
 const CAP_RETRY: Duration = Duration::from_secs(10);
+
+/// Entries of a short key: memory of up to 4 GiB in up to four registrations. The adapter allocates entries in
+/// fours, so a key of UCX's own pool has as many.
+const SHORT_ENTRIES: u32 = 4;
+
+/// At most one key in this number is long.
+const LONG_SHARE: u32 = 4;
 
 /// Maximum time that closing waits for running device calls. The kernel limits the time of a
 /// command. A call that runs longer is stuck in the kernel, and closing leaves its objects alone.
@@ -51,7 +59,8 @@ pub(crate) struct Core<D: MkeyDevice> {
     /// Released keys that are still bound to their regions, the oldest first.
     pub(crate) pending: Queue<SlotId>,
     pub(crate) policy: PoolPolicy,
-    spec: MkeySpec,
+    specs: Specs,
+    pub(crate) long: LongKeys,
     pub(crate) epoch: Instant,
     vacant_slots: Mutex<VacantSlots>,
     /// Current maximum number of keys; lower than the policy's while the device is full. Written
@@ -64,9 +73,17 @@ pub(crate) struct Core<D: MkeyDevice> {
     pub(crate) idle_watch: IdleWatch,
 }
 
+/// What the device needs to know to create a key.
+#[derive(Debug)]
+struct Specs {
+    short: MkeySpec,
+    long: MkeySpec,
+}
+
 /// What each export and release reads of the policy and of the device's properties.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hot {
+    /// Those of a short key.
     pub(crate) klm_entries: u32,
     pub(crate) gvmi: Gvmi,
     pub(crate) invalidate: Invalidate,
@@ -87,6 +104,8 @@ struct VacantSlots {
     unused: Range<u32>,
     /// Slots whose key was destroyed.
     vacated: Vec<SlotId>,
+    /// Number of long keys.
+    long: u32,
     /// The device is full.
     refusal: Option<Refusal>,
     /// The last creation failed for another reason.
@@ -157,15 +176,21 @@ impl<D: MkeyDevice> Core<D> {
         let free_list = FreeList::new(policy.mkeys_max, policy.cache_keys, caches, policy.order);
         let slots = Slots::new(policy.mkeys_max).ok_or_else(|| no_memory(policy.mkeys_max))?;
         let is_plain = !policy.keeper && !matches!(policy.on_full, OnFull::Wait(_));
+        let short = policy.klm_entries.min(SHORT_ENTRIES);
+        let spec = |klm_entries| MkeySpec {
+            klm_entries,
+            access_key: policy.access_key.clone(),
+        };
         Ok(Self {
-            spec: MkeySpec {
-                klm_entries: policy.klm_entries,
-                access_key: policy.access_key.clone(),
+            specs: Specs {
+                short: spec(short),
+                long: spec(policy.klm_entries),
             },
+            long: LongKeys::new((policy.mkeys_max / LONG_SHARE).max(1)),
             gate: Gate::new(),
             slots,
             hot: Hot {
-                klm_entries: policy.klm_entries,
+                klm_entries: short,
                 gvmi: device.gvmi(),
                 invalidate: policy.invalidate,
                 is_plain,
@@ -184,6 +209,7 @@ impl<D: MkeyDevice> Core<D> {
             vacant_slots: Mutex::new(VacantSlots {
                 unused: 0..policy.mkeys_max,
                 vacated: Vec::new(),
+                long: 0,
                 refusal: None,
                 failure: None,
                 backoff: Backoff::default(),
@@ -305,17 +331,97 @@ impl<D: MkeyDevice> Core<D> {
         {
             return Ok(id);
         }
-        let result = match self.create(State::Leased) {
-            Err(full) if full.ends_with_a_release() => match self.policy.on_full {
-                OnFull::Fail => Err(full),
-                OnFull::Wait(limit) => self.wait(limit),
+        let result = match self.create(State::Leased, Size::Short) {
+            // A long key serves any memory.
+            Err(full) if full.is_full() && !queue => match self.take_free_long() {
+                Some(id) => Ok(id),
+                None => self.wait_if_full(full),
             },
+            Err(error) => self.wait_if_full(error),
+            Ok(id) => Ok(id),
+        };
+        if result.is_err() {
+            self.counters.refusals.one();
+        }
+        result
+    }
+
+    fn wait_if_full(&self, error: PoolError) -> Result<SlotId, PoolError> {
+        match self.policy.on_full {
+            OnFull::Wait(limit) if error.ends_with_a_release() => self.wait(limit),
+            OnFull::Wait(_) | OnFull::Fail => Err(error),
+        }
+    }
+
+    fn take_free_long(&self) -> Option<SlotId> {
+        let id = self.long.take(self.policy.order)?;
+        self.slots.advance(id, State::Free, State::Leased);
+        Some(id)
+    }
+
+    /// Takes a slot with a long key in the state `Leased`. Waits for none.
+    #[cold]
+    pub(crate) fn take_long(&self) -> Result<SlotId, PoolError> {
+        self.check_open()?;
+        if let Some(id) = self.take_free_long() {
+            return Ok(id);
+        }
+        self.counters.misses.one();
+        if self.flush() > 0
+            && let Some(id) = self.take_free_long()
+        {
+            return Ok(id);
+        }
+        let result = match self.create(State::Leased, Size::Long) {
+            // A free short key gives its place.
+            Err(PoolError::Full { .. } | PoolError::DeviceFull { .. }) if self.shed_one() => {
+                self.create(State::Leased, Size::Long)
+            }
             result => result,
         };
         if result.is_err() {
             self.counters.refusals.one();
         }
         result
+    }
+
+    /// Destroys up to `most` free keys, those of caches too. Returns their number.
+    pub(crate) fn shed(&self, most: u32) -> u32 {
+        self.flush();
+        let mut shed = 0;
+        while shed < most && (self.shed_long() || self.shed_one()) {
+            shed += 1;
+        }
+        shed
+    }
+
+    fn shed_long(&self) -> bool {
+        let Ok(_inside) = self.enter() else {
+            return false;
+        };
+        let found = self.long.retire();
+        found.is_some_and(|id| self.destroy_free(id))
+    }
+
+    fn shed_one(&self) -> bool {
+        let Ok(_inside) = self.enter() else {
+            return false;
+        };
+        let found = self.free_list.retire().or_else(|| {
+            self.free_list.collect();
+            self.free_list.retire()
+        });
+        found.is_some_and(|id| self.destroy_free(id))
+    }
+
+    /// Destroys a key that was in a free list. False if the device refuses.
+    pub(crate) fn destroy_free(&self, id: SlotId) -> bool {
+        self.slots.advance(id, State::Free, State::Unsure);
+        let is_gone = self.destroy(id).is_ok();
+        if is_gone {
+            self.counters.aged.one();
+        }
+        is_gone
     }
 
     /// Waits for a key, first come, first served.
@@ -334,7 +440,7 @@ impl<D: MkeyDevice> Core<D> {
                     self.slots.advance(id, State::Free, State::Leased);
                     break Ok(id);
                 }
-                Some(Wake::SlotVacated) => match self.create(State::Leased) {
+                Some(Wake::SlotVacated) => match self.create(State::Leased, Size::Short) {
                     Err(full) if full.ends_with_a_release() => at_front = true,
                     result => break result,
                 },
@@ -361,11 +467,12 @@ impl<D: MkeyDevice> Core<D> {
                 self.waiters.serve(Wake::Closed);
                 continue;
             }
-            let Some(id) = self.free_list.take(self.thread(), None) else {
+            let short = self.free_list.take(self.thread(), None);
+            let Some(id) = short.or_else(|| self.long.take(self.policy.order)) else {
                 return;
             };
             if !self.waiters.serve(Wake::Key(id)) {
-                self.free_list.put(self.thread(), id);
+                self.put(id);
             }
         }
     }
@@ -378,9 +485,17 @@ impl<D: MkeyDevice> Core<D> {
     /// Returns a key to the free list.
     #[inline(always)]
     pub(crate) fn give(&self, id: SlotId) {
-        self.free_list.put(self.thread(), id);
+        self.put(id);
         if self.may_wait() && self.waiters.any() {
             self.match_waiters();
+        }
+    }
+
+    #[inline(always)]
+    fn put(&self, id: SlotId) {
+        match self.slots.size(id) {
+            Size::Short => self.free_list.put(self.thread(), id),
+            Size::Long => self.long.put(id),
         }
     }
 
@@ -395,11 +510,15 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Creates a key in a vacant slot.
-    pub(crate) fn create(&self, state: State) -> Result<SlotId, PoolError> {
+    pub(crate) fn create(&self, state: State, size: Size) -> Result<SlotId, PoolError> {
         let _inside = self.enter()?;
-        let id = self.reserve()?;
+        let id = self.reserve(size)?;
         let start = Instant::now();
-        match self.device.create_mkey(&self.spec) {
+        let spec = match size {
+            Size::Short => &self.specs.short,
+            Size::Long => &self.specs.long,
+        };
+        match self.device.create_mkey(spec) {
             Ok(index) => {
                 self.latencies.create.record(start.elapsed());
                 let mut vacant_slots = lock(&self.vacant_slots);
@@ -407,19 +526,19 @@ impl<D: MkeyDevice> Core<D> {
                 vacant_slots.backoff.succeeded();
                 let mkey = vacant_slots.tags.of_new(index, self.policy.tag);
                 drop(vacant_slots);
-                self.slots.fill(id, mkey, state);
+                self.slots.fill(id, mkey, (state, size));
                 self.counters.creates.one();
                 Ok(id)
             }
             Err(error) => {
                 self.counters.create_failures.one();
-                Err(self.not_created(id, error))
+                Err(self.not_created(id, size, error))
             }
         }
     }
 
     /// A vacant slot, if the cap allows another key.
-    fn reserve(&self) -> Result<SlotId, PoolError> {
+    fn reserve(&self, size: Size) -> Result<SlotId, PoolError> {
         let mut vacant_slots = lock(&self.vacant_slots);
         if let Some(failure) = &vacant_slots.failure
             && !vacant_slots.backoff.is_due(Instant::now())
@@ -434,10 +553,18 @@ impl<D: MkeyDevice> Core<D> {
             self.cap.store(self.policy.mkeys_max, Ordering::Relaxed);
         }
         let cap = self.cap();
+        if size == Size::Long && vacant_slots.long >= self.long.max() {
+            return Err(PoolError::LongKeysInUse {
+                keys_max: self.long.max(),
+            });
+        }
         let found = match live < cap {
             true => vacant_slots.take(),
             false => None,
         };
+        if size == Size::Long && found.is_some() {
+            vacant_slots.long += 1;
+        }
         found.ok_or_else(|| match &vacant_slots.refusal {
             Some(refusal) => PoolError::DeviceFull {
                 mkeys: cap,
@@ -449,9 +576,10 @@ impl<D: MkeyDevice> Core<D> {
     }
 
     /// Returns the slot of a key whose creation failed.
-    fn not_created(&self, id: SlotId, error: DeviceError) -> PoolError {
+    fn not_created(&self, id: SlotId, size: Size, error: DeviceError) -> PoolError {
         let mut vacant_slots = lock(&self.vacant_slots);
         vacant_slots.vacated.push(id);
+        vacant_slots.long -= u32::from(size == Size::Long);
         if !error.is_limit() {
             vacant_slots.failure = Some(error.clone());
             vacant_slots.backoff.failed(Instant::now());
@@ -486,9 +614,11 @@ impl<D: MkeyDevice> Core<D> {
             Ok(()) => {
                 self.latencies.destroy.record(start.elapsed());
                 self.counters.destroys.one();
+                let is_long = self.slots.size(id) == Size::Long;
                 self.slots.advance(id, State::Unsure, State::Vacant);
                 let mut vacant_slots = lock(&self.vacant_slots);
                 vacant_slots.vacated.push(id);
+                vacant_slots.long -= u32::from(is_long);
                 vacant_slots.tags.destroyed(index);
                 drop(vacant_slots);
                 if self.may_wait() && self.waiters.any() {

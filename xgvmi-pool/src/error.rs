@@ -126,6 +126,14 @@ pub enum PoolError {
         /// The device's error.
         source: DeviceError,
     },
+    /// All keys with entries for such memory are in use.
+    #[error(
+        "all {keys_max} keys of the pool for memory of many gigabytes or registrations are in use"
+    )]
+    LongKeysInUse {
+        /// Maximum number of such keys.
+        keys_max: u32,
+    },
     /// All keys were in use, and none was released in time.
     #[error(
         "all {mkeys_max} keys of the pool are in use and none was released within {limit:?}{}",
@@ -199,7 +207,10 @@ impl PoolError {
     pub const fn is_full(&self) -> bool {
         matches!(
             self,
-            Self::Full { .. } | Self::DeviceFull { .. } | Self::WaitedTooLong { .. }
+            Self::Full { .. }
+                | Self::DeviceFull { .. }
+                | Self::LongKeysInUse { .. }
+                | Self::WaitedTooLong { .. }
         )
     }
 }

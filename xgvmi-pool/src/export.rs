@@ -10,7 +10,7 @@ use crate::error::{PoolError, ReleaseError};
 use crate::key::{Gvmi, Mkey, VirtAddr};
 #[cfg(doc)]
 use crate::region::Region;
-use crate::slots::SlotId;
+use crate::slots::{Size, SlotId};
 use crate::span::Span;
 
 /// A lease of a free key. The key returns to the pool when the lease is dropped.
@@ -51,8 +51,14 @@ impl<'a, D: MkeyDevice> Lease<'a, D> {
     /// If the memory is too long for a pooled key, or the bind fails.
     pub fn bind<'m>(mut self, memory: impl Into<Span<'m>>) -> Result<Export<D>, PoolError> {
         let span = memory.into();
-        self.core.check_length(&span)?;
+        let size = self.core.size_for(&span)?;
         match self.id.take() {
+            // Another key, with more entries.
+            Some(id) if size == Size::Long && self.core.slots.size(id) == Size::Short => {
+                self.core.give_back(id);
+                let (id, mkey) = self.core.draw_long(span)?;
+                Ok(Export::new(self.core, id, mkey, &span))
+            }
             Some(id) => {
                 let mkey = self.core.bind(id, span)?;
                 Ok(Export::new(self.core, id, mkey, &span))

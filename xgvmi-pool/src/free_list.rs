@@ -391,6 +391,19 @@ impl FreeList {
         self.push(Chunk::of(id));
     }
 
+    /// Moves the keys of all caches to the queue.
+    pub(crate) fn collect(&self) {
+        for number in 0..self.caches.len() {
+            if let Some(cache) = self.claim(number) {
+                for chunk in [cache.clear_out(self.order), cache.clear_returned()] {
+                    if !chunk.is_empty() {
+                        self.push(chunk);
+                    }
+                }
+            }
+        }
+    }
+
     /// Takes the longest idle key from the queue, not from a cache, to destroy it.
     pub(crate) fn retire(&self) -> Option<SlotId> {
         let mut chunk = self.queue.oldest()?;

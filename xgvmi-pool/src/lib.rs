@@ -68,6 +68,7 @@ mod keeper;
 mod key;
 mod latency;
 mod local_cache;
+mod long_keys;
 #[cfg(feature = "mlx5")]
 #[expect(
     unsafe_code,

@@ -109,8 +109,9 @@ pub struct PoolPolicy {
     /// Number of groups of threads, with one cache each. Rounded up to a power of two, maximum 64.
     /// Default 0: the number of processors of the process, read when the pool opens.
     pub caches: u32,
-    /// KLM entries per key. Default 16: regions up to 16 GiB, for 256 bytes of adapter memory per
-    /// key. A device that supports fewer entries lowers it.
+    /// Maximum number of KLM entries per key. Default 16: regions up to 16 GiB. Most keys have four, as a key
+    /// without a pool, or fewer if this is fewer. Memory that needs more gets one of up to a quarter of the keys,
+    /// which is created with all entries, and never waits for it. A device that supports fewer entries lowers it.
     pub klm_entries: u32,
     /// Tag of the keys. Default [`Tag::UCX_POOLED`]: a stock importer caches only the aliases of
     /// keys with this tag. If a new key reuses the index of an earlier key of this pool, it gets a

@@ -12,7 +12,7 @@ use crate::key::{Gvmi, OwnerUuid};
 use crate::latency::PoolLatencies;
 use crate::policy::PoolPolicy;
 use crate::region::Region;
-use crate::slots::State;
+use crate::slots::{Size, State};
 use crate::span::Span;
 use crate::stats::PoolStats;
 use crate::upkeep::Upkeep;
@@ -66,7 +66,7 @@ impl<D: MkeyDevice> MkeyPool<D> {
     pub fn prefill(&self, count: u32) -> u32 {
         let mut created = 0;
         while self.core.free_list.queued() < count as usize {
-            match self.core.create(State::Free) {
+            match self.core.create(State::Free, Size::Short) {
                 Ok(id) => self.core.free_list.add(id),
                 Err(_) => break,
             }
@@ -157,8 +157,11 @@ impl<D: MkeyDevice> MkeyPool<D> {
         for (number, region) in regions.iter().enumerate() {
             let taken = self
                 .core
-                .check_length(&(*region).into())
-                .and_then(|()| self.core.take());
+                .size_for(&(*region).into())
+                .and_then(|size| match size {
+                    Size::Short => self.core.take(),
+                    Size::Long => self.core.take_long(),
+                });
             match taken {
                 Ok(id) => leased.push((id, *region)),
                 Err(error) => refused.push((number, error)),
@@ -192,6 +195,11 @@ impl<D: MkeyDevice> MkeyPool<D> {
         self.core.upkeep()
     }
 
+    /// Destroys up to `most` free keys, and returns their number. The device's memory of these keys may serve others.
+    pub fn shed(&self, most: u32) -> u32 {
+        self.core.shed(most)
+    }
+
     /// A message with all keys of the pool, from which an importer creates the aliases ahead of
     /// time. `sequence` must be higher than in all earlier messages of the owner. The message does
     /// not contain keys that are created later.
@@ -219,12 +227,13 @@ impl<D: MkeyDevice> MkeyPool<D> {
     pub fn stats(&self) -> PoolStats {
         let core = &*self.core;
         let traffic = core.free_list.traffic();
+        let (long_taken, long_returned) = core.long.traffic();
         let direct = core.free_list.requests();
         let shared = core.counters.snapshot();
         let in_use = &core.counters.in_use;
         PoolStats {
-            hits: traffic.taken,
-            returns: traffic.returned,
+            hits: traffic.taken + long_taken,
+            returns: traffic.returned + long_returned,
             in_use: in_use.observe(in_use.now() + direct.bound()),
             in_use_max: in_use.high(),
             binds: shared.binds + direct.binds,

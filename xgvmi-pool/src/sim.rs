@@ -171,6 +171,19 @@ impl SimFabric {
         self.world().functions.get(&gvmi).map_or(0, BTreeMap::len)
     }
 
+    /// Number of KLM entries of all keys of a function.
+    #[must_use]
+    pub fn klm_entries(&self, gvmi: Gvmi) -> u32 {
+        let entries = |object: &Object| match object {
+            Object::Key { spec, .. } => spec.klm_entries,
+            Object::Alias { .. } => 0,
+        };
+        let functions = &self.world().functions;
+        functions
+            .get(&gvmi)
+            .map_or(0, |objects| objects.values().map(entries).sum())
+    }
+
     /// Number of bound keys of a function.
     #[must_use]
     pub fn bound(&self, gvmi: Gvmi) -> usize {

@@ -34,7 +34,7 @@ pub(crate) enum State {
 impl State {
     #[inline]
     const fn of(word: u32) -> Self {
-        match word {
+        match word & !LONG {
             0 => Self::Vacant,
             1 => Self::Free,
             2 => Self::Leased,
@@ -54,12 +54,36 @@ type Slot = [AtomicU32; LINE_BYTES / size_of::<u32>()];
 const MKEY: usize = 0;
 /// Word of the state.
 const STATE: usize = 1;
+/// Bit of the state's word of a long key, see [`crate::long_keys`].
+const LONG: u32 = 1 << 8;
 
 // A slot of zeros is vacant.
 const _: () = assert!(State::Vacant as u32 == 0);
 // loom's atomics are larger.
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == LINE_BYTES);
+
+/// Number of translation entries of a key, see [`crate::long_keys`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Short,
+    Long,
+}
+
+/// The next word of a long key's slot.
+///
+/// # Panics
+/// If the slot is not in the expected state.
+#[cold]
+fn of_long((id, found): (SlotId, u32), from: State, to: State) -> u32 {
+    if found != from as u32 | LONG {
+        two_owners(id, State::of(found), from);
+    }
+    match to {
+        State::Vacant => to as u32,
+        to => to as u32 | LONG,
+    }
+}
 
 #[cold]
 fn two_owners(id: SlotId, found: State, left: State) -> ! {
@@ -101,9 +125,33 @@ impl Slots {
     }
 
     /// Stores a new key in a vacant slot.
-    pub(crate) fn fill(&self, id: SlotId, mkey: Mkey, state: State) {
+    pub(crate) fn fill(&self, id: SlotId, mkey: Mkey, (state, size): (State, Size)) {
         self.slot(id)[MKEY].store(mkey.raw(), Ordering::Relaxed);
         self.advance(id, State::Vacant, state);
+        if size == Size::Long {
+            self.slot(id)[STATE].store(state as u32 | LONG, Ordering::Release);
+        }
+    }
+
+    /// The size of the key in the slot. Valid only for the slot's owner, and not in a vacant slot.
+    #[inline(always)]
+    pub(crate) fn size(&self, id: SlotId) -> Size {
+        match self.slot(id)[STATE].load(Ordering::Relaxed) & LONG {
+            0 => Size::Short,
+            _ => Size::Long,
+        }
+    }
+
+    /// Moves the slot of a short key like [`Slots::advance`]. False if it is not in the expected state, or if its
+    /// key is long.
+    #[inline(always)]
+    pub(crate) fn try_advance(&self, id: SlotId, from: State, to: State) -> bool {
+        let slot = self.slot(id);
+        let is_there = slot[STATE].load(Ordering::Relaxed) == from as u32;
+        if is_there {
+            slot[STATE].store(to as u32, Ordering::Release);
+        }
+        is_there
     }
 
     /// Moves the slot from one state to another.
@@ -124,10 +172,11 @@ impl Slots {
         let slot = self.slot(id);
         // Only the owner writes, so load and store need not be atomic together.
         let found = slot[STATE].load(Ordering::Relaxed);
-        if found != from as u32 {
-            two_owners(id, State::of(found), from);
-        }
-        slot[STATE].store(to as u32, Ordering::Release);
+        let to = match found == from as u32 {
+            true => to as u32,
+            false => of_long((id, found), from, to),
+        };
+        slot[STATE].store(to, Ordering::Release);
         Mkey::from_raw(slot[MKEY].load(Ordering::Relaxed))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::device::MkeyDevice;
 use crate::keeper::{LOOKS_PER_AGE, ROUND_MAX, Round};
-use crate::slots::State;
+use crate::slots::{Size, State};
 
 /// Result of a round of upkeep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl<D: MkeyDevice> Core<D> {
         self.flush_if_late();
         if self.free_list.queued() < low {
             while done.created < ROUND_MAX && self.free_list.queued() < high {
-                match self.create(State::Free) {
+                match self.create(State::Free, Size::Short) {
                     Ok(id) => {
                         self.free_list.add(id);
                         done.created += 1;
@@ -42,14 +42,15 @@ impl<D: MkeyDevice> Core<D> {
         let high = self.policy.high as usize;
         let above_mark = || self.free_list.idle().saturating_sub(high);
         let surplus = self.idle_watch.surplus(self.policy.age, above_mark);
-        for _ in 0..surplus {
-            let (Ok(_inside), Some(id)) = (self.enter(), self.free_list.retire()) else {
-                break;
+        let above_none = || self.long.idle();
+        let long = self.long.watch.surplus(self.policy.age, above_none);
+        for number in 0..surplus + long {
+            let retire = || match number < surplus {
+                true => self.free_list.retire(),
+                false => self.long.retire(),
             };
-            self.slots.advance(id, State::Free, State::Unsure);
-            if self.destroy(id).is_ok() {
-                self.counters.aged.one();
-                done.destroyed += 1;
+            if let (Ok(_inside), Some(id)) = (self.enter(), retire()) {
+                done.destroyed += u32::from(self.destroy_free(id));
             }
         }
         done

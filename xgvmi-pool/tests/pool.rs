@@ -493,3 +493,94 @@ fn a_leased_key_that_may_be_bound_is_invalidated_or_destroyed() {
         export.release().expect("released");
     }
 }
+
+/// Memory of this many GiB, which needs as many entries.
+fn gib(gib: u64) -> Region {
+    Region::new(VirtAddr::new(0x1000), gib << 30, Lkey::from_raw(0x4100)).expect("a good region")
+}
+
+#[test]
+fn a_key_has_four_entries_unless_the_memory_needs_more() {
+    let fabric = SimFabric::new();
+    let pool = pool(&fabric, PoolPolicy::default());
+    let exports: Vec<_> = (0..100).map(|number| pool.export(region(number))).collect();
+    let four = pool.export(gib(4)).expect("a key");
+    assert_eq!(fabric.klm_entries(HOST), 101 * 4);
+    let five = pool.export(gib(5)).expect("a long key");
+    let key = five.mkey();
+    assert_eq!(fabric.klm_entries(HOST), 101 * 4 + 16);
+    let lkey = Lkey::from_raw(key.raw());
+    assert_eq!(fabric.reach(HOST, lkey, gib(5).addr(), 5 << 30), Ok(gib(5)));
+    drop((exports, four, five));
+    assert_eq!((fabric.bound(HOST), pool.levels().free), (0, 102));
+    // The long key again, by each way to a key.
+    assert_eq!(pool.export(gib(16)).expect("a long key").mkey(), key);
+    let leased = pool.lease().expect("a key").bind(gib(6));
+    assert_eq!(leased.expect("a long key").mkey(), key);
+    let both = pool.export_many(&[gib(7), region(0)]);
+    let keys: Vec<_> = both.iter().flatten().map(Export::mkey).collect();
+    assert_eq!((keys.len(), keys[0]), (2, key));
+    drop(both);
+    assert_eq!(fabric.counts().create_mkey, 102);
+    let stats = pool.stats();
+    assert_eq!((stats.in_use, stats.hits, stats.returns), (0, 5, 107));
+}
+
+#[test]
+fn a_quarter_of_the_keys_may_be_long_and_free_ones_of_either_kind_make_room() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        mkeys_max: 8,
+        prefill: 8,
+        ..PoolPolicy::default()
+    };
+    let pool = pool(&fabric, policy);
+    let long: Vec<_> = (0..2).map(|_| pool.export(gib(5))).collect();
+    assert!(long.iter().all(Result::is_ok));
+    let error = pool.export(gib(5)).expect_err("the third long key");
+    assert_eq!(error, PoolError::LongKeysInUse { keys_max: 2 });
+    assert!(error.is_full());
+    assert_eq!(fabric.klm_entries(HOST), 6 * 4 + 2 * 16);
+    drop(long);
+    // The last two exports get the long keys.
+    let exports: Vec<_> = (0..8).map(|number| pool.export(region(number))).collect();
+    assert!(exports.iter().all(Result::is_ok));
+    assert!(pool.export(region(8)).is_err_and(|error| error.is_full()));
+    drop(exports);
+    assert!(pool.export(gib(5)).is_ok());
+    assert_eq!(fabric.counts().create_mkey, 10);
+    assert!(pool.close());
+    assert_eq!(fabric.objects(HOST), 0);
+}
+
+#[test]
+fn free_keys_go_when_others_need_their_entries() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        prefill: 30,
+        ..PoolPolicy::default()
+    };
+    let pool = pool(&fabric, policy);
+    drop(pool.export(gib(5)).expect("a long key"));
+    let exports: Vec<_> = (0..10).map(|number| pool.export(region(number))).collect();
+    // Some of the free keys are in a cache.
+    assert_eq!((pool.shed(3), fabric.objects(HOST)), (3, 28));
+    assert_eq!((pool.shed(64), fabric.objects(HOST)), (18, 10));
+    assert_eq!(fabric.bound(HOST), 10);
+    drop(exports);
+    assert!(pool.export(gib(5)).is_ok());
+    assert_eq!(pool.stats().keys, 11);
+}
+
+#[test]
+fn an_idle_long_key_ages() {
+    let fabric = SimFabric::new();
+    let policy = PoolPolicy {
+        age: Duration::ZERO,
+        ..PoolPolicy::default()
+    };
+    let pool = pool(&fabric, policy);
+    drop(pool.export(gib(5)).expect("a long key"));
+    let destroyed = (0..3).map(|_| pool.upkeep().destroyed);
+    assert_eq!((destroyed.sum::<u32>(), fabric.objects(HOST)), (1, 0));
+}

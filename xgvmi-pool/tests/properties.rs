@@ -40,20 +40,27 @@ enum PoolAction {
     Export { page: u64, pages: u64 },
     ExportMany { page: u64, count: usize },
     Flush,
+    Shed,
     Upkeep,
     Release { which: prop::sample::Index },
     Drop { which: prop::sample::Index },
     LeaseAndReturn,
 }
 
+/// A few pages, or more than 4 GiB, which need a long key.
+fn pages() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 1..8_u64, 1 => (1_u64 << 20) + 1..4 << 20]
+}
+
 fn pool_action() -> impl Strategy<Value = PoolAction> {
     prop_oneof![
-        4 => (0..64u64, 1..8u64).prop_map(|(page, pages)| PoolAction::Export { page, pages }),
+        4 => (0..64u64, pages()).prop_map(|(page, pages)| PoolAction::Export { page, pages }),
         3 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Release { which }),
         1 => any::<prop::sample::Index>().prop_map(|which| PoolAction::Drop { which }),
         1 => Just(PoolAction::LeaseAndReturn),
         1 => (0..64u64, 0..6usize).prop_map(|(page, count)| PoolAction::ExportMany { page, count }),
         1 => Just(PoolAction::Flush),
+        1 => Just(PoolAction::Shed),
         1 => Just(PoolAction::Upkeep),
     ]
 }
@@ -146,6 +153,9 @@ proptest! {
                 }
                 PoolAction::Upkeep => {
                     pool.upkeep();
+                }
+                PoolAction::Shed => {
+                    pool.shed(2);
                 }
                 PoolAction::Release { which } if !live.is_empty() => {
                     let export = live.swap_remove(which.index(live.len()));

@@ -18,6 +18,7 @@ impl Pages {
     pub(super) const NONE: Self = Self([0; WORDS]);
 
     /// True if the page is in the set.
+    #[cfg(test)]
     pub(super) fn has(&self, page: usize) -> bool {
         self.0[page / BITS] >> (page % BITS) & 1 != 0
     }
@@ -34,9 +35,30 @@ impl Pages {
 
     /// Number of pages of the span that are in the set.
     pub(super) fn count(&self, span: Span) -> usize {
+        self.count_where(span, |_| u64::MAX)
+    }
+
+    /// Number of pages of the span that are in the set and in that of the words `other`.
+    pub(super) fn count_where(&self, span: Span, other: impl Fn(usize) -> u64) -> usize {
         masks(span)
-            .map(|(at, mask)| (self.0[at] & mask).count_ones() as usize)
+            .map(|(at, mask)| (self.0[at] & other(at) & mask).count_ones() as usize)
             .sum()
+    }
+
+    /// Removes the pages of the span that are not in the set of the words `others`. Returns their number.
+    pub(super) fn keep_only(&mut self, span: Span, others: impl Fn(usize) -> u64) -> usize {
+        let mut removed = 0;
+        for (at, mask) in masks(span) {
+            let out = self.0[at] & mask & !others(at);
+            self.0[at] &= !out;
+            removed += out.count_ones() as usize;
+        }
+        removed
+    }
+
+    /// The word of 64 pages.
+    pub(super) fn word(&self, at: usize) -> u64 {
+        self.0[at]
     }
 
     /// True if all pages of the span are in the set.
@@ -127,6 +149,20 @@ mod tests {
             pages.remove(span);
             assert_eq!(pages.count(Span::new(0, SLAB_PAGES)), 0);
         }
+    }
+
+    #[test]
+    fn pages_of_several_sets_are_counted_and_removed_word_by_word() {
+        let (mut pages, mut others) = (Pages::NONE, Pages::NONE);
+        pages.add(Span::new(10, 300));
+        others.add(Span::new(70, 80));
+        others.add(Span::new(200, 8000));
+        let span = Span::new(60, 250);
+        assert_eq!(pages.count_where(span, |at| others.word(at)), 10 + 50);
+        assert_eq!(pages.keep_only(span, |at| others.word(at)), 10 + 120);
+        assert_eq!(pages.count(Span::new(0, SLAB_PAGES)), 290 - 130);
+        assert!(pages.has_all(Span::new(10, 60)) && pages.has_all(Span::new(70, 80)));
+        assert!(pages.has_none(Span::new(80, 200)) && pages.has_all(Span::new(200, 300)));
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(super) struct Slab {
     retired: Pages,
     /// Pages that may contain other bytes than zero.
     dirty: Pages,
+    /// Pages with memory handles.
+    pinned: Pages,
     /// Number of memory handles over each page.
     pins: [u16; SLAB_PAGES],
 }
@@ -101,20 +103,47 @@ impl Slab {
         live: Pages::NONE,
         retired: Pages::NONE,
         dirty: Pages::NONE,
+        pinned: Pages::NONE,
         pins: [0; SLAB_PAGES],
     };
 
     /// Frees the pages of the span that nothing holds.
     fn settle(&mut self, span: Span, now_ms: u64) {
-        for page in span.first..span.end() {
-            let held = self.pins[page] > 0 || self.live.has(page) || self.retired.has(page);
-            if !held && self.used.has(page) {
-                self.used.remove(Span::new(page, page + 1));
-                self.used_count -= 1;
-            }
-        }
+        let (pinned, live, retired) = (&self.pinned, &self.live, &self.retired);
+        let held = |at| pinned.word(at) | live.word(at) | retired.word(at);
+        self.used_count -= self.used.keep_only(span, held);
         if self.used_count == 0 {
             self.empty_since_ms = now_ms;
+        }
+    }
+
+    /// Counts a memory handle over the pages. False if a page has too many.
+    fn pin(&mut self, span: Span) -> bool {
+        let pins = &mut self.pins[span.first..span.end()];
+        // The whole span in each pass: the compiler then handles many pages at once.
+        if pins.iter().fold(0, |most, pins| most.max(*pins)) == u16::MAX {
+            return false;
+        }
+        for pins in pins {
+            *pins += 1;
+        }
+        self.pinned.add(span);
+        true
+    }
+
+    /// Ends a memory handle over the pages.
+    fn unpin(&mut self, span: Span) {
+        let pins = &mut self.pins[span.first..span.end()];
+        for pins in &mut *pins {
+            *pins = pins.saturating_sub(1);
+        }
+        if pins.iter().fold(0, |any, pins| any | *pins) == 0 {
+            return self.pinned.remove(span);
+        }
+        for page in span.first..span.end() {
+            if self.pins[page] == 0 {
+                self.pinned.remove(Span::new(page, page + 1));
+            }
         }
     }
 
@@ -226,16 +255,14 @@ impl<S: AsRef<[Slab]> + AsMut<[Slab]>> Slabs<S> {
     /// The program unmaps the pages. Pages that it does not have stay as they are.
     pub(super) fn give(&mut self, slab: usize, span: Span, now_ms: u64) -> Given {
         let slab = self.slab_mut(slab);
-        let mut given = Given {
-            has_retired: !slab.retired.has_none(span),
-            ..Given::default()
+        let (pinned, retired) = (&slab.pinned, &slab.retired);
+        let given = Given {
+            pages: slab.live.count_where(span, |at| !retired.word(at)),
+            resting: slab
+                .live
+                .count_where(span, |at| pinned.word(at) & !retired.word(at)),
+            has_retired: !retired.has_none(span),
         };
-        for page in span.first..span.end() {
-            if slab.live.has(page) && !slab.retired.has(page) {
-                given.pages += 1;
-                given.resting += usize::from(slab.pins[page] > 0);
-            }
-        }
         slab.live.remove(span);
         slab.settle(span, now_ms);
         given
@@ -255,17 +282,10 @@ impl<S: AsRef<[Slab]> + AsMut<[Slab]>> Slabs<S> {
     /// one is retired.
     pub(super) fn pin(&mut self, slab: usize, span: Span) -> bool {
         let slab = self.slab_mut(slab);
-        if slab.state != State::Ready
-            || !slab.live.has_all(span)
-            || !slab.retired.has_none(span)
-            || slab.pins[span.first..span.end()].contains(&u16::MAX)
-        {
-            return false;
-        }
-        for pins in &mut slab.pins[span.first..span.end()] {
-            *pins += 1;
-        }
-        true
+        slab.state == State::Ready
+            && slab.live.has_all(span)
+            && slab.retired.has_none(span)
+            && slab.pin(span)
     }
 
     /// Ends a memory handle over the pages. If its key may still work, the pages are retired.
@@ -274,9 +294,7 @@ impl<S: AsRef<[Slab]> + AsMut<[Slab]>> Slabs<S> {
             self.retire(slab, span);
         }
         let slab = self.slab_mut(slab);
-        for pins in &mut slab.pins[span.first..span.end()] {
-            *pins = pins.saturating_sub(1);
-        }
+        slab.unpin(span);
         slab.settle(span, now_ms);
     }
 

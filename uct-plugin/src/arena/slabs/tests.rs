@@ -229,6 +229,7 @@ impl Model {
                 assert_eq!(slab.used.has(at), held, "page {at} of slab {number}");
                 assert_eq!(slab.live.has(at), page.owner.is_some());
                 assert_eq!(u32::from(slab.pins[at]), page.handles);
+                assert_eq!(slab.pinned.has(at), page.handles > 0);
             }
             assert_eq!(slab.used_count, used);
         }

@@ -49,6 +49,7 @@ pub(crate) fn run(devices: &Devices, case: &str) -> Result<()> {
         "domains" => several::domains(devices),
         "threads" => several::threads(devices),
         "many" => several::many(devices),
+        "room" => several::room(devices),
         "off" => off(devices),
         "kept_again" => kept::again(devices),
         "kept_changed" => kept::changed(devices),

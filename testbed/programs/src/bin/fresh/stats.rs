@@ -29,6 +29,11 @@ impl Stats {
         self.pool[5]
     }
 
+    /// Keys of all pools.
+    pub(crate) fn keys(&self) -> u64 {
+        self.pool[2]
+    }
+
     /// Keys bound to memory now.
     pub(crate) fn keys_in_use(&self) -> u64 {
         self.pool[3]

@@ -103,6 +103,41 @@ pub(super) fn domains(devices: &Devices) -> Result<()> {
     Ok(())
 }
 
+/// The device refuses UCX a key while the pool of another context has free ones: those go, and UCX tries again. Each pool may
+/// have `XGVMI_EXPORTS` keys.
+pub(super) fn room(devices: &Devices) -> Result<()> {
+    let exports: usize = std::env::var("XGVMI_EXPORTS")?.parse()?;
+    let (idle, busy) = (devices.host()?, devices.host()?);
+    let buffers = (0..=exports as u64).map(|salt| filled(BYTES, salt));
+    let buffers: Vec<_> = buffers.collect::<Result<_>>()?;
+    let hold = |context, count| -> Result<Vec<_>> {
+        let buffers = buffers.iter().take(count);
+        buffers.map(|buffer| export(context, buffer)).collect()
+    };
+    for (mapped, exported) in hold(&idle, exports)? {
+        drop(exported);
+        mapped.unmap()?;
+    }
+    let held = hold(&busy, exports)?;
+    let before = Stats::now();
+    ensure!(before.keys() == 2 * exports as u64, "{before:?}");
+    let last = &buffers[exports];
+    let (mapped, exported) = export(&busy, last)?;
+    let after = Stats::now();
+    let left = (before.exports_left(), after.exports_left());
+    ensure!(
+        left == (0, 1) && after.keys() == exports as u64,
+        "{after:?}"
+    );
+    let mut dpu = devices.dpu(BYTES)?;
+    let peer = dpu.import(&exported)?;
+    let read = dpu.read(&peer, last.address(), BYTES)?;
+    ensure!(read == last.bytes(), "the export that UCX made");
+    peer.release()?;
+    drop((exported, held));
+    Ok(mapped.unmap()?)
+}
+
 /// Threads with a context each hold many exports at once, and the process forks meanwhile. `XGVMI_EXPORTS` is the
 /// number of each thread. UCX's own cache is off, so each export has a handle of its own.
 pub(super) fn many(devices: &Devices) -> Result<()> {
