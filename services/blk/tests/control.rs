@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{EIO, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until};
+use common::{
+    EIO, FLUSH, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until,
+};
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -50,7 +52,8 @@ impl World {
 
     fn start(&mut self) {
         let status = self.place("status");
-        let more = ["--status-socket", status.to_str().unwrap()];
+        let status = status.to_str().unwrap();
+        let more = ["--status-socket", status, "--target-timeout", "60s"];
         let export = Running::export(&self.used, &self.place("nbd"), &more);
         self.export = Some(export);
     }
@@ -406,6 +409,39 @@ fn a_scrub_beside_clients_repairs_a_damaged_block() {
     }
     assert!(world.ctl(&["scrub", "--wait"]).starts_with("0 half blocks"));
     assert_eq!(client.read(0, 64 * SECTOR).unwrap(), noise);
+}
+
+/// Eight FLUSHes at once, while a target does not answer: one sync serves those that wait behind the first one.
+#[test]
+fn flushes_that_wait_have_one_sync() {
+    let _turn = turn();
+    let world = World::new(64);
+    world.wait_complete();
+    let mut client = world.client();
+    client.write(0, &[1; BLOCK]).unwrap();
+    let before = world.volume();
+    let more = |now: &serde_json::Value, name: &str| {
+        now[name].as_u64().unwrap() - before[name].as_u64().unwrap()
+    };
+    world.targets[1].signal(libc::SIGSTOP);
+    for _ in 0..8 {
+        client.post((FLUSH, 0), 0, 0, &[]);
+    }
+    wait_until("all FLUSHes wait", || more(&world.volume(), "flushes") == 8);
+    wait_until("the first one waits for the target", || {
+        more(&world.volume(), "flush_groups") == 1
+    });
+    world.targets[1].signal(libc::SIGCONT);
+    for _ in 0..8 {
+        assert_eq!(client.reply(), Ok(()));
+    }
+    let groups = more(&world.volume(), "flush_groups");
+    assert!((1..=2).contains(&groups), "8 FLUSHes in {groups} groups");
+    // After SIGKILL to the export it is there.
+    drop(world.export);
+    let socket = world.dir.path().join("again");
+    let _export = Running::export(&world.used, &socket, &[]);
+    assert_eq!(Nbd::connect(&socket).read(0, BLOCK), Ok(vec![1; BLOCK]));
 }
 
 /// The volume grows while a client is connected. The next one sees the new size, also after SIGKILL.

@@ -276,6 +276,7 @@ mod tests {
                 scrubbed_blocks: 21,
                 scrub_bad_halves: 22,
                 scrub_lost_blocks: 23,
+                flush_groups: 24,
             },
         })
     }

@@ -2,6 +2,7 @@
 
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
+use super::flush::Commits;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::scrub::Scrubbing;
@@ -261,6 +262,7 @@ impl Volume {
             members: Mutex::new(members),
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
+            commits: Commits::default(),
             scrubbing: Scrubbing::default(),
             counters: Counters::default(),
         };

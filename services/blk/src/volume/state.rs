@@ -1,5 +1,6 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
+use super::flush::Commits;
 use super::pending::Pending;
 use super::scrub::Scrubbing;
 use super::seats::{Seat, Seats};
@@ -226,6 +227,7 @@ pub(super) struct Counters {
     pub(super) scrubbed_blocks: AtomicU64,
     pub(super) scrub_bad_halves: AtomicU64,
     pub(super) scrub_lost_blocks: AtomicU64,
+    pub(super) flush_groups: AtomicU64,
 }
 
 pub(super) fn add(counter: &AtomicU64, amount: u64) {
@@ -281,6 +283,8 @@ xgvmi_daemon::status! {
         pub counter scrub_bad_halves, "Half blocks that scrubs found absent or wrong.";
         #[serde(default)]
         pub counter scrub_lost_blocks, "Blocks that scrubs could not read.";
+        #[serde(default)]
+        pub counter flush_groups, "Flushes of the targets. Each serves all requests that wait for one.";
     }
 }
 
@@ -306,6 +310,7 @@ pub struct Volume {
     pub(super) attaching: Mutex<()>,
     /// Held during a flush that a write begins because much waits for one.
     pub(super) relieving: Mutex<()>,
+    pub(super) commits: Commits,
     pub(super) scrubbing: Scrubbing,
     pub(super) counters: Counters,
 }
@@ -385,6 +390,7 @@ impl Volume {
             scrubbed_blocks: get(&counters.scrubbed_blocks),
             scrub_bad_halves: get(&counters.scrub_bad_halves),
             scrub_lost_blocks: get(&counters.scrub_lost_blocks),
+            flush_groups: get(&counters.flush_groups),
         }
     }
 
