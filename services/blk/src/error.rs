@@ -57,8 +57,8 @@ pub enum BlkError {
     },
     /// A target that is none of the volume's any more.
     #[error(
-        "{target}: another target of {role} has taken its place ({by}), and what it holds is old: give that one, or create \
-         a new one"
+        "{target}: another target of {role} has taken its place ({by}), and what it holds may be old: give that one, or use this \
+         one again by xgvmi-blk ctl replace"
     )]
     Replaced {
         /// The target.

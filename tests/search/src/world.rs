@@ -104,6 +104,8 @@ pub struct World {
     spent: u8,
     /// Places in which the target is that was replaced.
     stale: u8,
+    /// Places whose replacement was cut off: the others may believe that another target has the place.
+    doubted: u8,
     /// Boots of the targets in use when they were connected.
     links: [Option<u32>; 3],
     volume: Option<Volume>,
@@ -168,6 +170,7 @@ impl World {
             others: [const { None }; 3],
             spent: 0,
             stale: 0,
+            doubted: 0,
             links: [None; 3],
             volume: None,
             fuse,
@@ -202,7 +205,7 @@ impl World {
         let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
         (live, self.version, self.size, self.damaged, &self.model).hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
-        (self.spent, self.stale).hash(&mut hasher);
+        (self.spent, self.stale, self.doubted).hash(&mut hasher);
         for node in self.nodes.iter().chain(self.others.iter().flatten()) {
             node.disk.content().hash(&mut hasher);
             let store = node.store().map(|store| store.searched());
@@ -429,7 +432,7 @@ impl World {
             }
             Err(error) => {
                 self.close();
-                if !self.is_killed() && self.model.opens(part.healthy()) {
+                if !self.is_killed() && self.model.opens(part.healthy() & !self.doubted) {
                     return violation("no opening", error.to_string());
                 }
                 Ok(())
@@ -645,7 +648,7 @@ impl World {
         match result {
             Err(error)
                 if !self.is_killed()
-                    && part.faulty & 1 << target == 0
+                    && (part.faulty | self.doubted) & 1 << target == 0
                     && self.model.is_return_sure() =>
             {
                 violation("no return", error.to_string())
@@ -678,9 +681,10 @@ impl World {
             self.model.replaced(bit);
             return Ok(());
         }
-        // What has come to its end is not known to the new one alone: it is not used.
+        // The new one, which is told last, does not know that it has the place: it is not used.
         self.ended(part);
         self.model.doubted(bit);
+        self.doubted |= bit;
         match result {
             Ok(_) if !self.is_killed() => violation("replaced", "the new target does not know"),
             _ => Ok(()),
@@ -713,7 +717,9 @@ impl World {
         let all_answer = volume.present().len() == part.used.count_ones() as usize;
         let result = operate::rebuild(volume);
         let part = self.ended(part);
-        let is_sound = all_answer && part.faulty == 0 && part.used.count_ones() >= 2;
+        // A replacement takes one away of those that say what was never written, and damage another one.
+        let tells = self.damaged.is_none() || self.spent == 0;
+        let is_sound = all_answer && tells && part.faulty == 0 && part.used.count_ones() >= 2;
         if self.is_killed() {
             return Ok(());
         }

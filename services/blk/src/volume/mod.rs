@@ -38,6 +38,7 @@
 mod decide;
 mod evidence;
 mod flush;
+mod groups;
 mod io;
 mod know;
 mod open;

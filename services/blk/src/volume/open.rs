@@ -3,6 +3,7 @@
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
 use super::flush::Commits;
+use super::groups::Helpers;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::scrub::Scrubbing;
@@ -263,6 +264,7 @@ impl Volume {
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
             commits: Commits::default(),
+            helpers: Helpers::default(),
             scrubbing: Scrubbing::default(),
             counters: Counters::default(),
         };

@@ -1,6 +1,7 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
 use super::flush::Commits;
+use super::groups::Helpers;
 use super::pending::Pending;
 use super::scrub::Scrubbing;
 use super::seats::{Seat, Seats};
@@ -311,6 +312,7 @@ pub struct Volume {
     /// Held during a flush that a write begins because much waits for one.
     pub(super) relieving: Mutex<()>,
     pub(super) commits: Commits,
+    pub(super) helpers: Helpers,
     pub(super) scrubbing: Scrubbing,
     pub(super) counters: Counters,
 }
