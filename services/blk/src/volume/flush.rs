@@ -7,17 +7,8 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::store::Target;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-
-/// The order of flushes.
-#[derive(Debug, Default)]
-pub(super) struct Commits {
-    /// Flushes that have begun.
-    begun: AtomicU64,
-    /// The last one that was successful. Held during each.
-    done: Mutex<u64>,
-}
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, TryLockError};
 
 impl Volume {
     /// Makes all data durable that was acknowledged before.

@@ -3,39 +3,11 @@
 use super::state::Volume;
 use crate::error::Result;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
 /// Groups of one request that are under way at once.
 const AT_ONCE: usize = 4;
-/// Threads for that, of all requests.
-const THREADS_MAX: usize = 16;
-
-/// Threads that carry out groups beside those of their requests.
-#[derive(Debug, Default)]
-pub(super) struct Helpers(AtomicUsize);
-
-/// One of them.
-struct Helper<'a>(&'a Helpers);
-
-impl Helpers {
-    fn take(&self) -> Option<Helper<'_>> {
-        let more = |count| (count < THREADS_MAX).then_some(count + 1);
-        // Relaxed: a count orders nothing.
-        let taken = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        taken.is_ok().then_some(Helper(self))
-    }
-}
-
-impl Drop for Helper<'_> {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Volume {
     /// Carries out the groups of a request. Without targets elsewhere, or threads, one after the other. After an error the rest
     /// is left out.

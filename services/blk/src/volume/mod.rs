@@ -51,6 +51,7 @@ mod seats;
 mod state;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use io::Extent;
 pub use repair::ScrubReport;

@@ -2,13 +2,11 @@
 
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
-use super::flush::Commits;
-use super::groups::Helpers;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
-use super::scrub::Scrubbing;
 use super::seats::{Occupant, Seat, Seats};
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
+use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::say::say;

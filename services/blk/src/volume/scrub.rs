@@ -4,8 +4,8 @@ use super::repair::ScrubReport;
 use super::state::{Volume, add};
 use crate::error::{BlkError, Result};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How fast a scrub reads the volume.
@@ -33,44 +33,6 @@ impl Pace {
         // Cannot overflow: a volume has less than 2^53 bytes, which takes less than 2^83 ns.
         let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
-    }
-}
-
-/// Whether a scrub runs.
-#[derive(Debug, Default)]
-struct State {
-    runs: bool,
-    stops: bool,
-}
-
-/// The scrub of a volume that serves.
-#[derive(Debug, Default)]
-pub(super) struct Scrubbing {
-    state: Mutex<State>,
-    stopped: Condvar,
-}
-
-impl Scrubbing {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // A panic cannot leave it half changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn runs(&self) -> bool {
-        self.state().runs
-    }
-
-    /// Waits until `end`, or the scrub is stopped. True if it goes on.
-    fn wait(&self, end: Instant) -> bool {
-        let mut state = self.state();
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if state.stops || left.is_zero() {
-                return !state.stops;
-            }
-            let waited = self.stopped.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }
 

@@ -1,10 +1,8 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
-use super::flush::Commits;
-use super::groups::Helpers;
 use super::pending::Pending;
-use super::scrub::Scrubbing;
 use super::seats::{Seat, Seats};
+use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
 use crate::store::{COUNTER_BITS, Members, Target};
