@@ -87,7 +87,7 @@ const CRATES: &[Crate] = &[
                 &["admission", "background", "link", "dialer", "listener"],
             ),
             ("processes", &["signal", "workers"]),
-            ("status", &["counters", "metrics", "status"]),
+            ("status", &["counters", "metrics", "status", "control"]),
             ("shell", &["daemon"]),
         ],
     },

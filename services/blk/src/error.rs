@@ -1,6 +1,6 @@
 //! Errors of a store and of a volume.
 
-use crate::geometry::{Geometry, GeometryError, Role};
+use crate::geometry::{Geometry, GeometryError, Id, Role};
 use std::io;
 
 /// Result of this crate.
@@ -54,6 +54,27 @@ pub enum BlkError {
         second: String,
         /// The values that differ.
         difference: String,
+    },
+    /// A target that is none of the volume's any more.
+    #[error(
+        "{target}: another target of {role} has taken its place ({by}), and what it holds may be old: give that one, or use this \
+         one again by xgvmi-blk ctl replace"
+    )]
+    Replaced {
+        /// The target.
+        target: String,
+        /// Its role.
+        role: Role,
+        /// The target in its place.
+        by: Id,
+    },
+    /// A target that cannot be replaced now.
+    #[error("{role} cannot be replaced now: {reason}")]
+    Needed {
+        /// Its role.
+        role: Role,
+        /// What the others lack, and what to do.
+        reason: String,
     },
     /// A target with a volume that has another size, block size or identifier.
     #[error("{target} belongs to another volume: it has {theirs}, the volume has {ours}")]

@@ -178,7 +178,7 @@ impl fmt::Display for Geometry {
 }
 
 /// Identifier of a volume or of a target: 16 random bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Id(pub [u8; 16]);
 
 impl fmt::Display for Id {

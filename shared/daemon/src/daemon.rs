@@ -1,5 +1,6 @@
 //! The shell of a service: signals, status socket, and the waits of the main loop.
 
+use crate::control::ControlSocket;
 use crate::error::{DaemonError, Result};
 use crate::poll::{poll, pollfd};
 use crate::signal::{Asked, Signals};
@@ -62,6 +63,15 @@ impl Daemon {
     #[must_use]
     pub fn status_fd(&self) -> Option<RawFd> {
         self.status.as_ref().map(StatusSocket::fd)
+    }
+
+    /// Listens for commands beside the status socket; `None` without one.
+    ///
+    /// # Errors
+    /// As [`ControlSocket::bind`].
+    pub fn control(&self) -> Result<Option<ControlSocket>> {
+        let path = self.status.as_ref().map(StatusSocket::path);
+        path.map(ControlSocket::bind).transpose()
     }
 
     /// The request of a pending signal.

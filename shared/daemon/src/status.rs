@@ -35,31 +35,19 @@ impl StatusSocket {
     /// # Errors
     /// Errors of the system; [`DaemonError::Options`] if another daemon listens there, or if the file is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
-        let io = |error| DaemonError::io(format!("the status socket {}", path.display()), error);
-        if UnixStream::connect(path).is_ok() {
-            return Err(DaemonError::Options(format!(
-                "the status socket {} belongs to another daemon: give --status-socket FILE",
-                path.display()
-            )));
-        }
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.file_type().is_socket() => fs::remove_file(path).map_err(io)?,
-            Ok(_) => {
-                return Err(DaemonError::Options(format!(
-                    "the status socket {} exists and is no socket: remove it, or give --status-socket FILE",
-                    path.display()
-                )));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io(error)),
-        }
-        let listener = UnixListener::bind(path).map_err(io)?;
-        fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(io)?;
-        listener.set_nonblocking(true).map_err(io)?;
+        let listener = listen_at(path, "status", 0o660)?;
+        let set = listener.set_nonblocking(true);
+        set.map_err(|error| DaemonError::io("the status socket", error))?;
         Ok(Self {
             listener,
             path: path.to_owned(),
         })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Readable when a client is waiting.
@@ -82,6 +70,30 @@ impl StatusSocket {
             }
         }
     }
+}
+
+/// Listens at `path`, whose file has this mode. The socket of an ended daemon is replaced.
+pub(crate) fn listen_at(path: &Path, kind: &str, mode: u32) -> Result<UnixListener> {
+    let path_shown = path.display();
+    let io = |error| DaemonError::io(format!("the {kind} socket {path_shown}"), error);
+    if UnixStream::connect(path).is_ok() {
+        return Err(DaemonError::Options(format!(
+            "the {kind} socket {path_shown} belongs to another daemon: give --status-socket FILE"
+        )));
+    }
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => fs::remove_file(path).map_err(io)?,
+        Ok(_) => {
+            return Err(DaemonError::Options(format!(
+                "the {kind} socket {path_shown} exists and is no socket: remove it, or give --status-socket FILE"
+            )));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(io)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(io)?;
+    Ok(listener)
 }
 
 impl Drop for StatusSocket {

@@ -66,7 +66,7 @@ impl Dice {
     }
 
     fn request(&mut self) -> Step {
-        match self.below(21) {
+        match self.below(23) {
             0..8 => self.write(),
             8..11 => Step::Flush,
             11..13 => Step::Read,
@@ -74,6 +74,7 @@ impl Dice {
             15..18 => Step::Attach(self.below(3)),
             18 => Step::Rebuild,
             19 => Step::Grow,
+            20 | 21 => Step::Replace(self.below(3)),
             _ => Step::Scrub,
         }
     }
@@ -106,6 +107,7 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
                 3 if has(3) => {
                     steps.extend([Step::KillAt(dice.below(20)), dice.opening(), Step::Kill])
                 }
+                4 if has(10) => steps.push(Step::Swap(dice.below(3))),
                 _ => {
                     steps.push(dice.opening());
                     open = true;

@@ -36,6 +36,8 @@ fn whole_steps() -> Vec<Step> {
         Step::Term,
         Step::Kill,
         Step::Machine(Keep::None),
+        Step::Replace(1),
+        Step::Swap(1),
     ];
     steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
     steps.extend([0, 1, 2].map(Step::Attach));
@@ -56,6 +58,8 @@ fn cut_steps() -> Vec<Step> {
         Step::Keep,
         Step::Rebuild,
         Step::Scrub,
+        Step::Replace(0),
+        Step::Replace(1),
     ];
     steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
     steps.extend([0, 1, 2].map(Step::Attach));
@@ -71,6 +75,7 @@ fn rows(alphabet: Alphabet) -> Vec<Row> {
         return rows;
     }
     let mut more = vec![Step::Zero(0), Step::Grow, Step::Scrub, Step::Keep];
+    more.extend([0, 2].map(Step::Replace));
     for target in 0..3 {
         more.extend([Step::Full(target), Step::Space(target)]);
         for nth in 0..2 {

@@ -335,6 +335,29 @@ impl Model {
         }
     }
 
+    /// A new target has taken the place of another. It may have what waits for a flush.
+    pub(crate) fn replaced(&mut self, target: u8) {
+        self.doubted(target);
+        for block in &mut self.blocks {
+            let without = block.holders.map(|set| set & !target);
+            block.holders = without.or(without.map(|set| set | target));
+            block.covered = block.covered.map(|set| set & !target);
+            block.before = block.before.map(|set| set & !target);
+            block.suspect &= !target;
+            block.dirty |= target;
+        }
+        self.seen |= target;
+    }
+
+    /// A replacement of this target has failed: others may believe that another one has its place.
+    pub(crate) fn doubted(&mut self, target: u8) {
+        self.whole &= !target;
+        for block in &mut self.blocks {
+            block.repair_lost(target);
+            block.holders = block.holders.or(block.holders.map(|set| set & !target));
+        }
+    }
+
     /// All targets in use have been completed.
     pub(crate) fn rebuilt(&mut self, part: Part) {
         for block in &mut self.blocks {

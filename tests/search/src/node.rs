@@ -45,6 +45,14 @@ impl Node {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// True if it was told that it has taken the place of another target.
+    pub(crate) fn has_replaced(&self) -> bool {
+        self.store().is_some_and(|store| {
+            let identity = store.identity();
+            identity.members.of(identity.role) == Some(identity.target)
+        })
+    }
+
     pub(crate) fn store(&self) -> Option<Arc<Store>> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         store.clone()

@@ -35,6 +35,10 @@ pub enum Step {
     Scrub,
     /// The volume grows by a block.
     Grow,
+    /// A new target takes the place of this one, while the volume serves. Each place has one new target.
+    Replace(u8),
+    /// The target that was replaced is named again in place of the new one, or the new one in place of that.
+    Swap(u8),
     /// The processes of these targets end and start again.
     Restart(u8),
     /// These targets lose power and start again.
@@ -94,6 +98,8 @@ impl fmt::Display for Step {
             Self::Keep => f.write_str("keep"),
             Self::Scrub => f.write_str("scrub"),
             Self::Grow => f.write_str("grow"),
+            Self::Replace(target) => write!(f, "replace {target}"),
+            Self::Swap(target) => write!(f, "swap {target}"),
             Self::Restart(mask) => write!(f, "restart {}", names(*mask)),
             Self::Power(mask, keep) => write!(f, "power {} {keep}", names(*mask)),
             Self::Machine(keep) => write!(f, "machine {keep}"),
@@ -173,6 +179,8 @@ impl<'a> Words<'a> {
             "keep" => Step::Keep,
             "scrub" => Step::Scrub,
             "grow" => Step::Grow,
+            "replace" => Step::Replace(self.target()?),
+            "swap" => Step::Swap(self.target()?),
             "restart" => Step::Restart(self.mask()?),
             "power" => Step::Power(self.mask()?, self.keep()?),
             "machine" => Step::Machine(self.keep()?),

@@ -49,6 +49,8 @@ fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
 pub struct Fresh {
     setting: Setting,
     disks: [Content; 3],
+    /// New targets, to replace those.
+    spares: Arc<[Content; 3]>,
 }
 
 impl Fresh {
@@ -57,6 +59,14 @@ impl Fresh {
     /// # Errors
     /// The product refuses it.
     pub fn new(setting: Setting) -> Result<Self> {
+        Ok(Self {
+            setting,
+            disks: Self::disks(setting, true)?,
+            spares: Arc::new(Self::disks(setting, false)?),
+        })
+    }
+
+    fn disks(setting: Setting, complete: bool) -> Result<[Content; 3]> {
         let fuse = Fuse::new();
         let mut disks: [Content; 3] = Default::default();
         for role in Role::ALL {
@@ -66,7 +76,7 @@ impl Fresh {
                 geometry,
                 role,
                 volume: Id([7; 16]),
-                complete: true,
+                complete,
             };
             // Room for twice as many groups as can be in change, or for one group.
             let shape = match setting.settles {
@@ -78,7 +88,7 @@ impl Fresh {
             disks[role.index()] = disk.content().clone();
             disks[role.index()].faults.lies = setting.lies;
         }
-        Ok(Self { setting, disks })
+        Ok(disks)
     }
 }
 
@@ -87,6 +97,15 @@ impl Fresh {
 pub struct World {
     setting: Setting,
     nodes: [Arc<Node>; 3],
+    spares: Arc<[Content; 3]>,
+    /// Targets that have been replaced, or those that have replaced them, as far as they are not in `nodes`.
+    others: [Option<Arc<Node>>; 3],
+    /// Places whose new target is used up.
+    spent: u8,
+    /// Places in which the target is that was replaced.
+    stale: u8,
+    /// Places whose replacement was cut off: the others may believe that another target has the place.
+    doubted: u8,
     /// Boots of the targets in use when they were connected.
     links: [Option<u32>; 3],
     volume: Option<Volume>,
@@ -147,6 +166,11 @@ impl World {
         Self {
             setting,
             nodes,
+            spares: Arc::clone(&fresh.spares),
+            others: [const { None }; 3],
+            spent: 0,
+            stale: 0,
+            doubted: 0,
             links: [None; 3],
             volume: None,
             fuse,
@@ -181,7 +205,8 @@ impl World {
         let live = [0, 1, 2].map(|at| self.links[at].map(|boot| self.nodes[at].serves(boot)));
         (live, self.version, self.size, self.damaged, &self.model).hash(&mut hasher);
         self.volume.as_ref().map(Volume::searched).hash(&mut hasher);
-        for node in &self.nodes {
+        (self.spent, self.stale, self.doubted).hash(&mut hasher);
+        for node in self.nodes.iter().chain(self.others.iter().flatten()) {
             node.disk.content().hash(&mut hasher);
             let store = node.store().map(|store| store.searched());
             (store, node.disk.own().is_burnt()).hash(&mut hasher);
@@ -292,6 +317,7 @@ impl World {
             }
             Step::Full(target) => self.node(target).disk.content().faults.full = true,
             Step::Space(target) => self.node(target).disk.content().faults.full = false,
+            Step::Swap(target) => self.swap(target),
             Step::Damage(target, nth, damage) => {
                 let other = self.damaged.is_some_and(|damaged| damaged != target);
                 if self.volume.is_some() || other {
@@ -342,6 +368,7 @@ impl World {
             }
             Step::Scrub => self.scrub(volume),
             Step::Grow => self.grow(volume),
+            Step::Replace(target) => self.replace(volume, target),
             _ => Ok(()),
         }
     }
@@ -377,7 +404,7 @@ impl World {
         }
         let result = Volume::open(found);
         let part = self.ended(Part {
-            used: mask,
+            used: mask & !self.stale,
             faulty: 0,
         });
         self.model.opened(part);
@@ -391,11 +418,21 @@ impl World {
                 if size < self.size {
                     return violation("smaller", format!("{size} of {} blocks", self.size));
                 }
+                let present = self.volume.as_ref().map(Volume::present);
+                let uses = |target: u8| {
+                    let present = present.iter().flatten();
+                    present
+                        .into_iter()
+                        .any(|name| name == self.node(target).name())
+                };
+                if let Some(target) = targets(self.stale).find(|target| uses(*target)) {
+                    return violation("replaced", format!("target {target} is used again"));
+                }
                 Ok(())
             }
             Err(error) => {
                 self.close();
-                if !self.is_killed() && self.model.opens(part.healthy()) {
+                if !self.is_killed() && self.model.opens(part.healthy() & !self.doubted) {
                     return violation("no opening", error.to_string());
                 }
                 Ok(())
@@ -600,17 +637,77 @@ impl World {
             .connect(target)
             .and_then(|target| volume.attach(target));
         let mut part = self.ended(part);
+        if self.stale & 1 << target != 0 {
+            return match result {
+                Ok(_) => violation("replaced", "it is used again"),
+                Err(_) => Ok(()),
+            };
+        }
         self.model.returns(1 << target);
         part.used |= 1 << target;
         match result {
             Err(error)
                 if !self.is_killed()
-                    && part.faulty & 1 << target == 0
+                    && (part.faulty | self.doubted) & 1 << target == 0
                     && self.model.is_return_sure() =>
             {
                 violation("no return", error.to_string())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Puts a new target in the place of one, as `xgvmi-blk ctl replace` does.
+    fn replace(&mut self, volume: &Volume, target: u8) -> Outcome {
+        let (at, bit) = (usize::from(target), 1 << target);
+        if self.spent & bit != 0 {
+            return Ok(());
+        }
+        self.spent |= bit;
+        let part = self.part(volume);
+        let names = ["new_1", "new_2", "new_p"];
+        let of_disk = match self.setting.elsewhere {
+            true => Fuse::new(),
+            false => self.fuse.clone(),
+        };
+        let new = Node::new(names[at], Disk::new(self.spares[at].clone(), &of_disk));
+        let fuse = self.setting.elsewhere.then_some(&self.fuse);
+        let link = new.connect(fuse);
+        let result = link.and_then(|link| volume.replace(link));
+        if new.has_replaced() {
+            self.links[at] = Some(new.boots());
+            self.others[at] = Some(std::mem::replace(&mut self.nodes[at], new));
+            self.ended(part);
+            self.model.replaced(bit);
+            return Ok(());
+        }
+        // The new one, which is told last, does not know that it has the place: it is not used.
+        self.ended(part);
+        self.model.doubted(bit);
+        self.doubted |= bit;
+        match result {
+            Ok(_) if !self.is_killed() => violation("replaced", "the new target does not know"),
+            _ => Ok(()),
+        }
+    }
+
+    /// Places in which a new target is, or was.
+    #[must_use]
+    pub fn replaced(&self) -> usize {
+        self.others.iter().flatten().count()
+    }
+
+    /// An operator names the wrong one of two targets.
+    fn swap(&mut self, target: u8) {
+        let at = usize::from(target);
+        if self.volume.is_some() {
+            return;
+        }
+        if let Some(other) = &mut self.others[at] {
+            std::mem::swap(other, &mut self.nodes[at]);
+            other.stop();
+            self.nodes[at].stop();
+            self.stale ^= 1 << target;
         }
     }
 
@@ -620,7 +717,9 @@ impl World {
         let all_answer = volume.present().len() == part.used.count_ones() as usize;
         let result = operate::rebuild(volume);
         let part = self.ended(part);
-        let is_sound = all_answer && part.faulty == 0 && part.used.count_ones() >= 2;
+        // A replacement takes one away of those that say what was never written, and damage another one.
+        let tells = self.damaged.is_none() || self.spent == 0;
+        let is_sound = all_answer && tells && part.faulty == 0 && part.used.count_ones() >= 2;
         if self.is_killed() {
             return Ok(());
         }

@@ -1,7 +1,8 @@
 //! Sequences that broke a promise once keep all of them now.
 
 use storage_search::{
-    Alphabet, REGRESSIONS, Regression, Report, Setting, Stock, explore, parse, to_text,
+    Alphabet, Fresh, REGRESSIONS, Regression, Report, Setting, Stock, World, explore, parse,
+    to_text,
 };
 
 #[test]
@@ -43,6 +44,29 @@ fn steps_come_back_from_their_text() {
         "",
     ] {
         assert!(parse(text).is_err(), "{text}");
+    }
+}
+
+/// A replacement takes place in the search, and the target of before is refused.
+#[test]
+fn a_target_is_replaced_and_named_again() {
+    storage_search::silence().unwrap();
+    let steps = "open 012; write 0; replace 1; write 0; rebuild; restart 0; write 0; kill; swap 1; open 01; read; \
+                 kill; open 012; read; kill; swap 1; open 012; keep; read; kill; open 12; read";
+    for elsewhere in [false, true] {
+        let setting = Setting {
+            blocks: 1,
+            block_len: 128,
+            elsewhere,
+            settles: false,
+            lies: false,
+        };
+        let mut world = World::new(&Fresh::new(setting).unwrap());
+        for step in parse(steps).unwrap() {
+            world.step(step).unwrap();
+        }
+        assert_eq!(world.replaced(), 1, "elsewhere: {elsewhere}");
+        assert!(world.is_open());
     }
 }
 

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::operate::{
-    self, ExportArgs, OpenArgs, Opener, ServiceArgs, StatusArgs, TargetArgs, create_store, new_id,
-    rebuild,
+    self, ControlArgs, ExportArgs, OpenArgs, Opener, ServiceArgs, StatusArgs, TargetArgs,
+    create_store, new_id, rebuild,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
-use xgvmi_blk::{Geometry, Role, Store, Target as _, Volume, sbc};
+use xgvmi_blk::{Geometry, Role, Volume, sbc};
 use xgvmi_daemon::options::{bytes, parse};
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
@@ -42,6 +42,8 @@ enum Command {
     Show(VolumeArgs),
     /// Shows the state of a running export, service or target.
     Status(StatusArgs),
+    /// Commands a running export or service.
+    Ctl(ControlArgs),
     /// Converts image files of the reference application.
     #[command(subcommand)]
     Sbc(SbcCommand),
@@ -58,7 +60,7 @@ struct CreateArgs {
     /// Bytes of a block: a multiple of 64, up to 1 MiB.
     #[arg(long, default_value = "4096", value_parser = bytes)]
     block_size: u64,
-    /// Create one new target of the volume of this target.
+    /// Create one new target of the volume of this target, or of the export or service with this status socket.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
     /// Role of the new target.
@@ -127,6 +129,7 @@ fn main() -> ExitCode {
         Command::Resize(args) => resize(&args),
         Command::Show(args) => inspect(&args).and_then(|status| show(&status)),
         Command::Status(args) => operate::show_status(&args).and_then(|text| tell(text.trim_end())),
+        Command::Ctl(args) => operate::ctl(&args).and_then(|text| tell(&text)),
         Command::Sbc(command) => convert(&command),
     };
     match done {
@@ -153,14 +156,14 @@ fn create(args: &CreateArgs) -> Result<()> {
             if args.targets.len() != 1 {
                 bail!("--like creates one target: give one file");
             }
-            let identity = Store::open_file(like, None)?.identity();
+            let (geometry, volume) = operate::like(like)?;
             let new = NewTarget {
-                geometry: identity.geometry,
+                geometry,
                 role,
-                volume: identity.volume,
+                volume,
                 complete: false,
             };
-            (vec![new], identity.volume)
+            (vec![new], volume)
         }
         (_, _, Some(size)) => {
             if args.targets.len() != TARGETS {

@@ -1,7 +1,10 @@
 //! Finds a running process and asks it for its state: `xgvmi-blk status`.
 
 use super::status::{Status, StatusArgs};
+use crate::geometry::{Geometry, Id};
+use crate::store::{Store, Target as _};
 use anyhow::{Context as _, Result, bail};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use xgvmi_daemon::status::{ask_for, default_path};
 
@@ -19,21 +22,55 @@ const SOCKET: &str = "status.sock";
 pub fn show_status(args: &StatusArgs) -> Result<String> {
     let (answer, state) = match &args.socket {
         Some(socket) => ask_for(socket)?,
-        None => find(args, Path::new(UNITS))?,
+        None => {
+            let (_, answer, state) = find(args, Path::new(UNITS))?;
+            (answer, state)
+        }
     };
     Ok(args.form.format(&answer, &state))
 }
 
+/// Size and identifier of the volume of a target file, or of a running process with this status socket.
+///
+/// # Errors
+/// It is neither.
+pub fn like(path: &Path) -> Result<(Geometry, Id)> {
+    let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
+    if !path.metadata().is_ok_and(is_socket) {
+        let identity = Store::open_file(path, None)?.identity();
+        return Ok((identity.geometry, identity.volume));
+    }
+    let (_, state) = ask_for::<Status>(path)?;
+    let volume = state.volume().with_context(|| {
+        format!(
+            "{}: give the status socket of an export or a service",
+            path.display()
+        )
+    })?;
+    let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;
+    let geometry = Geometry::of_size(volume.block_size, volume.size)?;
+    Ok((geometry, Id(id.to_be_bytes())))
+}
+
+/// The status socket of a running process, and its state.
+pub(super) fn process(args: &StatusArgs) -> Result<(PathBuf, Status)> {
+    match &args.socket {
+        Some(socket) => Ok((socket.clone(), ask_for(socket)?.1)),
+        None => find(args, Path::new(UNITS)).map(|(socket, _, state)| (socket, state)),
+    }
+}
+
 /// The process at the default socket; else the one among the systemd units.
-fn find(args: &StatusArgs, units: &Path) -> Result<(String, Status)> {
+fn find(args: &StatusArgs, units: &Path) -> Result<(PathBuf, String, Status)> {
     let name = match (args.target, args.service) {
         (Some(port), _) => format!("xgvmi-blk-target-{port}"),
         (None, Some(port)) => format!("xgvmi-blk-service-{port}"),
         (None, None) => "xgvmi-blk-export".to_owned(),
     };
     let usual = default_path(&name).filter(|path| path.exists());
-    if let Some(socket) = &usual {
-        return Ok(ask_for(socket)?);
+    if let Some(socket) = usual {
+        let (text, state) = ask_for(&socket)?;
+        return Ok((socket, text, state));
     }
     let sockets = sockets(units);
     let asked: Vec<_> = sockets
@@ -61,14 +98,14 @@ fn find(args: &StatusArgs, units: &Path) -> Result<(String, Status)> {
         0 => String::new(),
         _ => format!(" ({})", faults.join("; ")),
     };
-    let (_, text, state) = found.pop().with_context(|| {
+    let (socket, text, state) = found.pop().with_context(|| {
         format!(
             "no {name}.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR, and none of its kind at {}{reasons}: give --socket \
              FILE, the process's --status-socket",
             place.display()
         )
     })?;
-    Ok((text, state))
+    Ok((socket.clone(), text, state))
 }
 
 /// The sockets of the systemd units, in the order of their names.
@@ -184,8 +221,8 @@ mod tests {
             .unwrap();
             let two = find(None);
             ended.store(true, Ordering::Release);
-            assert_eq!(found.0.unwrap().1, export(1));
-            assert_eq!(found.1.unwrap().1, target(3, "tcp:[::1]:7711"));
+            assert_eq!(found.0.unwrap().2, export(1));
+            assert_eq!(found.1.unwrap().2, target(3, "tcp:[::1]:7711"));
             let error = found.2.unwrap_err().to_string();
             assert!(
                 error.contains("xgvmi-blk-target-771.sock") && error.contains("--socket FILE"),

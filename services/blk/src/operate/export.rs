@@ -1,6 +1,7 @@
 //! `xgvmi-blk export`: serves a volume to NBD clients.
 
 use super::common::initiator_secret;
+use super::control::{Commanded, take_commands};
 use super::daemon::{Unlink, run};
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
@@ -28,15 +29,17 @@ pub fn export(args: &ExportArgs) -> Result<()> {
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
     let daemon = Daemon::new("xgvmi-blk-export", args.status_socket.as_deref())?;
-    let (volume, owned): (Arc<dyn Disk>, Option<Arc<Volume>>) = match &args.service {
+    let (volume, owned): (Arc<dyn Disk>, Option<Commanded>) = match &args.service {
         Some(service) => (Arc::new(behind(args, service)?), None),
         None => {
-            let volume = here(args)?;
-            (Arc::clone(&volume) as Arc<dyn Disk>, Some(volume))
+            let (volume, opener) = here(args)?;
+            (Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
     };
     let listener = bind(&socket)?;
     let unlink = Unlink(socket.clone());
+    let _commands = take_commands(&daemon, owned.clone())?;
+    let owned = owned.map(|(volume, _)| volume);
     ready(&format!(
         "xgvmi-blk {} exports volume {} on {}",
         env!("CARGO_PKG_VERSION"),
@@ -101,14 +104,14 @@ fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
 }
 
 /// A volume of this process, which a thread keeps complete.
-fn here(args: &ExportArgs) -> Result<Arc<Volume>> {
-    let opener = Opener::new(&args.targets, &args.open)?;
+fn here(args: &ExportArgs) -> Result<Commanded> {
+    let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
     let volume = Arc::new(match args.memory {
         Some(size) => in_memory(args, size)?,
         None => opener.open_volume()?,
     });
     opener.keep(&volume)?;
-    Ok(volume)
+    Ok((volume, opener))
 }
 
 fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {

@@ -2,6 +2,7 @@
 
 mod asking;
 mod common;
+mod control;
 mod daemon;
 mod export;
 mod opener;
@@ -10,8 +11,9 @@ mod service;
 mod status;
 mod target;
 
-pub use asking::show_status;
+pub use asking::{like, show_status};
 pub use common::initiator_secret;
+pub use control::{ControlArgs, ctl};
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
 pub use options::{ExportArgs, OpenArgs, ServiceArgs, TargetArgs};

@@ -9,10 +9,10 @@ use crate::remote::{Address, RemoteTarget};
 use crate::say::say;
 use crate::store::{Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time between attempts to take absent targets back.
@@ -29,7 +29,8 @@ const REBUILD: [&str; TARGETS] = [
 /// The targets that the user names, and how to open them.
 #[derive(Debug)]
 pub struct Opener {
-    targets: Vec<String>,
+    /// Replacements change them.
+    targets: Mutex<Vec<String>>,
     capacity: Option<u64>,
     remote: Address,
     outage_limit: Duration,
@@ -43,7 +44,7 @@ impl Opener {
     pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
         Ok(Self {
-            targets: targets.to_vec(),
+            targets: Mutex::new(targets.to_vec()),
             capacity: args.capacity,
             remote: Address {
                 address: String::new(),
@@ -55,6 +56,39 @@ impl Opener {
             },
             outage_limit: args.outage_limit,
         })
+    }
+
+    fn names(&self) -> MutexGuard<'_, Vec<String>> {
+        // A panic cannot leave them half changed.
+        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses another target in place of that of its role, while the volume serves.
+    ///
+    /// # Errors
+    /// It cannot be opened, is in use, belongs to another volume, or the volume needs the target of its role.
+    pub(super) fn replace(&self, volume: &Volume, new: &str) -> Result<Role> {
+        let known = |names: &[String]| match names.iter().any(|name| name == new) {
+            true => bail!("{new}: it is a target of this process already: give another one"),
+            false => Ok(()),
+        };
+        known(&self.names())?;
+        let target = self.open(new)?;
+        // Nobody takes a target back meanwhile.
+        let mut names = self.names();
+        known(&names)?;
+        let present = volume.present();
+        let of_role = volume.name_of(target.identity().role);
+        let role = volume.replace(target)?;
+        let old = names.iter().position(|name| match &of_role {
+            Some(old) => name == old,
+            None => !present.contains(name),
+        });
+        match old {
+            Some(old) => new.clone_into(&mut names[old]),
+            None => names.push(new.to_owned()),
+        }
+        Ok(role)
     }
 
     fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
@@ -87,7 +121,7 @@ impl Opener {
     fn find(&self) -> Result<Vec<Arc<dyn Target>>, BlkError> {
         let mut found = Vec::new();
         let mut faults = Vec::new();
-        for target in &self.targets {
+        for target in &*self.names() {
             match self.open(target) {
                 Ok(target) => found.push(target),
                 Err(error) => faults.push(error),
@@ -109,7 +143,8 @@ impl Opener {
     /// A target is still absent or cannot be completed. The others are complete.
     pub fn repair(&self, volume: &Volume) -> Result<()> {
         let present = volume.present();
-        let absent = self.targets.iter().filter(|name| !present.contains(name));
+        let names = self.names();
+        let absent = names.iter().filter(|name| !present.contains(name));
         let mut faults = Vec::new();
         for name in absent {
             if let Err(error) = self.open(name).and_then(|target| volume.attach(target)) {
@@ -124,25 +159,36 @@ impl Opener {
     }
 
     /// Starts a thread that keeps the volume complete.
-    pub(super) fn keep(self, volume: &Arc<Volume>) -> Result<()> {
+    pub(super) fn keep(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<()> {
         volume.set_outage_limit(self.outage_limit);
         let volume = Arc::clone(volume);
         let keeper = std::thread::Builder::new().name("keeper".to_owned());
         keeper
-            .spawn(move || self.keep_complete(&volume))
+            .spawn({
+                let opener = Arc::clone(self);
+                move || opener.keep_complete(&volume)
+            })
             .context("cannot start the keeper")?;
         Ok(())
     }
 
     /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
     fn keep_complete(&self, volume: &Volume) {
-        let mut told: HashMap<&str, String> = HashMap::new();
+        let mut told: HashMap<String, String> = HashMap::new();
         let mut failed = [None; TARGETS];
         loop {
             let present = volume.present();
-            for name in &self.targets {
+            let names = self.names().clone();
+            for name in &names {
                 if !present.contains(name) {
-                    let taken = self.open(name).and_then(|target| volume.attach(target));
+                    let opened = self.open(name);
+                    // Held: nobody replaces it meanwhile.
+                    let now = self.names();
+                    if !now.contains(name) {
+                        continue;
+                    }
+                    let taken = opened.and_then(|target| volume.attach(target));
+                    drop(now);
                     if let Ok(role) = taken {
                         // What could not be read before may be there now.
                         failed = [None; TARGETS];
@@ -226,14 +272,14 @@ pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
 }
 
 /// Logs an error, unless it was the last one of its kind.
-fn tell_once<'a, T>(told: &mut HashMap<&'a str, String>, kind: &'a str, result: Result<T>) {
+fn tell_once<T>(told: &mut HashMap<String, String>, kind: &str, result: Result<T>) {
     match result {
         Ok(_) => drop(told.remove(kind)),
         Err(error) => {
             let error = format!("{error:#}");
             if told.get(kind) != Some(&error) {
                 say(format_args!("{kind}: {error}"));
-                told.insert(kind, error);
+                told.insert(kind.to_owned(), error);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `xgvmi-blk service`: serves a volume on a DPU to initiators on its host.
 
 use super::common::initiator_secret;
+use super::control::take_commands;
 use super::daemon::run;
 use super::opener::Opener;
 use super::options::ServiceArgs;
@@ -25,7 +26,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     // Before any other thread: they inherit the blocked signals.
     let name = format!("xgvmi-blk-service-{}", address.port());
     let daemon = Daemon::new(&name, args.status_socket.as_deref())?;
-    let opener = Opener::new(&args.targets, &args.open)?;
+    let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
     let volume = Arc::new(opener.open_volume()?);
     let wait = args.open.longest_wait();
     let service = Service::new(Arc::clone(&volume), &args.service, wait, secrets);
@@ -37,6 +38,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
         service.transfer(),
     ))?;
     opener.keep(&volume)?;
+    let _commands = take_commands(&daemon, Some((Arc::clone(&volume), opener)))?;
     let serving = Arc::clone(&service);
     let status = || {
         Status::Service(ServiceProcessStatus {

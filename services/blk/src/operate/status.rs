@@ -123,7 +123,8 @@ impl Status {
         }
     }
 
-    fn volume(&self) -> Option<&VolumeStatus> {
+    /// That of the volume, of a process that has one.
+    pub(super) fn volume(&self) -> Option<&VolumeStatus> {
         match self {
             Self::Export(export) => Some(&export.volume),
             Self::Service(service) => Some(&service.volume),
@@ -269,6 +270,13 @@ mod tests {
                 corrupt_halves: 16,
                 flushes: 17,
                 damaged_entries: 18,
+                replacements: 19,
+                scrubbing: 1,
+                scrubs: 20,
+                scrubbed_blocks: 21,
+                scrub_bad_halves: 22,
+                scrub_lost_blocks: 23,
+                flush_groups: 24,
             },
         })
     }

@@ -261,7 +261,7 @@ fn a_peer_is_told_why_it_is_refused() {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let call = b"XBLK\x04\0\0\0\x02\0\0\0\0\x63";
+    let call = b"XBLK\x05\0\0\0\x02\0\0\0\0\x63";
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -295,6 +295,120 @@ fn a_group_takes_few_messages() {
         assert_eq!(written[at] - before[at], 2, "{role}");
         assert_eq!(fetched[at] - written[at], data, "{role}");
     }
+}
+
+/// A target elsewhere whose first group waits until the second one is there.
+struct Meeting {
+    target: RemoteTarget,
+    groups: Arc<(std::sync::Mutex<usize>, std::sync::Condvar)>,
+}
+
+impl Meeting {
+    fn meet(&self) {
+        let (count, changed) = &*self.groups;
+        let mut now = count.lock().unwrap();
+        *now += 1;
+        changed.notify_all();
+        let limit = Duration::from_secs(60);
+        let waited = changed.wait_timeout_while(now, limit, |now| *now < 2);
+        assert!(!waited.unwrap().1.timed_out(), "one group at a time");
+    }
+}
+
+impl Target for Meeting {
+    fn name(&self) -> &str {
+        self.target.name()
+    }
+
+    fn identity(&self) -> crate::store::Identity {
+        self.target.identity()
+    }
+
+    fn part(&self, blocks: std::ops::Range<u64>) -> Result<crate::store::Part, BlkError> {
+        self.target.part(blocks)
+    }
+
+    fn changed(&self, from: u64) -> Result<crate::store::Changed, BlkError> {
+        self.target.changed(from)
+    }
+
+    fn grow(&self, blocks: u64) -> Result<(), BlkError> {
+        self.target.grow(blocks)
+    }
+
+    fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<(), BlkError> {
+        self.target.prepare(block, half, keep)
+    }
+
+    fn commit(&self, block: u64, generation: u64) -> Result<(), BlkError> {
+        self.target.commit(block, generation)
+    }
+
+    fn fetch(&self, block: u64, generation: u64) -> Result<Half, BlkError> {
+        self.target.fetch(block, generation)
+    }
+
+    fn begin_all(&self, steps: &[crate::store::Step<'_>]) -> Vec<crate::store::Begun> {
+        self.meet();
+        self.target.begin_all(steps)
+    }
+
+    fn finish(&self, begun: crate::store::Begun) -> Result<Option<Half>, BlkError> {
+        self.target.finish(begun)
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn flush(&self) -> Result<(), BlkError> {
+        self.target.flush()
+    }
+
+    fn mark(&self, epoch: u64, mark: Mark) -> Result<(), BlkError> {
+        self.target.mark(epoch, mark)
+    }
+
+    fn usage(&self) -> crate::store::Usage {
+        self.target.usage()
+    }
+}
+
+/// A request of two groups has both on their way to a target at once, and their bytes come back in their places.
+#[test]
+fn several_groups_of_a_request_are_under_way() {
+    let addresses = Role::ALL.map(|role| {
+        let new = NewTarget {
+            geometry: Geometry::new(4096, 128).unwrap(),
+            role,
+            volume: Id([4; 16]),
+            complete: true,
+        };
+        let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap().to_string();
+        let server = Arc::new(TargetServer::new(store.unwrap(), Vec::new()));
+        std::thread::spawn(move || server.run(&listener));
+        to
+    });
+    let groups: Arc<(std::sync::Mutex<usize>, std::sync::Condvar)> = Arc::default();
+    let targets = addresses.iter().map(|to| -> Arc<dyn Target> {
+        Arc::new(Meeting {
+            target: connect(to, 1),
+            groups: Arc::clone(&groups),
+        })
+    });
+    let volume = Volume::open(targets.collect()).unwrap();
+    let bytes: Vec<u8> = (0..512 << 10_u32)
+        .map(|at: u32| at.wrapping_mul(0x9e37_79b9).to_be_bytes()[0])
+        .collect();
+    *groups.0.lock().unwrap() = 0;
+    volume.write(0, &bytes).unwrap();
+    *groups.0.lock().unwrap() = 0;
+    let mut read = vec![0; bytes.len()];
+    volume.read(0, &mut read).unwrap();
+    assert!(read == bytes);
+    assert_eq!(volume.scrub().unwrap().bad_halves, 0);
 }
 
 /// The generations come in parts, and the target keeps no copy for a peer.

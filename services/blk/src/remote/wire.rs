@@ -7,14 +7,14 @@ use crate::block::Kind;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::record::{Half, RECORD_MAX};
-use crate::store::{Held, Identity, Mark, Standing, Step, Usage};
+use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 4 a call has the steps of a group, and tells of blocks that have changed.
+/// The frames. Since version 5 a target knows which ones have replaced others.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 4,
+    version: 5,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
@@ -138,12 +138,13 @@ impl Call {
                 mark,
                 owner,
                 take_over,
-            } => writer
-                .u8(7)
-                .u64(*epoch)
-                .u8(mark_number(*mark))
-                .raw(owner)
-                .u8(u8::from(*take_over)),
+            } => {
+                writer.u8(7).u64(*epoch).u8(mark_number(*mark));
+                if let Mark::Members(members) = mark {
+                    put_members(writer, members);
+                }
+                writer.raw(owner).u8(u8::from(*take_over))
+            }
             Self::Confirm => writer.u8(8),
         }
     }
@@ -302,6 +303,7 @@ impl Answer {
                     .u64(identity.agreed)
                     .u64(identity.equal)
                     .u64(identity.room);
+                put_members(writer, &identity.members);
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
@@ -447,6 +449,21 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
         agreed: reader.u64()?,
         equal: reader.u64()?,
         room: reader.u64()?,
+        members: take_members(reader)?,
+    })
+}
+
+fn put_members(writer: &mut Writer, members: &Members) {
+    writer.u64(members.revision);
+    for target in members.targets {
+        writer.raw(&target.0);
+    }
+}
+
+fn take_members(reader: &mut Reader<'_>) -> Result<Members, BadMessage> {
+    Ok(Members {
+        revision: reader.u64()?,
+        targets: [Id(reader.raw()?), Id(reader.raw()?), Id(reader.raw()?)],
     })
 }
 
@@ -456,15 +473,20 @@ const fn mark_number(mark: Mark) -> u8 {
         Mark::Agreed => 1,
         Mark::Complete => 2,
         Mark::Equal => 3,
+        Mark::Members(_) => 4,
     }
 }
 
 fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
     let [number] = reader.raw()?;
-    let all = [Mark::Owned, Mark::Agreed, Mark::Complete, Mark::Equal];
-    let mut all = all.into_iter();
-    all.find(|mark| mark_number(*mark) == number)
-        .ok_or(reader.fault("with an unknown mark"))
+    Ok(match number {
+        0 => Mark::Owned,
+        1 => Mark::Agreed,
+        2 => Mark::Complete,
+        3 => Mark::Equal,
+        4 => Mark::Members(take_members(reader)?),
+        _ => return Err(reader.fault("with an unknown mark")),
+    })
 }
 
 fn take_usage(reader: &mut Reader<'_>) -> Result<Usage, BadMessage> {
@@ -552,6 +574,12 @@ mod tests {
                 owner: [7; 16],
                 take_over: true,
             },
+            Call::Mark {
+                epoch: 3,
+                mark: Mark::Members(Members::default().with(Role::Second, Id([8; 16]))),
+                owner: [7; 16],
+                take_over: false,
+            },
             Call::Confirm,
         ]
     }
@@ -567,6 +595,7 @@ mod tests {
             agreed: 2,
             equal: 1,
             room: 9,
+            members: Members::default().with(Role::First, Id([3; 16])),
         };
         let usage = Usage {
             used: 4,

@@ -34,7 +34,7 @@ pub use index::KEEP_ALL;
 pub use layout::Shape;
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
-pub use superblock::{Identity, Mark, Standing};
+pub use superblock::{Identity, Mark, Members, Standing};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};

@@ -4,7 +4,7 @@ use super::index::Slot;
 use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
 use super::medium::{FileMedium, Medium};
 use super::space::{Extent, Space};
-use super::superblock::Superblock;
+use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
 use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits};
@@ -63,6 +63,7 @@ impl Store {
             agreed: 0,
             equal: 0,
             room: shape.room,
+            members: Members::default(),
         };
         let mut superblock = Superblock {
             identity,

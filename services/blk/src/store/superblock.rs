@@ -4,20 +4,23 @@
 //! 0  magic "XGVMIBLK"    8  version (4)   12 role (1), standing (1), zero (2)   16 block size (4)   20 zero (4)
 //! 24 blocks (8)          32 volume (16)   48 target (16)   64 sequence (8)   72 epoch (8)   80 agreed (8)
 //! 88 equal (8)       96 room (8)        104 slots (8)      112 ready (8)       120 tail (8)      128 used (8)
-//! 136 suspects (8)   144 CRC32C (4)
+//! 136 suspects (8)   144 revision (8)   152 members (48)   200 CRC32C (4)
 //! ```
 //!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use super::layout::{PAGE, Shape};
-use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role};
+use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role, TARGETS};
 use crate::record::Place;
 
-const BYTES: usize = 148;
-const CRC_AT: usize = 144;
+const BYTES: usize = 204;
+const CRC_AT: usize = 200;
+const MEMBERS_AT: usize = 152;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";
-const VERSION: u32 = 3;
-/// The versions before, and where their checksums were. Their indexes have other entries.
+const VERSION: u32 = 4;
+/// The version before, which says nothing about members, and where its checksum was. The next write makes it the present one.
+const WITHOUT_MEMBERS: (u32, usize) = (3, 144);
+/// The versions before that, and where their checksums were. Their indexes have other entries.
 const OLD: [(u32, usize); 2] = [(1, 80), (2, 88)];
 
 /// Bits of a generation below the epoch.
@@ -36,6 +39,34 @@ pub enum Mark {
     Complete,
     /// All three do, durably, and nobody writes any more: from here on they are equal but for what changes.
     Equal,
+    /// The epoch, and which targets have replaced others.
+    Members(Members),
+}
+
+/// Which targets have replaced others, as a target was told last. What those hold does not count any more, also if the targets
+/// are away that know newer data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Members {
+    /// Grows with each change.
+    pub revision: u64,
+    /// The target of each role. Zeros: none was replaced.
+    pub targets: [Id; TARGETS],
+}
+
+impl Members {
+    /// The target of a role, if it has replaced another one.
+    #[must_use]
+    pub fn of(&self, role: Role) -> Option<Id> {
+        Some(self.targets[role.index()]).filter(|id| *id != Id::default())
+    }
+
+    /// The same with another target of a role.
+    #[must_use]
+    pub fn with(mut self, role: Role, target: Id) -> Self {
+        self.targets[role.index()] = target;
+        self.revision += 1;
+        self
+    }
 }
 
 /// How far a target holds what its volume has.
@@ -86,6 +117,8 @@ pub struct Identity {
     pub equal: u64,
     /// Blocks for which its index has room.
     pub room: u64,
+    /// Those targets of the volume that have replaced others.
+    pub members: Members,
 }
 
 impl Identity {
@@ -118,6 +151,7 @@ impl Identity {
                 (self.agreed, self.standing) = (epoch, Standing::Complete);
                 self.equal = epoch;
             }
+            Mark::Members(members) => self.members = members,
         }
     }
 }
@@ -174,8 +208,13 @@ impl Superblock {
             self.used,
             self.has_suspects.into(),
         ];
-        for (bytes, field) in bytes[88..CRC_AT].chunks_exact_mut(8).zip(fields) {
+        let fields = fields.into_iter().chain([identity.members.revision]);
+        for (bytes, field) in bytes[88..MEMBERS_AT].chunks_exact_mut(8).zip(fields) {
             bytes.copy_from_slice(&field.to_be_bytes());
+        }
+        let members = bytes[MEMBERS_AT..CRC_AT].chunks_exact_mut(16);
+        for (bytes, member) in members.zip(identity.members.targets) {
+            bytes.copy_from_slice(&member.0);
         }
         let crc = crc32c::crc32c(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
@@ -218,10 +257,11 @@ impl Superblock {
                  made it, and copy it to a new volume"
             ));
         }
-        if be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
+        let has_members = !is_old(&WITHOUT_MEMBERS);
+        if has_members && be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
             return Err("its superblock is damaged".to_owned());
         }
-        if be32(8) != VERSION {
+        if has_members && be32(8) != VERSION {
             return Err(format!(
                 "its format has version {}; this program reads version {VERSION}",
                 be32(8)
@@ -242,6 +282,13 @@ impl Superblock {
             agreed: be64(80),
             equal: be64(88),
             room: be64(96),
+            members: match has_members {
+                true => Members {
+                    revision: be64(144),
+                    targets: [0, 1, 2].map(|nth| id(MEMBERS_AT + 16 * nth)),
+                },
+                false => Members::default(),
+            },
         };
         let shape = Shape {
             room: be64(96),
@@ -282,6 +329,7 @@ mod tests {
                 agreed: sequence + 4,
                 equal: sequence + 3,
                 room: 1 << 20,
+                members: Members::default().with(Role::Second, Id([9; 16])),
             },
             sequence,
             shape: Shape::with_room(1 << 20),
@@ -332,6 +380,24 @@ mod tests {
                 "{fault}"
             );
         }
+    }
+
+    /// A target of version 3 is used. It says nothing about members.
+    #[test]
+    fn the_format_without_members_is_read() {
+        let (version, crc_at) = WITHOUT_MEMBERS;
+        let mut pages = pages(&[superblock(4), superblock(5)]);
+        for page in pages.chunks_mut(PAGE) {
+            page[8..12].copy_from_slice(&version.to_be_bytes());
+            let crc = crc32c::crc32c(&page[..crc_at]);
+            page[crc_at..BYTES].fill(0);
+            page[crc_at..crc_at + 4].copy_from_slice(&crc.to_be_bytes());
+        }
+        let found = Superblock::parse(&pages).unwrap();
+        assert_eq!(found.identity.members, Members::default());
+        assert_eq!((found.sequence, found.tail), (5, 1 << 40));
+        pages[PAGE + 88] ^= 1;
+        assert_eq!(Superblock::parse(&pages).unwrap().sequence, 4);
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Flushes: two targets make each block durable that was written before.
+//! Flushes: two targets make each block durable that was written before. One that begins serves all requests that wait for one.
 
 use super::io::Targets;
 use super::pending::Due;
@@ -7,7 +7,8 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::store::Target;
 use std::panic::resume_unwind;
-use std::sync::{Arc, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, TryLockError};
 
 impl Volume {
     /// Makes all data durable that was acknowledged before.
@@ -15,8 +16,26 @@ impl Volume {
     /// # Errors
     /// Fewer than two targets could do it for some block.
     pub fn flush(&self) -> Result<()> {
+        // What was acknowledged before is in each flush that begins from here on. A write and a flush have the lock of what
+        // waits in common, which orders this, too.
+        let asked = self.commits.begun.load(Ordering::Acquire);
         add(&self.counters.flushes, 1);
-        self.with_return(|| self.flush_once())
+        self.with_return(|| self.flush_after(asked))
+    }
+
+    /// Flushes, unless a flush behind that with the number `asked` was successful.
+    fn flush_after(&self, asked: u64) -> Result<()> {
+        let done = self.commits.done.lock();
+        // A panic cannot leave it half changed.
+        let mut done = done.unwrap_or_else(PoisonError::into_inner);
+        if *done > asked {
+            return Ok(());
+        }
+        let number = self.commits.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        add(&self.counters.flush_groups, 1);
+        self.flush_once()?;
+        *done = number;
+        Ok(())
     }
 
     /// As [`Volume::flush`], without a wait for targets that return.
@@ -142,7 +161,7 @@ impl Volume {
             Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
             Err(TryLockError::WouldBlock) if self.pending.is_flush_due(2) => {
                 let turn = self.relieving.lock();
-                Some(turn.unwrap_or_else(std::sync::PoisonError::into_inner))
+                Some(turn.unwrap_or_else(PoisonError::into_inner))
             }
             Err(TryLockError::WouldBlock) => None,
         };

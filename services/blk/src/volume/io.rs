@@ -76,10 +76,19 @@ impl Volume {
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
+        let length = bytes.len() as u64;
+        let mut rest = bytes;
+        let mut groups = Vec::new();
         for group in pieces.chunks(self.group()) {
-            self.with_return(|| self.read_group(group, bytes))?;
+            let count = group.iter().map(|piece| piece.range.len()).sum();
+            let (part, behind) = rest.split_at_mut(count);
+            groups.push((group, part));
+            rest = behind;
         }
-        add(&self.counters.read_bytes, bytes.len() as u64);
+        self.each_group(groups, |(group, part)| {
+            self.with_return(|| self.read_group(group, part))
+        })?;
+        add(&self.counters.read_bytes, length);
         Ok(())
     }
 
@@ -92,14 +101,15 @@ impl Volume {
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
-        for group in pieces.chunks(self.group()) {
+        let groups: Vec<&[Piece]> = pieces.chunks(self.group()).collect();
+        self.each_group(groups, |group| {
             self.with_return(|| {
                 self.relieve()?;
                 self.update(group, block::encode, |piece, into| {
                     into.copy_from_slice(&bytes[piece.range.clone()]);
                 })
-            })?;
-        }
+            })
+        })?;
         add(&self.counters.written_bytes, bytes.len() as u64);
         Ok(())
     }
@@ -392,7 +402,7 @@ impl Volume {
         });
     }
 
-    /// Reads a group of pieces into the caller's bytes.
+    /// Reads a group of pieces into their part of the caller's bytes.
     fn read_group(&self, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
         const DATA: [Role; 2] = [Role::First, Role::Second];
         let _locks = self.lock_all(group);
@@ -411,6 +421,7 @@ impl Volume {
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
         let shows_zeros = fetches.iter().any(|(_, state)| is_zero(state));
         let mut whole = Vec::new();
+        let start = group.first().map_or(0, |piece| piece.range.start);
         let mut result = Ok(());
         // All are taken, also after an error.
         for ((piece, state), begun) in fetches.into_iter().zip(begun) {
@@ -423,7 +434,7 @@ impl Volume {
                         Some(found.and_then(|half| half.ok_or(BlkError::Offline(role))));
                 }
             }
-            let part = &mut bytes[piece.range.clone()];
+            let part = &mut bytes[piece.range.start - start..piece.range.end - start];
             let done = if part.len() == self.geometry().block_len() {
                 self.decode_block(piece.block, state, halves, part)
             } else {

@@ -7,7 +7,6 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Role};
 use crate::store::Mark;
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// Blocks that are looked up at once.
@@ -93,10 +92,7 @@ impl Volume {
     /// target has grown, the volume may have the new size when it is opened again.
     pub fn grow(&self, size: u64) -> Result<Geometry> {
         // A target that takes its place meanwhile would not grow.
-        let _turn = self
-            .attaching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.arrival();
         let now = self.geometry();
         let wanted = Geometry::of_size(self.block_size, size)?;
         if wanted.blocks() < now.blocks() {

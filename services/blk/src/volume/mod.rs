@@ -27,6 +27,9 @@
 //! one. All its requests fail from then on. A read of zeros needs no target's data: it asks whether two targets still
 //! have this owner before it returns.
 //!
+//! # Replacement
+//! A target that was replaced while the volume served does not count any more, and is refused (`replace`).
+//!
 //! # Targets that do not answer
 //! A target that does not answer within its limit is given up if the two others hold everything. Otherwise requests need
 //! it and wait longer for it. A request that fails because a target is absent waits for its return, up to the limit of
@@ -35,17 +38,22 @@
 mod decide;
 mod evidence;
 mod flush;
+mod groups;
 mod io;
 mod know;
 mod open;
 mod pending;
 mod repair;
+mod replace;
+mod scrub;
 mod searching;
 mod seats;
 mod state;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use io::Extent;
 pub use repair::ScrubReport;
+pub use scrub::{Pace, ScrubTurn};
 pub use state::{TargetStatus, Volume, VolumeStatus};

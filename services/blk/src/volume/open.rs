@@ -3,12 +3,14 @@
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
 use super::pending::Pending;
+use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
+use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::say::say;
-use crate::store::{EPOCH_MAX, Identity, Mark, Seating, Standing, Step, Target};
+use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -100,6 +102,34 @@ impl Found {
             .unwrap_or(0)
     }
 
+    /// Leaves out targets in whose place others are.
+    fn leave_out_replaced(&mut self) -> Result<Members> {
+        let members = newest(self.present().map(|(_, target)| target.identity()));
+        for role in Role::ALL {
+            let target = self.seats[role.index()].clone();
+            if let Some(Err(error)) = target.map(|target| check_member(&members, target.as_ref())) {
+                self.leave_out(role, error)?;
+            }
+        }
+        Ok(members)
+    }
+
+    /// Lets all record which targets have replaced others, if some do not know it.
+    fn tell_members(&mut self, epoch: u64, known: Members) -> Result<Members> {
+        let mut members = known;
+        for (role, target) in self.present() {
+            let id = target.identity().target;
+            if members.of(role).is_some_and(|of_role| of_role != id) {
+                members = members.with(role, id);
+            }
+        }
+        self.each(|_, target| match target.identity().members == members {
+            true => Ok(()),
+            false => target.mark(epoch, Mark::Members(members)),
+        })?;
+        Ok(members)
+    }
+
     /// The epoch at whose end all these targets were equal. 0: they do not agree about it.
     fn equal(&self) -> u64 {
         let identities = self.present().map(|(_, target)| target.identity());
@@ -177,6 +207,8 @@ impl Volume {
     /// Opens the volume, as its owner or to look at it.
     fn open_as(targets: Vec<Arc<dyn Target>>, as_owner: bool) -> Result<Self> {
         let mut found = Found::new(targets)?;
+        found.identity()?;
+        let mut members = found.leave_out_replaced()?;
         let identity = found.identity()?;
         let epochs = found.present().map(|(_, target)| target.identity().epoch);
         let epoch = epochs.max().unwrap_or(0) + 1;
@@ -193,6 +225,7 @@ impl Volume {
         // First of all: from here on no other process changes them.
         if as_owner {
             found.each(|_, target| target.mark(epoch, Mark::Owned))?;
+            members = found.tell_members(epoch, members)?;
             let blocks = found.blocks();
             found.each(|_, target| target.grow(blocks))?;
         }
@@ -225,8 +258,12 @@ impl Volume {
             blocks: Mutex::new(decided.blocks),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             pending: Pending::default(),
+            members: Mutex::new(members),
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
+            commits: Commits::default(),
+            helpers: Helpers::default(),
+            scrubbing: Scrubbing::default(),
             counters: Counters::default(),
         };
         add(&volume.counters.damaged_entries, damaged);

@@ -10,11 +10,10 @@ use crate::error::{BlkError, Result};
 use crate::geometry::Role;
 use crate::record::Half;
 use crate::say::say;
-use crate::store::{Held, Mark, Standing, Step, Target};
+use crate::store::{Held, Identity, Mark, Standing, Step, Target};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// Blocks that a rebuild writes before it flushes.
 const REBUILD_FLUSH: u64 = 1 << 12;
@@ -41,26 +40,11 @@ impl Volume {
     /// # Errors
     /// It belongs to another volume, its place is taken, or a later owner has used it.
     pub fn attach(&self, target: Arc<dyn Target>) -> Result<Role> {
-        let identity = target.identity();
+        let identity = self.check_arrival(&target)?;
         let role = identity.role;
-        let ours = crate::store::Identity {
-            volume: self.id,
-            geometry: self.geometry(),
-            ..identity
-        };
-        agree(("the volume", &ours), (target.name(), &identity))?;
-        if identity.epoch > self.epoch {
-            return Err(BlkError::NotATarget {
-                target: target.name().to_owned(),
-                fault: "another process has opened the volume since: close this one".to_owned(),
-            });
-        }
-        // The lock protects no data of its own.
-        let turn = self
-            .attaching
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let turn = self.arrival();
         self.seats.check_free(&target)?;
+        self.check_member(target.as_ref())?;
         // Of what has not changed since all were equal nothing must be looked at.
         let is_near = identity.standing != Standing::New && identity.equal == self.equal;
         let mut ranges = Vec::new();
@@ -78,23 +62,70 @@ impl Volume {
         }
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
-        self.seats.take(&target, || {
-            // What it held before is unknown; writes from here on reach it.
+        self.tell_members(role, &target)?;
+        self.seat(&target);
+        drop(turn);
+        self.arrive(role, &target, ranges)?;
+        Ok(role)
+    }
+
+    /// Held while a target takes its place.
+    pub(super) fn arrival(&self) -> MutexGuard<'_, ()> {
+        // The lock protects no data of its own.
+        self.attaching
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a target is that is to take a place.
+    ///
+    /// # Errors
+    /// It belongs to another volume, or a later owner has used it.
+    pub(super) fn check_arrival(&self, target: &Arc<dyn Target>) -> Result<Identity> {
+        let identity = target.identity();
+        let ours = Identity {
+            volume: self.id,
+            geometry: self.geometry(),
+            ..identity
+        };
+        agree(("the volume", &ours), (target.name(), &identity))?;
+        if identity.epoch > self.epoch {
+            return Err(BlkError::NotATarget {
+                target: target.name().to_owned(),
+                fault: "another process has opened the volume since: close this one".to_owned(),
+            });
+        }
+        Ok(identity)
+    }
+
+    /// Gives a target its place. Writes from here on reach it.
+    pub(super) fn seat(&self, target: &Arc<dyn Target>) {
+        let role = target.identity().role;
+        self.seats.take(target, || {
+            // What it held before is unknown.
             self.blocks().forget(role);
             self.pending.left(role);
         });
-        drop(turn);
         target.seated(self.seating());
+    }
+
+    /// Finds out what a target holds that has its place.
+    pub(super) fn arrive(
+        &self,
+        role: Role,
+        target: &Arc<dyn Target>,
+        ranges: Vec<Range<u64>>,
+    ) -> Result<()> {
         // Without this its place stays taken by a target that nobody completes.
-        self.recognize(role, &target, ranges)
-            .and_then(|()| self.replay(role, &target))
-            .inspect_err(|error| self.fail(&target, error))?;
+        self.recognize(role, target, ranges)
+            .and_then(|()| self.replay(role, target))
+            .inspect_err(|error| self.fail(target, error))?;
         self.reconsider();
-        self.seats.arrived(&target);
+        self.seats.arrived(target);
         if self.missing_blocks(role) == 0 {
-            self.complete(role, &target)?;
+            self.complete(role, target)?;
         }
-        Ok(role)
+        Ok(())
     }
 
     /// Finds out what a target holds that has returned, of these ranges and of all blocks that were looked at.
@@ -330,7 +361,7 @@ impl Volume {
         Ok(rebuilt)
     }
 
-    fn others(&self, role: Role) -> impl Iterator<Item = Role> + use<> {
+    pub(super) fn others(&self, role: Role) -> impl Iterator<Item = Role> + use<> {
         Role::ALL.into_iter().filter(move |other| *other != role)
     }
 
@@ -396,18 +427,32 @@ impl Volume {
     /// # Errors
     /// Fewer than two targets are present.
     pub fn scrub(&self) -> Result<ScrubReport> {
+        self.scrub_while(|_| true)
+    }
+
+    /// As [`Volume::scrub`], as long as `goes_on`, which is asked after each block.
+    pub(super) fn scrub_while(
+        &self,
+        mut goes_on: impl FnMut(&ScrubReport) -> bool,
+    ) -> Result<ScrubReport> {
         let mut report = ScrubReport {
-            damaged_entries: self.counters.damaged_entries.load(Ordering::Relaxed),
+            damaged_entries: self.damaged_entries(),
             ..ScrubReport::default()
         };
+        let mut content = vec![0; self.block_size as usize];
         let mut from = 0;
-        while from < self.geometry().blocks() {
+        'all: while from < self.geometry().blocks() {
             let next = self.know_next(from)?;
-            self.scrub_blocks(from..next, &mut report);
+            for block in self.written_blocks(from..next) {
+                self.scrub_block(block, &mut content, &mut report);
+                if !goes_on(&report) {
+                    break 'all;
+                }
+            }
             from = next;
         }
         self.flush_once()?;
-        report.damaged_entries = self.counters.damaged_entries.load(Ordering::Relaxed);
+        report.damaged_entries = self.damaged_entries();
         Ok(report)
     }
 
@@ -425,35 +470,32 @@ impl Volume {
         })
     }
 
-    fn scrub_blocks(&self, blocks: Range<u64>, report: &mut ScrubReport) {
-        let mut content = vec![0; self.block_size as usize];
-        for block in self.written_blocks(blocks) {
-            let _lock = self.lock(block);
-            let state = self.state(block);
-            if state.generation == 0 && !state.lost {
-                continue;
-            }
-            report.blocks += 1;
-            if state.lost {
-                report.lost_blocks += 1;
-                continue;
-            }
-            let mut halves = Halves::default();
-            for role in Role::ALL {
-                self.get(block, state, role, &mut halves);
-            }
-            let bad = halves.found.iter().flatten().filter(|found| match found {
-                Err(error) => error.is_repairable(),
-                Ok(_) => false,
-            });
-            report.bad_halves += bad.count() as u64;
-            if halves.decode(&mut content).is_err() {
-                report.lost_blocks += 1;
-                continue;
-            }
-            report.repaired_halves += self.write_again(block, state, &halves);
-            report.bad_halves += u64::from(self.correct_parity(block, state, &halves, report));
+    fn scrub_block(&self, block: u64, content: &mut [u8], report: &mut ScrubReport) {
+        let _lock = self.lock(block);
+        let state = self.state(block);
+        if state.generation == 0 && !state.lost {
+            return;
         }
+        report.blocks += 1;
+        if state.lost {
+            report.lost_blocks += 1;
+            return;
+        }
+        let mut halves = Halves::default();
+        for role in Role::ALL {
+            self.get(block, state, role, &mut halves);
+        }
+        let bad = halves.found.iter().flatten().filter(|found| match found {
+            Err(error) => error.is_repairable(),
+            Ok(_) => false,
+        });
+        report.bad_halves += bad.count() as u64;
+        if halves.decode(content).is_err() {
+            report.lost_blocks += 1;
+            return;
+        }
+        report.repaired_halves += self.write_again(block, state, &halves);
+        report.bad_halves += u64::from(self.correct_parity(block, state, &halves, report));
     }
 
     /// Writes the parity again if it has the right checksum and is still not that of the two halves.

@@ -96,7 +96,7 @@ impl Seats {
         }
     }
 
-    /// Gives `target` its place, which is free. `clear` runs before any other thread sees it there.
+    /// Gives `target` its place, which is free or that of a target that it replaces. `clear` runs before any other thread sees it there.
     pub(super) fn take(&self, target: &Arc<dyn Target>, clear: impl FnOnce()) {
         let role = target.identity().role;
         let mut state = self.state();

@@ -2,9 +2,10 @@
 
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
+use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
-use crate::store::{COUNTER_BITS, Target};
+use crate::store::{COUNTER_BITS, Members, Target};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -220,6 +221,12 @@ pub(super) struct Counters {
     pub(super) corrupt_halves: AtomicU64,
     pub(super) flushes: AtomicU64,
     pub(super) damaged_entries: AtomicU64,
+    pub(super) replacements: AtomicU64,
+    pub(super) scrubs: AtomicU64,
+    pub(super) scrubbed_blocks: AtomicU64,
+    pub(super) scrub_bad_halves: AtomicU64,
+    pub(super) scrub_lost_blocks: AtomicU64,
+    pub(super) flush_groups: AtomicU64,
 }
 
 pub(super) fn add(counter: &AtomicU64, amount: u64) {
@@ -263,6 +270,20 @@ xgvmi_daemon::status! {
         #[serde(default)]
         pub gauge damaged_entries,
             "Index entries that could not be read when their target was opened or has returned.";
+        #[serde(default)]
+        pub counter replacements, "Targets that were replaced.";
+        #[serde(default)]
+        pub gauge scrubbing, "1 while a scrub runs beside the clients.";
+        #[serde(default)]
+        pub counter scrubs, "Scrubs that have ended.";
+        #[serde(default)]
+        pub counter scrubbed_blocks, "Blocks that scrubs have read.";
+        #[serde(default)]
+        pub counter scrub_bad_halves, "Half blocks that scrubs found absent or wrong.";
+        #[serde(default)]
+        pub counter scrub_lost_blocks, "Blocks that scrubs could not read.";
+        #[serde(default)]
+        pub counter flush_groups, "Flushes of the targets. Each serves all requests that wait for one.";
     }
 }
 
@@ -282,10 +303,15 @@ pub struct Volume {
     pub(super) blocks: Mutex<Blocks>,
     pub(super) locks: Vec<Mutex<()>>,
     pub(super) pending: Pending,
+    /// The targets that have replaced others.
+    pub(super) members: Mutex<Members>,
     /// Held while a target takes its place.
     pub(super) attaching: Mutex<()>,
     /// Held during a flush that a write begins because much waits for one.
     pub(super) relieving: Mutex<()>,
+    pub(super) commits: Commits,
+    pub(super) helpers: Helpers,
+    pub(super) scrubbing: Scrubbing,
     pub(super) counters: Counters,
 }
 
@@ -315,11 +341,8 @@ impl Volume {
     /// State and counters.
     #[must_use]
     pub fn status(&self) -> VolumeStatus {
-        let (missing, unreadable) = {
-            let blocks = self.blocks();
-            (blocks.missing, blocks.unreadable)
-        };
-        let lost_blocks = unreadable.saturating_sub(self.pending.kept_here());
+        let missing = self.blocks().missing;
+        let lost_blocks = self.lost_blocks();
         let seats = self.seats.look(|seats| {
             seats.each_ref().map(|seat| match seat {
                 Seat::Present(occupant) => Ok((Arc::clone(&occupant.target), occupant.whole)),
@@ -361,6 +384,13 @@ impl Volume {
             corrupt_halves: get(&counters.corrupt_halves),
             flushes: get(&counters.flushes),
             damaged_entries: get(&counters.damaged_entries),
+            replacements: get(&counters.replacements),
+            scrubbing: self.scrubbing.runs().into(),
+            scrubs: get(&counters.scrubs),
+            scrubbed_blocks: get(&counters.scrubbed_blocks),
+            scrub_bad_halves: get(&counters.scrub_bad_halves),
+            scrub_lost_blocks: get(&counters.scrub_lost_blocks),
+            flush_groups: get(&counters.flush_groups),
         }
     }
 
@@ -373,6 +403,18 @@ impl Volume {
         };
         self.seats
             .look(|seats| seats.iter().filter_map(name).collect())
+    }
+
+    /// Blocks that fewer than two targets hold, and that are not in memory either.
+    pub(super) fn lost_blocks(&self) -> u64 {
+        let unreadable = self.blocks().unreadable;
+        unreadable.saturating_sub(self.pending.kept_here())
+    }
+
+    /// Name of the target of a role, if it is there.
+    #[must_use]
+    pub fn name_of(&self, role: Role) -> Option<String> {
+        Some(self.target(role).ok()?.name().to_owned())
     }
 
     /// Number of blocks that the target of a role lacks.

@@ -170,6 +170,8 @@ pub(crate) fn names(paths: &[PathBuf]) -> Vec<String> {
 /// A client with simple replies, one request at a time.
 pub(crate) struct Nbd {
     pub(crate) stream: UnixStream,
+    /// Size of the export when it was connected.
+    pub(crate) size: u64,
 }
 
 pub(crate) const READ: u16 = 0;
@@ -188,7 +190,20 @@ impl Nbd {
             .unwrap();
         let mut greeting = [0; 18 + 10];
         stream.read_exact(&mut greeting).unwrap();
-        Self { stream }
+        let size = u64::from_be_bytes(greeting[18..26].try_into().unwrap());
+        Self { stream, size }
+    }
+
+    /// Writes. None if the server has gone.
+    pub(crate) fn try_write(&mut self, offset: usize, data: &[u8]) -> Option<Result<(), u32>> {
+        self.try_post((WRITE, 0), offset, data.len(), data).ok()?;
+        self.try_reply().ok()
+    }
+
+    /// Flushes. None if the server has gone.
+    pub(crate) fn try_flush(&mut self) -> Option<Result<(), u32>> {
+        self.try_post((FLUSH, 0), 0, 0, &[]).ok()?;
+        self.try_reply().ok()
     }
 
     /// Sends a request.

@@ -1,0 +1,230 @@
+//! Commands for a running export or service: `xgvmi-blk ctl`.
+
+use super::daemon::Unlink;
+use super::opener::Opener;
+use super::status::Status;
+use super::{asking, status::StatusArgs};
+use crate::geometry::Role;
+use crate::say::say;
+use crate::volume::{Pace, Volume};
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::Duration;
+use xgvmi_daemon::options::bytes;
+use xgvmi_daemon::status::Form;
+use xgvmi_daemon::{Daemon, control};
+
+/// Time between two looks of `--wait`.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Options of `xgvmi-blk ctl`.
+#[derive(Debug, Args)]
+pub struct ControlArgs {
+    /// The --status-socket of the process [default: as `xgvmi-blk status`]. The socket for commands is beside it.
+    #[arg(long, value_name = "FILE")]
+    socket: Option<PathBuf>,
+    /// The service at this port.
+    #[arg(long, value_name = "PORT", conflicts_with = "socket")]
+    service: Option<u16>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows the state of the volume as JSON.
+    Show,
+    /// Reads everything, compares checksums and parity, and repairs, while the volume serves.
+    Scrub {
+        /// Most bytes of the volume per second, or with K, M, G.
+        #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = bytes)]
+        rate: u64,
+        /// End the scrub that runs.
+        #[arg(long)]
+        stop: bool,
+        /// Wait for its end.
+        #[arg(long, conflicts_with = "stop")]
+        wait: bool,
+    },
+    /// Uses a target in place of that of its role, and completes it, while the volume serves.
+    Replace {
+        /// The new target: a file, tcp:HOST:PORT, or nbd:SOCKET. `xgvmi-blk create --like` makes one.
+        target: String,
+        /// Wait until it is complete.
+        #[arg(long)]
+        wait: bool,
+    },
+    /// Gives the volume more blocks, which are zeros. Clients see them at their next connection.
+    Resize {
+        /// New size of the volume in bytes, or with K, M, G, T.
+        #[arg(value_parser = bytes)]
+        size: u64,
+    },
+}
+
+/// A volume of this process, and what opens its targets.
+pub(super) type Commanded = (Arc<Volume>, Arc<Opener>);
+
+/// A command on its way to the process.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
+enum Request {
+    Scrub { rate: u64 },
+    StopScrub {},
+    Replace { target: String },
+    Resize { size: u64 },
+}
+
+/// Lets a running process carry out a command. Returns what it says.
+///
+/// # Errors
+/// There is no such process, or it refuses.
+pub fn ctl(args: &ControlArgs) -> Result<String> {
+    let (socket, state) = asking::process(&StatusArgs {
+        socket: args.socket.clone(),
+        target: None,
+        service: args.service,
+        form: Form::default(),
+    })?;
+    let volume = state
+        .volume()
+        .context("a target has no volume to command")?;
+    let ask = |request: &Request| -> Result<String> {
+        Ok(control(&socket, &serde_json::to_string(request)?)?)
+    };
+    match &args.command {
+        Command::Show => Ok(serde_json::to_string_pretty(volume)?),
+        Command::Scrub { stop: true, .. } => ask(&Request::StopScrub {}),
+        Command::Scrub { rate, wait, .. } => {
+            let said = ask(&Request::Scrub { rate: *rate })?;
+            if !wait {
+                return Ok(said);
+            }
+            let (bad, lost) = (volume.scrub_bad_halves, volume.scrub_lost_blocks);
+            let end = wait_for(&socket, |volume| volume.scrubbing == 0)?;
+            Ok(format!(
+                "{} half blocks were absent or wrong, {} blocks cannot be read",
+                end.scrub_bad_halves - bad,
+                end.scrub_lost_blocks - lost
+            ))
+        }
+        Command::Replace { target, wait } => {
+            let said = ask(&Request::Replace {
+                target: absolute(target)?,
+            })?;
+            if *wait {
+                let name = absolute(target)?;
+                wait_for(&socket, |volume| {
+                    let mut targets = volume.targets.iter();
+                    targets.any(|target| {
+                        target.name == name && target.complete && target.missing_blocks == 0
+                    })
+                })?;
+            }
+            Ok(said)
+        }
+        Command::Resize { size } => ask(&Request::Resize { size: *size }),
+    }
+}
+
+/// A name that means the same in the directory of the process.
+fn absolute(target: &str) -> Result<String> {
+    let (kind, path) = match target.split_at_checked(4) {
+        Some(("tcp:", _)) => return Ok(target.to_owned()),
+        Some((kind @ "nbd:", path)) => (kind, path),
+        _ => ("", target),
+    };
+    let path = std::path::absolute(path).with_context(|| target.to_owned())?;
+    Ok(format!("{kind}{}", path.display()))
+}
+
+/// Asks for the state until it is as wanted.
+fn wait_for(
+    socket: &Path,
+    is_wanted: impl Fn(&crate::volume::VolumeStatus) -> bool,
+) -> Result<crate::volume::VolumeStatus> {
+    loop {
+        let (_, state) = xgvmi_daemon::status::ask_for::<Status>(socket)?;
+        match state.volume() {
+            Some(volume) if is_wanted(volume) => return Ok(volume.clone()),
+            _ => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Starts the thread that takes commands for a volume of this process, if the process has a status socket. Dropping the result
+/// removes the socket's file.
+pub(super) fn take_commands(daemon: &Daemon, owned: Option<Commanded>) -> Result<Option<Unlink>> {
+    let Some(socket) = daemon.control()? else {
+        return Ok(None);
+    };
+    let unlink = Unlink(socket.path().to_owned());
+    let carry_out = move |request: &str| {
+        let done = match &owned {
+            Some((volume, opener)) => carry_out(request, volume, opener),
+            None => Err(anyhow::anyhow!(
+                "the volume is that of a service: give the command there, by --service PORT"
+            )),
+        };
+        done.map_err(|error| format!("{error:#}"))
+    };
+    let serve = move || {
+        if let Err(error) = socket.serve(carry_out) {
+            say(format_args!("no commands are taken any more: {error}"));
+        }
+    };
+    let thread = Builder::new().name("control".to_owned());
+    thread.spawn(serve).context("cannot start a thread")?;
+    Ok(Some(unlink))
+}
+
+fn carry_out(request: &str, volume: &Arc<Volume>, opener: &Opener) -> Result<String> {
+    let request = serde_json::from_str(request).context("a command of another release")?;
+    match request {
+        Request::Scrub { rate } => scrub(volume, rate),
+        Request::StopScrub {} => {
+            if !volume.stop_scrub() {
+                bail!("no scrub runs");
+            }
+            Ok("the scrub ends".to_owned())
+        }
+        Request::Replace { target } => {
+            let role = opener.replace(volume, &target)?;
+            say(format_args!("{role} is replaced: {target}"));
+            Ok(format!(
+                "{role} is {target} from here on, and lacks {} blocks; name it where the process gets its targets from",
+                volume.missing_blocks(role)
+            ))
+        }
+        Request::Resize { size } => {
+            let geometry = volume.grow(size)?;
+            say(format_args!("the volume has {} bytes", geometry.size()));
+            Ok(format!(
+                "the volume has {} bytes; clients see that at their next connection",
+                geometry.size()
+            ))
+        }
+    }
+}
+
+fn scrub(volume: &Arc<Volume>, rate: u64) -> Result<String> {
+    let pace = Pace::new(rate)?;
+    let turn = volume.begin_scrub()?;
+    let work = move || match turn.scrub(pace) {
+        Ok(report) => say(format_args!("scrub: {report}")),
+        Err(error) => say(format_args!("scrub: {error}")),
+    };
+    let thread = Builder::new().name("scrub".to_owned());
+    thread.spawn(work).context("cannot start a thread")?;
+    let present = Role::ALL
+        .into_iter()
+        .filter(|role| volume.used(*role).is_some());
+    Ok(format!(
+        "the scrub of {} targets has begun",
+        present.count()
+    ))
+}

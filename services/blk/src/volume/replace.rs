@@ -1,0 +1,158 @@
+//! The replacement of a target while the volume serves.
+//!
+//! The two others, which hold everything, record it before the new target has its place. From then on the old one does not
+//! count, also for an opening at which those are away that know newer data. Without such a record any target counts: one
+//! whose place a new one has taken between two openings may be found again, and hold what is lost otherwise.
+
+use super::state::{Volume, add};
+use crate::error::{BlkError, Result};
+use crate::geometry::Role;
+use crate::store::{Identity, Mark, Members, Standing, Target};
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// The targets that have replaced others, as those tell that know it best.
+pub(super) fn newest(identities: impl Iterator<Item = Identity>) -> Members {
+    let newest = identities.max_by_key(|identity| (identity.epoch, identity.members.revision));
+    newest.map_or_else(Members::default, |identity| identity.members)
+}
+
+/// An error if another target has taken the place of this one. A new one takes a place itself.
+pub(super) fn check_member(members: &Members, target: &dyn Target) -> Result<()> {
+    let identity = target.identity();
+    match members.of(identity.role) {
+        Some(by) if by != identity.target && identity.standing != Standing::New => {
+            Err(BlkError::Replaced {
+                target: target.name().to_owned(),
+                role: identity.role,
+                by,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Volume {
+    fn members(&self) -> MutexGuard<'_, Members> {
+        // A panic cannot leave them half changed: they are replaced as a whole.
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An error if another target has taken the place of this one.
+    pub(super) fn check_member(&self, target: &dyn Target) -> Result<()> {
+        check_member(&self.members(), target)
+    }
+
+    /// Tells a target that takes its place which ones have replaced others. If it is new and takes the place of such a one, the
+    /// others are told, too. One of them that fails is not used any more.
+    pub(super) fn tell_members(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        let known = *self.members();
+        let id = target.identity().target;
+        let wanted = match known.of(role) {
+            Some(of_role) if of_role != id => known.with(role, id),
+            _ => known,
+        };
+        if wanted != known {
+            *self.members() = wanted;
+            for other in self.others(role) {
+                if let Ok(other) = self.target(other) {
+                    // It learns it when it returns.
+                    let told = other.mark(self.epoch, Mark::Members(wanted));
+                    told.unwrap_or_else(|error| self.fail(&other, &error));
+                }
+            }
+        }
+        match target.identity().members == wanted {
+            true => Ok(()),
+            false => target.mark(self.epoch, Mark::Members(wanted)),
+        }
+    }
+
+    /// Uses `target` in place of the one of its role, which can be in use or away. [`Volume::rebuild`] completes it. Requests go
+    /// on meanwhile, with the two others.
+    ///
+    /// # Errors
+    /// It belongs to another volume, or is in use; one of the two others is absent or lacks blocks; blocks are lost; or one of
+    /// the three fails. Then the target that was in use still is.
+    pub fn replace(&self, target: Arc<dyn Target>) -> Result<Role> {
+        let identity = self.check_arrival(&target)?;
+        let role = identity.role;
+        let turn = self.arrival();
+        for other in self.targets().iter().flatten() {
+            let used = other.identity();
+            if used.target == identity.target {
+                return Err(BlkError::Argument(format!(
+                    "{}: it is in use as {} ({}): give another target",
+                    target.name(),
+                    used.role,
+                    other.name()
+                )));
+            }
+        }
+        self.check_needless(role)?;
+        self.know_all()?;
+        // With what is known now.
+        self.check_needless(role)?;
+        target.mark(self.epoch, Mark::Owned)?;
+        target.grow(self.geometry().blocks())?;
+        self.tell_replacement(role, &target)?;
+        self.seat(&target);
+        drop(turn);
+        self.arrive(role, &target, Vec::new())?;
+        add(&self.counters.replacements, 1);
+        Ok(role)
+    }
+
+    /// An error unless the two others hold everything.
+    fn check_needless(&self, role: Role) -> Result<()> {
+        let needed = |reason: String| Err(BlkError::Needed { role, reason });
+        for other in self.others(role) {
+            let Ok(target) = self.target(other) else {
+                return needed(format!(
+                    "{other} is absent: wait until it is back and complete"
+                ));
+            };
+            let missing = self.missing_blocks(other);
+            if missing != 0 || !self.is_complete(other) {
+                return needed(format!(
+                    "{other} ({}) lacks {missing} blocks or is not complete yet: wait until it is",
+                    target.name()
+                ));
+            }
+        }
+        match self.lost_blocks() {
+            0 => Ok(()),
+            lost => needed(format!(
+                "{lost} blocks have fewer than two holders, and this target may be one of them: write them again, or scrub"
+            )),
+        }
+    }
+
+    /// Lets both others record the replacement, or none: then the target of before counts.
+    fn tell_replacement(&self, role: Role, target: &Arc<dyn Target>) -> Result<()> {
+        let before = *self.members();
+        let wanted = before.with(role, target.identity().target);
+        let mut done = Ok(());
+        for other in self.others(role) {
+            let told = self.target(other).and_then(|other| {
+                let told = other.mark(self.epoch, Mark::Members(wanted));
+                told.inspect_err(|error| self.fail(&other, error))
+            });
+            done = done.and(told);
+        }
+        let done = done.and_then(|()| target.mark(self.epoch, Mark::Members(wanted)));
+        let Err(error) = done else {
+            *self.members() = wanted;
+            return Ok(());
+        };
+        let again = Members {
+            revision: wanted.revision + 1,
+            ..before
+        };
+        *self.members() = again;
+        for target in self.targets().iter().flatten() {
+            let told = target.mark(self.epoch, Mark::Members(again));
+            told.unwrap_or_else(|error| self.fail(target, &error));
+        }
+        Err(error)
+    }
+}

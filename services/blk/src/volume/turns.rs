@@ -1,0 +1,79 @@
+//! What requests and commands of a volume wait for: flushes in their order, threads for groups, and the scrub.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The order of flushes.
+#[derive(Debug, Default)]
+pub(super) struct Commits {
+    /// Flushes that have begun.
+    pub(super) begun: AtomicU64,
+    /// The last one that was successful. Held during each.
+    pub(super) done: Mutex<u64>,
+}
+
+/// Threads for that, of all requests.
+const THREADS_MAX: usize = 16;
+
+/// Threads that carry out groups beside those of their requests.
+#[derive(Debug, Default)]
+pub(super) struct Helpers(AtomicUsize);
+
+/// One of them.
+pub(super) struct Helper<'a>(&'a Helpers);
+
+impl Helpers {
+    pub(super) fn take(&self) -> Option<Helper<'_>> {
+        let more = |count| (count < THREADS_MAX).then_some(count + 1);
+        // Relaxed: a count orders nothing.
+        let taken = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then_some(Helper(self))
+    }
+}
+
+impl Drop for Helper<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Whether a scrub runs.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) runs: bool,
+    pub(super) stops: bool,
+}
+
+/// The scrub of a volume that serves.
+#[derive(Debug, Default)]
+pub(super) struct Scrubbing {
+    state: Mutex<State>,
+    pub(super) stopped: Condvar,
+}
+
+impl Scrubbing {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        // A panic cannot leave it half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.state().runs
+    }
+
+    /// Waits until `end`, or the scrub is stopped. True if it goes on.
+    pub(super) fn wait(&self, end: Instant) -> bool {
+        let mut state = self.state();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if state.stops || left.is_zero() {
+                return !state.stops;
+            }
+            let waited = self.stopped.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
