@@ -64,7 +64,7 @@ pub(super) const FILES: &[File] = &[
         "ucc-tl",
         "libucc_tl_xgvmi.so",
         "libucc_tl_xgvmi.so",
-        &["ucc_tl_xgvmi"],
+        &["ucc_tl_xgvmi", "ucc_tl_xgvmi_status"],
         true,
     ),
     library(
