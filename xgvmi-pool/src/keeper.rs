@@ -1,12 +1,12 @@
 //! A thread that runs rounds of upkeep, periodically or on request. The owner supplies the function
 //! of a round.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::signals;
+use crate::sync::{AtomicBool, Ordering, fence};
 
 /// Longest sleep of a keeper.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -25,8 +25,38 @@ pub(crate) const LOOKS_PER_AGE: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Keeper {
     /// A round is requested. Leases set it without the lock.
-    wanted: Arc<AtomicBool>,
+    wanted: Arc<Wanted>,
     state: Arc<(Mutex<State>, Condvar)>,
+}
+
+/// A request for a round. A thread asks after it has changed the pool, and the keeper looks at the pool after it has taken
+/// the request. The fences ensure that the keeper sees the change, or that the request stays.
+#[derive(Debug)]
+pub(crate) struct Wanted(AtomicBool);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self(AtomicBool::new(false))
+    }
+}
+
+impl Wanted {
+    /// Requests a round. True if the keeper may sleep.
+    pub(crate) fn ask(&self) -> bool {
+        fence(Ordering::SeqCst);
+        // The flag is usually set already, and then a load is enough.
+        !self.0.load(Ordering::Relaxed) && !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes the request. The round follows.
+    pub(crate) fn take(&self) {
+        self.0.store(false, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,25 +92,27 @@ impl Keeper {
         mut round: impl FnMut() -> Round + Send + 'static,
     ) -> bool {
         let (wanted, state) = (Arc::clone(&self.wanted), Arc::clone(&self.state));
-        wanted.store(true, Ordering::Relaxed);
+        let _sleeps = wanted.ask();
         // Zero would make it spin.
         let sleep = sleep.clamp(Duration::from_millis(1), SLEEP_MAX);
         let body = move || {
             let mut pause = sleep;
             loop {
                 let mut keeper = lock(&state.0);
-                if !wanted.load(Ordering::Relaxed) && !keeper.stopped {
+                if !wanted.is_set() && !keeper.stopped {
                     keeper = wait(&state.1, keeper, pause);
                 }
                 pause = sleep;
-                wanted.store(false, Ordering::Relaxed);
+                wanted.take();
                 if keeper.stopped {
                     break;
                 }
                 drop(keeper);
                 match round() {
                     Round::Done => {}
-                    Round::More => wanted.store(true, Ordering::Relaxed),
+                    Round::More => {
+                        let _is_this_thread = wanted.ask();
+                    }
                     Round::After(time) => pause = time.min(sleep),
                     Round::Over => break,
                 }
@@ -100,8 +132,7 @@ impl Keeper {
 
     /// Requests a round.
     pub(crate) fn kick(&self) {
-        // The flag is usually set already, and then a load is enough.
-        if !self.wanted.load(Ordering::Relaxed) && !self.wanted.swap(true, Ordering::Relaxed) {
+        if self.wanted.ask() {
             // Under the lock: the request then arrives before the keeper's check or during its
             // sleep.
             let _keeper = lock(&self.state.0);

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use loom::thread;
 
+use crate::keeper::Wanted;
 use crate::sim::{SimDevice, SimFabric};
+use crate::sync::{AtomicUsize, Ordering};
 use crate::{
     AliasError, AliasMap, AliasPolicy, Gvmi, Invalidate, Lkey, MkeyPool, OnFull, OwnerUuid,
     PoolError, PoolPolicy, Region, RemoteKey, VirtAddr,
@@ -413,5 +415,29 @@ fn closing_meets_attaching() {
             "{result:?}"
         );
         assert_eq!(fabric.objects(DPU), 0);
+    });
+}
+
+/// A thread changes the pool and asks for a round while the keeper takes an earlier request.
+#[test]
+fn a_request_for_a_round_is_not_lost() {
+    model(|| {
+        let wanted = Arc::new(Wanted::default());
+        let change = Arc::new(AtomicUsize::new(0));
+        assert!(wanted.ask());
+        let other = {
+            let (wanted, change) = (Arc::clone(&wanted), Arc::clone(&change));
+            thread::spawn(move || {
+                change.store(1, Ordering::Relaxed);
+                let _sleeps = wanted.ask();
+            })
+        };
+        wanted.take();
+        let seen = change.load(Ordering::Relaxed);
+        other.join().expect("no panic");
+        assert!(
+            seen == 1 || wanted.is_set(),
+            "the keeper does not see the change"
+        );
     });
 }

@@ -3,6 +3,7 @@
 
 mod files;
 mod jobs;
+mod services;
 mod verbs;
 
 use super::{Case, World};
@@ -15,6 +16,7 @@ use testbed::foreign::Foreign;
 use testbed::{process, workspace};
 
 pub(super) use jobs::{demo, packages};
+pub(super) use services::run_all as services;
 pub(super) use verbs::run_all as verbs;
 
 /// Time limit of a build without a cache on a loaded machine, and of a crate's tests.
@@ -47,6 +49,9 @@ const PRODUCT: &[&str] = &[
     "bf-emu-preload",
 ];
 
+/// Packages of this project whose programs are in the Debian packages too.
+const PACKAGED: &[&str] = &["osu-mpi", "cost-table", "scale-model", "xgvmi-fio"];
+
 /// Directory of the builds for the processor.
 fn target_dir() -> PathBuf {
     workspace::target_dir().join("aarch64")
@@ -57,22 +62,24 @@ fn programs() -> PathBuf {
     target_dir().join(TARGET).join("debug")
 }
 
-/// Runs cargo for the processor.
-fn cargo(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Result<()> {
+/// Runs cargo for the processor. Returns its output.
+fn cargo(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Result<String> {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
-    command.args(words).args(["--locked", "--target", TARGET]);
+    command.arg(words[0]);
+    command.args(["--locked", "--target", TARGET]);
     for package in packages {
         command.args(["-p", package]);
     }
+    command.args(&words[1..]);
     command.envs(tools.for_cargo(&target_dir()));
     let shown = process::shown(&command);
     let done = process::run(&mut command, LIMIT).with_context(|| shown.clone())?;
     ensure!(done.ok(), "`{shown}`: {}\n{}", done.verdict(), done.output);
-    Ok(())
+    Ok(done.output)
 }
 
-/// Builds packages, and returns the processor with stock UCX: its version is `None` for the pinned one.
+/// Builds packages, and returns the processor with a stock UCX.
 ///
 /// # Errors
 /// Those of the set-up and of the compiler.
@@ -90,13 +97,15 @@ pub fn foreign(packages: &[&str], ucx: &dev_setup::versions::Version) -> Result<
     })
 }
 
-/// Builds what the packages contain, and returns its directory.
+/// Builds what the packages contain. Returns its directory and the program that runs its programs.
 ///
 /// # Errors
 /// Those of the set-up and of the compiler.
-pub fn release() -> Result<PathBuf> {
-    cargo(&tools::ensure()?, &["build", "--release"], &[])?;
-    Ok(target_dir().join(TARGET).join("release"))
+pub fn release() -> Result<(PathBuf, PathBuf)> {
+    let tools = tools::ensure()?;
+    let packages = [PRODUCT, PACKAGED].concat();
+    cargo(&tools, &["build", "--release"], &packages)?;
+    Ok((target_dir().join(TARGET).join("release"), tools.runner()))
 }
 
 /// Checks the product's files that are in one of these directories of unpacked packages; each must be in one.
@@ -138,7 +147,7 @@ pub(super) fn link(_world: &World) -> Result<Vec<Case>> {
 }
 
 fn linked(tools: &Aarch64, packages: &[&str], wanted: impl Fn(&files::File) -> bool) -> Vec<Case> {
-    let built = cargo(tools, &["build"], packages);
+    let built = cargo(tools, &["build"], packages).map(drop);
     let mut cases = vec![Case::of(format!("{} link", packages.join(" ")), built)];
     let chosen = files::FILES.iter().filter(|file| wanted(file));
     cases.extend(chosen.map(|file| {
@@ -156,6 +165,6 @@ pub(super) fn units(world: &World) -> Result<Vec<Case>> {
 }
 
 fn unit(tools: &Aarch64, name: &str) -> Case {
-    let ran = cargo(tools, &["test", "--quiet", "--lib"], &[name]);
+    let ran = cargo(tools, &["test", "--quiet", "--lib"], &[name]).map(drop);
     Case::of(format!("unit tests of {name}"), ran)
 }

@@ -3,9 +3,19 @@
 use super::{Case, World};
 use anyhow::Result;
 use dev_setup as setup;
+use testbed::foreign::Foreign;
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
+    run_with(world, &world.parts, None)
+}
+
+/// The tests whose names contain one of these words, with the services on this processor or on another one.
+pub(super) fn run_with(
+    world: &World,
+    parts: &[String],
+    dpu: Option<&Foreign>,
+) -> Result<Vec<Case>> {
     let tools = setup::storage()?;
     let results = storage_suite::run(&storage_suite::World {
         bin: &world.bin,
@@ -13,7 +23,8 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         tools: &tools,
         ucx: &world.env.ucx_lib_dir.join("libucp.so.0"),
         verbs: &world.env.for_ucx(),
-        parts: &world.parts,
+        parts,
+        dpu,
     })?;
     Ok(results
         .into_iter()

@@ -15,6 +15,7 @@ use job::{Backend, Launcher, RANKS, Services, Site, Variable, variable};
 use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::foreign::Foreign;
 use testbed::place::Place;
 use testbed::process::{self, Running};
 use testbed::workspace;
@@ -56,6 +57,9 @@ const SERVED: [&str; 13] = [
 /// not handle. The program itself skips combinations of counts and displacements of different widths.
 const SOME: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast -t world,reverse,half,odd_even -d int32 -o sum \
                     -m 512:32768:6 -I 2 -O 0 -C 32 -D 32";
+/// Less of it, for services that an emulator executes.
+const FEW: &str = "-c alltoallv,alltoall,allgather,allreduce,bcast -t world,reverse -d int32 -o sum -m 512:32768:6 -I 0 -O 0 \
+                   -C 32 -D 32";
 /// A job whose collectives all go to UCC's other components.
 const FALLING_BACK: &str = "-c alltoallv,bcast -t world -d int32 -m 1024:1024 -O 0 -C 32 -D 32";
 const ALL: &str = "-c alltoallv,alltoall,allgather,allgatherv,allreduce,bcast,gather,gatherv,scatter,scatterv \
@@ -109,6 +113,30 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         cases.push(Case::of(NO_PACKAGES, Ok(())));
     }
     Ok(cases)
+}
+
+/// UCC's own test program with the services on another processor.
+pub(super) fn with_services_on(world: &World, dpu: &Foreign) -> Result<Vec<Case>> {
+    const NAME: &str = "ucc_test_mpi";
+    if !world.wants(NAME) {
+        return Ok(Vec::new());
+    }
+    let site = tree::ucc().and_then(|tree| {
+        let place = Place::new(&tree.root, &world.dir, &world.env.cache)?;
+        Ok((tree, place))
+    });
+    let case = match site {
+        Ok((tree, place)) => {
+            let mut site = Site::new(world, tree, place)?;
+            site.dpu = Some(dpu.clone());
+            timed(|| Case::of(NAME, site.test_mpi("xgvmi", FEW)))
+        }
+        Err(reason) => Case {
+            name: NAME.to_owned(),
+            outcome: Outcome::Skipped(format!("{reason:#}")),
+        },
+    };
+    Ok(vec![case])
 }
 
 /// Runs a test and prints its time: a whole run takes half an hour, and its output names the long parts.

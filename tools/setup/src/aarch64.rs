@@ -237,8 +237,12 @@ impl Aarch64 {
                 shown(self.runner()),
             ),
         ];
-        // Everything is built once, and nobody debugs it.
-        for (name, value) in [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")] {
+        // Everything is built once, and nobody debugs it. No other program strips what the linker leaves in packages.
+        for (name, value) in [
+            ("CARGO_INCREMENTAL", "0"),
+            ("CARGO_PROFILE_DEV_DEBUG", "0"),
+            ("CARGO_PROFILE_RELEASE_STRIP", "debuginfo"),
+        ] {
             variables.push((name.to_owned(), value.to_owned()));
         }
         for (name, found) in &self.paths {

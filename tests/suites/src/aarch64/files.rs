@@ -1,4 +1,5 @@
-//! Checks of a built library or program: processor, name, exported symbols, and no code that must be changed at load time.
+//! Checks of a built library or program: processor, name, exported symbols, no code that must be changed at load time, and no
+//! variables in the space that the C library reserves for threads at the start of a program.
 
 use anyhow::{Context as _, Result, ensure};
 use dev_setup::aarch64::Aarch64;
@@ -64,7 +65,7 @@ pub(super) const FILES: &[File] = &[
         "ucc-tl",
         "libucc_tl_xgvmi.so",
         "libucc_tl_xgvmi.so",
-        &["ucc_tl_xgvmi"],
+        &["ucc_tl_xgvmi", "ucc_tl_xgvmi_status"],
         true,
     ),
     library(
@@ -146,6 +147,12 @@ pub(super) fn check(file: &File, path: &Path, tools: &Aarch64) -> Result<()> {
             ensure!(absent.is_empty(), "{absent:?} are not exported");
             let surplus: Vec<_> = found.difference(&wanted).collect();
             ensure!(!only || surplus.is_empty(), "{surplus:?} are exported");
+            let relocations = read(path, &["-rW"])?;
+            let reserved = relocations.lines().find(|line| takes_reserve(line));
+            ensure!(
+                reserved.is_none(),
+                "dlopen may find no space for its thread-local variables: {reserved:?}"
+            );
         }
     }
     Ok(())
@@ -155,6 +162,12 @@ fn read(path: &Path, options: &[&str]) -> Result<String> {
     let mut command = Command::new("readelf");
     process::stdout(command.args(options).arg(path), LIMIT)
         .with_context(|| path.display().to_string())
+}
+
+/// Whether a line of `readelf -r` places a thread-local variable in space that dlopen cannot enlarge. The C library's own errno
+/// is always there.
+fn takes_reserve(line: &str) -> bool {
+    line.contains("TLS_TPREL") && !line.contains(" errno@GLIBC")
 }
 
 /// Faults in the headers of a library or program.
@@ -203,6 +216,21 @@ mod tests {
         ] {
             let error = faults(&good.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
+        }
+    }
+
+    #[test]
+    fn thread_local_variables_in_the_reserve_are_found() {
+        for (line, expect) in [
+            (
+                "29e378  6700000406 R_AARCH64_TLS_TPREL64  0 errno@GLIBC_PRIVATE + 0",
+                false,
+            ),
+            ("29e378  6700000406 R_AARCH64_TLS_TPREL64  0 own + 0", true),
+            ("29e378  406 R_AARCH64_TLS_TPREL64  38", true),
+            ("29e250  407 R_AARCH64_TLSDESC      a0", false),
+        ] {
+            assert_eq!(takes_reserve(line), expect, "{line}");
         }
     }
 

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::foreign::Foreign;
 use testbed::place::Place;
 use testbed::port::free as free_port;
 use testbed::process::{self, Running};
@@ -38,6 +39,8 @@ pub struct Site<'a> {
     pub tree: UccTree,
     /// Directory of links to UCC, UCX and the component.
     pub stage: PathBuf,
+    /// The services' processor, if it is not that of the ranks.
+    pub(crate) dpu: Option<Foreign>,
     pub(super) programs: Programs,
 }
 
@@ -106,6 +109,7 @@ impl<'a> Site<'a> {
             place,
             tree,
             stage,
+            dpu: None,
             programs,
         })
     }
@@ -126,15 +130,26 @@ impl<'a> Site<'a> {
         let ports = [free_port()?, free_port()?];
         let mut running = Vec::new();
         for (node, port) in ports.iter().enumerate() {
-            let inner =
-                testbed.command(&format!("node{node}.dpu"), self.world.bin.join("xgvmi-sp"));
+            let function = format!("node{node}.dpu");
+            let inner = match &self.dpu {
+                None => {
+                    let mut inner = testbed.command(&function, self.world.bin.join("xgvmi-sp"));
+                    inner.envs(self.world.env.for_ucx());
+                    inner.envs(device(scheme, self.world));
+                    inner
+                }
+                Some(foreign) => {
+                    let testbed = (*testbed).clone().envs(device(scheme, self.world));
+                    foreign.command(&testbed, &function, "xgvmi-sp")
+                }
+            };
             let mut command = self.place.outside(inner.get_program());
+            let variables = inner.get_envs();
             command
                 .args(inner.get_args())
                 .args(["--listen", &format!("127.0.0.1:{port}")])
                 .args(arguments)
-                .envs(self.world.env.for_ucx())
-                .envs(device(scheme, self.world));
+                .envs(variables.filter_map(|(name, value)| Some((name, value?))));
             running.push(Running::saying(&mut command, UP, " listens on ")?);
         }
         Ok(Services {

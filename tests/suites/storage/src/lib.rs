@@ -10,6 +10,7 @@
 //!     ucx: Path::new("libucp.so.0"),
 //!     verbs: &[],
 //!     parts: &parts,
+//!     dpu: None,
 //! };
 //! for (name, result) in storage_suite::run(&world)? {
 //!     println!("{name}: {result:?}");
@@ -34,6 +35,7 @@ use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::Duration;
 use testbed::cluster::Cluster;
+use testbed::foreign::Foreign;
 use testbed::workspace;
 
 /// One command of a stock client.
@@ -206,6 +208,8 @@ pub struct World<'a> {
     pub verbs: &'a [(String, String)],
     /// A test runs if its name contains one of these words; without words all run.
     pub parts: &'a [String],
+    /// The processor of the DPUs, if it is not that of the hosts.
+    pub dpu: Option<&'a Foreign>,
 }
 
 impl World<'_> {

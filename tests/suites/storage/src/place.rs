@@ -156,8 +156,10 @@ impl<'a> Place<'a> {
         words: &[String],
         listen: &str,
     ) -> Result<Running> {
-        let program = self.world.bin.join("xgvmi-blk");
-        let mut command = device.command("node0.dpu", &program);
+        let mut command = match self.world.dpu {
+            None => device.command("node0.dpu", self.world.bin.join("xgvmi-blk")),
+            Some(foreign) => foreign.command(device, "node0.dpu", "xgvmi-blk"),
+        };
         command.arg("service").args(words);
         command.args(["--listen", listen]).current_dir(&self.dir);
         Running::saying(&mut command, START, " serves volume ")

@@ -30,6 +30,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
         ucx: &env.ucx_lib_dir.join("libucp.so.0"),
         verbs: &env.for_ucx(),
         parts: &[],
+        dpu: None,
     };
     let report = storage_suite::bench(&world, seconds)?;
     print!("{}", table::text(columns::STORAGE, rows(&report))?);
