@@ -231,8 +231,14 @@ fn memory_that_was_registered_in_pieces_takes_one_key(
         beyond.is_none(),
         "the byte behind the last piece is out of reach",
     )?;
-    // The same key for one region. Its old entries must not be accessible.
-    let (mkey, middle) = (export.mkey(), VirtAddr::new(memory.addr() + 0x1000));
+    // The same key for fewer regions. Its old entries must not be accessible.
+    let (long, middle) = (export.mkey(), VirtAddr::new(memory.addr() + 0x1000));
+    sides.host.release(export)?;
+    let again = sides.host.export(Span::of(&regions)?)?;
+    ensure(again.mkey() == long, "one key for many pieces")?;
+    sides.host.release(again)?;
+    let export = sides.host.export(Span::of(&regions[..4])?)?;
+    let mkey = export.mkey();
     sides.host.release(export)?;
     let export = sides.host.export(part(&memory, 0, PAGE)?)?;
     ensure(export.mkey() == mkey, "one key")?;
