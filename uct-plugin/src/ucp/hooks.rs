@@ -2,8 +2,9 @@
 //! which identifies the caller and the functions to pass the call to.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::null_mut;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::caches::{self, CACHES, EXPORTER, IMPORT, Import};
 use super::rcache;
@@ -80,13 +81,76 @@ impl Entries {
 
 static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; COPIES_MAX];
 
+/// UCX's functions of each copy for calls before the first import, which are most; null behind it, or if the copy has none.
+static BEFORE: [Before; COPIES_MAX] = [const { Before::new() }; COPIES_MAX];
+
+struct Before {
+    /// A [`GetFn`].
+    get: AtomicPtr<c_void>,
+    /// A [`LookupFn`].
+    lookup: AtomicPtr<c_void>,
+}
+
+impl Before {
+    const fn new() -> Self {
+        Self {
+            get: AtomicPtr::new(null_mut()),
+            lookup: AtomicPtr::new(null_mut()),
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> Option<GetFn> {
+        let function = self.get.load(Ordering::Relaxed);
+        // SAFETY: null or the address of such a function; both types have the size of a pointer, and null is `None`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<GetFn>>(function) }
+    }
+
+    #[inline(always)]
+    fn lookup(&self) -> Option<LookupFn> {
+        let function = self.lookup.load(Ordering::Relaxed);
+        // SAFETY: as in `get`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<LookupFn>>(function) }
+    }
+
+    fn set(&self, originals: &Originals) {
+        let get = originals.get.map_or(null_mut(), |get| get as *mut c_void);
+        let lookup = originals.asserting.as_ref();
+        let lookup = lookup.map_or(null_mut(), |with| with.lookup as *mut c_void);
+        self.get.store(get, Ordering::SeqCst);
+        self.lookup.store(lookup, Ordering::SeqCst);
+    }
+
+    fn clear(&self) {
+        self.get.store(null_mut(), Ordering::SeqCst);
+        self.lookup.store(null_mut(), Ordering::SeqCst);
+    }
+}
+
+/// Notes that lookups of UCP may belong to imports from now on.
+fn imports_begin() {
+    if !IMPORTS.load(Ordering::Acquire) {
+        let clear = || BEFORE.iter().for_each(Before::clear);
+        // First, for threads that see the flag.
+        clear();
+        IMPORTS.store(true, Ordering::SeqCst);
+        // Again, for a copy that was taken in between. One that is taken from here on clears its own.
+        clear();
+    }
+}
+
 /// Set by the first import, or before it by the creation of its cache. Before it, no lookup of UCP belongs to an import.
 static IMPORTS: AtomicBool = AtomicBool::new(false);
 
 /// The functions for the copy of UCX with this number, which pass calls to `originals`; `None` if
 /// no set of functions is free.
 pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
+    let before = BEFORE.get(copy)?;
     COPIES.get(copy)?.set(originals).ok()?;
+    before.set(&originals);
+    if IMPORTS.load(Ordering::SeqCst) {
+        before.clear();
+    }
     match copy {
         0 => Some(Entries::of::<0>()),
         1 => Some(Entries::of::<1>()),
@@ -137,7 +201,7 @@ unsafe extern "C" fn create<const COPY: usize>(
         let _noted = guard("ucs_rcache_create", || {
             caches::created(cache.addr(), exporter)
         });
-        IMPORTS.store(true, Ordering::Relaxed);
+        imports_begin();
     }
     status
 }
@@ -190,7 +254,7 @@ unsafe extern "C" fn unpack<const COPY: usize>(
             ONCE.call_once(|| log::diag!("an exported handle has an unknown format"));
             return;
         }
-        IMPORTS.store(true, Ordering::Relaxed);
+        imports_begin();
         IMPORT.set(Some(Import {
             buffer: buffer.addr(),
             head,
@@ -215,12 +279,9 @@ unsafe extern "C" fn get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let Some(original) = COPIES[COPY].get().and_then(|copy| copy.get) else {
-        return UcsStatus::ERR_UNSUPPORTED;
-    };
-    let function = match IMPORTS.load(Ordering::Relaxed) {
-        true => noted_get::<COPY>,
-        false => original,
+    let function = match BEFORE[COPY].get() {
+        Some(original) => original,
+        None => noted_get::<COPY>,
     };
     // SAFETY: the arguments are UCX's.
     unsafe { function(cache, address, length, alignment, prot, argument, region) }
@@ -288,12 +349,9 @@ unsafe extern "C" fn lookup<const COPY: usize>(
     table: *const c_void,
     address: usize,
 ) -> *mut Region {
-    let Some(originals) = asserting::<COPY>() else {
-        return std::ptr::null_mut();
-    };
-    let function = match IMPORTS.load(Ordering::Relaxed) {
-        true => filtered_lookup::<COPY>,
-        false => originals.lookup,
+    let function = match BEFORE[COPY].lookup() {
+        Some(original) => original,
+        None => filtered_lookup::<COPY>,
     };
     // SAFETY: the arguments are UCX's.
     unsafe { function(table, address) }
