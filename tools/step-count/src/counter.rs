@@ -216,6 +216,11 @@ impl<'a> Counter<'a> {
     fn run_until_end(mut self, tracee: &Tracee) -> Result<Report> {
         self.begin_round(tracee)?;
         self.sums.begin(ATTACHED);
+        let registers = tracee.registers()?;
+        // In a system call, the first step is its end.
+        if registers.orig_rax.cast_signed() < 0 {
+            self.step(tracee, &registers)?;
+        }
         let mut signal = 0;
         loop {
             let status = tracee.go(Pace::Step, signal)?;

@@ -82,7 +82,7 @@ fn a_process_that_saves_and_restores_its_flags_continues_after_its_count() {
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     let thread = lines.find_map(|line| line.strip_prefix("thread ")?.parse().ok());
     let thread: u32 = thread.expect("a thread");
-    for round in 0..8 {
+    for round in 0..32 {
         let report = Path::new(env!("CARGO_TARGET_TMPDIR")).join("flags.json");
         count_for_a_while(thread, &report);
         let ticks = || busy_ticks(thread).expect("it continues after its count");
