@@ -334,8 +334,12 @@ impl Md {
         let pool = self.host.get().and_then(Option::as_ref);
         let aliases = self.dpu.get().and_then(Option::as_ref);
         let pool: PoolStats = pool.map(HostHooks::stats).unwrap_or_default();
-        let aliases: AliasStats = aliases.map(DpuHooks::stats).unwrap_or_default();
+        // A service process reads the numbers in each call, so their time may not grow with the aliases.
+        let aliases: AliasStats = aliases
+            .map(|hooks| hooks.aliases().stats_without_hits())
+            .unwrap_or_default();
         let count = |event: Event| self.counts.get(event);
+        let imports = count(Event::Import);
         Numbers {
             pool_hits: pool.hits,
             pool_misses: pool.misses,
@@ -345,11 +349,11 @@ impl Md {
             exports_left: count(Event::ExportLeft),
             releases: count(Event::Release) + count(Event::ReleaseFailed),
             releases_failed: count(Event::ReleaseFailed),
-            alias_hits: aliases.hits,
+            alias_hits: imports.saturating_sub(aliases.made),
             alias_misses: aliases.misses,
             alias_stale: aliases.stale,
             aliases: aliases.aliases,
-            imports: count(Event::Import),
+            imports,
             imports_left: count(Event::ImportLeft),
             imports_released: count(Event::ImportReleased),
             ..Numbers::NONE

@@ -297,14 +297,23 @@ impl<D: AliasDevice> AliasMap<D> {
         self.len() == 0
     }
 
-    /// A snapshot of the counters.
+    /// A snapshot of the counters. The sum of the hits takes a step for each alias.
     #[must_use]
     pub fn stats(&self) -> AliasStats {
-        let counted = self.inner.core.counters.snapshot();
+        let counted = self.stats_without_hits();
         AliasStats {
-            aliases: self.len() as u64,
             hits: counted.hits + self.inner.hits(),
             ..counted
+        }
+    }
+
+    /// As [`AliasMap::stats`], but `hits` has those of destroyed aliases only. Its time does not depend on the
+    /// number of aliases.
+    #[must_use]
+    pub fn stats_without_hits(&self) -> AliasStats {
+        AliasStats {
+            aliases: self.len() as u64,
+            ..self.inner.core.counters.snapshot()
         }
     }
 
@@ -486,6 +495,9 @@ impl<D: AliasDevice> Inner<D> {
         match self.core.device.create_alias(&key, access) {
             Ok(alias) => {
                 self.core.counters.creates.one();
+                if !matches!(kind, Kind::InMap { is_prepared: true }) {
+                    self.core.counters.made.one();
+                }
                 table.fill(at, &key, alias, used, kind);
                 Ok(AliasPin::new(self.core.map, (at, alias.lkey)))
             }

@@ -109,7 +109,7 @@ pub struct PoolPolicy {
     /// Number of groups of threads, with one cache each. Rounded up to a power of two, maximum 64.
     /// Default 0: the number of processors of the process, read when the pool opens.
     pub caches: u32,
-    /// Maximum number of KLM entries per key. Default 16: regions up to 16 GiB. Most keys have four, as a key
+    /// Maximum number of KLM entries per key. Default 16: regions of almost 32 GiB. Most keys have four, as a key
     /// without a pool, or fewer if this is fewer. Memory that needs more gets one of up to a quarter of the keys,
     /// which is created with all entries, and never waits for it. A device that supports fewer entries lowers it.
     pub klm_entries: u32,

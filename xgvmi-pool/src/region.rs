@@ -42,9 +42,9 @@ pub enum RegionError {
 
 impl Region {
     /// Maximum number of bytes per KLM entry. The length field has 32 bits, and the adapter accepts
-    /// lengths up to 2 GiB. Some implementations encode 2 GiB as zero and others as 2^31. Half of
-    /// it has only one encoding.
-    pub const KLM_BYTES_MAX: u64 = 1 << 30;
+    /// lengths up to 2 GiB. Some implementations encode 2 GiB as zero and others as 2^31, so an entry
+    /// has less: 2 GiB without the largest page, so that the next entry begins at a page too.
+    pub const KLM_BYTES_MAX: u64 = (1 << 31) - (1 << 16);
 
     /// Creates a region. It needs no alignment.
     ///
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn pieces_cover_the_region_without_gap() {
-        const GIB: u64 = 1 << 30;
-        let gib = 1 << 30;
+        const MAX: u64 = 0x7fff_0000;
+        let max = 0x7fff_0000;
         check(0x1001, 1, &[(0x1001, 1)]);
-        check(0x1001, GIB - 1, &[(0x1001, gib - 1)]);
-        check(0x1000, GIB, &[(0x1000, gib)]);
-        check(0x1000, GIB + 7, &[(0x1000, gib), (0x1000 + GIB, 7)]);
-        check(7, 2 * GIB, &[(7, gib), (7 + GIB, gib)]);
+        check(0x1001, MAX - 1, &[(0x1001, max - 1)]);
+        check(0x1000, MAX, &[(0x1000, max)]);
+        check(0x1000, MAX + 7, &[(0x1000, max), (0x1000 + MAX, 7)]);
+        check(7, 2 * MAX, &[(7, max), (7 + MAX, max)]);
     }
 
     #[test]

@@ -181,6 +181,8 @@ counters! {
         joins,
         /// Aliases created.
         creates,
+        /// Aliases created by a lookup. Part of `creates`; the others were prepared.
+        made,
         /// Aliases that could not be created.
         create_failures,
         /// Aliases destroyed.

@@ -160,8 +160,9 @@ fn a_chain_is_no_longer_than_the_device_takes() {
     assert_eq!(fabric.counts().chains, 7);
     release_all(exports);
 
-    // A region of ten gigabytes has twice the weight of one of up to four.
-    let long = Region::new(VirtAddr::new(1 << 40), 10 << 30, Lkey::from_raw(1)).expect("a region");
+    // A region of ten entries has twice the weight of one of up to four.
+    let len = 10 * Region::KLM_BYTES_MAX;
+    let long = Region::new(VirtAddr::new(1 << 40), len, Lkey::from_raw(1)).expect("a region");
     let before = fabric.counts().chains;
     let results = pool.export_many(&[long; 10]);
     assert!(results.iter().all(Result::is_ok));

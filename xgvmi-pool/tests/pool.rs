@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use xgvmi_pool::sim::{FaultRates, SimCounts, SimDevice, SimFabric};
 use xgvmi_pool::{
-    Export, Gvmi, Lkey, MkeyDevice as _, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Tag,
-    UmrOp, VirtAddr,
+    Export, Gvmi, Lkey, MkeyDevice as _, MkeyPool, PoolError, PoolPolicy, Region, ReuseOrder, Span,
+    Tag, UmrOp, VirtAddr,
 };
 
 const HOST: Gvmi = Gvmi::new(1);
@@ -195,10 +195,11 @@ fn a_region_that_is_too_long_takes_no_key() {
         },
     );
     let long = |len| Region::new(VirtAddr::new(0x1000), len, Lkey::from_raw(1)).expect("a region");
-    assert!(pool.export(long(2 << 30)).is_ok());
-    let error = pool.export(long((2 << 30) + 1)).expect_err("three entries");
+    let most = 2 * Region::KLM_BYTES_MAX;
+    assert!(pool.export(long(most)).is_ok());
+    let error = pool.export(long(most + 1)).expect_err("three entries");
     let expect = PoolError::RegionTooLong {
-        len: (2 << 30) + 1,
+        len: most + 1,
         entries: 3,
         entries_max: 2,
     };
@@ -494,9 +495,10 @@ fn a_leased_key_that_may_be_bound_is_invalidated_or_destroyed() {
     }
 }
 
-/// Memory of this many GiB, which needs as many entries.
-fn gib(gib: u64) -> Region {
-    Region::new(VirtAddr::new(0x1000), gib << 30, Lkey::from_raw(0x4100)).expect("a good region")
+/// Memory of one registration that needs this many entries.
+fn entries(entries: u64) -> Region {
+    let len = entries * Region::KLM_BYTES_MAX;
+    Region::new(VirtAddr::new(0x1000), len, Lkey::from_raw(0x4100)).expect("a good region")
 }
 
 #[test]
@@ -504,26 +506,39 @@ fn a_key_has_four_entries_unless_the_memory_needs_more() {
     let fabric = SimFabric::new();
     let pool = pool(&fabric, PoolPolicy::default());
     let exports: Vec<_> = (0..100).map(|number| pool.export(region(number))).collect();
-    let four = pool.export(gib(4)).expect("a key");
-    assert_eq!(fabric.klm_entries(HOST), 101 * 4);
-    let five = pool.export(gib(5)).expect("a long key");
+    let four = pool.export(entries(4)).expect("a key");
+    // UCX registers 4 GiB of a program at an odd page like this.
+    let part = |addr, len, lkey| {
+        Region::new(VirtAddr::new(addr), len, Lkey::from_raw(lkey)).expect("a good region")
+    };
+    let parts = [
+        part(0x7001_1000, 0xffe_f000, 1),
+        part(0x8000_0000, 1 << 31, 2),
+        part(0x1_0000_0000, 0x7001_2000, 3),
+    ];
+    let odd = pool.export(Span::of(&parts).expect("no gap"));
+    assert_eq!(fabric.klm_entries(HOST), 102 * 4);
+    let five = pool.export(entries(5)).expect("a long key");
     let key = five.mkey();
-    assert_eq!(fabric.klm_entries(HOST), 101 * 4 + 16);
+    assert_eq!(fabric.klm_entries(HOST), 102 * 4 + 16);
     let lkey = Lkey::from_raw(key.raw());
-    assert_eq!(fabric.reach(HOST, lkey, gib(5).addr(), 5 << 30), Ok(gib(5)));
-    drop((exports, four, five));
-    assert_eq!((fabric.bound(HOST), pool.levels().free), (0, 102));
+    assert_eq!(
+        fabric.reach(HOST, lkey, entries(5).addr(), entries(5).len()),
+        Ok(entries(5))
+    );
+    drop((exports, four, odd, five));
+    assert_eq!((fabric.bound(HOST), pool.levels().free), (0, 103));
     // The long key again, by each way to a key.
-    assert_eq!(pool.export(gib(16)).expect("a long key").mkey(), key);
-    let leased = pool.lease().expect("a key").bind(gib(6));
+    assert_eq!(pool.export(entries(16)).expect("a long key").mkey(), key);
+    let leased = pool.lease().expect("a key").bind(entries(6));
     assert_eq!(leased.expect("a long key").mkey(), key);
-    let both = pool.export_many(&[gib(7), region(0)]);
+    let both = pool.export_many(&[entries(7), region(0)]);
     let keys: Vec<_> = both.iter().flatten().map(Export::mkey).collect();
     assert_eq!((keys.len(), keys[0]), (2, key));
     drop(both);
-    assert_eq!(fabric.counts().create_mkey, 102);
+    assert_eq!(fabric.counts().create_mkey, 103);
     let stats = pool.stats();
-    assert_eq!((stats.in_use, stats.hits, stats.returns), (0, 5, 107));
+    assert_eq!((stats.in_use, stats.hits, stats.returns), (0, 5, 108));
 }
 
 #[test]
@@ -535,9 +550,9 @@ fn a_quarter_of_the_keys_may_be_long_and_free_ones_of_either_kind_make_room() {
         ..PoolPolicy::default()
     };
     let pool = pool(&fabric, policy);
-    let long: Vec<_> = (0..2).map(|_| pool.export(gib(5))).collect();
+    let long: Vec<_> = (0..2).map(|_| pool.export(entries(5))).collect();
     assert!(long.iter().all(Result::is_ok));
-    let error = pool.export(gib(5)).expect_err("the third long key");
+    let error = pool.export(entries(5)).expect_err("the third long key");
     assert_eq!(error, PoolError::LongKeysInUse { keys_max: 2 });
     assert!(error.is_full());
     assert_eq!(fabric.klm_entries(HOST), 6 * 4 + 2 * 16);
@@ -547,7 +562,7 @@ fn a_quarter_of_the_keys_may_be_long_and_free_ones_of_either_kind_make_room() {
     assert!(exports.iter().all(Result::is_ok));
     assert!(pool.export(region(8)).is_err_and(|error| error.is_full()));
     drop(exports);
-    assert!(pool.export(gib(5)).is_ok());
+    assert!(pool.export(entries(5)).is_ok());
     assert_eq!(fabric.counts().create_mkey, 10);
     assert!(pool.close());
     assert_eq!(fabric.objects(HOST), 0);
@@ -561,14 +576,14 @@ fn free_keys_go_when_others_need_their_entries() {
         ..PoolPolicy::default()
     };
     let pool = pool(&fabric, policy);
-    drop(pool.export(gib(5)).expect("a long key"));
+    drop(pool.export(entries(5)).expect("a long key"));
     let exports: Vec<_> = (0..10).map(|number| pool.export(region(number))).collect();
     // Some of the free keys are in a cache.
     assert_eq!((pool.shed(3), fabric.objects(HOST)), (3, 28));
     assert_eq!((pool.shed(64), fabric.objects(HOST)), (18, 10));
     assert_eq!(fabric.bound(HOST), 10);
     drop(exports);
-    assert!(pool.export(gib(5)).is_ok());
+    assert!(pool.export(entries(5)).is_ok());
     assert_eq!(pool.stats().keys, 11);
 }
 
@@ -580,7 +595,7 @@ fn an_idle_long_key_ages() {
         ..PoolPolicy::default()
     };
     let pool = pool(&fabric, policy);
-    drop(pool.export(gib(5)).expect("a long key"));
+    drop(pool.export(entries(5)).expect("a long key"));
     let destroyed = (0..3).map(|_| pool.upkeep().destroyed);
     assert_eq!((destroyed.sum::<u32>(), fabric.objects(HOST)), (1, 0));
 }

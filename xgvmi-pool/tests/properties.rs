@@ -47,9 +47,9 @@ enum PoolAction {
     LeaseAndReturn,
 }
 
-/// A few pages, or more than 4 GiB, which need a long key.
+/// A few pages, or more than 8 GiB, which need a long key.
 fn pages() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => 1..8_u64, 1 => (1_u64 << 20) + 1..4 << 20]
+    prop_oneof![3 => 1..8_u64, 1 => (2_u64 << 20) + 1..8 << 20]
 }
 
 fn pool_action() -> impl Strategy<Value = PoolAction> {

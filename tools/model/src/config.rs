@@ -118,7 +118,7 @@ impl Default for Assumptions {
             software: SoftwareCost::Ucx,
             software_factor: 1.0,
             stock_bytes_max: 2 << 30,
-            xgvmi_bytes_max: 16 << 30,
+            xgvmi_bytes_max: 16 * 0x7fff_0000,
             arrive_bytes_per_rank: 32,
         }
     }

@@ -2,7 +2,7 @@
 //! two numbers of rounds, and divide the difference.
 //!
 //! ```text
-//! pool-instructions lease_release|alias_hit|alias_full ours|peer ROUNDS
+//! pool-instructions lease_release|alias_hit|alias_stats|alias_full ours|peer ROUNDS
 //! pool-instructions alias_hit marked ROUNDS
 //! ```
 //!
@@ -11,12 +11,12 @@
 //! reads beside the lines that every hit reads.
 
 use std::error::Error;
+use std::hint::black_box;
 
 use pool_bench::peer::{Peer, Processor};
 use pool_bench::subject::{Full, POOL_KEYS, attach, keys, lease, map, pool};
 
-const USAGE: &str =
-    "usage: pool-instructions lease_release|alias_hit|alias_full ours|peer|marked ROUNDS";
+const USAGE: &str = "usage: pool-instructions lease_release|alias_hit|alias_stats|alias_full ours|peer|marked ROUNDS";
 
 /// Number of the system call of a mark, see `step-count`.
 const MARK: i64 = 0x5847_564d;
@@ -55,6 +55,12 @@ fn main() -> Result<(), Box<dyn Error>> {
                     attach(&map, &pair, count);
                     mark(0);
                 }
+            }
+        }
+        ("alias_stats", "ours") => {
+            let map = map(&keys());
+            for _ in 0..rounds {
+                black_box(map.stats_without_hits());
             }
         }
         ("alias_full", "ours") => Full::filled().miss(rounds),

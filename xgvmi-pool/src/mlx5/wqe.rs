@@ -436,8 +436,8 @@ mod tests {
         // One byte more takes two entries, and another form.
         let wqe = written(&bind(longest + 1), SLOT).expect("it fits");
         assert_eq!(wqe.blocks().len(), 3);
-        assert_eq!(entry(&wqe, 0).byte_count, 1 << 30);
-        assert_eq!(entry(&wqe, 1).byte_count, 1 << 30);
+        assert_eq!(entry(&wqe, 0).byte_count, 0x7fff_0000);
+        assert_eq!(entry(&wqe, 1).byte_count, 0x1_0000);
         let form = |op: &UmrOp<'_>| match op {
             UmrOp::Bind { span, .. } => Form::of(span),
             UmrOp::Invalidate { .. } => panic!("no bind"),
@@ -447,8 +447,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_region_has_an_entry_for_each_gigabyte() {
-        let len = (4u64 << 30) + 5;
+    fn a_long_region_has_as_many_entries_as_it_needs() {
+        let len = 4 * Region::KLM_BYTES_MAX + 5;
         let slot = Slot {
             signaled: false,
             ..SLOT
@@ -465,9 +465,9 @@ mod tests {
         assert_eq!(wqe.bytes[16..22], [0x90, 0, 0, 0, 0, 8]);
         assert_eq!(wqe.bytes[88..96], len.to_be_bytes());
         let whole = |entry: u64| Klm {
-            byte_count: 1 << 30,
+            byte_count: 0x7fff_0000,
             mkey: 0x0a0b_0c0d,
-            address: 0x7f00_0000_1001 + (entry << 30),
+            address: 0x7f00_0000_1001 + entry * Region::KLM_BYTES_MAX,
         };
         for (at, number) in (0..4).enumerate() {
             assert_eq!(entry(&wqe, at), whole(number));
@@ -508,7 +508,7 @@ mod tests {
 
     #[test]
     fn the_longest_region_fits_and_the_next_one_does_not() {
-        let longest = u64::from(KLM_ENTRIES_MAX) << 30;
+        let longest = u64::from(KLM_ENTRIES_MAX) * Region::KLM_BYTES_MAX;
         let wqe = written(&bind(longest), SLOT).expect("it fits");
         assert_eq!(wqe.blocks().len(), 15);
         assert_eq!(wqe.bytes[7], 60);
