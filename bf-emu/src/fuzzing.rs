@@ -85,7 +85,10 @@ mod tests {
         for round in 0..20_000 {
             let mut bytes: Vec<u8> = (0..byte() % 64).map(|_| byte()).collect();
             if let [operation, flags, ..] = &mut bytes[..] {
-                *operation &= 0x1f;
+                *operation = match round % 8 {
+                    0 => 0x64 | *operation & 1,
+                    _ => *operation & 0x1f,
+                };
                 *flags &= if round % 4 == 0 { 0xff } else { 0xf0 };
             }
             super::packet(&bytes);

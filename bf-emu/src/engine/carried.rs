@@ -2,14 +2,17 @@
 //! because its thread may neither wait nor allocate.
 
 use mlx5_prm::qp::{service, state};
+use mlx5_prm::wqe::AddressVector;
 
 use super::complete::space_of_qp;
-use super::peer::Poster;
+use super::entry;
+use super::peer::{Poster, destination};
+use super::work::{self, WORK_BYTES_MAX};
 use crate::bits::low16;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::Qp;
 use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
-use crate::model::address::mtu_bytes;
+use crate::model::address::{GidEntry, mtu_bytes};
 use crate::sys;
 
 /// Time after which a waiting queue pair looks whether its requests are still carried.
@@ -23,7 +26,20 @@ pub(super) fn hand_over(locked: &mut Locked<'_>, function: usize, qpn: u32) -> b
         return false;
     };
     let running = matches!(qp.state, state::RTS | state::SQD);
-    if !running || !is_carried(fabric, qp) || !fabric.is_carried() {
+    let serves = matches!(qp.service, service::RC | service::UD);
+    if !running || !serves || !fabric.is_carried() {
+        return false;
+    }
+    if qp.service == service::UD {
+        let poster = poster_of(function, slot, qp);
+        let leaves = qp.state == state::RTS && leaves(locked, &poster);
+        if leaves {
+            watch(locked, function, slot);
+            fabric.hand_over(function, slot);
+        }
+        return leaves;
+    }
+    if !is_carried(fabric, qp) {
         return false;
     }
     let record = qp.dbrec.wrapping_add(4);
@@ -35,6 +51,26 @@ pub(super) fn hand_over(locked: &mut Locked<'_>, function: usize, qpn: u32) -> b
     watch(locked, function, slot);
     fabric.hand_over(function, slot);
     true
+}
+
+/// True if the next datagram of a queue pair goes to another machine.
+fn leaves(locked: &Locked<'_>, poster: &Poster) -> bool {
+    let mut bytes = [0; WORK_BYTES_MAX];
+    let next = entry::sound(locked, poster, &mut bytes);
+    let work = next.and_then(|_| work::parse(&bytes, service::UD).ok());
+    let to = work.and_then(|work| work.address);
+    to.is_some_and(|to| way_of(locked.fabric(), poster, &to).is_some())
+}
+
+/// Source and destination of a datagram to another machine; None if it stays here.
+pub(super) fn way_of(
+    fabric: &Fabric,
+    poster: &Poster,
+    to: &AddressVector,
+) -> Option<(GidEntry, Place)> {
+    let place = destination(fabric, poster.place(), to)?;
+    let own = fabric.gid_entry(poster.place(), to.sgid_index)?;
+    fabric.is_remote(place.function).then_some((own, place))
 }
 
 /// True if requests of a queue pair go to another machine.

@@ -67,6 +67,13 @@ const ROWS: &[(&str, &str)] = &[
     ("ib_atomic_lat", "-n 200 -A CMP_AND_SWAP -x 3"),
 ];
 
+/// Rows for a network that loses nothing: the programs wait for each datagram.
+const GOOD_ROWS: &[(&str, &str)] = &[
+    ("ibv_ud_pingpong", "-c -s 1024 -n 300 -g 3"),
+    ("ibv_ud_pingpong", "-c -s 1000 -e -n 300 -g 3"),
+    ("ib_send_lat", "-c UD -n 200 -s 64 -x 3"),
+];
+
 /// Further rows on a link with large frames: packets of 4096 bytes, IPv6, and more data.
 const LINK_ROWS: &[(&str, &str)] = &[
     // More than 10 GB.
@@ -78,6 +85,7 @@ const LINK_ROWS: &[(&str, &str)] = &[
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let networks = [
         (Network::Loopback, ROWS),
+        (Network::Loopback, GOOD_ROWS),
         (Network::Disturbed, ROWS),
         (Network::Namespaces, LINK_ROWS),
         (Network::Netem, LINK_ROWS),

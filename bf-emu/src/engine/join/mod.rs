@@ -4,14 +4,16 @@
 //! A doorbell only hands the queue pair over ([`super::carried`]). The process reads the posted entries, keeps them until they are acknowledged, and completes them in order. If it dies, the requests fail
 //! like those to a peer that does not answer.
 
+mod datagrams;
 pub mod disturbance;
 mod incoming;
+mod network;
 mod outgoing;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
-use mlx5_prm::qp::state;
+use mlx5_prm::qp::{service, state};
 
 use super::carried::{Key, is_carried, mtu_of, poster_of, running, watch};
 use super::notice;
@@ -25,22 +27,15 @@ use super::wire::responder::{self, Responder};
 use crate::fabric::counters::PortCounter;
 use crate::fabric::remote::Carrying;
 use crate::fabric::{Fabric, Locked, Place, PortState, QPN_BASE};
-use crate::model::address::{Gid, GidType, gid_of};
+use crate::model::address::{GidType, gid_of};
 use incoming::Landing;
+use network::{PASSED_IN, PASSED_OUT, address_of, count};
 use outgoing::Outgoing;
 
 /// Answers of one connection that are sent before others have their turn.
 const ANSWERS_PER_TURN: usize = 64;
 /// Time between two looks for connections whose queue pair no longer exists.
 const SWEEP_NS: u64 = 1_000_000_000;
-
-/// The address in a GID.
-fn address_of(gid: &Gid) -> IpAddr {
-    let address = Ipv6Addr::from(*gid);
-    address
-        .to_ipv4_mapped()
-        .map_or(IpAddr::V6(address), IpAddr::V4)
-}
 
 /// A connection to another machine.
 #[derive(Debug)]
@@ -152,13 +147,17 @@ impl<'f> Join<'f> {
         }
         let key = (place.function, slot);
         let locked = &mut lock(self.fabric, place.function);
+        if let Body::Datagram { .. } = packet.head.body {
+            return datagrams::arrive(locked, (place, slot), (from.ip(), to.ip()), packet);
+        }
         let poster = self.connect(locked, key)?;
         let connection = self.connections.get_mut(&key)?;
         if connection.place != place || connection.to != from.ip() {
             return None;
         }
         let counters = self.fabric.counters(place.function);
-        count(self.fabric, connection, packet.data.len(), PASSED_IN);
+        let counted = (connection.from, packet.data.len());
+        count(self.fabric, place, counted, PASSED_IN);
         if !partition::are_same(connection.pkey, packet.head.pkey) {
             counters.count_port(place.port, PortCounter::BadPkey);
             return None;
@@ -173,6 +172,7 @@ impl<'f> Join<'f> {
                 };
                 requester.receive(now_ns, &packet.head, packet.data, memory);
             }
+            Body::Datagram { .. } => return None,
             Body::Send { .. }
             | Body::Write { .. }
             | Body::ReadRequest { .. }
@@ -243,6 +243,17 @@ impl<'f> Join<'f> {
     fn attend(&mut self, now_ns: u64, key: Key, send: &mut dyn FnMut(IpAddr, SocketAddr, &[u8])) {
         let (function, slot) = key;
         let locked = &mut lock(self.fabric, function);
+        let qp = locked.peek(function).qps.get(slot);
+        if qp.is_some_and(|qp| qp.service == service::UD) {
+            let mut pass = |(from, to): (IpAddr, IpAddr), packet: &Packet<'_>| {
+                let way = (from, SocketAddr::new(to, self.port));
+                pass(packet, way, &mut self.packet, send);
+            };
+            if datagrams::leave(locked, key, &mut self.data, &mut pass) {
+                self.touched.insert(key);
+            }
+            return;
+        }
         // A queue pair that has refused a request is in the error state. Its answer is sent first.
         self.answer(locked, key, send);
         let Some(mut poster) = self.connect(locked, key) else {
@@ -270,13 +281,8 @@ impl<'f> Join<'f> {
                     data: &self.data,
                 };
                 let way = (connection.from, SocketAddr::new(connection.to, self.port));
-                count_packet(
-                    self.fabric,
-                    connection.place,
-                    way,
-                    self.data.len(),
-                    PASSED_OUT,
-                );
+                let counted = (connection.from, self.data.len());
+                count(self.fabric, connection.place, counted, PASSED_OUT);
                 pass(&packet, way, &mut self.packet, send);
             }
             if !connection.outgoing.complete(locked, &poster) {
@@ -330,13 +336,8 @@ impl<'f> Join<'f> {
                 head,
                 data: &self.data,
             };
-            count_packet(
-                self.fabric,
-                connection.place,
-                way,
-                self.data.len(),
-                PASSED_OUT,
-            );
+            let counted = (connection.from, self.data.len());
+            count(self.fabric, connection.place, counted, PASSED_OUT);
             pass(&packet, way, &mut self.packet, send);
         }
         self.touched.insert(key);
@@ -417,41 +418,6 @@ fn abandon(locked: &mut Locked<'_>, function: usize, slot: u32) {
     if is_carried(fabric, &poster.qp) {
         step::give_up_at_once(locked, &poster);
     }
-}
-
-/// A packet's direction: its counters.
-type Passed = [PortCounter; 3];
-const PASSED_OUT: Passed = [
-    PortCounter::PortXmitPackets,
-    PortCounter::UnicastXmitPackets,
-    PortCounter::PortXmitData,
-];
-const PASSED_IN: Passed = [
-    PortCounter::PortRcvPackets,
-    PortCounter::UnicastRcvPackets,
-    PortCounter::PortRcvData,
-];
-
-fn count(fabric: &Fabric, connection: &Connection, bytes: usize, passed: Passed) {
-    let way = (connection.from, SocketAddr::new(connection.to, 0));
-    count_packet(fabric, connection.place, way, bytes, passed);
-}
-
-/// Counts a packet at its port, in units of four bytes.
-fn count_packet(
-    fabric: &Fabric,
-    place: Place,
-    (from, _): (IpAddr, SocketAddr),
-    bytes: usize,
-    [packets, unicast, data]: Passed,
-) {
-    /// Headers of Ethernet, UDP and transport, and the checksum.
-    const HEADERS: u64 = 14 + 8 + 12 + 4;
-    let network = if from.is_ipv4() { 20 } else { 40 };
-    let counters = fabric.counters(place.function);
-    counters.add_port(place.port, packets, 1);
-    counters.add_port(place.port, unicast, 1);
-    counters.add_port(place.port, data, (HEADERS + network + bytes as u64) / 4);
 }
 
 /// Sends a packet with its checksum.

@@ -241,6 +241,66 @@ fn all_operations_reach_another_machine_over_a_bad_network() {
     assert!(repeated > 10, "{repeated}");
 }
 
+/// A datagram reaches a queue pair with its key, behind its header. Others are dropped.
+#[test]
+fn a_datagram_reaches_another_machine() {
+    const QKEY: u32 = 0x1111_2222;
+    let machines = Machines::new();
+    let (a, b) = (&machines.a, &machines.b);
+    let mut carriers = machines.carriers();
+    let (mut near, mut far) = machines.pair();
+    for (world, queue) in [(a, &near), (b, &far)] {
+        world.change(queue, |qp| {
+            qp.service = service::UD;
+            qp.qkey = QKEY;
+            qp.set_remote(None);
+        });
+    }
+    let (ours, theirs) = (pattern(3, 1000), vec![0_u8; 1100]);
+    let (lkey, rkey) = (
+        a.region(A, &ours, ALL_RIGHTS),
+        b.region(B, &theirs, ALL_RIGHTS),
+    );
+    far.post_receive(rkey, &theirs);
+    let vector = |qkey: u32, to: usize| {
+        let mut vector = [0; 48];
+        vector[..4].copy_from_slice(&qkey.to_be_bytes());
+        vector[8..12].copy_from_slice(&(1 << 31 | far.qpn).to_be_bytes());
+        vector[20..26].copy_from_slice(&a.fabric.mac_of(place(to)).unwrap().0);
+        vector[29] = GID << 4;
+        let gid = a.fabric.gid_entry(place(to), GID).unwrap().gid;
+        vector[32..].copy_from_slice(&gid);
+        vector
+    };
+    let (wrong, right, own) = (vector(7, B), vector(QKEY, B), vector(QKEY, A));
+    for vector in [wrong, right, own] {
+        let cqes = carriers.post(
+            a,
+            &mut near,
+            opcode::SEND_IMM,
+            &[&vector, &segment(lkey, &ours)],
+        );
+        expect_success(&cqes, 1000);
+    }
+    let cqes = far.completions();
+    assert_eq!(cqes.len(), 1, "{cqes:?}");
+    let cqe = &cqes[0];
+    assert_eq!(
+        (cqe.byte_count, cqe.imm, cqe.src_qpn),
+        (1040, 0x1234, near.qpn)
+    );
+    assert_eq!(
+        (cqe.opcode, cqe.rx_flags),
+        (cqe_opcode::RESP_SEND_IMM, 0x1a)
+    );
+    assert!(theirs[40..1040] == ours);
+    // The IPv4 header names both machines.
+    assert_eq!(theirs[20..22], [0x45, 0]);
+    assert_eq!(theirs[32..40], [127, 66, 1, 1, 127, 66, 2, 1]);
+    let counters = b.fabric.counters(B);
+    assert_eq!(counters.of_port(1, PortCounter::QkeyViolations), 1);
+}
+
 /// Requests with and without a destination keep their order: the window is invalid only behind the write.
 #[test]
 fn a_key_that_is_invalidated_behind_a_write_serves_the_write() {

@@ -1,4 +1,4 @@
-//! Packets of a reliable connection behind the UDP header: base transport header, extended headers, data and padding
+//! Packets of reliable connections, and datagrams, behind the UDP header: base transport header, extended headers, data and padding
 //! (C 9.2 to 9.3). The checksum behind them is in [`super::icrc`].
 
 /// Bytes of the base transport header.
@@ -160,6 +160,15 @@ pub enum Body {
         /// Value before the operation.
         before: u64,
     },
+    /// A datagram (DETH).
+    Datagram {
+        /// Immediate data.
+        imm: Option<u32>,
+        /// The receiver's queue key.
+        qkey: u32,
+        /// Number of the sender's queue pair.
+        source: u32,
+    },
     /// An atomic operation.
     Atomic {
         /// Address of the word.
@@ -215,8 +224,8 @@ pub enum BadPacket {
     /// Its transport version is unknown.
     #[error("transport version {0}; only version 0 exists")]
     Version(u8),
-    /// Its operation is not one of a reliable connection, or unknown.
-    #[error("operation {0:#04x} is not one of a reliable connection")]
+    /// Its operation is unknown, or one of another service.
+    #[error("operation {0:#04x} is neither one of a reliable connection nor a datagram")]
     Opcode(u8),
     /// Its data does not end at a word, or has less bytes than padding.
     #[error("{bytes} bytes of data with {padding} bytes of padding")]
@@ -239,7 +248,7 @@ pub enum BadPacket {
     Syndrome(u8),
 }
 
-/// Operations of a reliable connection (C table 38).
+/// Operations of reliable connections and datagrams (C table 38).
 mod opcode {
     pub(super) const SEND_FIRST: u8 = 0x00;
     pub(super) const SEND_MIDDLE: u8 = 0x01;
@@ -264,6 +273,8 @@ mod opcode {
     pub(super) const FETCH_ADD: u8 = 0x14;
     pub(super) const SEND_LAST_INV: u8 = 0x16;
     pub(super) const SEND_ONLY_INV: u8 = 0x17;
+    pub(super) const DATAGRAM: u8 = 0x64;
+    pub(super) const DATAGRAM_IMM: u8 = 0x65;
 }
 
 /// The upper three bits of an acknowledgement's syndrome (C table 45).
@@ -365,7 +376,10 @@ impl Body {
     fn has_data(&self) -> bool {
         matches!(
             self,
-            Self::Send { .. } | Self::Write { .. } | Self::ReadResponse { .. }
+            Self::Send { .. }
+                | Self::Write { .. }
+                | Self::ReadResponse { .. }
+                | Self::Datagram { .. }
         )
     }
 
@@ -403,6 +417,8 @@ impl Body {
             },
             Self::Ack(_) => o::ACK,
             Self::AtomicAck { .. } => o::ATOMIC_ACK,
+            Self::Datagram { imm: Some(_), .. } => o::DATAGRAM_IMM,
+            Self::Datagram { imm: None, .. } => o::DATAGRAM,
             Self::Atomic { atomic, .. } => match atomic {
                 Atomic::CompareSwap { .. } => o::COMPARE_SWAP,
                 Atomic::FetchAdd { .. } => o::FETCH_ADD,
@@ -438,6 +454,12 @@ impl Body {
             Self::AtomicAck { aeth, before } => {
                 aeth.encode(out);
                 out.extend(before.to_be_bytes());
+            }
+            Self::Datagram { imm, qkey, source } => {
+                out.extend(qkey.to_be_bytes());
+                out.push(0);
+                out.extend(low_of(source));
+                out.extend(imm.into_iter().flat_map(u32::to_be_bytes));
             }
             Self::Atomic {
                 address,
@@ -550,6 +572,16 @@ impl Reader<'_> {
         Ok(Body::ReadResponse { part, aeth })
     }
 
+    fn datagram(&mut self, imm: bool) -> Result<Body, BadPacket> {
+        let qkey = self.word()?;
+        let [_, source @ ..] = self.take::<4>()?;
+        Ok(Body::Datagram {
+            qkey,
+            source: word_of(source),
+            imm: imm.then(|| self.word()).transpose()?,
+        })
+    }
+
     fn body(&mut self, code: u8) -> Result<Body, BadPacket> {
         use opcode as o;
         match code {
@@ -595,6 +627,8 @@ impl Reader<'_> {
                     atomic,
                 })
             }
+            o::DATAGRAM => self.datagram(false),
+            o::DATAGRAM_IMM => self.datagram(true),
             _ => Err(BadPacket::Opcode(code)),
         }
     }

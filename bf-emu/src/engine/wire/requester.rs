@@ -359,7 +359,8 @@ impl<T> Requester<T> {
             Body::Send { .. }
             | Body::Write { .. }
             | Body::ReadRequest { .. }
-            | Body::Atomic { .. } => {}
+            | Body::Atomic { .. }
+            | Body::Datagram { .. } => {}
         }
     }
 

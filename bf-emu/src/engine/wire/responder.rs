@@ -281,8 +281,11 @@ impl Responder {
                     self.answers.push_back(Answer::Atomic { packet, before });
                 }
             }
-            // The requester's.
-            Body::ReadResponse { .. } | Body::Ack(_) | Body::AtomicAck { .. } => {}
+            // The requester's, or of no connection.
+            Body::ReadResponse { .. }
+            | Body::Ack(_)
+            | Body::AtomicAck { .. }
+            | Body::Datagram { .. } => {}
         }
     }
 
@@ -327,8 +330,11 @@ impl Responder {
                 self.atomics.push_back((packet, before));
                 self.answers.push_back(Answer::Atomic { packet, before });
             }
-            // The requester's.
-            Body::ReadResponse { .. } | Body::Ack(_) | Body::AtomicAck { .. } => {}
+            // The requester's, or of no connection.
+            Body::ReadResponse { .. }
+            | Body::Ack(_)
+            | Body::AtomicAck { .. }
+            | Body::Datagram { .. } => {}
         }
         Ok(())
     }

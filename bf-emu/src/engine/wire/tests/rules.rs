@@ -334,7 +334,7 @@ fn each_malformed_packet_is_refused_by_name() {
         (vec![], BadPacket::Short { bytes: 0 }),
         (with(1, 1), BadPacket::Version(1)),
         (with(0, 0x15), BadPacket::Opcode(0x15)),
-        (with(0, 0x64), BadPacket::Opcode(0x64)),
+        (with(0, 0x66), BadPacket::Opcode(0x66)),
         (
             good[..17].to_vec(),
             BadPacket::Padding {
