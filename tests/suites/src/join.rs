@@ -67,6 +67,15 @@ const ROWS: &[(&str, &str)] = &[
     ("ib_atomic_lat", "-n 200 -A CMP_AND_SWAP -x 3"),
 ];
 
+/// `ucx_perftest` of stock UCX: transport and test.
+const UCX_ROWS: &[(&str, &str)] = &[
+    ("ucx_perftest", "rc_x -t tag_lat -s 8 -n 200"),
+    ("ucx_perftest", "rc_x -t tag_bw -s 1048576 -n 20"),
+    ("ucx_perftest", "rc_v -t ucp_get -s 65536 -n 50"),
+    ("ucx_perftest", "rc_x -t ucp_fadd -s 8 -n 100"),
+    ("ucx_perftest", "ud_x -t tag_lat -s 8 -n 100"),
+];
+
 /// Rows for a network that loses nothing: the programs wait for each datagram.
 const GOOD_ROWS: &[(&str, &str)] = &[
     ("ibv_ud_pingpong", "-c -s 1024 -n 300 -g 3"),
@@ -87,6 +96,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         (Network::Loopback, ROWS),
         (Network::Loopback, GOOD_ROWS),
         (Network::Disturbed, ROWS),
+        (Network::Disturbed, UCX_ROWS),
         (Network::Namespaces, LINK_ROWS),
         (Network::Netem, LINK_ROWS),
     ];
@@ -326,6 +336,9 @@ fn pair(
     (program, options): (&str, &str),
 ) -> Result<[Command; 2]> {
     let port = free_port()?.to_string();
+    if program == "ucx_perftest" {
+        return ucx_pair(world, machines, (&port, options));
+    }
     let [server, client] = [0, 1].map(|index: usize| {
         let machine = &machines.both[index];
         let mut command = machine
@@ -342,6 +355,28 @@ fn pair(
         machine.inside(&command)
     });
     Ok([server, client])
+}
+
+/// Server and client of `ucx_perftest`, on this transport alone.
+fn ucx_pair(
+    world: &World,
+    machines: &Machines,
+    (port, options): (&str, &str),
+) -> Result<[Command; 2]> {
+    let (transport, test) = options.split_once(' ').context("no test")?;
+    let tool = world.env.ucx_tools_dir.join("ucx_perftest");
+    Ok([0, 1].map(|index: usize| {
+        let machine = &machines.both[index];
+        let mut command = machine.cluster.command(machine.function, &tool);
+        command.envs(world.env.for_ucx());
+        command.env("UCX_TLS", format!("{transport},self"));
+        command.env("UCX_NET_DEVICES", "mlx5_0:1");
+        command.args(["-p", port, "-w", "5"]);
+        if index == 1 {
+            command.args(test.split_whitespace()).arg(machines.host);
+        }
+        machine.inside(&command)
+    }))
 }
 
 /// Starts the server, and the client when the server listens.

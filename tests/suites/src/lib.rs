@@ -79,7 +79,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
   adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
             The part 'seed N' runs one
-  join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs and perftest over a good
+  join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good
             network and over one that loses, repeats and reorders packets; a carrier that is killed
   mutants   the product without one of the orderings that it relies on: a system test must fail in adversary mode. Builds a
             copy of the sources in target/mutants

@@ -158,6 +158,26 @@ mod tests {
         assert_eq!(card.icrc(&bytes(congestion)), Some([0x82, 0xfd, 0, 0x2a]));
     }
 
+    /// Packets whose checksums Scapy 2.8.0 has computed, from its own reading of the standard.
+    #[test]
+    fn checksums_are_those_of_another_implementation() {
+        let packet = bytes("0440ffff 00000048 80fffff0 7477656c 76652062 79746573");
+        for (from, to, icrc) in [
+            (
+                "127.66.1.1:4791",
+                "127.66.2.1:4791",
+                [0x08, 0x74, 0xcb, 0x29],
+            ),
+            (
+                "[fd00:bf::1:1]:4791",
+                "[fd00:bf::2:1]:4791",
+                [0x01, 0x4e, 0xd1, 0x76],
+            ),
+        ] {
+            assert_eq!(ends(from, to, 0).icrc(&packet), Some(icrc), "{from}");
+        }
+    }
+
     #[test]
     fn a_changed_bit_changes_the_checksum_and_a_congestion_mark_does_not() {
         for (from, to) in [
