@@ -6,7 +6,7 @@ use mlx5_prm::cqe::{Cqe, opcode as cqe_opcode};
 use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::AddressVector;
 
-use super::network::{PASSED_IN, PASSED_OUT, address_of, count};
+use super::network::{Outlet, PASSED_IN, address_of, count};
 use crate::bits::constant;
 use crate::engine::access::Need;
 use crate::engine::carried::{Key, poster_of, running, way_of};
@@ -42,7 +42,7 @@ pub(super) fn leave(
     locked: &mut Locked<'_>,
     key: Key,
     data: &mut Vec<u8>,
-    send: &mut dyn FnMut(Way, &Packet<'_>),
+    outlet: &mut Outlet<'_>,
 ) -> bool {
     for _ in 0..PER_TURN {
         let Some(poster) = running(locked, key).filter(|own| own.qp.state == state::RTS) else {
@@ -56,9 +56,7 @@ pub(super) fn leave(
         let result = match fetched.sound {
             true => match packet(locked, &poster, &bytes, data) {
                 Ok(Some((way, head))) => {
-                    let counted = (way.0, data.len());
-                    count(locked.fabric(), poster.place(), counted, PASSED_OUT);
-                    send(way, &Packet { head, data });
+                    outlet.send(poster.place(), way, &Packet { head, data });
                     locked.fabric().counters(key.0).work(Work::Send);
                     Ok(Outcome::of(u32::try_from(data.len()).unwrap_or(0)))
                 }

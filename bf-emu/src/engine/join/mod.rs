@@ -26,10 +26,10 @@ use super::wire::packet::{Body, Packet};
 use super::wire::responder::{self, Responder};
 use crate::fabric::counters::PortCounter;
 use crate::fabric::remote::Carrying;
-use crate::fabric::{Fabric, Locked, Place, PortState, QPN_BASE};
+use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
 use crate::model::address::{GidType, gid_of};
 use incoming::Landing;
-use network::{PASSED_IN, PASSED_OUT, address_of, count};
+use network::{Outlet, PASSED_IN, SendTo, address_of, count, is_up};
 use outgoing::Outgoing;
 
 /// Answers of one connection that are sent before others have their turn.
@@ -196,11 +196,7 @@ impl<'f> Join<'f> {
 
     /// Takes new requests, repeats what is lost, and calls `send` for each packet: its source address, its destination and
     /// its bytes. Returns the time of the next call, if it depends on nothing else.
-    pub fn work(
-        &mut self,
-        now_ns: u64,
-        send: &mut dyn FnMut(IpAddr, SocketAddr, &[u8]),
-    ) -> Option<u64> {
+    pub fn work(&mut self, now_ns: u64, send: &mut SendTo<'_>) -> Option<u64> {
         for (function, _) in self.own_functions() {
             let touched = &mut self.touched;
             self.fabric.handed_over(function, |slot| {
@@ -240,16 +236,13 @@ impl<'f> Join<'f> {
     }
 
     /// Sends and completes what a connection has.
-    fn attend(&mut self, now_ns: u64, key: Key, send: &mut dyn FnMut(IpAddr, SocketAddr, &[u8])) {
+    fn attend(&mut self, now_ns: u64, key: Key, send: &mut SendTo<'_>) {
         let (function, slot) = key;
         let locked = &mut lock(self.fabric, function);
         let qp = locked.peek(function).qps.get(slot);
         if qp.is_some_and(|qp| qp.service == service::UD) {
-            let mut pass = |(from, to): (IpAddr, IpAddr), packet: &Packet<'_>| {
-                let way = (from, SocketAddr::new(to, self.port));
-                pass(packet, way, &mut self.packet, send);
-            };
-            if datagrams::leave(locked, key, &mut self.data, &mut pass) {
+            let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
+            if datagrams::leave(locked, key, &mut self.data, &mut outlet) {
                 self.touched.insert(key);
             }
             return;
@@ -264,6 +257,7 @@ impl<'f> Join<'f> {
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
         };
+        let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
         loop {
             if !connection.outgoing.admit(locked, &poster) {
                 break;
@@ -280,10 +274,7 @@ impl<'f> Join<'f> {
                     head,
                     data: &self.data,
                 };
-                let way = (connection.from, SocketAddr::new(connection.to, self.port));
-                let counted = (connection.from, self.data.len());
-                count(self.fabric, connection.place, counted, PASSED_OUT);
-                pass(&packet, way, &mut self.packet, send);
+                outlet.send(connection.place, (connection.from, connection.to), &packet);
             }
             if !connection.outgoing.complete(locked, &poster) {
                 break;
@@ -309,12 +300,7 @@ impl<'f> Join<'f> {
     }
 
     /// Sends the answers of a connection.
-    fn answer(
-        &mut self,
-        locked: &mut Locked<'_>,
-        key: Key,
-        send: &mut dyn FnMut(IpAddr, SocketAddr, &[u8]),
-    ) {
+    fn answer(&mut self, locked: &mut Locked<'_>, key: Key, send: &mut SendTo<'_>) {
         let (function, slot) = key;
         let Some(connection) = self.connections.get_mut(&key) else {
             return;
@@ -327,7 +313,7 @@ impl<'f> Join<'f> {
             locked,
             entry: &mut connection.entry,
         };
-        let way = (connection.from, SocketAddr::new(connection.to, self.port));
+        let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
         for _ in 0..ANSWERS_PER_TURN {
             let Some(head) = connection.responder.transmit(landing, &mut self.data) else {
                 return;
@@ -336,9 +322,7 @@ impl<'f> Join<'f> {
                 head,
                 data: &self.data,
             };
-            let counted = (connection.from, self.data.len());
-            count(self.fabric, connection.place, counted, PASSED_OUT);
-            pass(&packet, way, &mut self.packet, send);
+            outlet.send(connection.place, (connection.from, connection.to), &packet);
         }
         self.touched.insert(key);
     }
@@ -404,10 +388,6 @@ fn lock(fabric: &Fabric, function: usize) -> Locked<'_> {
     }
 }
 
-fn is_up(fabric: &Fabric, place: Place) -> bool {
-    fabric.port_state(place) == PortState::Active
-}
-
 /// Fails the oldest request of a queue pair that this process cannot carry: it was connected by a process that has died, or
 /// not by RoCE v2.
 fn abandon(locked: &mut Locked<'_>, function: usize, slot: u32) {
@@ -417,25 +397,5 @@ fn abandon(locked: &mut Locked<'_>, function: usize, slot: u32) {
     };
     if is_carried(fabric, &poster.qp) {
         step::give_up_at_once(locked, &poster);
-    }
-}
-
-/// Sends a packet with its checksum.
-fn pass(
-    packet: &Packet<'_>,
-    (from, to): (IpAddr, SocketAddr),
-    bytes: &mut Vec<u8>,
-    send: &mut dyn FnMut(IpAddr, SocketAddr, &[u8]),
-) {
-    bytes.clear();
-    packet.encode(bytes);
-    let ends = Ends {
-        from: SocketAddr::new(from, to.port()),
-        to,
-        identification: 0,
-    };
-    if let Some(icrc) = ends.icrc(bytes) {
-        bytes.extend(icrc);
-        send(from, to, bytes);
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path as FilePath;
 use super::*;
 use crate::engine::join::disturbance::{Disturbance, Way};
 use crate::engine::join::{Join, Seen};
+use crate::fabric::PortState;
 use crate::fabric::counters::PortCounter;
 use crate::model::address::GidType;
 
@@ -333,7 +334,7 @@ fn a_key_that_is_invalidated_behind_a_write_serves_the_write() {
 #[test]
 fn refusals_have_their_status_on_both_machines() {
     type Spoil = fn(&Machines, &Queue, &Queue);
-    let cases: [(&str, u8, Spoil, u8, u8); 5] = [
+    let cases: [(&str, u8, Spoil, u8, u8); 7] = [
         (
             "no right",
             opcode::RDMA_WRITE,
@@ -368,6 +369,24 @@ fn refusals_have_their_status_on_both_machines() {
             "another packet number",
             opcode::RDMA_WRITE,
             |m, _, far| m.b.change(far, |qp| qp.path.rq_psn = 5),
+            syndrome::TRANSPORT_RETRY_EXC_ERR,
+            state::RTS,
+        ),
+        (
+            "a port without a link",
+            opcode::RDMA_WRITE,
+            |m, _, _| {
+                m.a.fabric.lock().put_port_state(place(A), PortState::Down);
+            },
+            syndrome::TRANSPORT_RETRY_EXC_ERR,
+            state::RTS,
+        ),
+        (
+            "a port without a link on the other machine",
+            opcode::RDMA_WRITE,
+            |m, _, _| {
+                m.b.fabric.lock().put_port_state(place(B), PortState::Down);
+            },
             syndrome::TRANSPORT_RETRY_EXC_ERR,
             state::RTS,
         ),
