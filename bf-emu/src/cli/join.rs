@@ -127,6 +127,7 @@ fn serve(
     mut disturbance: Option<Disturbance>,
 ) -> Result<()> {
     let mut bytes = [0; DATAGRAM_BYTES_MAX];
+    let mut warned = false;
     let mut descriptors: Vec<_> = sockets.0.values().map(AsRawFd::as_raw_fd).collect();
     descriptors.push(woken.as_raw_fd());
     loop {
@@ -142,6 +143,10 @@ fn serve(
             None => sockets.send((from, to), packet),
         };
         let next_ns = join.work(sys::now_ns(), &mut send);
+        if !warned && join.seen().wrong_checksum != 0 {
+            warned = true;
+            warn();
+        }
         if more {
             continue;
         }
@@ -155,6 +160,16 @@ fn serve(
             disturbance.release(|way, packet| sockets.send(way, packet));
         }
     }
+}
+
+/// Reports the first datagram with a wrong checksum.
+fn warn() {
+    // A closed stderr leaves no way to report it.
+    let _ = writeln!(
+        std::io::stderr(),
+        "bf-emu: a packet with a wrong checksum was dropped; senders must use IPv4 identification 0, as `bf-emu join` \
+         does, and no address translation"
+    );
 }
 
 /// Takes datagrams of a socket. Returns true if more may be there.

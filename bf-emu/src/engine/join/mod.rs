@@ -1,7 +1,7 @@
 //! Connections to other machines: one process of each machine carries the requests of its queue pairs in packets of RoCE
 //! v2, and executes those that arrive. Its caller owns the sockets and the clock.
 //!
-//! A doorbell only hands the queue pair over ([`super::carried`]). The process reads the posted entries, keeps them until they are acknowledged, and completes them in order. If it dies, the requests fail
+//! A doorbell only hands the queue pair over (`engine/carried.rs`). The process reads the posted entries, keeps them until they are acknowledged, and completes them in order. If it dies, the requests fail
 //! like those to a peer that does not answer.
 
 mod datagrams;
