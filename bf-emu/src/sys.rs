@@ -1,6 +1,7 @@
 //! Direct system calls. They use no interposed libc symbol, do not allocate and take no lock, so
 //! the signal handler may use all of them.
 
+pub mod datagrams;
 pub mod interface;
 pub mod limits;
 pub mod mapping;

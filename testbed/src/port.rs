@@ -68,9 +68,20 @@ fn reserve(port: u16) -> Option<UnixListener> {
 /// treat the first connection as their client's.
 #[must_use]
 pub fn listens(port: u16) -> bool {
+    listens_at("self", port)
+}
+
+/// Whether a socket listens on `port` in the network namespace of a process, at any address.
+#[must_use]
+pub fn listens_in(process: i32, port: u16) -> bool {
+    listens_at(&process.to_string(), port)
+}
+
+fn listens_at(process: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+    ["tcp", "tcp6"].iter().any(|table| {
+        let table = format!("/proc/{process}/net/{table}");
         let text = std::fs::read_to_string(table).unwrap_or_default();
         text.lines().any(|line| {
             let mut words = line.split_whitespace().skip(1);

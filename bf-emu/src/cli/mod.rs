@@ -4,6 +4,7 @@ mod args;
 mod dpa;
 mod fault;
 mod gdb;
+mod join;
 mod launch;
 mod port;
 mod show;
@@ -75,6 +76,8 @@ enum Command {
     Fault(fault::FaultArgs),
     /// Show the processes and threads of the DPA
     Dpa(dpa::DpaArgs),
+    /// Carry requests to nodes on other machines, by RoCE v2
+    Join(join::JoinArgs),
     /// Take a port down or up, or raise a port event
     Port(port::PortArgs),
     /// Remove the fabric; a later `run` makes a new one
@@ -106,6 +109,7 @@ impl Cli {
             Command::Dump { state, form } => trace::dump(&state, &form),
             Command::Fault(args) => fault::act(&args),
             Command::Dpa(args) => dpa::act(&args),
+            Command::Join(args) => join::act(&args),
             Command::Port(args) => port::act(&args),
             Command::Reset { state, force } => show::reset(&state, force),
             Command::Topology { state, shape } => show::topology(&state, &shape),
@@ -172,6 +176,8 @@ mod tests {
             ("dpa stat --state d", true),
             ("dpa serve --background", true),
             ("dpa", false),
+            ("join --state d --port 14791 --disturb 7", true),
+            ("join --port 70000", false),
             ("reset --force", true),
             ("topology --nodes 1", true),
             ("", false),

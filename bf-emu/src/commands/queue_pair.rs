@@ -22,4 +22,5 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.tells_drained = false;
     qp.set_remote(None);
     qp.remote_qpn = 0;
+    qp.carried = 0;
 }

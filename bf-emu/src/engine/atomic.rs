@@ -83,7 +83,7 @@ pub(super) fn execute(
 
 /// Reads a word, writes its new value, and returns the previous value. The word is in host order.
 /// The change is atomic with respect to other atomics, because all of them hold the device's lock.
-fn change(space: Space, address: u64, atomic: Atomic) -> Result<u64, MemoryError> {
+pub(super) fn change(space: Space, address: u64, atomic: Atomic) -> Result<u64, MemoryError> {
     if atomic.bytes == 4 {
         let mut word = [0; 4];
         space.read(address, &mut word)?;

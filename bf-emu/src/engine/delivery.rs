@@ -101,6 +101,17 @@ pub(super) fn deliver(
     Ok(true)
 }
 
+/// The queue key of a datagram. The upper bit of the given key selects the sender's own key.
+pub(super) fn qkey_of(poster: &Poster, to: &AddressVector) -> u32 {
+    let [a, b, c, d, ..] = to.key.to_be_bytes();
+    let asked = u32::from_be_bytes([a, b, c, d]);
+    if asked >> 31 == 1 {
+        poster.qp.qkey
+    } else {
+        asked
+    }
+}
+
 /// A queue pair at a port, if it accepts datagrams with the poster's key.
 pub(super) fn queue_pair(
     locked: &Locked<'_>,
@@ -110,14 +121,7 @@ pub(super) fn queue_pair(
 ) -> Option<Poster> {
     let qps = &locked.peek(place.function).qps;
     let qp = qps.get(qp_slot(qpn))?.as_peer();
-    // The upper bit of the key selects the sender's own key.
-    let [a, b, c, d, ..] = to.key.to_be_bytes();
-    let asked = u32::from_be_bytes([a, b, c, d]);
-    let qkey = if asked >> 31 == 1 {
-        poster.qp.qkey
-    } else {
-        asked
-    };
+    let qkey = qkey_of(poster, to);
     let listens = qp.service == service::UD
         && matches!(qp.state, state::RTR | state::RTS | state::SQD | state::SQER)
         && qp.port() == place.port;

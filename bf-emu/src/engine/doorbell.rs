@@ -246,7 +246,11 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
             // `busy` reserves the queue pair for this thread during the pause. Other threads set
             // `rang`.
             Step::OnItsWay { until_ns } => locked.pause_until(until_ns),
-            Step::Idle if qp.rang => qp.rang = false,
+            Step::Idle | Step::Carried if qp.rang => qp.rang = false,
+            Step::Carried => {
+                qp.busy = 0;
+                return cost_ns;
+            }
             Step::Idle => {
                 qp.busy = 0;
                 if qp.left_at_ns != 0 {

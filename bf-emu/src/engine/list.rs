@@ -210,6 +210,66 @@ impl List {
         Ok(None)
     }
 
+    /// Reads bytes of the list from `offset` on. The list is checked up to their end.
+    pub(super) fn read_at(
+        &self,
+        locked: &mut Locked<'_>,
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < into.len() {
+            let piece = self.piece(locked, offset + done as u64).ok().flatten();
+            let piece = piece.ok_or(Failure::Source)?;
+            let rest = into.get_mut(done..).unwrap_or_default();
+            let length =
+                usize::try_from(piece.length).map_or(rest.len(), |own| own.min(rest.len()));
+            let part = rest.get_mut(..length).unwrap_or_default();
+            piece
+                .space
+                .read(piece.address, part)
+                .map_err(|error| match error {
+                    MemoryError::Gone => {
+                        locked.release_if_gone(piece.process);
+                        Failure::SourceGone
+                    }
+                    MemoryError::Fault => Failure::Source,
+                })?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Writes bytes of the list from `offset` on. The list is checked up to their end.
+    pub(super) fn write_at(
+        &self,
+        locked: &mut Locked<'_>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let piece = self.piece(locked, offset + done as u64).ok().flatten();
+            let piece = piece.ok_or(Failure::Target)?;
+            let rest = bytes.get(done..).unwrap_or_default();
+            let length =
+                usize::try_from(piece.length).map_or(rest.len(), |own| own.min(rest.len()));
+            let part = rest.get(..length).unwrap_or_default();
+            piece
+                .space
+                .write(piece.address, part)
+                .map_err(|error| match error {
+                    MemoryError::Gone => {
+                        locked.release_if_gone(piece.process);
+                        Failure::TargetGone
+                    }
+                    MemoryError::Fault => Failure::Target,
+                })?;
+            done += length;
+        }
+        Ok(())
+    }
+
     /// Checks that the first `total` bytes are accessible. Moves no data.
     pub(super) fn check(&self, locked: &Locked<'_>, total: u64) -> Result<(), Denied> {
         let mut position = 0;

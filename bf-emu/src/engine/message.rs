@@ -25,6 +25,7 @@ use super::scatter::Scattered;
 use super::traffic::{self, Kind};
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Work};
+use crate::fabric::journal::Take;
 use crate::fabric::numbers::{key_of, slot_of};
 use crate::memory::MemoryError;
 
@@ -152,11 +153,22 @@ pub(super) fn received(
     (cqe, scattered): (Cqe, &Scattered),
 ) {
     let take = receive::taking(locked, peer.function, (peer.qpn, &peer.qp), entry);
+    complete_entry(locked, peer, entry.counter, (cqe, scattered), take);
+}
+
+/// Completes a receive entry with this counter, and takes it if `take` says so.
+pub(super) fn complete_entry(
+    locked: &mut Locked<'_>,
+    peer: &Poster,
+    counter: u16,
+    (cqe, scattered): (Cqe, &Scattered),
+    take: Take,
+) {
     locked.fabric().counters(peer.function).work(Work::Receive);
     let cqe = Cqe {
         user_index: peer.qp.user_index,
         qpn: peer.qpn,
-        wqe_counter: entry.counter,
+        wqe_counter: counter,
         ..cqe
     };
     let queue = (peer.function, peer.qp.recv_cq);
@@ -179,7 +191,7 @@ fn refuse_entry(locked: &mut Locked<'_>, peer: &Poster, entry: &Entry, syndrome:
 }
 
 /// Invalidates a key of the receiver on the sender's behalf.
-fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
+pub(super) fn invalidate(locked: &mut Locked<'_>, peer: &Poster, key: u32) -> bool {
     let mkeys = &mut locked.function(peer.function).mkeys;
     let Some(slot) = slot_of(key) else {
         return false;

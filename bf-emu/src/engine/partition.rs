@@ -24,7 +24,8 @@ pub(super) fn accepts(locked: &Locked<'_>, sender: (usize, &Qp), receiver: (usiz
     matches
 }
 
-fn are_same(ours: u16, theirs: u16) -> bool {
+/// True if two partition keys name the same partition, one of them as full member.
+pub(super) fn are_same(ours: u16, theirs: u16) -> bool {
     (ours ^ theirs) & !FULL == 0 && ours & !FULL != 0 && (ours | theirs) & FULL != 0
 }
 

@@ -83,7 +83,7 @@ pub(super) fn settle(
         Err(refused) => refused,
     };
     if let Some(by) = refused.by {
-        end(locked, poster, by);
+        end(locked, Some((poster.function, poster.qpn)), by);
     }
     if poster.qp.service != service::UC || !refused.is_told_by_answer() {
         return Err(refused.fault);
@@ -93,9 +93,18 @@ pub(super) fn settle(
     Ok(Outcome::of(u32::try_from(bytes).unwrap_or(u32::MAX)))
 }
 
+/// Settles a message from another machine: brings the queue pair that refused it into the error state. Returns the fault
+/// for the answer.
+pub(super) fn settle_here(locked: &mut Locked<'_>, refused: Refused) -> Fault {
+    if let Some(by) = refused.by {
+        end(locked, None, by);
+    }
+    refused.fault
+}
+
 /// A queue pair that is its own peer only records the event: its request must complete in error
 /// before the flush, so [`super::step`] enters the error state then.
-fn end(locked: &mut Locked<'_>, poster: &Poster, by: By) {
+fn end(locked: &mut Locked<'_>, poster: Option<(usize, u32)>, by: By) {
     let By {
         function,
         qpn,
@@ -109,7 +118,7 @@ fn end(locked: &mut Locked<'_>, poster: &Poster, by: By) {
     if !by.ends {
         return;
     }
-    if (function, qpn) == (poster.function, poster.qpn) {
+    if poster == Some((function, qpn)) {
         let queue = Object::QueuePair(qp_slot(qpn));
         owed::owe(locked, function, queue, event.bit());
     } else {

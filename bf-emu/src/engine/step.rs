@@ -5,6 +5,7 @@ use mlx5_prm::qp::{service, state};
 use mlx5_prm::wqe::{Ctrl, OCTOWORD_BYTES, opcode};
 
 use super::adversary;
+use super::carried;
 use super::complete::{complete_scattered, enter_error, fail, flush, owes_events};
 use super::entry::{Fetched, executes, fetch};
 use super::event::Event;
@@ -12,11 +13,12 @@ use super::execute::execute;
 use super::fault::{self, Verdict};
 use super::link;
 use super::notice;
-use super::outcome::{Fault, LOCAL_OPERATION, LOST, Outcome, Reason};
+use super::outcome::{Fault, LOCAL_OPERATION, LOST, NO_ANSWER, Outcome, Reason};
 use super::overtake::{Behind, Passed};
 use super::pace;
 use super::peer::Poster;
 use super::room;
+use super::wire::requester::rnr_delay_ns;
 use super::work::WORK_BYTES_MAX;
 use crate::fabric::Locked;
 use crate::fabric::counters::{PortCounter, Refusal};
@@ -43,10 +45,15 @@ pub(crate) enum Step {
     },
     /// The other side is not ready. The step must be retried.
     Wait,
+    /// Another process carries the posted entries to another machine.
+    Carried,
 }
 
 /// Executes the next posted entry of queue pair `qpn`.
 pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
+    if carried::hand_over(locked, function, qpn) {
+        return Step::Carried;
+    }
     let qp = match ready(locked, function, qpn) {
         Ok(qp) => qp,
         Err(step) => return step,
@@ -115,7 +122,7 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
 
 /// Takes an executed request off its queue and completes it. Returns the time that hardware would
 /// need.
-fn finish(
+pub(super) fn finish(
     locked: &mut Locked<'_>,
     poster: &Poster,
     ctrl: &Ctrl,
@@ -139,6 +146,21 @@ fn finish(
     }
 }
 
+/// Fails the next posted request of a queue pair whose peer cannot be reached.
+pub(super) fn give_up_at_once(locked: &mut Locked<'_>, poster: &Poster) {
+    let mut bytes = [0; WORK_BYTES_MAX];
+    let next = fetch(
+        locked,
+        (poster.function, poster.qpn),
+        &poster.qp,
+        &mut bytes,
+    );
+    if let Some(fetched) = next.filter(|_| is_next(locked, poster)) {
+        let result = (Err(NO_ANSWER), Verdict::Go);
+        finish(locked, poster, &fetched.ctrl, result);
+    }
+}
+
 /// True for a request that the other side acknowledges.
 fn is_acknowledged(poster: &Poster, ctrl: &Ctrl) -> bool {
     !matches!(poster.qp.service, service::UD | service::UC)
@@ -146,7 +168,7 @@ fn is_acknowledged(poster: &Poster, ctrl: &Ctrl) -> bool {
 }
 
 /// True if a copy of a queue pair stands at its next entry.
-fn is_next(locked: &Locked<'_>, poster: &Poster) -> bool {
+pub(super) fn is_next(locked: &Locked<'_>, poster: &Poster) -> bool {
     let qps = &locked.peek(poster.function).qps;
     let qp = qps.get(qp_slot(poster.qpn));
     qp.is_some_and(|qp| qp.sq_done == poster.qp.sq_done && executes(qp))
@@ -297,16 +319,6 @@ fn advance(locked: &mut Locked<'_>, poster: &Poster, blocks: u16) {
     }
 }
 
-/// Delay that a receiver without entries requests, by the code of its `min_rnr_timer`.
-fn rnr_delay_ns(timer: u8) -> u64 {
-    RNR_DELAYS_10US[usize::from(timer & 31)] * 10_000
-}
-
-/// These delays in units of 10 us (Linux `ib_verbs.h`, `enum ib_rnr_timeout`).
-const RNR_DELAYS_10US: [u64; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
-    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-];
 /// The value of `rnr_retry` for retries without end.
 const RNR_RETRY_FOREVER: u8 = 7;
 

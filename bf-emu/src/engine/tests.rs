@@ -1,5 +1,4 @@
-//! Tests of the adapter alone. This process owns two or three functions of one fabric, writes work
-//! requests into rings, and reads completions from them.
+//! Tests of the adapter alone. This process owns functions of a fabric, writes requests into rings, and reads completions.
 
 mod adversary;
 mod agree;
@@ -7,6 +6,7 @@ mod cards;
 mod crash;
 mod dynamic;
 mod faults;
+mod join;
 mod killed;
 mod loopback;
 mod memcpy;
@@ -76,28 +76,27 @@ impl World {
     }
 
     fn with_nodes(nodes: usize) -> Self {
+        Self::of(&Topology::with_nodes(nodes).unwrap())
+    }
+
+    fn of(topology: &Topology) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let topology = Topology::with_nodes(nodes).unwrap();
         let profile = Profile::load("none").unwrap();
-        let fabric = super::create(dir.path(), &topology, &profile).unwrap();
+        let fabric = super::create(dir.path(), topology, &profile).unwrap();
         let me = Attached {
             pid: sys::pid(),
             start_time: crate::fabric::release::start_time(sys::pid()).unwrap(),
             view: [0; VIEW_NAME_MAX],
         };
-        let process = fabric
-            .lock()
-            .common()
-            .processes
-            .insert(Owner::default(), me)
-            .unwrap();
+        let mut locked = fabric.lock();
+        let processes = &mut locked.common().processes;
+        let process = processes.insert(Owner::default(), me).unwrap() + 1;
+        drop(locked);
+        let context = 1;
         Self {
             _dir: dir,
             fabric,
-            owner: Owner {
-                process: process + 1,
-                context: 1,
-            },
+            owner: Owner { process, context },
         }
     }
 

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::cards::{CardLocks, CardMap, Cards};
+use super::carrier::Carrier;
 use super::counters::Counters;
 use super::error::FabricError;
 use super::flow::Shared;
@@ -61,6 +62,7 @@ struct Head {
     links: [[link::Port; PORTS_MAX]; FUNCTIONS_MAX],
     port_states: PortStates,
     congestion: Shared,
+    carrier: Carrier,
     trace: trace::Ring,
 }
 
@@ -156,6 +158,12 @@ impl Fabric {
         head.next_uar = AtomicU32::new(1);
         // SAFETY: no other thread knows the locks yet.
         unsafe { head.locks.init() }.map_err(|errno| FabricError::Io {
+            call: "make the locks of",
+            path: draft.clone(),
+            source: errno.into(),
+        })?;
+        // SAFETY: as above.
+        unsafe { head.carrier.init() }.map_err(|errno| FabricError::Io {
             call: "make the locks of",
             path: draft.clone(),
             source: errno.into(),
@@ -325,6 +333,11 @@ impl Fabric {
     /// Congestion control.
     pub(super) fn congestion(&self) -> &Shared {
         &self.head().congestion
+    }
+
+    /// The process that carries requests to other machines.
+    pub(super) fn carrier(&self) -> &Carrier {
+        &self.head().carrier
     }
 
     /// The device file.

@@ -2,6 +2,7 @@
 //! protect them.
 
 pub(crate) mod cards;
+mod carrier;
 pub mod congestion;
 pub mod counters;
 mod device;
@@ -20,6 +21,7 @@ pub mod port;
 mod ports;
 pub mod rdma_cm;
 pub mod release;
+pub mod remote;
 pub mod route;
 pub mod rules;
 pub mod table;

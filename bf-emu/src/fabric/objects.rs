@@ -242,6 +242,8 @@ pub struct Qp {
     pub remote_port: u8,
     /// Its register in the page of its doorbell, counted from 1; 0 before its first doorbell.
     pub bf_register: u8,
+    /// Connected to another machine: the number of its connection there; 0 before the first packet.
+    pub carried: u64,
 }
 
 /// An executed request that completes later. The requests behind it wait, because completions of

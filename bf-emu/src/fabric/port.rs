@@ -19,6 +19,8 @@ pub struct Identity {
     name: [u8; 2 * NAME_MAX + 1],
     /// gvmi.
     pub vhca_id: u16,
+    /// Its node is on another machine.
+    pub is_remote: bool,
     /// PCI device id.
     pub pci_device: u16,
     /// Number of ports.
@@ -108,6 +110,7 @@ impl Identity {
         Self {
             name: text_bytes(&spec.name),
             vhca_id: spec.vhca_id,
+            is_remote: spec.remote,
             pci_device: spec.pci_device,
             ports,
             sys_image_guid: spec.sys_image_guid,

@@ -7,6 +7,7 @@
 //! [[node]]
 //! name = "node0"                          # default: node<position>
 //! sys_image_guid = "02bf:0000:0000:0101"  # default: the first function's node_guid
+//! remote = false                          # true: on another machine, see `bf-emu join`; Ethernet only
 //!
 //! [[node.function]]                       # default: one "host" and one "dpu" function
 //! role = "host"                           # "host" or "dpu"
@@ -103,6 +104,8 @@ pub struct FunctionSpec {
     pub name: String,
     /// Name of its node.
     pub node: String,
+    /// Its node is on another machine.
+    pub remote: bool,
     /// Host or DPU side.
     pub role: Role,
     /// The function's gvmi: unique in the fabric, 1..=[`VHCA_ID_MAX`].
@@ -256,7 +259,7 @@ impl Topology {
     ///
     /// # Errors
     /// [`TopologyError::UnknownFunction`], or [`TopologyError::BadView`] for an empty list, a
-    /// repeated name, more than [`VIEW_FUNCTIONS_MAX`] names or [`VIEW_NAME_MAX`] bytes.
+    /// repeated name, a function of another machine, more than [`VIEW_FUNCTIONS_MAX`] names or [`VIEW_NAME_MAX`] bytes.
     pub fn select(&self, as_list: &str) -> Result<Vec<FunctionSpec>, TopologyError> {
         let bad = |problem: String| TopologyError::BadView {
             view: as_list.to_owned(),
@@ -285,6 +288,9 @@ impl Topology {
             if chosen.iter().any(|earlier| earlier.name == name) {
                 return Err(bad(format!("names {name:?} twice")));
             }
+            if function.remote {
+                return Err(bad(format!("names {name:?}, which is on another machine")));
+            }
             chosen.push(function.clone());
         }
         if chosen.len() > VIEW_FUNCTIONS_MAX {
@@ -303,8 +309,13 @@ impl Topology {
         let mut node = None;
         for function in &self.functions {
             if node != Some(&function.node) {
+                let remote = if function.remote {
+                    "remote = true\n"
+                } else {
+                    ""
+                };
                 text.push_str(&format!(
-                    "[[node]]\nname = \"{}\"\nsys_image_guid = \"{}\"\n\n",
+                    "[[node]]\nname = \"{}\"\nsys_image_guid = \"{}\"\n{remote}\n",
                     function.node,
                     guid_text(function.sys_image_guid)
                 ));
@@ -574,6 +585,20 @@ mod tests {
             let message = names(list).unwrap_err();
             assert!(message.contains(part), "{message:?} does not say {part:?}");
         }
+    }
+
+    #[test]
+    fn a_remote_node_has_ethernet_ports_and_is_in_no_view() {
+        let function = "[[node.function]]\nrole = \"host\"\nlink = \"ethernet\"\n";
+        let text = format!("[[node]]\n{function}[[node]]\nremote = true\n{function}");
+        let topology = parse(&text).unwrap();
+        let remote: Vec<bool> = topology.functions().iter().map(|f| f.remote).collect();
+        assert_eq!(remote, [false, true]);
+        assert_eq!(parse(&topology.to_toml()).unwrap(), topology);
+        assert!(topology.select("node0.host").is_ok());
+        let message = topology.select("node0.host,node1.host").unwrap_err();
+        assert!(message.to_string().contains("another machine"), "{message}");
+        check_refused("[[node]]\nremote = true", &["node[0].remote", "ethernet"]);
     }
 
     proptest! {

@@ -14,6 +14,7 @@
 pub mod aarch64;
 pub mod adversary;
 pub mod device;
+mod join;
 mod judges;
 mod libfabric;
 pub mod matrix;
@@ -78,6 +79,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
   adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
             The part 'seed N' runs one
+  join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good
+            network and over one that loses, repeats and reorders packets; a carrier that is killed
   mutants   the product without one of the orderings that it relies on: a system test must fail in adversary mode. Builds a
             copy of the sources in target/mutants
   rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,
@@ -236,6 +239,7 @@ const SUITES: &[Suite] = &[
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
+    Suite::alone("join", Some(join::SAMPLE), join::run_all),
     Suite::alone("mutants", None, mutants::run_all),
     Suite::alone("rv64", Some(rv64::SAMPLE), rv64::run_all),
     Suite::alone("aarch64-link", None, aarch64::link),

@@ -171,8 +171,16 @@ impl<'a> Values<'a> {
             .map(|text| checked_guid(self.file, key("sys_image_guid"), text))
             .transpose()?;
         let mut specs = Vec::with_capacity(functions.len());
+        let remote = node.remote.unwrap_or(false);
         for (f, raw) in functions.iter().enumerate() {
-            let spec = self.function((n, f), (&name, image), raw)?;
+            let spec = FunctionSpec {
+                remote,
+                ..self.function((n, f), (&name, image), raw)?
+            };
+            if remote && spec.ports.iter().any(|port| port.ethernet.is_none()) {
+                let allowed = "true only if all ports have link = \"ethernet\"";
+                return Err(value_error(self.file, key("remote"), remote, allowed));
+            }
             // All functions of a node have the system image GUID of its first function.
             if f == 0 {
                 let guid = guid_text(spec.sys_image_guid);
@@ -219,6 +227,7 @@ impl<'a> Values<'a> {
         Ok(FunctionSpec {
             name,
             node: node.to_owned(),
+            remote: false,
             role: raw.role,
             vhca_id,
             sys_image_guid: image.unwrap_or(node_guid),

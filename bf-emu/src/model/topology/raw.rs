@@ -16,6 +16,7 @@ pub(super) struct RawTopology {
 pub(super) struct RawNode {
     pub(super) name: Option<String>,
     pub(super) sys_image_guid: Option<String>,
+    pub(super) remote: Option<bool>,
     pub(super) function: Option<Vec<RawFunction>>,
 }
 

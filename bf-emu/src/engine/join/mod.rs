@@ -1,0 +1,401 @@
+//! Connections to other machines: one process of each machine carries the requests of its queue pairs in packets of RoCE
+//! v2, and executes those that arrive. Its caller owns the sockets and the clock.
+//!
+//! A doorbell only hands the queue pair over (`engine/carried.rs`). The process reads the posted entries, keeps them until they are acknowledged, and completes them in order. If it dies, the requests fail
+//! like those to a peer that does not answer.
+
+mod datagrams;
+pub mod disturbance;
+mod incoming;
+mod network;
+mod outgoing;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use mlx5_prm::qp::{service, state};
+
+use super::carried::{Key, is_carried, mtu_of, poster_of, running, watch};
+use super::notice;
+use super::partition;
+use super::peer::Poster;
+use super::receive::Entry;
+use super::step;
+use super::wire::icrc::Ends;
+use super::wire::packet::{Body, Packet};
+use super::wire::responder::{self, Responder};
+use crate::fabric::counters::PortCounter;
+use crate::fabric::remote::Carrying;
+use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
+use crate::model::address::{GidType, gid_of};
+use incoming::Landing;
+use network::{Outlet, PASSED_IN, SendTo, address_of, count, is_up};
+use outgoing::Outgoing;
+
+/// Answers of one connection that are sent before others have their turn.
+const ANSWERS_PER_TURN: usize = 64;
+/// Time between two looks for connections whose queue pair no longer exists.
+const SWEEP_NS: u64 = 1_000_000_000;
+
+/// A connection to another machine.
+#[derive(Debug)]
+struct Connection {
+    /// The queue pair has this number as long as it is connected.
+    number: u64,
+    place: Place,
+    from: IpAddr,
+    to: IpAddr,
+    pkey: u16,
+    outgoing: Outgoing,
+    responder: Responder,
+    /// The receive entry of the message that is arriving.
+    entry: Option<Entry>,
+}
+
+/// What the process has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Datagrams with a wrong checksum.
+    pub wrong_checksum: u64,
+    /// Datagrams that are no packet of a reliable connection.
+    pub malformed: u64,
+    /// Packets to queue pairs that are not connected to their sender.
+    pub stray: u64,
+}
+
+/// The process that carries requests to other machines.
+#[derive(Debug)]
+pub struct Join<'f> {
+    fabric: &'f Fabric,
+    /// UDP port of all packets.
+    port: u16,
+    carrying: Carrying<'f>,
+    issued: u32,
+    connections: HashMap<Key, Connection>,
+    /// Connections that may have something to send or to complete.
+    touched: BTreeSet<Key>,
+    sweep_at_ns: u64,
+    seen: Seen,
+    data: Vec<u8>,
+    packet: Vec<u8>,
+}
+
+impl<'f> Join<'f> {
+    /// Carries the requests of this device, with this UDP port. None if another process does so.
+    #[must_use]
+    pub fn new(fabric: &'f Fabric, port: u16) -> Option<Self> {
+        Some(Self {
+            fabric,
+            port,
+            carrying: fabric.carry()?,
+            issued: 0,
+            connections: HashMap::new(),
+            touched: BTreeSet::new(),
+            sweep_at_ns: 0,
+            seen: Seen::default(),
+            data: Vec::new(),
+            packet: Vec::new(),
+        })
+    }
+
+    /// The addresses at which packets for this machine arrive: those of its Ethernet ports.
+    pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let functions = self.fabric.identities().iter();
+        let own = functions.filter(|own| !own.is_remote);
+        own.flat_map(|own| own.ports().map(move |port| (own, port)))
+            .filter(|(own, port)| own.link(*port).is_ethernet())
+            .flat_map(|(own, port)| own.addresses(port))
+            .map(address_of)
+    }
+
+    /// What the process has seen.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        self.seen
+    }
+
+    /// Takes a datagram that has arrived at one of the addresses.
+    pub fn receive(&mut self, now_ns: u64, (from, to): (SocketAddr, SocketAddr), datagram: &[u8]) {
+        let ends = Ends {
+            from,
+            to,
+            identification: 0,
+        };
+        let Some(packet) = ends.checked(datagram) else {
+            self.seen.wrong_checksum += 1;
+            return;
+        };
+        let Ok(packet) = Packet::decode(packet) else {
+            self.seen.malformed += 1;
+            return;
+        };
+        if self.deliver(now_ns, (from, to), &packet).is_none() {
+            self.seen.stray += 1;
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        now_ns: u64,
+        (from, to): (SocketAddr, SocketAddr),
+        packet: &Packet<'_>,
+    ) -> Option<()> {
+        let place = self.fabric.port_of_roce(&gid_of(to.ip()))?;
+        let slot = packet.head.queue.checked_sub(QPN_BASE)?;
+        if self.fabric.is_remote(place.function) || !is_up(self.fabric, place) {
+            return None;
+        }
+        let key = (place.function, slot);
+        let locked = &mut lock(self.fabric, place.function);
+        if let Body::Datagram { .. } = packet.head.body {
+            return datagrams::arrive(locked, (place, slot), (from.ip(), to.ip()), packet);
+        }
+        let poster = self.connect(locked, key)?;
+        let connection = self.connections.get_mut(&key)?;
+        if connection.place != place || connection.to != from.ip() {
+            return None;
+        }
+        let counters = self.fabric.counters(place.function);
+        let counted = (connection.from, packet.data.len());
+        count(self.fabric, place, counted, PASSED_IN);
+        if !partition::are_same(connection.pkey, packet.head.pkey) {
+            counters.count_port(place.port, PortCounter::BadPkey);
+            return None;
+        }
+        notice::established(locked, poster.end(), poster.qpn);
+        match packet.head.body {
+            Body::ReadResponse { .. } | Body::Ack(_) | Body::AtomicAck { .. } => {
+                let requester = connection.outgoing.requester.as_mut()?;
+                let memory = &mut outgoing::Own {
+                    locked,
+                    side: poster.side(),
+                };
+                requester.receive(now_ns, &packet.head, packet.data, memory);
+            }
+            Body::Datagram { .. } => return None,
+            Body::Send { .. }
+            | Body::Write { .. }
+            | Body::ReadRequest { .. }
+            | Body::Atomic { .. } => {
+                let before = connection.responder.repeated();
+                let landing = &mut Landing {
+                    locked,
+                    peer: poster,
+                    entry: &mut connection.entry,
+                };
+                connection
+                    .responder
+                    .receive(&packet.head, packet.data, landing);
+                let again = connection.responder.repeated() - before;
+                counters.add_port(place.port, PortCounter::DuplicateRequest, again);
+            }
+        }
+        self.touched.insert(key);
+        Some(())
+    }
+
+    /// Takes new requests, repeats what is lost, and calls `send` for each packet: its source address, its destination and
+    /// its bytes. Returns the time of the next call, if it depends on nothing else.
+    pub fn work(&mut self, now_ns: u64, send: &mut SendTo<'_>) -> Option<u64> {
+        for (function, _) in self.own_functions() {
+            let touched = &mut self.touched;
+            self.fabric.handed_over(function, |slot| {
+                touched.insert((function, slot));
+            });
+        }
+        for (key, connection) in &mut self.connections {
+            if let Some(requester) = &mut connection.outgoing.requester
+                && requester.deadline_ns().is_some_and(|due| due <= now_ns)
+            {
+                requester.expire(now_ns);
+                self.touched.insert(*key);
+            }
+        }
+        for key in std::mem::take(&mut self.touched) {
+            self.attend(now_ns, key, send);
+        }
+        if now_ns >= self.sweep_at_ns {
+            self.sweep_at_ns = now_ns.saturating_add(SWEEP_NS);
+            self.sweep();
+        }
+        if !self.touched.is_empty() {
+            return Some(now_ns);
+        }
+        let requesters = self
+            .connections
+            .values()
+            .filter_map(|one| one.outgoing.requester.as_ref());
+        requesters.filter_map(|own| own.deadline_ns()).min()
+    }
+
+    fn own_functions(
+        &self,
+    ) -> impl Iterator<Item = (usize, &'f crate::fabric::Identity)> + use<'f> {
+        let functions = self.fabric.identities().iter().enumerate();
+        functions.filter(|(_, own)| !own.is_remote)
+    }
+
+    /// Sends and completes what a connection has.
+    fn attend(&mut self, now_ns: u64, key: Key, send: &mut SendTo<'_>) {
+        let (function, slot) = key;
+        let locked = &mut lock(self.fabric, function);
+        let qp = locked.peek(function).qps.get(slot);
+        if qp.is_some_and(|qp| qp.service == service::UD) {
+            let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
+            if datagrams::leave(locked, key, &mut self.data, &mut outlet) {
+                self.touched.insert(key);
+            }
+            return;
+        }
+        // A queue pair that has refused a request is in the error state. Its answer is sent first.
+        self.answer(locked, key, send);
+        let Some(mut poster) = self.connect(locked, key) else {
+            self.connections.remove(&key);
+            abandon(locked, function, slot);
+            return;
+        };
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
+        loop {
+            if !connection.outgoing.admit(locked, &poster) {
+                break;
+            }
+            let Some(requester) = &mut connection.outgoing.requester else {
+                return;
+            };
+            let memory = &mut outgoing::Own {
+                locked,
+                side: poster.side(),
+            };
+            while let Some(head) = requester.transmit(now_ns, memory, &mut self.data) {
+                let packet = Packet {
+                    head,
+                    data: &self.data,
+                };
+                outlet.send(connection.place, (connection.from, connection.to), &packet);
+            }
+            if !connection.outgoing.complete(locked, &poster) {
+                break;
+            }
+            // The completions have changed the queue pair.
+            match running(locked, key) {
+                Some(changed) => poster = changed,
+                None => break,
+            }
+        }
+        if running(locked, key).is_none() {
+            self.connections.remove(&key);
+        } else if connection
+            .outgoing
+            .requester
+            .as_ref()
+            .is_some_and(|own| !own.is_idle())
+        {
+            watch(locked, function, slot);
+        } else if poster.qp.state == state::SQD {
+            notice::drained(locked, function, poster.qpn);
+        }
+    }
+
+    /// Sends the answers of a connection.
+    fn answer(&mut self, locked: &mut Locked<'_>, key: Key, send: &mut SendTo<'_>) {
+        let (function, slot) = key;
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return;
+        };
+        let Some(qp) = locked.peek(function).qps.get(slot) else {
+            return;
+        };
+        let landing = &mut Landing {
+            peer: poster_of(function, slot, qp),
+            locked,
+            entry: &mut connection.entry,
+        };
+        let mut outlet = Outlet::new(self.fabric, (self.port, &mut self.packet), send);
+        for _ in 0..ANSWERS_PER_TURN {
+            let Some(head) = connection.responder.transmit(landing, &mut self.data) else {
+                return;
+            };
+            let packet = Packet {
+                head,
+                data: &self.data,
+            };
+            outlet.send(connection.place, (connection.from, connection.to), &packet);
+        }
+        self.touched.insert(key);
+    }
+
+    /// The queue pair of a connection, which is made if it does not exist. None if the queue pair is not connected to another
+    /// machine, or was so by another process.
+    fn connect(&mut self, locked: &mut Locked<'_>, key: Key) -> Option<Poster> {
+        let poster = running(locked, key)?;
+        let qp = &poster.qp;
+        if qp.carried != 0 {
+            let known = self.connections.get(&key);
+            return (known?.number == qp.carried).then_some(poster);
+        }
+        let place = poster.place();
+        let own = self.fabric.gid_entry(place, qp.path.sgid_index)?;
+        if own.kind != GidType::RoceV2 || !is_carried(self.fabric, qp) {
+            return None;
+        }
+        let identity = self.fabric.identity(place.function)?;
+        self.issued = self.issued.wrapping_add(1);
+        let number = u64::from(self.carrying.epoch) << 32 | u64::from(self.issued);
+        let pkey = identity.pkey(place.port, qp.path.pkey_index);
+        let mtu = mtu_of(self.fabric, place, qp);
+        let responder = Responder::new(responder::Settings {
+            queue: qp.remote_qpn,
+            pkey,
+            mtu,
+            first_psn: qp.path.rq_psn,
+            reads: qp.path.max_dest_rd_atomic,
+        });
+        let connection = Connection {
+            number,
+            place,
+            from: address_of(&own.gid),
+            to: address_of(&qp.path.dgid),
+            pkey,
+            outgoing: Outgoing::new(qp.sq_done, (pkey, mtu)),
+            responder,
+            entry: None,
+        };
+        self.connections.insert(key, connection);
+        let qp = locked.function(key.0).qps.get_mut(key.1)?;
+        qp.carried = number;
+        running(locked, key)
+    }
+
+    /// Forgets connections whose queue pair is no longer connected.
+    fn sweep(&mut self) {
+        let fabric = self.fabric;
+        self.connections.retain(|key, connection| {
+            let locked = lock(fabric, key.0);
+            let poster = running(&locked, *key);
+            poster.is_some_and(|poster| poster.qp.carried == connection.number)
+        });
+    }
+}
+
+/// Takes the locks for a request of a function: all of them while rules of faults or congestion control apply.
+fn lock(fabric: &Fabric, function: usize) -> Locked<'_> {
+    match fabric.has_faults() || fabric.has_control() {
+        true => fabric.lock(),
+        false => fabric.lock_function(function),
+    }
+}
+
+/// Fails the oldest request of a queue pair that this process cannot carry: it was connected by a process that has died, or
+/// not by RoCE v2.
+fn abandon(locked: &mut Locked<'_>, function: usize, slot: u32) {
+    let fabric = locked.fabric();
+    let Some(poster) = running(locked, (function, slot)) else {
+        return;
+    };
+    if is_carried(fabric, &poster.qp) {
+        step::give_up_at_once(locked, &poster);
+    }
+}

@@ -1,0 +1,114 @@
+//! The process that carries requests to other machines: whether it lives, and which queue pairs have requests for it.
+//!
+//! A signal handler hands a queue pair over: it sets a bit and wakes the process. A bit is set or not, so nothing grows.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::limits::QPS_MAX;
+use super::lock::{Holder, SharedMutex};
+use crate::model::topology::FUNCTIONS_MAX;
+use crate::sys::{self, Errno};
+
+/// Bits of a word.
+const WORD_BITS: usize = 64;
+const WORDS: usize = QPS_MAX / WORD_BITS;
+const SUMMARIES: usize = WORDS / WORD_BITS;
+
+/// The state of the carrying process. All zeroes, after [`Carrier::init`], means that there is none.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Carrier {
+    /// The process holds it as long as it runs.
+    life: SharedMutex,
+    /// Number of processes that have carried.
+    epoch: AtomicU32,
+    /// The process sleeps on it.
+    pub(super) word: AtomicU32,
+    posted: [Posted; FUNCTIONS_MAX],
+}
+
+/// The queue pairs of a function with new requests.
+#[derive(Debug)]
+#[repr(C)]
+struct Posted {
+    /// A bit for each word of `slots` that may not be zero.
+    summary: [AtomicU64; SUMMARIES],
+    /// A bit for each queue pair.
+    slots: [AtomicU64; WORDS],
+}
+
+/// The bits of a word.
+fn bits(word: u64) -> impl Iterator<Item = usize> {
+    (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1)
+}
+
+impl Carrier {
+    /// Initialises the mutex.
+    ///
+    /// # Errors
+    /// The C library's error.
+    ///
+    /// # Safety
+    /// No other thread may know it yet.
+    pub(super) unsafe fn init(&self) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { self.life.init() }
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        self.life.holder() == Holder::Alive
+    }
+
+    /// Makes the calling thread the carrier. Returns its number, from 1; None if another thread is the carrier.
+    pub(super) fn begin(&self) -> Option<u32> {
+        self.life.try_lock()?;
+        Some(self.epoch.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// The calling thread is no longer the carrier.
+    ///
+    /// # Safety
+    /// It must be so by [`Carrier::begin`].
+    pub(super) unsafe fn end(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.life.unlock() };
+    }
+
+    /// Sets the bit of a queue pair, and wakes the process.
+    pub(super) fn hand_over(&self, function: usize, slot: u32) {
+        let Some(posted) = self.posted.get(function) else {
+            return;
+        };
+        let slot = slot as usize;
+        let (word, summary) = (slot / WORD_BITS, slot / WORD_BITS / WORD_BITS);
+        let (Some(slots), Some(words)) = (posted.slots.get(word), posted.summary.get(summary))
+        else {
+            return;
+        };
+        slots.fetch_or(1 << (slot % WORD_BITS), Ordering::AcqRel);
+        words.fetch_or(1 << (word % WORD_BITS), Ordering::AcqRel);
+        self.word.fetch_add(1, Ordering::Release);
+        sys::futex_wake(&self.word);
+    }
+
+    /// Clears the bits of a function's queue pairs, and calls `each` for those that were set.
+    pub(super) fn handed_over(&self, function: usize, mut each: impl FnMut(u32)) {
+        let Some(posted) = self.posted.get(function) else {
+            return;
+        };
+        for (index, summary) in posted.summary.iter().enumerate() {
+            if summary.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            for word in bits(summary.swap(0, Ordering::AcqRel)) {
+                let word = index * WORD_BITS + word;
+                let Some(slots) = posted.slots.get(word) else {
+                    continue;
+                };
+                for slot in bits(slots.swap(0, Ordering::AcqRel)) {
+                    each(u32::try_from(word * WORD_BITS + slot).unwrap_or(u32::MAX));
+                }
+            }
+        }
+    }
+}
