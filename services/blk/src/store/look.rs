@@ -8,6 +8,7 @@ use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 impl Store {
@@ -112,7 +113,9 @@ impl Store {
     /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
     /// thread, or syncs. Syncs also if much was freed. Looks for free space that is not known before it says that there is none.
     pub(super) fn take(&self, length: u64) -> Result<Extent> {
-        let is_due = |state: &State| state.space.is_sync_due() || state.space.is_look_due();
+        // The owner of a target that is served syncs before.
+        let times = 1 + u64::from(self.is_synced_by_owner.load(Ordering::Relaxed));
+        let is_due = |state: &State| state.space.is_sync_due(times) || state.space.is_look_due();
         {
             let mut state = self.state();
             if !is_due(&state)
@@ -122,7 +125,7 @@ impl Store {
             }
         }
         let syncing = self.syncing();
-        if self.state().space.is_sync_due() {
+        if self.state().space.is_sync_due(times) {
             self.sync(&syncing)?;
         }
         if self.state().space.is_look_due() {

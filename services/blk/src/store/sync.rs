@@ -5,7 +5,7 @@ use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
 use super::superblock::Superblock;
 use super::table::{Stage, sector};
-use super::{Change, RELEASE_MIN, State, Store};
+use super::{Change, State, Store};
 use crate::error::{BlkError, Result};
 use crate::record;
 use std::collections::{BTreeMap, BTreeSet};
@@ -62,11 +62,11 @@ impl Store {
             state.change_age(&touched, Age::Syncing, Age::Durable);
             state.settled(written);
         }
-        let merged = self.state().space.synced(freed);
+        let free = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
-        for extent in merged {
+        for extent in free {
             let state = self.state();
-            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
+            if state.space.is_free(extent) {
                 self.medium.release(extent.offset, extent.length);
             }
         }
