@@ -49,7 +49,7 @@ struct Owner {
 }
 
 /// A connection.
-pub(super) struct Peer {
+struct Peer {
     number: usize,
     stream: TcpStream,
     /// Number of its process, once it has marked the target.
@@ -249,7 +249,10 @@ impl TargetServer {
                         self.send(link, number, &answer)?;
                     }
                 }
-                syncs.begin(self, peer)?;
+                if syncs.is_due() {
+                    let (server, peer) = (Arc::clone(self), Arc::clone(peer));
+                    syncs.begin(move |call| server.answer(call, &peer))?;
+                }
                 if !syncs.is_full() {
                     next = link.take()?.map(|bytes| parse(&bytes)).transpose()?;
                 }
@@ -292,7 +295,7 @@ impl TargetServer {
     }
 
     /// Carries out a call.
-    pub(super) fn answer(&self, call: &Call, peer: &Peer) -> Answer {
+    fn answer(&self, call: &Call, peer: &Peer) -> Answer {
         let done = match call {
             Call::Hello => {
                 let owned = self.is_owner_connected();

@@ -1,12 +1,10 @@
 //! Calls of a connection that wait for the target's disk. A thread carries them out in their order, while the connection goes
 //! on: the answer to a call before or behind them does not wait for the disk.
 
-use super::server::{Peer, TargetServer};
 use super::wire::{Answer, Call};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use xgvmi_daemon::Background;
 
 /// Most calls that wait. The connection takes no further call until one has ended.
@@ -58,14 +56,19 @@ impl Syncs {
         self.thread.as_mut()?.take()
     }
 
-    /// Begins the next call, if none is under way. Flushes that wait share one sync.
+    /// True if a call waits, and none is under way.
+    pub(super) fn is_due(&self) -> bool {
+        !self.waiting.is_empty() && !self.is_under_way()
+    }
+
+    /// Begins the next call. Flushes that wait share one sync.
     ///
     /// # Errors
     /// Errors of the system.
-    pub(super) fn begin(&mut self, server: &Arc<TargetServer>, peer: &Arc<Peer>) -> io::Result<()> {
-        if self.is_under_way() {
-            return Ok(());
-        }
+    pub(super) fn begin(
+        &mut self,
+        carry_out: impl FnOnce(&Call) -> Answer + Send + 'static,
+    ) -> io::Result<()> {
         let Some((number, call)) = self.waiting.pop_front() else {
             return Ok(());
         };
@@ -81,8 +84,7 @@ impl Syncs {
             Some(thread) => thread,
             none => none.insert(Background::new("sync")?),
         };
-        let (server, peer) = (Arc::clone(server), Arc::clone(peer));
-        thread.submit(move || (numbers, server.answer(&call, &peer)));
+        thread.submit(move || (numbers, carry_out(&call)));
         Ok(())
     }
 }

@@ -12,6 +12,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 impl Store {
+    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn searched(&self) -> String {
+        let state = self.state();
+        let blocks = (&state.touched, &state.doubtful);
+        format!(
+            "{:?} {} {:?} {:?} {blocks:?}",
+            state.superblock, state.changed, state.table, state.space
+        )
+    }
+
     /// An error if a block is outside the volume.
     pub(super) fn check(&self, block: u64) -> Result<()> {
         let geometry = self.state().superblock.identity.geometry;

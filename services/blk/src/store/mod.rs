@@ -46,7 +46,7 @@ use space::{Extent, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
 use table::{Stage, Table, sector};
@@ -411,31 +411,9 @@ pub struct NewTarget {
 }
 
 impl Store {
-    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn searched(&self) -> String {
-        let state = self.state();
-        let blocks = (&state.touched, &state.doubtful);
-        format!(
-            "{:?} {} {:?} {:?} {blocks:?}",
-            state.superblock, state.changed, state.table, state.space
-        )
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic cannot leave the state half changed: entries are replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Somebody asks [`Store::wants_sync`] from now on, and flushes then.
-    pub(crate) fn leave_syncs_to_owner(&self) {
-        self.is_synced_by_owner.store(true, Ordering::Relaxed);
-    }
-
-    /// True if so much freed space waits for a sync that one is due.
-    pub(crate) fn wants_sync(&self) -> bool {
-        self.state().space.is_sync_due(1)
     }
 
     fn place(&self, state: &State, block: u64) -> Place {
@@ -776,14 +754,9 @@ impl Target for Store {
                 reason: format!("epoch {epoch}: the highest is {EPOCH_MAX}"),
             });
         }
-        {
-            let state = self.state();
-            let (before, mut after) = (state.superblock.identity, state.superblock.identity);
-            after.marked(epoch, mark);
-            if before == after && mark != Mark::Equal && !state.changed {
-                // It is on the medium. An owner that has lost its connection need not wait for the disk.
-                return Ok(());
-            }
+        if self.is_marked(epoch, mark) {
+            // An owner that has lost its connection need not wait for the disk.
+            return Ok(());
         }
         // No other sync may be the one that tells of a failure.
         let _syncing = self.syncing();
