@@ -123,7 +123,7 @@ pub enum BlkError {
         generation: u64,
     },
     /// A target has no space left.
-    #[error("{target} is full: {wanted} bytes wanted, {free} of {capacity} free")]
+    #[error("{target} is full: {}", space(*.wanted, *.free, *.capacity))]
     Full {
         /// The target.
         target: String,
@@ -131,7 +131,7 @@ pub enum BlkError {
         wanted: u64,
         /// Bytes free.
         free: u64,
-        /// Bytes in all.
+        /// Bytes in all. 0: as much as its file system has.
         capacity: u64,
     },
     /// An index without room for a larger volume.
@@ -213,6 +213,13 @@ pub enum BlkError {
         /// The error.
         source: io::Error,
     },
+}
+
+fn space(wanted: u64, free: u64, capacity: u64) -> String {
+    match capacity {
+        0 => "its file system has no space left".to_owned(),
+        _ => format!("{wanted} bytes wanted, {free} of {capacity} free"),
+    }
 }
 
 impl BlkError {

@@ -2,22 +2,15 @@
 //! wait reads for all.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use xgvmi_daemon::{Link, poll};
+use xgvmi_daemon::{Link, poll, pollfd};
 
 /// Time after which a call that is late asks again whether it is given up.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-
-/// How answers name their calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Answers come in the order of the calls.
-    InTurn,
-    /// Each answer starts with the number of its call, 8 bytes, little endian.
-    ByNumber,
-}
 
 /// Why a call has no answer. The connection is closed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -26,13 +19,15 @@ pub(crate) struct Broken(pub(crate) String);
 
 type Result<T> = std::result::Result<T, Broken>;
 
-/// A connection with calls under way. After an error it stays closed: a late answer would be taken for another one.
+/// A connection with calls under way. Each answer starts with the number of its call, 8 bytes, little endian. After an error
+/// it stays closed: a late answer would be taken for another one.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    order: Order,
     limit: Duration,
     state: Mutex<State>,
     arrived: Condvar,
+    /// Wakes the thread that waits for the socket: there is something to send that it does not know of.
+    wake: (UnixStream, UnixStream),
 }
 
 #[derive(Debug)]
@@ -42,8 +37,6 @@ struct State {
     reason: String,
     /// Number of the next call.
     next: u64,
-    /// Number of the next answer, if they come in turn.
-    taken: u64,
     /// Answers that nobody has taken yet.
     answers: HashMap<u64, Vec<u8>>,
     /// Calls without an answer.
@@ -56,22 +49,28 @@ struct State {
 
 impl Pipe {
     /// Calls over `link`. An answer that takes longer than `limit` closes it.
-    pub(crate) fn new(link: Link, order: Order, limit: Duration) -> Self {
-        Self {
-            order,
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub(crate) fn new(link: Link, limit: Duration) -> io::Result<Self> {
+        let wake = UnixStream::pair()?;
+        wake.0.set_nonblocking(true)?;
+        // A full one wakes the reader as well.
+        wake.1.set_nonblocking(true)?;
+        Ok(Self {
             limit,
             state: Mutex::new(State {
                 link: Some(link),
                 reason: String::new(),
                 next: 0,
-                taken: 0,
                 answers: HashMap::new(),
                 open: 0,
                 reading: false,
                 left: None,
             }),
             arrived: Condvar::new(),
-        }
+            wake,
+        })
     }
 
     /// Sends a call, which `bytes` makes of its number. Each number must be given to [`Pipe::wait`] once.
@@ -82,23 +81,28 @@ impl Pipe {
         if let Err(error) = link.send(&bytes(number)) {
             return Err(self.close(&mut state, error.to_string()));
         }
+        let is_left = link.wants_to_send();
         state.next += 1;
         state.open += 1;
+        if is_left && state.reading {
+            // The thread that waits for the socket does not know of it.
+            let _ = (&self.wake.1).write(&[0]);
+        }
         Ok(number)
     }
 
     /// Waits for the answer to a call.
     pub(crate) fn wait(&self, number: u64) -> Result<Vec<u8>> {
-        self.wait_longer(number, self.limit, |_| true)
+        self.wait_longer(number, self.limit, |_, _| true)
     }
 
-    /// As [`Pipe::wait`]. At the limit `gives_up` gets the reason and decides. The answer is awaited as long as it
-    /// refuses, up to `longest`.
+    /// As [`Pipe::wait`]. At the limit `gives_up` gets the reason and the time, and decides. The answer is awaited as long
+    /// as it refuses, up to `longest`.
     pub(crate) fn wait_longer(
         &self,
         number: u64,
         longest: Duration,
-        gives_up: impl Fn(&str) -> bool,
+        gives_up: impl Fn(&str, Duration) -> bool,
     ) -> Result<Vec<u8>> {
         let begun = Instant::now();
         let mut limit = self.limit;
@@ -111,7 +115,7 @@ impl Pipe {
                 continue;
             }
             let reason = format!("no answer within {} ms", limit.as_millis());
-            if limit >= longest || gives_up(&reason) {
+            if limit >= longest || gives_up(&reason, limit) {
                 return Err(self.shut(&reason));
             }
             limit = (limit + self.limit.min(ASK_AGAIN)).min(longest);
@@ -188,12 +192,16 @@ impl Pipe {
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             return Ok(());
         }
-        let pollfd = state.link()?.pollfd();
+        let mut fds = [
+            state.link()?.pollfd(),
+            pollfd(self.wake.0.as_raw_fd(), libc::POLLIN),
+        ];
         state.reading = true;
         drop(state);
         // Another thread may close the connection meanwhile, which ends the wait.
-        let polled = poll(&mut [pollfd], Some(left));
+        let polled = poll(&mut fds, Some(left));
         let mut state = self.state();
+        while matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
         state.reading = false;
         state.left = None;
         let received = match polled {
@@ -217,15 +225,11 @@ impl Pipe {
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.close(state, error.to_string())),
             };
-            let number = match (self.order, bytes.first_chunk()) {
-                (Order::InTurn, _) => state.taken,
-                (Order::ByNumber, Some(number)) => u64::from_le_bytes(*number),
-                (Order::ByNumber, None) => u64::MAX,
-            };
+            let number = bytes.first_chunk();
+            let number = number.map_or(u64::MAX, |number| u64::from_le_bytes(*number));
             if number >= state.next || state.open == 0 || state.answers.contains_key(&number) {
                 return Err(self.close(state, "it answers no call".to_owned()));
             }
-            state.taken += 1;
             state.open -= 1;
             state.answers.insert(number, bytes);
             self.arrived.notify_all();
@@ -253,5 +257,70 @@ impl State {
     fn link(&mut self) -> Result<&mut Link> {
         let reason = &self.reason;
         self.link.as_mut().ok_or_else(|| Broken(reason.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+    use xgvmi_daemon::Protocol;
+
+    /// Longer than any test.
+    const LONG: Duration = Duration::from_secs(60);
+    const PROTOCOL: Protocol = Protocol {
+        magic: *b"TEST",
+        version: 1,
+        program: "test",
+    };
+
+    /// A pipe and the other end of its connection.
+    fn connected() -> (Pipe, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let link = Link::connect(&address, LONG, PROTOCOL, None).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(LONG / 2)).unwrap();
+        (Pipe::new(link, LONG).unwrap(), peer)
+    }
+
+    fn answer(peer: &mut TcpStream, number: u64) {
+        let mut frame = b"TEST\x01\0\0\0\x09\0\0\0\0".to_vec();
+        frame.extend(number.to_le_bytes());
+        peer.write_all(&frame).unwrap();
+    }
+
+    /// A thread waits for the answer to one call. Another call, which the socket does not take at once, arrives as a whole
+    /// nevertheless, and is answered first.
+    #[test]
+    fn a_long_call_goes_on_while_another_answer_is_awaited() {
+        let (pipe, mut peer) = connected();
+        let short = pipe.send(|_| b"short".to_vec()).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| pipe.wait(short));
+            while !pipe.state().reading {
+                std::thread::yield_now();
+            }
+            let length = 16 << 20;
+            let long = pipe.send(|_| vec![7; length]).unwrap();
+            assert!(pipe.state().link().unwrap().wants_to_send());
+            let mut calls = vec![0; 13 + 5 + 13 + length];
+            peer.read_exact(&mut calls).unwrap();
+            assert!(calls.ends_with(&[7; 4096]));
+            answer(&mut peer, long);
+            assert_eq!(pipe.wait(long).unwrap(), long.to_le_bytes());
+            answer(&mut peer, short);
+            assert_eq!(waits.join().unwrap().unwrap(), short.to_le_bytes());
+        });
+    }
+
+    #[test]
+    fn an_answer_to_no_call_closes_the_connection() {
+        let (pipe, mut peer) = connected();
+        let number = pipe.send(|_| Vec::new()).unwrap();
+        answer(&mut peer, 9);
+        let error = pipe.wait(number).unwrap_err();
+        assert_eq!(error.to_string(), "it answers no call");
+        assert!(pipe.is_closed() && pipe.send(|_| Vec::new()).is_err());
     }
 }

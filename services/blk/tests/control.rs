@@ -5,9 +5,12 @@ mod common;
 use common::{
     EIO, FLUSH, Nbd, Running, SECTOR, create, good, names, run, sector, turn, wait_until,
 };
+use std::ffi::CString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
@@ -477,4 +480,108 @@ fn a_volume_grows_while_it_is_exported() {
     assert_eq!(again.size, more as u64);
     assert_eq!(again.read(more - BLOCK, BLOCK).unwrap(), vec![2; BLOCK]);
     assert_eq!(again.read(more, BLOCK), Err(22), "EINVAL, not {EIO}");
+}
+
+/// A target on a small file system of its own.
+struct Small {
+    address: String,
+    /// A file that takes space there.
+    filler: PathBuf,
+}
+
+impl Small {
+    /// Starts a new target of data_2. None if this user may not mount a file system.
+    fn start(world: &mut World) -> Option<Self> {
+        let dir = world.place("small");
+        fs::create_dir(&dir).unwrap();
+        let unshare = |script: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["-rm", "sh", "-c", script]);
+            command.arg(env!("CARGO_BIN_EXE_xgvmi-blk"));
+            command.arg(&dir).arg(world.status());
+            command
+                .env_remove("XDG_RUNTIME_DIR")
+                .env_remove("RUNTIME_DIRECTORY");
+            command
+        };
+        let mount = "mount -t tmpfs -o size=8m none \"$1\"";
+        let mounted = unshare(mount).output();
+        if !mounted.is_ok_and(|output| output.status.success()) {
+            return None;
+        }
+        let script = format!(
+            "{mount} && \"$0\" create \"$1/new\" --like \"$2\" --role data_2 >&2 \
+             && exec \"$0\" target \"$1/new\" --listen 127.0.0.1:0"
+        );
+        let target = Running::start(&mut unshare(&script));
+        let of_process = format!("/proc/{}/root{}", target.child.id(), dir.display());
+        let address = target.address();
+        world.targets.push(target);
+        Some(Self {
+            address,
+            filler: Path::new(&of_process).join("filler"),
+        })
+    }
+
+    /// Fills the file system but for so many bytes.
+    fn leave(&self, bytes: u64) {
+        fs::write(&self.filler, "").unwrap();
+        let path = CString::new(self.filler.as_os_str().as_bytes()).unwrap();
+        let mut system = std::mem::MaybeUninit::uninit();
+        // SAFETY: a path with its end, and the place of a result, which is filled in if the call is successful.
+        let system: libc::statvfs = unsafe {
+            assert_eq!(libc::statvfs(path.as_ptr(), system.as_mut_ptr()), 0);
+            system.assume_init()
+        };
+        let filler = system.f_bavail * system.f_frsize - bytes;
+        fs::write(&self.filler, vec![1; usize::try_from(filler).unwrap()]).unwrap();
+    }
+}
+
+/// A target on a small file system takes the place of another one. Without space for what there is it is refused, and the old
+/// one stays. If its disk becomes full afterwards, the two others serve, and it is completed when there is space.
+#[test]
+fn a_replacement_on_a_full_disk_goes_on_when_there_is_space() {
+    let _turn = turn();
+    let mut world = World::new(SECTORS);
+    world.wait_complete();
+    let noise = |sectors: std::ops::Range<usize>| -> Vec<u8> {
+        sectors.flat_map(|number| sector(number, 3)).collect()
+    };
+    let mut client = world.client();
+    client.write_through(0, &noise(0..SECTORS / 2)).unwrap();
+    let held = world.volume()["targets"][0]["used"].as_u64().unwrap();
+    let Some(small) = Small::start(&mut world) else {
+        common::skip(
+            "a_replacement_on_a_full_disk_goes_on_when_there_is_space",
+            "this user may not mount a file system in a namespace of its own",
+        );
+        return;
+    };
+    let old = world.used[1].clone();
+    small.leave(held / 2);
+    world.refused(
+        &["replace", &small.address],
+        &format!("and needs {held}: free some there, or give another target"),
+    );
+    let volume = world.volume();
+    assert_eq!(volume["targets"][1]["name"], old, "{volume}");
+    assert_eq!(volume["replacements"], 0, "{volume}");
+    // Space for what there is, and not for as much again.
+    small.leave(held + held / 2);
+    world.ctl(&["replace", &small.address]);
+    client.write(0, &noise(0..SECTORS)).unwrap();
+    client.flush().unwrap();
+    wait_until("the new target is full", || {
+        world.volume()["targets"][1]["missing_blocks"].as_u64() > Some(0)
+    });
+    let volume = world.volume();
+    assert_eq!(volume["targets"][1]["name"], small.address, "{volume}");
+    assert_eq!(volume["lost_blocks"], 0, "{volume}");
+    assert_eq!(client.read(0, SECTORS * SECTOR), Ok(noise(0..SECTORS)));
+    fs::remove_file(&small.filler).unwrap();
+    world.wait_complete();
+    // It has everything.
+    world.targets[0].child.kill().unwrap();
+    assert_eq!(client.read(0, SECTORS * SECTOR), Ok(noise(0..SECTORS)));
 }

@@ -6,7 +6,7 @@ use super::spec::{Scheme, Spec};
 use crate::error::{BlkError, Result};
 use crate::frames::{Hello, PROTOCOL, Welcome};
 use crate::geometry::{Geometry, Id};
-use crate::pipe::{Broken, Order, Pipe};
+use crate::pipe::{Broken, Pipe};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
@@ -111,7 +111,11 @@ pub(super) fn dial(
     };
     let (link, welcome) = greet(spec, &hello, wait)?;
     let limit = answer_limit(spec, &welcome);
-    Ok((Pipe::new(link, Order::ByNumber, limit), welcome))
+    let pipe = Pipe::new(link, limit).map_err(|error| BlkError::Disconnected {
+        service: spec.service.clone(),
+        reason: error.to_string(),
+    })?;
+    Ok((pipe, welcome))
 }
 
 /// Longest wait for an answer: a request may wait for targets at the service, which is no reason to give the service up.

@@ -3,6 +3,7 @@
 use super::common::initiator_secret;
 use super::control::{Commanded, take_commands};
 use super::daemon::{Unlink, run};
+use super::keeper::keep;
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
 use super::status::{ExportStatus, Status};
@@ -110,7 +111,7 @@ fn here(args: &ExportArgs) -> Result<Commanded> {
         Some(size) => in_memory(args, size)?,
         None => opener.open_volume()?,
     });
-    opener.keep(&volume)?;
+    keep(&opener, &volume)?;
     Ok((volume, opener))
 }
 

@@ -5,6 +5,7 @@ mod common;
 mod control;
 mod daemon;
 mod export;
+mod keeper;
 mod opener;
 mod options;
 mod service;

@@ -1,39 +1,27 @@
-//! Opens the targets that a user names, and keeps a volume complete while it serves.
+//! Opens the targets that a user names.
 
 use super::common::secret;
 use super::options::OpenArgs;
 use crate::error::BlkError;
-use crate::geometry::{Id, Role, TARGETS};
+use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
 use crate::say::say;
 use crate::store::{Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result, bail};
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// Time between attempts to take absent targets back.
-const RETURN: Duration = Duration::from_secs(1);
-/// Time until a rebuild that has failed is tried again, if the target has not freed space before.
-const REBUILD_AGAIN: Duration = Duration::from_secs(60);
-/// Names of rebuilds in messages.
-const REBUILD: [&str; TARGETS] = [
-    "rebuild of data_1",
-    "rebuild of data_2",
-    "rebuild of data_p",
-];
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
 
 /// The targets that the user names, and how to open them.
 #[derive(Debug)]
 pub struct Opener {
     /// Replacements change them.
-    targets: Mutex<Vec<String>>,
+    targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
     remote: Address,
-    outage_limit: Duration,
+    pub(super) outage_limit: Duration,
 }
 
 impl Opener {
@@ -43,14 +31,16 @@ impl Opener {
     /// The secret cannot be read.
     pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
+        let longest = args.target_timeout.max(args.outage_limit);
         Ok(Self {
-            targets: Mutex::new(targets.to_vec()),
+            targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
             remote: Address {
                 address: String::new(),
                 secret,
                 limit: args.target_timeout,
-                longest: args.target_timeout.max(args.outage_limit),
+                longest,
+                patience: longest,
                 owner: new_id()?.0,
                 take_over: args.take_over,
             },
@@ -58,9 +48,15 @@ impl Opener {
         })
     }
 
-    fn names(&self) -> MutexGuard<'_, Vec<String>> {
+    /// The targets' names. Nobody replaces one as long as they are held.
+    pub(super) fn names(&self) -> RwLockReadGuard<'_, Vec<String>> {
         // A panic cannot leave them half changed.
-        self.targets.lock().unwrap_or_else(PoisonError::into_inner)
+        self.targets.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shortest and longest wait for an answer while a target takes its place.
+    pub(super) fn patience(&self) -> (Duration, Duration) {
+        (self.remote.limit, self.remote.longest)
     }
 
     /// Uses another target in place of that of its role, while the volume serves.
@@ -75,7 +71,8 @@ impl Opener {
         known(&self.names())?;
         let target = self.open(new)?;
         // Nobody takes a target back meanwhile.
-        let mut names = self.names();
+        let names = self.targets.write();
+        let mut names = names.unwrap_or_else(PoisonError::into_inner);
         known(&names)?;
         let present = volume.present();
         let of_role = volume.name_of(target.identity().role);
@@ -92,9 +89,19 @@ impl Opener {
     }
 
     fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
+        self.open_with(target, self.remote.longest)
+    }
+
+    /// Opens a target, which must answer within `patience` while it takes its place.
+    pub(super) fn open_with(
+        &self,
+        target: &str,
+        patience: Duration,
+    ) -> Result<Arc<dyn Target>, BlkError> {
         Ok(match target.strip_prefix("tcp:") {
             Some(address) => Arc::new(RemoteTarget::connect(&Address {
                 address: address.to_owned(),
+                patience,
                 ..self.remote.clone()
             })?),
             None => Arc::new(open_store(target, self.capacity)?),
@@ -157,82 +164,6 @@ impl Opener {
             .next()
             .map_or(Ok(()), |error| Err(error.into()))
     }
-
-    /// Starts a thread that keeps the volume complete.
-    pub(super) fn keep(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<()> {
-        volume.set_outage_limit(self.outage_limit);
-        let volume = Arc::clone(volume);
-        let keeper = std::thread::Builder::new().name("keeper".to_owned());
-        keeper
-            .spawn({
-                let opener = Arc::clone(self);
-                move || opener.keep_complete(&volume)
-            })
-            .context("cannot start the keeper")?;
-        Ok(())
-    }
-
-    /// Completes targets that lack blocks and takes back those that return, without end, while the volume serves.
-    fn keep_complete(&self, volume: &Volume) {
-        let mut told: HashMap<String, String> = HashMap::new();
-        let mut failed = [None; TARGETS];
-        loop {
-            let present = volume.present();
-            let names = self.names().clone();
-            for name in &names {
-                if !present.contains(name) {
-                    let opened = self.open(name);
-                    // Held: nobody replaces it meanwhile.
-                    let now = self.names();
-                    if !now.contains(name) {
-                        continue;
-                    }
-                    let taken = opened.and_then(|target| volume.attach(target));
-                    drop(now);
-                    if let Ok(role) = taken {
-                        // What could not be read before may be there now.
-                        failed = [None; TARGETS];
-                        say(format_args!("{role} is used again: {name}"));
-                        if volume.is_complete(role) {
-                            say(format_args!("{role} is complete: it lacks nothing"));
-                        }
-                    }
-                    tell_once(&mut told, name, taken.map_err(Into::into));
-                }
-            }
-            for (role, failed) in Role::ALL.into_iter().zip(&mut failed) {
-                if let Some(used) = wants_rebuild(volume, role, *failed) {
-                    let rebuilt = rebuild_one(volume, role);
-                    *failed = rebuilt.is_err().then(|| Failed {
-                        used,
-                        at: Instant::now(),
-                    });
-                    tell_once(&mut told, REBUILD[role.index()], rebuilt);
-                }
-            }
-            std::thread::sleep(RETURN);
-        }
-    }
-}
-
-/// A rebuild that has failed.
-#[derive(Debug, Clone, Copy)]
-struct Failed {
-    /// Bytes in use at the target then.
-    used: u64,
-    at: Instant,
-}
-
-/// Bytes in use at a target that lacks something, if a rebuild may help: it has not failed yet, the target has freed space
-/// since, or some time has passed.
-fn wants_rebuild(volume: &Volume, role: Role, failed: Option<Failed>) -> Option<u64> {
-    let used = volume.used(role)?;
-    if volume.is_complete(role) && volume.missing_blocks(role) == 0 {
-        return None;
-    }
-    let again =
-        failed.is_none_or(|failed| used < failed.used || failed.at.elapsed() >= REBUILD_AGAIN);
-    again.then_some(used)
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
@@ -271,20 +202,6 @@ pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
     Store::create(target, Box::new(medium), new, None)
 }
 
-/// Logs an error, unless it was the last one of its kind.
-fn tell_once<T>(told: &mut HashMap<String, String>, kind: &str, result: Result<T>) {
-    match result {
-        Ok(_) => drop(told.remove(kind)),
-        Err(error) => {
-            let error = format!("{error:#}");
-            if told.get(kind) != Some(&error) {
-                say(format_args!("{kind}: {error}"));
-                told.insert(kind.to_owned(), error);
-            }
-        }
-    }
-}
-
 /// A new identifier.
 ///
 /// # Errors
@@ -311,61 +228,11 @@ pub fn rebuild(volume: &Volume) -> Result<()> {
 }
 
 /// Completes the target of a role. Also marks one as complete that lacks nothing.
-fn rebuild_one(volume: &Volume, role: Role) -> Result<()> {
+pub(super) fn rebuild_one(volume: &Volume, role: Role) -> Result<()> {
     let was_complete = volume.is_complete(role);
     match volume.rebuild(role)? {
         0 if was_complete => {}
         count => say(format_args!("{role} is complete: it lacked {count} blocks")),
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::geometry::Geometry;
-    use crate::store::MemoryMedium;
-
-    /// A target that was full is completed when it has freed space, and is not tried again and again before.
-    #[test]
-    fn a_full_target_is_completed_when_it_has_space() {
-        let (size, count) = (4096u32, 8);
-        let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
-            let new = NewTarget {
-                geometry: Geometry::new(size, count).unwrap(),
-                role,
-                volume: Id([1; 16]),
-                complete: true,
-            };
-            // Four half blocks and their headers, in the first target.
-            let capacity = (role == Role::First).then_some(4 * (2048 + 64));
-            let medium = Box::new(MemoryMedium::default());
-            Arc::new(Store::create("memory", medium, new, capacity).unwrap())
-        });
-        let volume = Volume::open(targets.to_vec()).unwrap();
-        let mut seed = 1u64;
-        let mut noise = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            seed.to_be_bytes()[0]
-        };
-        for block in 0..6 {
-            let bytes: Vec<u8> = (0..size).map(|_| noise()).collect();
-            volume.write(block * u64::from(size), &bytes).unwrap();
-        }
-        volume.flush().unwrap();
-        assert_eq!(volume.missing_blocks(Role::First), 2);
-        let used = wants_rebuild(&volume, Role::First, None).expect("it has not been tried");
-        assert!(rebuild_one(&volume, Role::First).is_err());
-        let failed = Some(Failed {
-            used,
-            at: Instant::now(),
-        });
-        assert_eq!(wants_rebuild(&volume, Role::First, failed), None);
-        volume.trim(0, 2 * u64::from(size)).unwrap();
-        volume.flush().unwrap();
-        assert!(wants_rebuild(&volume, Role::First, failed).is_some());
-        rebuild_one(&volume, Role::First).unwrap();
-        assert_eq!(volume.missing_blocks(Role::First), 0);
-        assert_eq!(wants_rebuild(&volume, Role::First, None), None);
-    }
 }

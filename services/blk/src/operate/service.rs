@@ -3,6 +3,7 @@
 use super::common::initiator_secret;
 use super::control::take_commands;
 use super::daemon::run;
+use super::keeper::keep;
 use super::opener::Opener;
 use super::options::ServiceArgs;
 use super::status::{ServiceProcessStatus, Status};
@@ -37,7 +38,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
         volume.id(),
         service.transfer(),
     ))?;
-    opener.keep(&volume)?;
+    keep(&opener, &volume)?;
     let _commands = take_commands(&daemon, Some((Arc::clone(&volume), opener)))?;
     let serving = Arc::clone(&service);
     let status = || {

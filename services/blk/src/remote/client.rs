@@ -3,7 +3,7 @@
 use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX, steps_to_bytes};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
-use crate::pipe::{Broken, Order, Pipe};
+use crate::pipe::{Broken, Pipe};
 use crate::record::Half;
 use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ pub struct Address {
     pub limit: Duration,
     /// Longest wait if it cannot, and for a step that the volume needs to begin with.
     pub longest: Duration,
+    /// The same while the target takes its place. One that comes back may be tried again on another connection.
+    pub patience: Duration,
     /// Number of the process that owns the volume. Two openings never have the same one.
     pub owner: [u8; 16],
     /// Takes the target from an owner whose connection is open.
@@ -36,8 +38,11 @@ pub struct RemoteTarget {
     take_over: bool,
     /// The connection of another owner was open when this one was.
     is_owned: bool,
+    /// Bytes for which it had space then.
+    free: u64,
     pipe: Pipe,
     longest: Duration,
+    patience: Duration,
     known: Mutex<(Identity, Usage)>,
     /// Answers of calls with several steps, as far as they were not taken.
     steps: Mutex<HashMap<u64, Vec<Option<Answer>>>>,
@@ -60,11 +65,11 @@ impl RemoteTarget {
         let name = format!("tcp:{}", to.address);
         let link = Link::connect(&to.address, to.limit, PROTOCOL, to.secret.as_ref());
         let link = link.map_err(|error| unreachable(&name, &error))?;
-        let pipe = Pipe::new(link, Order::InTurn, to.limit);
+        let pipe = Pipe::new(link, to.limit).map_err(|error| unreachable(&name, &error))?;
         let hello = pipe.send(|_| Call::Hello.to_bytes());
         let hello = hello.and_then(|number| pipe.wait(number));
-        let (identity, usage, is_owned) = match parse(&name, &pipe, hello)? {
-            Answer::Hello(identity, usage, is_owned) => (identity, usage, is_owned),
+        let (identity, usage, free, is_owned) = match parse(&name, &pipe, hello)? {
+            Answer::Hello(identity, usage, free, is_owned) => (identity, usage, free, is_owned),
             other => return Err(refusal(&name, 0, 0, other)),
         };
         Ok(Self {
@@ -72,8 +77,10 @@ impl RemoteTarget {
             owner: to.owner,
             take_over: to.take_over,
             is_owned,
+            free,
             pipe,
             longest: to.longest,
+            patience: to.patience,
             known: Mutex::new((identity, usage)),
             steps: Mutex::default(),
             seating: OnceLock::new(),
@@ -88,8 +95,11 @@ impl RemoteTarget {
 
     /// Waits for the answer to a call. Without a volume nobody needs the target longer than its limit.
     fn answer(&self, number: u64) -> Result<Answer> {
-        let gives_up = |reason: &str| match self.seating.get().and_then(Weak::upgrade) {
-            Some(seating) => seating.gives_up(self, reason),
+        let gives_up = |reason: &str, waited| match self.seating.get().and_then(Weak::upgrade) {
+            Some(seating) => {
+                seating.gives_up(self, reason)
+                    || (waited >= self.patience && seating.is_arriving(self))
+            }
             None => true,
         };
         let bytes = self.pipe.wait_longer(number, self.longest, gives_up);
@@ -365,7 +375,12 @@ impl Target for RemoteTarget {
         let number = number.map_err(|error| unreachable(&self.name, &error))?;
         // It writes the superblock through to the disk, which may be busy with what was written before. A target that
         // could not do that in time would never be taken back.
-        let bytes = self.pipe.wait_longer(number, self.longest, |_| false);
+        let seating = self.seating.get().and_then(Weak::upgrade);
+        let longest = match seating.is_some_and(|seating| !seating.is_arriving(self)) {
+            true => self.longest,
+            false => self.patience,
+        };
+        let bytes = self.pipe.wait_longer(number, longest, |_, _| false);
         let answer = parse(&self.name, &self.pipe, bytes)?;
         self.outcome(answer, 0, 0)?;
         self.known().0.marked(epoch, mark);
@@ -374,6 +389,10 @@ impl Target for RemoteTarget {
 
     fn usage(&self) -> Usage {
         self.known().1
+    }
+
+    fn free(&self) -> Option<u64> {
+        Some(self.free)
     }
 
     fn seated(&self, seating: Weak<dyn Seating>) {

@@ -3,7 +3,8 @@
 mod client;
 mod server;
 #[cfg(test)]
-mod stall_tests;
+pub(crate) mod stall_tests;
+mod syncs;
 #[cfg(test)]
 mod tests;
 mod wire;

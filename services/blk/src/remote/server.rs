@@ -1,17 +1,22 @@
 //! Serves one target to the process that owns its volume.
 //!
 //! Any connection may ask for the identity. The connection that marks the target with an epoch owns it from then on.
-//! Calls of earlier owners are refused: also those that were sent before, and arrive late.
+//! Calls of earlier owners are refused: also those that were sent before, and arrive late. A new connection of the owner's
+//! process ends the one before.
+//!
+//! Calls that wait for the disk have a thread of their connection (`syncs`). Their answers come later than those of calls
+//! behind them.
 
+use super::syncs::Syncs;
 use super::wire::{Answer, CALL_MAX, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
 use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Step, Store, Target, Usage};
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use xgvmi_daemon::{
     Admission, Budget, Link, LinkError, Place, Secret, accept_patiently, poll, pollfd,
@@ -29,6 +34,8 @@ const BUDGET: usize = 64 << 20;
 const GREETING: Duration = Duration::from_secs(10);
 /// A connection waits this long for the next call before it looks again.
 const IDLE: Duration = Duration::from_secs(3600);
+/// Why a call of the owner's process is refused.
+const LATE: &str = "another connection owns the target";
 /// Openings of the volume that a target may miss. A larger step of its epoch is a mistake, and would use up the epochs.
 const MISSED_MAX: u64 = 1 << 20;
 
@@ -46,7 +53,7 @@ struct Peer {
     number: usize,
     stream: TcpStream,
     /// Number of its process, once it has marked the target.
-    process: Option<[u8; 16]>,
+    process: OnceLock<[u8; 16]>,
 }
 
 /// Work of a server.
@@ -67,8 +74,11 @@ pub struct TargetServer {
     /// Without any, everybody is served.
     secrets: RwLock<Vec<Secret>>,
     budget: Budget,
-    /// Held during each call that needs it: an owner's last call ends before the next owner's first one starts.
+    /// Held during each call that needs it, but for those that wait for the disk: an owner's last call ends before the next
+    /// owner's first one starts.
     owner: Mutex<Owner>,
+    /// Held while the target is marked. Taken before `owner`.
+    marking: Mutex<()>,
     /// The connection of the owner, as long as it is served. No call holds this lock.
     line: Mutex<Option<(usize, TcpStream)>>,
     admission: Arc<Admission>,
@@ -80,11 +90,13 @@ impl TargetServer {
     /// Serves `store`. Peers must prove one of the secrets unless there is none.
     #[must_use]
     pub fn new(store: Store, secrets: Vec<Secret>) -> Self {
+        store.leave_syncs_to_owner();
         Self {
             store,
             secrets: RwLock::new(secrets),
             budget: Budget::new(BUDGET),
             owner: Mutex::default(),
+            marking: Mutex::new(()),
             line: Mutex::default(),
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             calls: AtomicU64::new(0),
@@ -178,19 +190,24 @@ impl TargetServer {
     }
 
     /// Serves a connection until it ends. The peer learns why it is refused.
-    fn connection(&self, stream: TcpStream, number: usize, place: Place) -> Result<(), LinkError> {
+    fn connection(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        number: usize,
+        place: Place,
+    ) -> Result<(), LinkError> {
         let secrets = self
             .secrets
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        let mut peer = Peer {
+        let peer = Arc::new(Peer {
             number,
             stream: stream.try_clone()?,
-            process: None,
-        };
+            process: OnceLock::new(),
+        });
         let mut link = Link::called(stream, PROTOCOL, &secrets, &self.budget)?;
-        let ended = self.calls(&mut link, &mut peer, place);
+        let ended = self.calls(&mut link, &peer, place);
         if let Err(error) = &ended
             && error.is_violation()
         {
@@ -204,42 +221,86 @@ impl TargetServer {
     }
 
     /// Answers the calls of one connection.
-    fn calls(&self, link: &mut Link, peer: &mut Peer, mut place: Place) -> Result<(), LinkError> {
-        let Some(mut bytes) = link.wait(GREETING)? else {
+    fn calls(
+        self: &Arc<Self>,
+        link: &mut Link,
+        peer: &Arc<Peer>,
+        mut place: Place,
+    ) -> Result<(), LinkError> {
+        let parse = |bytes: &[u8]| {
+            Call::parse(bytes).map_err(|_| LinkError::Malformed("a call that there is not"))
+        };
+        let Some(bytes) = link.wait(GREETING)? else {
             return Err(LinkError::Malformed("it does not say hello in time"));
         };
-        let mut is_admitted = false;
-        loop {
-            let call = Call::parse(&bytes)
-                .map_err(|_| LinkError::Malformed("a call that there is not"))?;
-            // The first call: the peer has proved the secret.
-            if !is_admitted {
-                if let Err(full) = place.admit() {
-                    link.refuse(&full.to_string());
-                    say(format_args!("a connection was refused: {full}"));
-                    return Ok(());
+        let mut next = Some(parse(&bytes)?);
+        // The first call: the peer has proved the secret.
+        if let Err(full) = place.admit() {
+            link.refuse(&full.to_string());
+            say(format_args!("a connection was refused: {full}"));
+            return Ok(());
+        }
+        link.set_frame_max(CALL_MAX);
+        let mut syncs = Syncs::default();
+        for number in 0.. {
+            while next.is_none() {
+                while let Some((numbers, answer)) = syncs.ended() {
+                    for number in numbers {
+                        self.send(link, number, &answer)?;
+                    }
                 }
-                is_admitted = true;
-                link.set_frame_max(CALL_MAX);
+                if syncs.is_due() {
+                    let (server, peer) = (Arc::clone(self), Arc::clone(peer));
+                    syncs.begin(move |call| server.answer(call, &peer))?;
+                }
+                if !syncs.is_full() {
+                    next = link.take()?.map(|bytes| parse(&bytes)).transpose()?;
+                }
+                if next.is_none() {
+                    link.flush()?;
+                    wait(link, &syncs)?;
+                }
+            }
+            let Some(call) = next.take() else {
+                continue;
+            };
+            if self.waits_for_disk(&call, peer) {
+                syncs.add(number, call);
+                continue;
             }
             let answer = self.answer(&call, peer);
-            self.calls.fetch_add(1, Ordering::Relaxed);
-            self.failed_calls
-                .fetch_add(answer.is_error().into(), Ordering::Relaxed);
-            link.send(&answer.to_bytes())?;
-            bytes = loop {
-                if let Some(bytes) = link.wait(IDLE)? {
-                    break bytes;
-                }
-            };
+            self.send(link, number, &answer)?;
+            if self.store.wants_sync() {
+                syncs.add_own();
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, link: &mut Link, call: u64, answer: &Answer) -> Result<(), LinkError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.failed_calls
+            .fetch_add(answer.is_error().into(), Ordering::Relaxed);
+        link.send(&answer.to_bytes(call))
+    }
+
+    /// True for a call of the owner that waits for the disk.
+    fn waits_for_disk(&self, call: &Call, peer: &Peer) -> bool {
+        match call {
+            Call::Flush => true,
+            // That of another connection is waited for: what it sends next needs the mark.
+            Call::Mark { .. } => self.owner().connection == peer.number,
+            _ => false,
         }
     }
 
-    fn answer(&self, call: &Call, peer: &mut Peer) -> Answer {
+    /// Carries out a call.
+    fn answer(&self, call: &Call, peer: &Peer) -> Answer {
         let done = match call {
             Call::Hello => {
                 let owned = self.is_owner_connected();
-                return Answer::Hello(self.store.identity(), self.store.usage(), owned);
+                let free = self.store.free().unwrap_or(u64::MAX);
+                return Answer::Hello(self.store.identity(), self.store.usage(), free, owned);
             }
             Call::Held { from, to } => {
                 let part = self.store.part(*from..*to);
@@ -262,7 +323,7 @@ impl TargetServer {
             Call::Fetch { block, generation } => {
                 // The next owner may begin during the fetch, which then counts as earlier. A connection that has not marked
                 // the target yet looks at what it holds.
-                let may = match peer.process {
+                let may = match peer.process.get() {
                     Some(_) => self.owned(peer, |_| Ok(())),
                     None => Ok(()),
                 };
@@ -325,7 +386,7 @@ impl TargetServer {
             done.map(|()| begun)
         } else {
             // As a fetch alone.
-            let may = match peer.process {
+            let may = match peer.process.get() {
                 Some(_) => self.owned(peer, |_| Ok(())),
                 None => Ok(()),
             };
@@ -364,14 +425,20 @@ impl TargetServer {
     fn mark(
         &self,
         (epoch, mark): (u64, Mark),
-        (peer, process): (&mut Peer, [u8; 16]),
+        (peer, process): (&Peer, [u8; 16]),
         take_over: bool,
     ) -> Result<()> {
+        let marking = self.marking.lock();
+        // The lock protects no data of its own.
+        let _marking = marking.unwrap_or_else(PoisonError::into_inner);
         let mut owner = self.owner();
         let known = self.store.identity().epoch;
         let is_same = owner.connection == 0 || owner.process == process;
         if epoch < known || (epoch == known && !is_same) {
             return Err(self.superseded());
+        }
+        if is_same && peer.number < owner.connection {
+            return Err(self.refused(LATE));
         }
         if !is_same && !take_over && self.is_owner_connected() {
             return Err(BlkError::Owned {
@@ -388,14 +455,30 @@ impl TargetServer {
         }
         let stream = peer.stream.try_clone();
         let stream = stream.map_err(|error| BlkError::io(self.store.name(), error))?;
-        self.store.mark(epoch, mark)?;
-        peer.process = Some(process);
+        if !is_same {
+            // The other one stays the owner if this fails.
+            self.store.mark(epoch, mark)?;
+        }
         *owner = Owner {
             connection: peer.number,
             process,
         };
-        *self.line() = Some((peer.number, stream));
-        Ok(())
+        drop(owner);
+        // It marks with the same one each time.
+        let _ = peer.process.set(process);
+        let before = self.line().replace((peer.number, stream));
+        if !is_same {
+            // The other process learns from its next call that it is superseded.
+            return Ok(());
+        }
+        if let Some((number, before)) = before
+            && number != peer.number
+        {
+            // Its peer may have gone without a word. It may have closed it, too.
+            let _ = before.shutdown(Shutdown::Both);
+        }
+        // What the owner sends meanwhile does not wait for the disk.
+        self.store.mark(epoch, mark)
     }
 
     /// Runs a call of the owner.
@@ -404,12 +487,23 @@ impl TargetServer {
         if owner.connection == peer.number {
             return call(&self.store);
         }
-        match peer.process {
-            Some(process) if process == owner.process => {
-                Err(self.refused("another connection owns the target"))
-            }
+        match peer.process.get() {
+            Some(process) if *process == owner.process => Err(self.refused(LATE)),
             Some(_) => Err(self.superseded()),
             None => Err(self.refused("this connection does not own the target: mark it first")),
         }
     }
+}
+
+/// Waits until something has arrived, a sync has ended, or unsent bytes can be sent.
+fn wait(link: &Link, syncs: &Syncs) -> io::Result<()> {
+    let mut fds = Vec::with_capacity(2);
+    let of_link = link.pollfd();
+    fds.push(match syncs.is_full() {
+        // Nothing is taken.
+        true => pollfd(of_link.fd, of_link.events & !libc::POLLIN),
+        false => of_link,
+    });
+    fds.extend(syncs.fd().map(|fd| pollfd(fd, libc::POLLIN)));
+    poll(&mut fds, Some(IDLE))
 }

@@ -1,7 +1,7 @@
 //! Messages between a volume and a target in another process. Does no I/O.
 //!
-//! Each message is the body of a frame of `xgvmi-daemon`, little endian: the number of the call, then its arguments; or
-//! the outcome, then the result.
+//! Each message is the body of a frame of `xgvmi-daemon`, little endian: the kind of the call, then its arguments; or the
+//! number of the call on its connection, the outcome, then the result. Answers come in any order.
 
 use crate::block::Kind;
 use crate::error::BlkError;
@@ -11,10 +11,10 @@ use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 5 a target knows which ones have replaced others.
+/// The frames. Since version 6 answers name their calls.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 5,
+    version: 6,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
@@ -77,8 +77,8 @@ pub(super) enum Call {
 /// The result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Identity, use of space, and whether the connection of an owner is open.
-    Hello(Identity, Usage, bool),
+    /// Identity, use of space, bytes free, and whether the connection of an owner is open.
+    Hello(Identity, Usage, u64, bool),
     /// Generations, and the first block of the next part; that behind the last one at the end.
     Held(Vec<Held>, u64),
     /// Ranges of blocks, as beginnings and ends, and the first block of the next part.
@@ -279,16 +279,17 @@ impl Answer {
         }
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    /// The message that answers the call with this number.
+    pub(super) fn to_bytes(&self, call: u64) -> Vec<u8> {
         let mut writer = Writer::with_capacity(64);
-        self.put(&mut writer);
+        self.put(writer.u64(call));
         writer.finish()
     }
 
     fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {
         let text = |text: &str| text.as_bytes()[..text.len().min(TEXT_MAX)].to_vec();
         match self {
-            Self::Hello(identity, usage, owned) => {
+            Self::Hello(identity, usage, free, owned) => {
                 let geometry = identity.geometry;
                 // Cannot be cut: 0 to 2.
                 let role = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
@@ -307,6 +308,7 @@ impl Answer {
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
+                    .u64(*free)
                     .u8(u8::from(*owned))
             }
             Self::Held(held, next) => writer.u8(2).u64(*next).records(held, |held| {
@@ -356,6 +358,8 @@ impl Answer {
 
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadMessage> {
         let mut reader = Reader::new("answer of a target", bytes);
+        // The connection has looked at the number.
+        reader.u64()?;
         let answer = Self::take(&mut reader, false)?;
         reader.end()?;
         Ok(answer)
@@ -371,7 +375,8 @@ impl Answer {
             1 => {
                 let identity = take_identity(reader)?;
                 let usage = take_usage(reader)?;
-                Self::Hello(identity, usage, reader.raw::<1>()? != [0])
+                let free = reader.u64()?;
+                Self::Hello(identity, usage, free, reader.raw::<1>()? != [0])
             }
             2 => {
                 let next = reader.u64()?;
@@ -614,7 +619,7 @@ mod tests {
             ..held
         };
         vec![
-            Answer::Hello(identity, usage, true),
+            Answer::Hello(identity, usage, 8, true),
             Answer::Held(vec![held, damaged, held], 4),
             Answer::Half(half()),
             Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),
@@ -648,7 +653,7 @@ mod tests {
             assert_eq!(Call::parse(&bytes), Ok(call));
         }
         for answer in answers() {
-            let bytes = answer.to_bytes();
+            let bytes = answer.to_bytes(7);
             for end in 0..bytes.len() {
                 assert!(
                     Answer::parse(&bytes[..end]).is_err(),

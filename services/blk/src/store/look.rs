@@ -8,9 +8,22 @@ use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 impl Store {
+    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn searched(&self) -> String {
+        let state = self.state();
+        let blocks = (&state.touched, &state.doubtful);
+        format!(
+            "{:?} {} {:?} {:?} {blocks:?}",
+            state.superblock, state.changed, state.table, state.space
+        )
+    }
+
     /// An error if a block is outside the volume.
     pub(super) fn check(&self, block: u64) -> Result<()> {
         let geometry = self.state().superblock.identity.geometry;
@@ -112,7 +125,9 @@ impl Store {
     /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
     /// thread, or syncs. Syncs also if much was freed. Looks for free space that is not known before it says that there is none.
     pub(super) fn take(&self, length: u64) -> Result<Extent> {
-        let is_due = |state: &State| state.space.is_sync_due() || state.space.is_look_due();
+        // The owner of a target that is served syncs before.
+        let times = 1 + u64::from(self.is_synced_by_owner.load(Ordering::Relaxed));
+        let is_due = |state: &State| state.space.is_sync_due(times) || state.space.is_look_due();
         {
             let mut state = self.state();
             if !is_due(&state)
@@ -122,7 +137,7 @@ impl Store {
             }
         }
         let syncing = self.syncing();
-        if self.state().space.is_sync_due() {
+        if self.state().space.is_sync_due(times) {
             self.sync(&syncing)?;
         }
         if self.state().space.is_look_due() {

@@ -39,6 +39,11 @@ pub trait Medium: Send + Sync {
     fn size(&self) -> Option<u64> {
         None
     }
+
+    /// Bytes that the system still has for it, if that is known.
+    fn free(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// A file, locked as long as it is open.
@@ -113,6 +118,15 @@ impl Medium for FileMedium {
         // SAFETY: an open file of this process; no memory is involved. A file system that cannot punch holes keeps the
         // bytes, which the caller allows.
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, length) };
+    }
+
+    fn free(&self) -> Option<u64> {
+        let mut system = std::mem::MaybeUninit::uninit();
+        // SAFETY: an open file of this process, and the place of a result.
+        let done = unsafe { libc::fstatvfs(self.file.as_raw_fd(), system.as_mut_ptr()) };
+        // SAFETY: filled in if the call was successful.
+        let system: libc::statvfs = (done == 0).then(|| unsafe { system.assume_init() })?;
+        Some(system.f_bavail.saturating_mul(system.f_frsize))
     }
 }
 

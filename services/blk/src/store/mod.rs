@@ -46,12 +46,10 @@ use space::{Extent, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
 use table::{Stage, Table, sector};
-
-/// Free ranges of at least this length are given back to the file system.
-const RELEASE_MIN: u64 = 64 << 10;
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -298,6 +296,11 @@ pub trait Target: Send + Sync {
     /// Use of its space.
     fn usage(&self) -> Usage;
 
+    /// Bytes that it still has space for, as it said last, if that is known.
+    fn free(&self) -> Option<u64> {
+        None
+    }
+
     /// A volume uses this target. One elsewhere asks it before it counts as gone.
     fn seated(&self, seating: Weak<dyn Seating>) {
         let _ = seating;
@@ -309,6 +312,9 @@ pub trait Seating: Send + Sync {
     /// True if the volume does not use `target` any more, which has not answered within its limit. False if requests need
     /// it: the call goes on, and asks again.
     fn gives_up(&self, target: &dyn Target, reason: &str) -> bool;
+
+    /// True if `target` takes its place, and it is not known yet what it holds.
+    fn is_arriving(&self, target: &dyn Target) -> bool;
 }
 
 struct State {
@@ -379,6 +385,8 @@ pub struct Store {
     entries: RwLock<()>,
     /// Held during a sync, which keeps freed space until its end. Taken before `entries`.
     syncing: Mutex<()>,
+    /// Steps need not sync before twice as much rests.
+    is_synced_by_owner: AtomicBool,
 }
 
 impl std::fmt::Debug for Store {
@@ -403,18 +411,6 @@ pub struct NewTarget {
 }
 
 impl Store {
-    /// Everything that the next call depends on beside the medium, as text: for a search of all states.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn searched(&self) -> String {
-        let state = self.state();
-        let blocks = (&state.touched, &state.doubtful);
-        format!(
-            "{:?} {} {:?} {:?} {blocks:?}",
-            state.superblock, state.changed, state.table, state.space
-        )
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic cannot leave the state half changed: entries are replaced as a whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -758,6 +754,10 @@ impl Target for Store {
                 reason: format!("epoch {epoch}: the highest is {EPOCH_MAX}"),
             });
         }
+        if self.is_marked(epoch, mark) {
+            // An owner that has lost its connection need not wait for the disk.
+            return Ok(());
+        }
         // No other sync may be the one that tells of a failure.
         let _syncing = self.syncing();
         let mut next = {
@@ -782,6 +782,11 @@ impl Target for Store {
             used: self.state().space.used(),
             damaged: self.damaged().len() as u64,
         }
+    }
+
+    fn free(&self) -> Option<u64> {
+        let available = self.state().space.available();
+        Some(self.medium.free().unwrap_or(u64::MAX).min(available))
     }
 }
 

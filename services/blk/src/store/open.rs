@@ -13,6 +13,7 @@ use crate::geometry::Id;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, RwLock};
 
 /// Bytes of the index per call.
@@ -135,6 +136,7 @@ impl Store {
             groups: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
             entries: RwLock::new(()),
             syncing: Mutex::new(()),
+            is_synced_by_owner: AtomicBool::new(false),
         };
         store.look_at_damage();
         // What the last process wrote is durable from here on, or the target is not used.

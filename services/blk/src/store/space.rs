@@ -10,6 +10,9 @@ pub(super) const UNIT: u64 = 64;
 /// Bytes that may rest before a sync is due: half of what is in use, within these limits.
 const RESTING_MIN: u64 = 4 << 20;
 const RESTING_MAX: u64 = 64 << 20;
+/// Shortest free range that is given back to the file system. A shorter one is soon used again: to take it back costs a
+/// journal entry and a search for blocks.
+const RELEASE_MIN: u64 = 1 << 20;
 
 /// A range of the data area in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +34,8 @@ pub(super) struct Space {
     free: BTreeMap<u64, u64>,
     /// The same ranges by length and offset.
     by_length: BTreeSet<(u64, u64)>,
+    /// Their bytes.
+    free_bytes: u64,
     /// Everything from here on is free.
     tail: u64,
     end: u64,
@@ -59,6 +64,7 @@ impl Space {
         let mut space = Self {
             free: BTreeMap::new(),
             by_length: BTreeSet::new(),
+            free_bytes: 0,
             tail: start,
             end,
             used: 0,
@@ -179,9 +185,9 @@ impl Space {
         self.tail
     }
 
-    /// True if so much rests that a sync is due before more is taken.
-    pub(super) fn is_sync_due(&self) -> bool {
-        self.resting_bytes >= (self.used / 2).clamp(RESTING_MIN, RESTING_MAX)
+    /// True if so much rests that a sync is due before more is taken, or `times` as much.
+    pub(super) fn is_sync_due(&self, times: u64) -> bool {
+        self.resting_bytes >= times * (self.used / 2).clamp(RESTING_MIN, RESTING_MAX)
     }
 
     /// Takes the ranges that a sync which starts now will make free.
@@ -190,10 +196,29 @@ impl Space {
         std::mem::take(&mut self.resting)
     }
 
-    /// Makes ranges of [`Space::begin_sync`] free after the sync. Returns the merged free ranges around them.
+    /// Makes ranges of [`Space::begin_sync`] free after the sync. Returns the free ranges around them that the file system
+    /// gets back: none if as much as a sync waits for at most is free.
     pub(super) fn synced(&mut self, extents: Vec<Extent>) -> Vec<Extent> {
-        let merged = extents.into_iter().map(|extent| self.merge(extent));
-        merged.collect()
+        let tail = self.tail;
+        let offsets: Vec<u64> = extents.iter().map(|extent| extent.offset).collect();
+        for extent in extents {
+            self.merge(extent);
+        }
+        let behind = tail.saturating_sub(self.tail);
+        if self.free_bytes + behind <= (self.used / 2).max(RESTING_MIN) {
+            return Vec::new();
+        }
+        let around = offsets.into_iter().filter_map(|offset| {
+            let (&start, &length) = self.free.range(..=offset).next_back()?;
+            (offset < start + length).then_some((start, length))
+        });
+        let around: BTreeSet<(u64, u64)> = around.chain([(self.tail, behind)]).collect();
+        let around = around
+            .into_iter()
+            .map(|(offset, length)| Extent { offset, length });
+        around
+            .filter(|extent| extent.length >= RELEASE_MIN)
+            .collect()
     }
 
     /// Takes the ranges back if the sync has failed.
@@ -202,7 +227,7 @@ impl Space {
         self.resting.extend(extents);
     }
 
-    fn merge(&mut self, mut extent: Extent) -> Extent {
+    fn merge(&mut self, mut extent: Extent) {
         if let Some((&offset, &length)) = self.free.range(..extent.offset).next_back()
             && offset + length == extent.offset
         {
@@ -221,15 +246,16 @@ impl Space {
         } else if extent.end() <= self.end {
             self.insert(extent);
         }
-        extent
     }
 
     fn insert(&mut self, extent: Extent) {
+        self.free_bytes += extent.length;
         self.free.insert(extent.offset, extent.length);
         self.by_length.insert((extent.length, extent.offset));
     }
 
     fn remove(&mut self, offset: u64, length: u64) {
+        self.free_bytes -= length;
         self.free.remove(&offset);
         self.by_length.remove(&(length, offset));
     }
@@ -250,7 +276,7 @@ impl Space {
 
     /// Bytes that can be allocated, in ranges that may be too short.
     pub(super) fn available(&self) -> u64 {
-        self.free.values().sum::<u64>() + self.end.saturating_sub(self.tail)
+        self.free_bytes + self.end.saturating_sub(self.tail)
     }
 }
 
@@ -330,15 +356,39 @@ mod tests {
         let mut space = Space::new(0, u64::MAX, Vec::new());
         let record = 1 << 20;
         for _ in 0..4 {
-            assert!(!space.is_sync_due());
+            assert!(!space.is_sync_due(1));
             let extent = space.take(record).unwrap();
             space.give(extent);
         }
-        assert!(space.is_sync_due());
+        assert!(space.is_sync_due(1));
         let resting = space.begin_sync();
-        assert!(!space.is_sync_due());
+        assert!(!space.is_sync_due(1));
         space.not_synced(resting);
-        assert!(space.is_sync_due());
+        assert!(space.is_sync_due(1));
+    }
+
+    /// The file system gets long ranges back once, and only if much is free.
+    #[test]
+    fn much_free_space_is_given_back_once() {
+        let mut space = Space::new(0, u64::MAX, Vec::new());
+        let records: Vec<Extent> = (0..16 << 8).map(|_| space.take(4096).unwrap()).collect();
+        let end = space.tail();
+        let mut give = |records: &[Extent]| {
+            for record in records {
+                space.give(*record);
+            }
+            let resting = space.begin_sync();
+            space.synced(resting)
+        };
+        let (kept, rest) = records.split_at(1 << 8);
+        let (little, much) = rest.split_at(1 << 10);
+        assert_eq!(give(little), [], "4 MiB of 16");
+        let free = Extent {
+            offset: kept.len() as u64 * 4096,
+            length: end - kept.len() as u64 * 4096,
+        };
+        assert_eq!(give(much), [free]);
+        assert_eq!(give(kept), [], "the rest is back already");
     }
 
     proptest! {

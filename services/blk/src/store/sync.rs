@@ -5,11 +5,12 @@ use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
 use super::superblock::Superblock;
 use super::table::{Stage, sector};
-use super::{Change, RELEASE_MIN, State, Store};
+use super::{Change, Mark, State, Store};
 use crate::error::{BlkError, Result};
 use crate::record;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Most bytes of records that may be written behind the recorded end before it is recorded again.
@@ -27,6 +28,16 @@ struct Written {
 }
 
 impl Store {
+    /// Somebody asks [`Store::wants_sync`] from now on, and flushes then.
+    pub(crate) fn leave_syncs_to_owner(&self) {
+        self.is_synced_by_owner.store(true, Ordering::Relaxed);
+    }
+
+    /// True if so much freed space waits for a sync that one is due.
+    pub(crate) fn wants_sync(&self) -> bool {
+        self.state().space.is_sync_due(1)
+    }
+
     pub(super) fn syncing(&self) -> MutexGuard<'_, ()> {
         self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,11 +73,11 @@ impl Store {
             state.change_age(&touched, Age::Syncing, Age::Durable);
             state.settled(written);
         }
-        let merged = self.state().space.synced(freed);
+        let free = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
-        for extent in merged {
+        for extent in free {
             let state = self.state();
-            if extent.length >= RELEASE_MIN && state.space.is_free(extent) {
+            if state.space.is_free(extent) {
                 self.medium.release(extent.offset, extent.length);
             }
         }
@@ -218,6 +229,14 @@ impl Store {
         // If the sync fails, the copy before is there, and the next change writes both again.
         state.changed = false;
         Ok(())
+    }
+
+    /// True if a mark is on the medium already.
+    pub(super) fn is_marked(&self, epoch: u64, mark: Mark) -> bool {
+        let state = self.state();
+        let mut after = state.superblock.identity;
+        after.marked(epoch, mark);
+        after == state.superblock.identity && mark != Mark::Equal && !state.changed
     }
 
     /// Makes a superblock durable, with everything else. The caller excludes other syncs.

@@ -89,6 +89,7 @@ impl Volume {
             }
         }
         self.check_needless(role)?;
+        self.check_room(role, target.as_ref())?;
         self.know_all()?;
         // With what is known now.
         self.check_needless(role)?;
@@ -124,6 +125,22 @@ impl Volume {
             lost => needed(format!(
                 "{lost} blocks have fewer than two holders, and this target may be one of them: write them again, or scrub"
             )),
+        }
+    }
+
+    /// An error unless a new target has space for what the others hold: until it is complete, each block has two holders only.
+    fn check_room(&self, role: Role, target: &dyn Target) -> Result<()> {
+        let held = self.others(role).filter_map(|other| self.used(other)).max();
+        let wanted = held.unwrap_or(0).saturating_sub(target.usage().used);
+        match target.free() {
+            Some(free) if free < wanted => Err(BlkError::Needed {
+                role,
+                reason: format!(
+                    "{} has space for {free} bytes, and needs {wanted}: free some there, or give another target",
+                    target.name()
+                ),
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -288,4 +288,10 @@ impl Seating for Seats {
         }
         dispensable
     }
+
+    fn is_arriving(&self, target: &dyn Target) -> bool {
+        let mut state = self.state();
+        let occupant = state.occupant(target);
+        occupant.is_some_and(|occupant| occupant.arriving)
+    }
 }

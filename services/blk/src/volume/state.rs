@@ -436,6 +436,13 @@ impl Volume {
             .look(|seats| matches!(&seats[role.index()], Seat::Present(occupant) if occupant.whole))
     }
 
+    /// True if the target of a role takes its place, and it is not known yet what it holds.
+    pub(crate) fn is_arriving(&self, role: Role) -> bool {
+        self.seats.look(
+            |seats| matches!(&seats[role.index()], Seat::Present(occupant) if occupant.arriving),
+        )
+    }
+
     /// Lets requests wait for a target that they need, up to `limit` after the loss of the last one. Without it they fail
     /// at once. Somebody must [attach](Volume::attach) targets that return.
     pub fn set_outage_limit(&self, limit: Duration) {

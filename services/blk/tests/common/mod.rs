@@ -141,6 +141,15 @@ impl Drop for Running {
     }
 }
 
+/// Tells that a test cannot run here.
+#[allow(
+    clippy::print_stdout,
+    reason = "the test run counts the skips by their lines"
+)]
+pub(crate) fn skip(test: &str, reason: &str) {
+    println!("SKIP {test}: {reason}");
+}
+
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;

@@ -144,6 +144,7 @@ fn direct(targets: &[String]) -> Result<xgvmi_blk::Volume> {
             secret: None,
             limit: Duration::from_secs(10),
             longest: Duration::from_secs(60),
+            patience: Duration::from_secs(60),
             owner,
             take_over: false,
         })?))

@@ -18,6 +18,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod disks;
 mod engine;
 mod ext4;
 mod faults;

@@ -76,7 +76,12 @@ fn cpu_s(pid: u32) -> Result<f64> {
 
 impl Place<'_> {
     /// Starts a stock server that has `socket` when it is ready.
-    fn stock_server(&self, program: &str, arguments: &[&str], socket: &str) -> Result<Running> {
+    pub(super) fn stock_server(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        socket: &str,
+    ) -> Result<Running> {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.dir);
         for (name, value) in self.world.tools {
@@ -201,7 +206,10 @@ pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
         }
     }
     let rows: Vec<Value> = rows.iter().map(|row| compared(row, &rows)).collect();
-    Ok(json!({ "rows": rows, "stored": [stored(world)?], "engine": super::engine::rows(world)? }))
+    Ok(json!({
+        "rows": rows, "stored": [stored(world)?], "engine": super::engine::rows(world)?,
+        "disks": super::disks::measure(world, seconds)?,
+    }))
 }
 
 /// A row with its bandwidth over those of the stock servers.

@@ -35,6 +35,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let report = storage_suite::bench(&world, seconds)?;
     print!("{}", table::text(columns::STORAGE, rows(&report))?);
     print_engine(&report["engine"])?;
+    let disks = &report["disks"];
+    print!("{}", table::text(columns::STORAGE_DISKS, rows(disks))?);
+    println!(
+        "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; {} bytes verified\n",
+        disks["socket_mib_per_s"].as_f64().unwrap_or_default(),
+        disks["read_of_socket"].as_f64().unwrap_or_default(),
+        disks["verified_bytes"]
+    );
     let stored: &Value = &report["stored"][0];
     println!(
         "half compressible data: {} bytes stored, {} in the reference's format: {:.3}",

@@ -1,0 +1,389 @@
+//! Volumes on memory, files and TCP targets beside a stock pair of mirrored disks: rates, processor time, and messages, by the
+//! same fio jobs on files of one file system, and verified.
+//!
+//! The pair is two exports of nbdkit's file plugin, mirrored by QEMU's quorum driver: it writes and flushes both, and reads the
+//! first one.
+
+use super::{FILES, LIMIT, Place, START, Server, World};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use testbed::port;
+use testbed::process::{self, Running};
+use testbed::workspace;
+
+/// Size of a volume in MiB.
+const SIZE_MIB: u64 = 256;
+const MIB: f64 = (1 << 20) as f64;
+/// Most messages to a target for a group of 256 KiB.
+const SENDS_MAX: f64 = 4.0;
+/// Time for which the socket of the host is measured.
+const SOCKET: Duration = Duration::from_secs(1);
+
+/// Jobs: name, size of a request as the client and the report write it, and options of fio. What they read was written by those
+/// before. Without options the client is `storage_writes.py`.
+const PATTERNS: [(&str, &str, u64, &[&str]); 3] = [
+    (
+        "sequential write",
+        "256k",
+        256 << 10,
+        &["--rw=write", "--iodepth=8"],
+    ),
+    (
+        "sequential read",
+        "256k",
+        256 << 10,
+        &["--rw=read", "--iodepth=8"],
+    ),
+    ("random write", "4k", 4 << 10, &[]),
+];
+/// Jobs that verify what they write.
+const VERIFIED: [&[&str]; 2] = [
+    &["--rw=write", "--bs=256k", "--iodepth=8"],
+    &["--rw=randwrite", "--bs=4k", "--iodepth=32", "--size=32M"],
+];
+
+/// What fio writes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    Memory,
+    File,
+    Tcp,
+    Pair,
+}
+
+impl Peer {
+    const ALL: [Self; 4] = [Self::Memory, Self::File, Self::Tcp, Self::Pair];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::File => "file",
+            Self::Tcp => "tcp",
+            Self::Pair => "nbdkit file, mirrored by qemu",
+        }
+    }
+}
+
+/// Its processes: the server of the clients, and those behind it.
+struct Disks {
+    server: Server,
+    behind: Vec<Running>,
+}
+
+/// What is counted before and after a job.
+struct Counts {
+    processor: Duration,
+    /// Bytes of half blocks that were sent to targets.
+    moved: u64,
+    /// Calls of each target.
+    calls: Vec<u64>,
+}
+
+impl Disks {
+    fn start(place: &Place<'_>, peer: Peer) -> Result<Self> {
+        let size = format!("{SIZE_MIB}M");
+        // A slow disk is no absent one.
+        let more = ["--target-timeout", "60s", "--status-socket", "status"];
+        match peer {
+            Peer::Memory => Ok(Self {
+                server: place.export(&[&["--memory", &size], &more[..]].concat())?,
+                behind: Vec::new(),
+            }),
+            Peer::File => {
+                place.create(SIZE_MIB, 4096)?;
+                Ok(Self {
+                    server: place.export(&[&FILES[..], &more].concat())?,
+                    behind: Vec::new(),
+                })
+            }
+            Peer::Tcp => {
+                place.create(SIZE_MIB, 4096)?;
+                let mut behind = Vec::new();
+                let mut words = Vec::new();
+                for name in FILES {
+                    let listen = format!("127.0.0.1:{}", port::free()?);
+                    let mut command = Command::new(place.world.bin.join("xgvmi-blk"));
+                    command.args(["target", name, "--listen", &listen]);
+                    command.args(["--status-socket", &status_of(name)]);
+                    command.current_dir(&place.dir);
+                    behind.push(Running::saying(&mut command, START, " at tcp:")?);
+                    words.push(format!("tcp:{listen}"));
+                }
+                let words: Vec<&str> = words.iter().map(String::as_str).chain(more).collect();
+                let server = place.export(&words)?;
+                Ok(Self { server, behind })
+            }
+            Peer::Pair => Self::pair(place),
+        }
+    }
+
+    fn pair(place: &Place<'_>) -> Result<Self> {
+        let mut behind = Vec::new();
+        let mut options = "driver=quorum,vote-threshold=1,read-pattern=fifo".to_owned();
+        for (at, name) in ["one", "other"].into_iter().enumerate() {
+            fs::File::create(place.path(name))?.set_len(SIZE_MIB << 20)?;
+            let port = port::free()?;
+            let port = port.to_string();
+            let pid = format!("{name}.pid");
+            let words = [
+                "-f",
+                "-i",
+                "127.0.0.1",
+                "-p",
+                &port,
+                "-P",
+                &pid,
+                "file",
+                name,
+            ];
+            behind.push(place.stock_server("nbdkit", &words, &pid)?);
+            for (key, value) in [
+                ("driver", "nbd"),
+                ("server.type", "inet"),
+                ("server.host", "127.0.0.1"),
+                ("server.port", &port),
+            ] {
+                options += &format!(",children.{at}.{key}={value}");
+            }
+        }
+        let socket = place.path("socket");
+        let socket = socket.to_str().context("the path of the socket")?;
+        let words = [
+            "--persistent",
+            "--shared=8",
+            "--image-opts",
+            "-k",
+            socket,
+            &options,
+        ];
+        Ok(Self {
+            server: Server {
+                running: place.stock_server("qemu-nbd", &words, "socket")?,
+                uri: "nbd+unix:///?socket=socket".to_owned(),
+                service: None,
+            },
+            behind,
+        })
+    }
+
+    fn counts(&self, place: &Place<'_>, peer: Peer) -> Result<Counts> {
+        let mut processor = Duration::ZERO;
+        for running in std::iter::once(&self.server.running).chain(&self.behind) {
+            processor += process::processor_time(running.group.child.id())?;
+        }
+        let mut counts = Counts {
+            processor,
+            moved: 0,
+            calls: Vec::new(),
+        };
+        if peer != Peer::Pair {
+            let volume = status(place, "status")?["volume"].clone();
+            counts.moved = volume["moved_bytes"].as_u64().context("moved bytes")?;
+            let targets = volume["targets"].as_array().context("targets")?;
+            let are_whole = targets.iter().all(|target| target["complete"] == true);
+            ensure!(are_whole, "a target was lost: {volume}");
+        }
+        if peer == Peer::Tcp {
+            for name in FILES {
+                let calls = status(place, &status_of(name))?["calls"].as_u64();
+                counts.calls.push(calls.context("calls")?);
+            }
+        }
+        Ok(counts)
+    }
+}
+
+/// The status socket of a target.
+fn status_of(name: &str) -> String {
+    format!("{name}.status")
+}
+
+fn status(place: &Place<'_>, socket: &str) -> Result<Value> {
+    let text = place.ours(&["status", "--json", "--socket", socket])?;
+    serde_json::from_str(&text).with_context(|| text.clone())
+}
+
+/// A job of fio on an export. Returns its part of the report.
+fn job(place: &Place<'_>, uri: &str, options: &[&str]) -> Result<Value> {
+    let uri = format!("--uri={uri}");
+    let size = format!("--size={SIZE_MIB}M");
+    let words = [
+        "--name=job",
+        "--ioengine=nbd",
+        "--randrepeat=1",
+        "--output-format=json",
+        &uri,
+        &size,
+    ];
+    let text = place.stock_within(LIMIT, "fio", &[&words[..], options].concat())?;
+    let json = text.find('{').map_or("", |at| &text[at..]);
+    let report: Value = serde_json::from_str(json).with_context(|| text.clone())?;
+    let job = report["jobs"][0].clone();
+    ensure!(job["error"] == 0, "fio: error {}", job["error"]);
+    Ok(job)
+}
+
+/// The rows of all peers, each job for `seconds`, and what a socket of this host carries.
+///
+/// # Errors
+/// A server or a job fails, fio finds wrong bytes, or a group takes more messages than it should.
+pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<Value> {
+    let mut rows = Vec::new();
+    let mut verified = 0;
+    for peer in Peer::ALL {
+        let place = Place::on_host(world, "disks")?;
+        let disks = Disks::start(&place, peer)?;
+        let uri = disks.server.uri.as_str();
+        // Reads find data everywhere, and files have their size.
+        job(
+            &place,
+            uri,
+            &["--rw=write", "--bs=1M", "--iodepth=4", "--end_fsync=1"],
+        )?;
+        for pattern in PATTERNS {
+            let row = row(&place, &disks, peer, pattern, seconds);
+            rows.push(row.with_context(|| format!("{}: {}", peer.name(), pattern.0))?);
+        }
+        for options in VERIFIED {
+            let more = ["--verify=crc32c", "--verify_fatal=1"];
+            let job = job(&place, uri, &[options, &more].concat())?;
+            let read = job["read"]["io_bytes"].as_u64().context("verified bytes")?;
+            ensure!(read > 0, "nothing is verified: {job}");
+            verified += read;
+        }
+    }
+    let socket = socket()?;
+    let read = |row: &&Value| row["peer"] == Peer::Tcp.name() && row["pattern"] == PATTERNS[1].0;
+    let read = rows.iter().find(read).context("the reads")?["mib_per_s"].clone();
+    Ok(json!({
+        "rows": rows, "verified_bytes": verified, "socket_mib_per_s": socket,
+        "read_of_socket": read.as_f64().unwrap_or_default() / socket,
+    }))
+}
+
+/// What a client has done.
+struct Done {
+    bytes: f64,
+    flushes: u64,
+    seconds: f64,
+}
+
+/// Random writes with flushes.
+fn random_writes(place: &Place<'_>, uri: &str, seconds: u64) -> Result<Done> {
+    let script = workspace::root().join("tests/suites/storage_writes.py");
+    let script = script.to_str().context("the path of the script")?;
+    // Debian's interpreter: its modules work with no other.
+    let text = place.stock("/usr/bin/python3", &[script, uri, &seconds.to_string()])?;
+    let done: Value = serde_json::from_str(&text).with_context(|| text.clone())?;
+    Ok(Done {
+        bytes: done["bytes"].as_f64().context("bytes")?,
+        flushes: done["flushes"].as_u64().context("flushes")?,
+        seconds: done["seconds"].as_f64().context("seconds")?,
+    })
+}
+
+fn row(
+    place: &Place<'_>,
+    disks: &Disks,
+    peer: Peer,
+    (pattern, bs, size, options): (&str, &str, u64, &[&str]),
+    seconds: u64,
+) -> Result<Value> {
+    let before = disks.counts(place, peer)?;
+    let kind = if pattern.ends_with("read") {
+        "read"
+    } else {
+        "write"
+    };
+    let Done {
+        bytes,
+        flushes,
+        seconds,
+    } = match options {
+        [] => random_writes(place, &disks.server.uri, seconds)?,
+        options => {
+            let (bs, runtime) = (format!("--bs={bs}"), format!("--runtime={seconds}"));
+            let timed = [bs.as_str(), "--time_based", runtime.as_str()];
+            let job = job(place, &disks.server.uri, &[options, &timed].concat())?;
+            let number = |name: &str| job[kind][name].as_f64().context("fio's report");
+            let bytes = number("io_bytes")?;
+            Done {
+                bytes,
+                flushes: 0,
+                seconds: bytes / number("bw_bytes")?,
+            }
+        }
+    };
+    let after = disks.counts(place, peer)?;
+    ensure!(bytes > 0.0, "nothing was done");
+    let cpu_s = (after.processor - before.processor).as_secs_f64();
+    let disk_bytes = match (kind, peer) {
+        ("read", _) => bytes,
+        (_, Peer::Pair) => 2.0 * bytes,
+        _ => (after.moved - before.moved) as f64,
+    };
+    let groups = bytes / size as f64;
+    let sends = after.calls.iter().zip(&before.calls);
+    let sends = sends.map(|(after, before)| (after - before) as f64 / groups);
+    let sends = sends.fold(None, |most: Option<f64>, sends| {
+        Some(most.map_or(sends, |most| most.max(sends)))
+    });
+    if size >= 256 << 10 {
+        ensure!(
+            sends.is_none_or(|sends| sends <= SENDS_MAX),
+            "{sends:?} messages to a target for a group of {size} bytes; the most is {SENDS_MAX}"
+        );
+    }
+    Ok(json!({
+        "peer": peer.name(), "pattern": pattern, "block": size,
+        "mib_per_s": bytes / MIB / seconds,
+        "cpu_s_per_gib": cpu_s * 1024.0 * MIB / bytes,
+        "sends_per_group": sends,
+        "flushes": flushes,
+        "disk_mib_per_cpu_s": disk_bytes / MIB / cpu_s,
+    }))
+}
+
+/// MiB per second that a TCP connection of this host carries, in pieces of 256 KiB.
+fn socket() -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    let sends = std::thread::spawn(move || -> std::io::Result<()> {
+        let piece = vec![7; 256 << 10];
+        let begun = Instant::now();
+        while begun.elapsed() < SOCKET {
+            server.write_all(&piece)?;
+        }
+        Ok(())
+    });
+    let (begun, mut bytes) = (Instant::now(), 0);
+    let mut piece = vec![0; 256 << 10];
+    loop {
+        match client.read(&mut piece)? {
+            0 => break,
+            count => bytes += count,
+        }
+    }
+    let taken = begun.elapsed().as_secs_f64();
+    let sent = sends
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    sent?;
+    Ok(bytes as f64 / MIB / taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_carries_something() {
+        assert!(socket().unwrap() > 1.0);
+    }
+}
