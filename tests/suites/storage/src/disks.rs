@@ -228,11 +228,11 @@ fn job(place: &Place<'_>, uri: &str, options: &[&str]) -> Result<Value> {
     Ok(job)
 }
 
-/// The rows of all peers, each job for `seconds`, and what a socket of this host carries.
+/// The rows of all peers, each job for `seconds`, and one row of what a socket of this host carries.
 ///
 /// # Errors
 /// A server or a job fails, fio finds wrong bytes, or a group takes more messages than it should.
-pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<Value> {
+pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)> {
     let mut rows = Vec::new();
     let mut verified = 0;
     for peer in Peer::ALL {
@@ -260,10 +260,11 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<Value> {
     let socket = socket()?;
     let read = |row: &&Value| row["peer"] == Peer::Tcp.name() && row["pattern"] == PATTERNS[1].0;
     let read = rows.iter().find(read).context("the reads")?["mib_per_s"].clone();
-    Ok(json!({
-        "rows": rows, "verified_bytes": verified, "socket_mib_per_s": socket,
+    let total = json!([{
+        "verified_bytes": verified, "socket_mib_per_s": socket,
         "read_of_socket": read.as_f64().unwrap_or_default() / socket,
-    }))
+    }]);
+    Ok((rows.into(), total))
 }
 
 /// What a client has done.

@@ -206,9 +206,10 @@ pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
         }
     }
     let rows: Vec<Value> = rows.iter().map(|row| compared(row, &rows)).collect();
+    let (disks, total) = super::disks::measure(world, seconds)?;
     Ok(json!({
         "rows": rows, "stored": [stored(world)?], "engine": super::engine::rows(world)?,
-        "disks": super::disks::measure(world, seconds)?,
+        "disks": disks, "disks_total": total,
     }))
 }
 

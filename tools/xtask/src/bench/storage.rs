@@ -35,13 +35,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     let report = storage_suite::bench(&world, seconds)?;
     print!("{}", table::text(columns::STORAGE, rows(&report))?);
     print_engine(&report["engine"])?;
-    let disks = &report["disks"];
-    print!("{}", table::text(columns::STORAGE_DISKS, rows(disks))?);
+    let disks = report["disks"].as_array().context("rows of disks")?;
+    print!("{}", table::text(columns::STORAGE_DISKS, disks)?);
+    let total = &report["disks_total"][0];
     println!(
         "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; {} bytes verified\n",
-        disks["socket_mib_per_s"].as_f64().unwrap_or_default(),
-        disks["read_of_socket"].as_f64().unwrap_or_default(),
-        disks["verified_bytes"]
+        total["socket_mib_per_s"].as_f64().unwrap_or_default(),
+        total["read_of_socket"].as_f64().unwrap_or_default(),
+        total["verified_bytes"]
     );
     let stored: &Value = &report["stored"][0];
     println!(
