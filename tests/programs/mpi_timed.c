@@ -1,12 +1,17 @@
-/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums, or MPI_Ialltoall, on MPI_COMM_WORLD, with fresh buffers in each call,
- * and compares every element. It knows only MPI.
+/* Times MPI_Allreduce or MPI_Iallreduce of 32-bit sums, MPI_Ialltoall, or MPI_Ialltoallv, on MPI_COMM_WORLD, with fresh buffers
+ * in each call, and compares every element. It knows only MPI.
  *
  *   mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...
+ *   mpi_timed spread-iallreduce:MS...|spread-ialltoallv:MS... LEAST MOST ITERATIONS WARM_UP PREFIX
  *
  * Sizes double from LEAST to MOST bytes: of a vector, or with "exchange" to each rank. With "overlap" each timed call is started, the rank sleeps as long as the
  * collective alone takes, and then waits: a computation on a core of its own. Rank 0 prints a line of JSON for each size. It
  * runs COMMAND, which prints the device's counters, before and after the timed calls of a size into PREFIX.SIZE.before and
  * PREFIX.SIZE.after. Without COMMAND it does not.
+ *
+ * With "spread", the ranks start each timed call at different times, evenly spread over MS milliseconds, and each call has another
+ * first rank. Then a rank sleeps until the last one has started and as long as the collective alone takes, and waits. The time
+ * is that in the two MPI calls. There is a line for each size and MS.
  */
 #include <mpi.h>
 #include <fcntl.h>
@@ -24,6 +29,9 @@ extern char **environ;
 enum { ITERATIONS_MAX = 10000, NAP_US = 100 };
 
 static int rank, ranks, overlap, exchange;
+/* Whether the ranks start at different times, whether they exchange blocks then, and the time from the first to the last one. */
+static int spreads, spread_exchange;
+static double spread_us;
 static unsigned sequence;
 static uint64_t wrong, verified;
 
@@ -119,6 +127,9 @@ static void wait_for(MPI_Request *request)
 		stop("MPI_Wait fails");
 }
 
+/* Arrays of the call that is under way. */
+static int *wait_arrays[2];
+
 /* One exchange with fresh buffers of a block for each rank. */
 static struct call once_exchanged(size_t size)
 {
@@ -148,6 +159,69 @@ static struct call once_exchanged(size_t size)
 	return call;
 }
 
+/* Blocks for all ranks, one after the other. */
+static int ialltoallv(const uint32_t *send, uint32_t *receive, size_t elements, MPI_Request *request)
+{
+	int *counts = calloc((size_t)ranks, sizeof(*counts)), *places = calloc((size_t)ranks, sizeof(*places)), at, status;
+
+	if (!counts || !places)
+		stop("no memory");
+	for (at = 0; at < ranks; at++) {
+		counts[at] = (int)elements;
+		places[at] = at * (int)elements;
+	}
+	status = MPI_Ialltoallv(send, counts, places, MPI_UINT32_T, receive, counts, places, MPI_UINT32_T, MPI_COMM_WORLD,
+				request);
+	/* The arrays are the call's until it is complete. */
+	wait_arrays[0] = counts;
+	wait_arrays[1] = places;
+	return status;
+}
+
+/* One collective that the ranks start at different times, with a computation of `compute_us` until the wait. */
+static struct call once_spread(size_t size, double compute_us)
+{
+	size_t elements = size / sizeof(uint32_t), blocks = spread_exchange ? (size_t)ranks : 1, at;
+	uint32_t *send = fresh(size * blocks), *receive = fresh(size * blocks);
+	struct call call;
+	MPI_Request request;
+	double began, cpu;
+	size_t to;
+
+	sequence++;
+	for (to = 0; to < blocks; to++)
+		for (at = 0; at < elements; at++)
+			send[to * elements + at] =
+				spread_exchange ? element_to(rank, (int)to, at) : element_of(rank, sequence, at);
+	memset(receive, 0xee, size * blocks);
+	meet();
+	if (spread_us > 0 && ranks > 1)
+		nap(spread_us * (double)(((unsigned)rank + sequence) % (unsigned)ranks) / (ranks - 1));
+	began = clock_us(CLOCK_MONOTONIC);
+	cpu = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+	if (spread_exchange ? ialltoallv(send, receive, elements, &request) :
+			      MPI_Iallreduce(send, receive, (int)elements, MPI_UINT32_T, MPI_SUM, MPI_COMM_WORLD, &request))
+		stop("the start of a collective fails");
+	call.us = clock_us(CLOCK_MONOTONIC) - began;
+	if (compute_us > 0)
+		nap(compute_us);
+	began = clock_us(CLOCK_MONOTONIC);
+	wait_for(&request);
+	call.us += clock_us(CLOCK_MONOTONIC) - began;
+	call.cpu_us = clock_us(CLOCK_PROCESS_CPUTIME_ID) - cpu;
+	for (at = 0; at < 2; at++) {
+		free(wait_arrays[at]);
+		wait_arrays[at] = NULL;
+	}
+	if (spread_exchange)
+		compare_blocks(receive, elements);
+	else
+		compare(receive, elements);
+	munmap(send, size * blocks);
+	munmap(receive, size * blocks);
+	return call;
+}
+
 /* One collective with fresh buffers. `compute_us` below 0: the blocking call. */
 static struct call once(size_t size, double compute_us)
 {
@@ -156,6 +230,8 @@ static struct call once(size_t size, double compute_us)
 	struct call call;
 	double began, cpu;
 
+	if (spreads)
+		return once_spread(size, compute_us);
 	if (exchange)
 		return once_exchanged(size);
 	send = fresh(size);
@@ -246,6 +322,37 @@ static struct call pass(size_t size, double compute_us, int warm_up, int iterati
 	return sum;
 }
 
+static void measure_spread(size_t size, int warm_up, int iterations, const char *times_ms)
+{
+	static double times[ITERATIONS_MAX];
+	const char *word = times_ms;
+	struct call alone, timed;
+	uint64_t counts[2], sums[2] = { 0, 0 };
+	double cpu;
+	long ms;
+
+	wrong = verified = 0;
+	spread_us = 0;
+	alone = pass(size, 0, warm_up, iterations, times);
+	while ((word = strchr(word, ':')) != NULL) {
+		ms = strtol(++word, NULL, 10);
+		spread_us = 1e3 * (double)ms;
+		timed = pass(size, spread_us + alone.us, 0, iterations, times);
+		qsort(times, (size_t)iterations, sizeof(*times), by_size);
+		cpu = mean(timed.cpu_us);
+		counts[0] = verified;
+		counts[1] = wrong;
+		wrong = verified = 0;
+		MPI_Reduce(counts, sums, 2, MPI_UINT64_T, MPI_SUM, 0, MPI_COMM_WORLD);
+		if (rank == 0)
+			printf("{\"size\":%zu,\"spread_ms\":%ld,\"iterations\":%d,\"steady_us\":{\"p50\":%.3f},"
+			       "\"host_cpu_us\":%.3f,\"verified_bytes\":%llu,\"wrong_bytes\":%llu}\n",
+			       size, ms, iterations, times[iterations / 2], cpu, (unsigned long long)sums[0],
+			       (unsigned long long)sums[1]);
+	}
+	fflush(stdout);
+}
+
 static void measure(size_t size, int warm_up, int iterations, char **words)
 {
 	static double times[ITERATIONS_MAX];
@@ -291,13 +398,18 @@ int main(int argc, char **argv)
 		stop("usage: mpi_timed blocking|overlap|exchange LEAST MOST ITERATIONS WARM_UP PREFIX COMMAND...");
 	overlap = !strcmp(argv[1], "overlap");
 	exchange = !strcmp(argv[1], "exchange");
+	spreads = !strncmp(argv[1], "spread-", 7);
+	spread_exchange = !strncmp(argv[1], "spread-ialltoallv", 17);
 	most = strtoul(argv[3], NULL, 10);
 	iterations = atoi(argv[4]);
 	warm_up = atoi(argv[5]);
 	if (iterations < 1 || iterations > ITERATIONS_MAX)
 		stop("another number of iterations");
 	for (size = strtoul(argv[2], NULL, 10); size >= sizeof(uint32_t) && size <= most; size *= 2)
-		measure(size, warm_up, iterations, argv + 6);
+		if (spreads)
+			measure_spread(size, warm_up, iterations, argv[1]);
+		else
+			measure(size, warm_up, iterations, argv + 6);
 	MPI_Finalize();
 	return 0;
 }

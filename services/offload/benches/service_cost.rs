@@ -4,10 +4,12 @@
 //! ```text
 //! service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS
 //! service_cost connect RANKS SERVICES_PER_NODE
+//! service_cost connect-one RANKS NODES
 //! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS
 //! ```
 //!
-//! With `connect` it measures the connect of a job instead, and with `scale` the messages and the memory of a call.
+//! With `connect` it measures the connect of a job instead, with `connect-one` that of one node of a large job, and with `scale`
+//! the messages and the memory of a call.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -42,7 +44,8 @@ static ALLOCATOR: Counting = Counting;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.split_first() {
-        Some((first, rest)) if first == "connect" => return connects(rest),
+        Some((first, rest)) if first == "connect" => return connects(rest, false),
+        Some((first, rest)) if first == "connect-one" => return connects(rest, true),
         Some((first, rest)) if first == "scale" => return scales(rest),
         _ => {}
     }
@@ -75,20 +78,26 @@ fn main() -> ExitCode {
     }
 }
 
-/// Connects a job.
-fn connects(words: &[String]) -> ExitCode {
+/// Connects a job, or one node of it.
+fn connects(words: &[String], is_one: bool) -> ExitCode {
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
-    let Some([ranks, services_per_node]) = numbers.as_deref() else {
+    let Some(&[ranks, number]) = numbers.as_deref() else {
         return usage();
     };
     if let Err(error) = raise_descriptors() {
         return fail(&error);
     }
-    let plan = connect::Plan {
-        ranks: *ranks,
-        services_per_node: *services_per_node,
+    let outcome = match is_one {
+        true => connect::one::connect(&connect::one::Plan {
+            ranks,
+            nodes: number,
+        }),
+        false => connect::connect(&connect::Plan {
+            ranks,
+            services_per_node: number,
+        }),
     };
-    match connect::connect(&plan) {
+    match outcome {
         Ok(outcome) => answer(&format!(
             "{{\"messages\":{},\"time_ns\":{}}}",
             outcome.messages,
@@ -177,8 +186,8 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, or \
-         service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS"
+        "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
+         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS"
     );
     ExitCode::from(2)
 }

@@ -27,6 +27,7 @@
 
 mod block;
 mod key;
+mod list;
 mod offer;
 mod parts;
 mod reduce;
@@ -35,6 +36,7 @@ mod tree;
 
 pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
+pub(super) use list::{BlockList, Members};
 pub(super) use offer::{DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, source_code};
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS, TREE_STEP,
@@ -46,7 +48,7 @@ pub(super) use reduce::{Contribution, HostReduce, Target, TargetRef};
 pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
 
 use super::token::Token;
-use parts::{form_of, get_collective, get_form, put_collective, put_form};
+use parts::{get_collective, get_form, put_collective};
 use runs::Run;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -146,8 +148,8 @@ pub(super) struct HostArrive {
     pub(super) send_memory: Option<Export>,
     pub(super) receive_memory: Option<Export>,
     /// At most one block per rank, in any order. Empty ones do not travel.
-    pub(super) sends: Vec<Block>,
-    pub(super) receives: Vec<Block>,
+    pub(super) sends: BlockList,
+    pub(super) receives: BlockList,
     /// The bytes of the short blocks, in the order of `sends`.
     pub(super) short: Vec<u8>,
 }
@@ -164,6 +166,9 @@ pub(super) struct Arrival<'a> {
     pub(super) receives: Blocks<'a>,
     pub(super) short: &'a [u8],
 }
+
+/// Capacity for the parts of HOST_ARRIVE whose lengths do not follow from its blocks. UCX's handles take some tens of bytes.
+const HEAD: usize = 256;
 
 /// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks.
 const SENDS: u8 = 1;
@@ -264,13 +269,14 @@ impl Hello {
 
 impl HostArrive {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let (sends, receives) = (form_of(&self.sends), form_of(&self.receives));
-        let mut writer = Writer::default();
+        let (sends, receives) = (self.sends.form(), self.receives.form());
+        let blocks = self.sends.bytes(sends) + self.receives.bytes(receives);
+        let mut writer = Writer::with_capacity(HEAD + blocks + self.short.len());
         let has = |export: &Option<Export>, bit| if export.is_some() { bit } else { 0 };
         writer.u8(has(&self.send_memory, SENDS)
             | has(&self.receive_memory, RECEIVES)
-            | sends.form() << SEND_FORM
-            | receives.form() << RECEIVE_FORM);
+            | sends << SEND_FORM
+            | receives << RECEIVE_FORM);
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.together.into());
         for export in [&self.send_memory, &self.receive_memory] {
@@ -278,8 +284,8 @@ impl HostArrive {
                 put_export(&mut writer, export.as_ref());
             }
         }
-        put_form(&mut writer, &sends, &self.sends);
-        put_form(&mut writer, &receives, &self.receives);
+        self.sends.put(&mut writer, sends);
+        self.receives.put(&mut writer, receives);
         writer.varint(self.short.len() as u64).raw(&self.short);
         writer.finish()
     }

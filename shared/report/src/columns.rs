@@ -271,10 +271,11 @@ pub const NAAICE_OVERLAP: &[Column] = &[
 
 /// Of collectives of MPI programs.
 pub const UCC: &[Column] = &[
-    Column::text("program", "program", 14),
+    Column::text("program", "program", 17),
     Column::text("backend", "backend", 7),
     Column::scheme(10),
     Column::size(),
+    Column::new("spread_ms", "ms", "spread", Form::Fixed(0)).optional(),
     us("us", "time").optional(),
     Column::new("overlap_percent", "%", "overlap", Form::Fixed(1)),
     us("host_cpu_us_per_call", "host CPU").optional(),

@@ -201,7 +201,7 @@ impl Endpoint {
         Ok(Sent::Started(Request::new(self.worker(), answer, holds)))
     }
 
-    /// Starts a get with a key of this endpoint. `end` is the callback for its end, and its argument.
+    /// Starts a get with a key of this endpoint. `param` is of [`get_param`], and serves any number of gets.
     #[inline]
     pub(super) fn post_get(
         &self,
@@ -210,20 +210,10 @@ impl Endpoint {
         into: &ImportedMemory,
         address: u64,
         length: usize,
-        end: Option<(ucp_send_nbx_callback_t, *mut c_void)>,
+        param: &mut ucp_request_param_t,
     ) -> Result<ucs_status_ptr_t> {
         self.check_alive()?;
-        let mut param = ucp_request_param_t {
-            op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
-            memory_type: UCS_MEMORY_TYPE_HOST,
-            memh: into.access(address, length)?,
-            ..Default::default()
-        };
-        if let Some((callback, argument)) = end {
-            param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-            param.cb.send = callback;
-            param.user_data = argument;
-        }
+        param.memh = into.access(address, length)?;
         // An address of another process. This process never dereferences it, because access()
         // refuses all lengths that UCX would copy with the CPU.
         let destination = std::ptr::without_provenance_mut::<c_void>(usize_of(address));
@@ -236,7 +226,7 @@ impl Endpoint {
                 length,
                 remote_address,
                 key,
-                &raw const param,
+                &raw const *param,
             )
         })
     }
@@ -319,6 +309,23 @@ impl Drop for Inner {
             Box::leak(std::mem::replace(&mut self.failure, none));
         }
     }
+}
+
+/// Parameters of gets. `end` is the callback for their ends, and its argument.
+pub(super) fn get_param(
+    end: Option<(ucp_send_nbx_callback_t, *mut c_void)>,
+) -> ucp_request_param_t {
+    let mut param = ucp_request_param_t {
+        op_attr_mask: UCP_OP_ATTR_FIELD_MEMH | UCP_OP_ATTR_FIELD_MEMORY_TYPE,
+        memory_type: UCS_MEMORY_TYPE_HOST,
+        ..Default::default()
+    };
+    if let Some((callback, argument)) = end {
+        param.op_attr_mask |= UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+        param.cb.send = callback;
+        param.user_data = argument;
+    }
+    param
 }
 
 /// UCX's callback for a failed connection: stores the reason for the next call.

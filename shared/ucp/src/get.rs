@@ -1,5 +1,6 @@
 //! An outstanding get and the objects that it uses.
 
+use super::endpoint::get_param;
 use super::request::{Progress, is_complete};
 use super::{ImportedMemory, RemoteKey, Result, Waiter};
 use std::mem::ManuallyDrop;
@@ -38,7 +39,7 @@ impl Get {
         address: u64,
         length: usize,
     ) -> Result<Self> {
-        let answer = from.get(remote_address, into, address, length, None)?;
+        let answer = from.get(remote_address, into, address, length, &mut get_param(None))?;
         Ok(Self {
             progress: Progress::new(answer),
             holds: ManuallyDrop::new(Transfer {

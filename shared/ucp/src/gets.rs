@@ -1,12 +1,16 @@
 //! Gets in flight. UCX reports each end by a callback, so nobody tests them in turn.
 
 use super::context::REQUEST_BYTES;
+use super::endpoint::get_param;
 use super::error::UcpError;
 use super::{ImportedMemory, RemoteKey, Result};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::fmt;
-use ucx_sys::{UCS_OK, Ucp, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t, ucs_status_t};
+use ucx_sys::{
+    UCS_OK, Ucp, ucp_request_param_t, ucs_ptr_is_ptr, ucs_ptr_status, ucs_status_ptr_t,
+    ucs_status_t,
+};
 
 /// Gets in flight, by number. The numbers are below the maximum number of gets that were in flight at once.
 ///
@@ -16,6 +20,8 @@ pub struct Gets {
     flights: Vec<Option<Flight>>,
     /// Numbers of empty places.
     free: Vec<u32>,
+    /// Parameters of all gets. Its callback's argument is `ended`.
+    param: ucp_request_param_t,
     /// Boxed, so that the callback's argument does not move.
     ended: Box<Ended>,
 }
@@ -35,10 +41,13 @@ impl Gets {
     /// No gets.
     #[must_use]
     pub fn new() -> Self {
+        let ended: Box<Ended> = Box::default();
+        let argument = (&raw const *ended).cast_mut().cast();
         Self {
             flights: Vec::new(),
             free: Vec::new(),
-            ended: Box::default(),
+            param: get_param(Some((Some(self::ended as _), argument))),
+            ended,
         }
     }
 
@@ -70,9 +79,7 @@ impl Gets {
         address: u64,
         length: usize,
     ) -> Result<Option<u32>> {
-        let argument = (&raw const *self.ended).cast_mut().cast();
-        let end = Some((Some(ended as _), argument));
-        let answer = from.get(remote_address, into, address, length, end)?;
+        let answer = from.get(remote_address, into, address, length, &mut self.param)?;
         if !ucs_ptr_is_ptr(answer) {
             return match ucs_ptr_status(answer) {
                 UCS_OK => Ok(None),

@@ -177,7 +177,14 @@ impl Waiting {
         self.senders.entry(sender).or_default();
     }
 
+    /// Whether there is no message, and none was refused.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.over.is_none()
+    }
+
     /// Bytes of the waiting messages of all senders.
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -2,9 +2,8 @@
 
 use super::error::check;
 use super::{Endpoint, ImportedMemory, Result};
-use std::ffi::c_void;
 use std::rc::Rc;
-use ucx_sys::{Ucp, ucp_rkey_h, ucp_send_nbx_callback_t, ucs_status_ptr_t};
+use ucx_sys::{Ucp, ucp_request_param_t, ucp_rkey_h, ucs_status_ptr_t};
 
 /// A peer's memory, accessible over one endpoint. Clones share the key.
 #[derive(Debug, Clone)]
@@ -55,10 +54,10 @@ impl RemoteKey {
         into: &ImportedMemory,
         address: u64,
         length: usize,
-        end: Option<(ucp_send_nbx_callback_t, *mut c_void)>,
+        param: &mut ucp_request_param_t,
     ) -> Result<ucs_status_ptr_t> {
         let Inner { endpoint, handle } = &*self.inner;
-        endpoint.post_get(*handle, remote_address, into, address, length, end)
+        endpoint.post_get(*handle, remote_address, into, address, length, param)
     }
 
     #[inline]

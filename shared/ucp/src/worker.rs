@@ -142,11 +142,16 @@ impl Worker {
     ///
     /// # Errors
     /// [`UcpError::InboxFull`] if messages were refused.
+    #[inline]
     pub fn take(&self, wanted: impl Fn(&Message) -> bool) -> Result<Option<Message>> {
+        if self.inner.waiting.borrow().is_quiet() {
+            return Ok(None);
+        }
         self.inner.waiting.borrow_mut().take(wanted)
     }
 
     /// Bytes of the messages that [`Worker::take`] can return.
+    #[inline]
     #[must_use]
     pub fn waiting_bytes(&self) -> usize {
         self.inner.waiting.borrow().bytes()

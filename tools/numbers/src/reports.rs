@@ -152,6 +152,7 @@ pub const REPORTS: [Report; 24] = [
         plot: Some("demo-ucc/report.svg"),
         reduce: ucc,
         only_by_name: true,
+        merged_by: Some("program"),
         ..report("ucc", &["demo", "ucc"], "demo-ucc/report.json", 1400)
     },
     Report {
@@ -418,7 +419,7 @@ fn compare_schemes(report: &mut Value) {
 const OVERLAP_ENOUGH: f64 = 90.0;
 
 /// Adds ratios to the rows of offloaded collectives. `of_ucc` and `cpu_of_ucc` are time and processor time of the hosts
-/// divided by those of stock UCC on the hosts, for the same program and size. `overlap_kept` is 1 or more if the overlap is
+/// divided by those of stock UCC on the hosts, for the same program, size and spread. `overlap_kept` is 1 or more if the overlap is
 /// at least twice that of stock UCC, or at least 90 %. `key_commands` is the sum of commands for keys and aliases.
 fn compare_backends(report: &mut Value) {
     let Some(rows) = report["rows"].as_array().cloned() else {
@@ -433,7 +434,8 @@ fn compare_backends(report: &mut Value) {
             target["key_commands"] = commands.into();
         }
         let peer = rows.iter().find(|peer| {
-            peer["backend"] == "ucc" && ["program", "size"].iter().all(|key| peer[key] == row[key])
+            let same = |key: &&str| peer[*key] == row[*key];
+            peer["backend"] == "ucc" && ["program", "size", "spread_ms"].iter().all(same)
         });
         let Some(peer) = peer else { continue };
         let pair = |key: &str| row[key].as_f64().zip(peer[key].as_f64());
@@ -705,11 +707,18 @@ mod tests {
                                       "create_alias": 0.0, "destroy_alias": 0.0},
             })
         };
-        let rows =
-            json!({"skipped": null, "rows": [row("ucc", 8.0, 30.0), row("offload", 2.0, 90.0)]});
+        let spread = |backend: &str, cpu: f64| {
+            let mut row = row(backend, cpu, 30.0);
+            row["spread_ms"] = 5.into();
+            row
+        };
+        let rows = json!({"skipped": null, "rows": [
+            row("ucc", 8.0, 30.0), row("offload", 2.0, 90.0), spread("offload", 1.0), spread("ucc", 2.0),
+        ]});
         let mut reports = Reports::default();
         reports.add("ucc", &rows.to_string()).unwrap();
         let rows = &reports.get("ucc").unwrap().unwrap()["rows"];
+        assert_eq!(rows[2]["cpu_of_ucc"], 0.5);
         assert_eq!(rows[1]["cpu_of_ucc"], 0.25);
         assert_eq!(rows[1]["of_ucc"], 0.25);
         assert_eq!(rows[1]["overlap_kept"], 1.5);

@@ -96,6 +96,7 @@ const TABLES: &[Table] = &[
     rows("storage", columns::STORAGE, &[]),
     of("suites", "suites", suites),
     of("ucc-against-hosts", "ucc", ucc_against_hosts),
+    of("ucc-spread", "ucc", ucc_spread),
     of("volume-ways", "volume", ways),
 ];
 
@@ -424,7 +425,35 @@ fn ucc_against_hosts(report: &Value, query: &Query) -> Result<String> {
     let mut shown = table::part(columns::UCC, &["program", "size"])?;
     shown.extend(columns::UCC_RATIOS);
     shown.extend(table::part(columns::UCC, &["overlap_percent"])?);
-    table::markdown(&shown, query.rows(report, "rows")?)
+    let rows = query.rows(report, "rows")?.into_iter();
+    table::markdown(&shown, rows.filter(|row| row["spread_ms"].is_null()))
+}
+
+/// Time of a rank in collectives that the ranks start at different times, alone and divided by that of stock UCC: a line for
+/// each spread.
+fn ucc_spread(report: &Value, query: &Query) -> Result<String> {
+    const PROGRAMS: [&str; 2] = ["spread_ialltoallv", "spread_iallreduce"];
+    let rows = query.rows(report, "rows")?;
+    let of = |program: &'static str| rows.iter().filter(move |row| row["program"] == program);
+    let mut text = String::from(
+        "| spread (ms) | Ialltoallv (us) | of UCC's | Iallreduce (us) | of UCC's |\n|---:|---:|---:|---:|---:|",
+    );
+    for row in of(PROGRAMS[0]) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n| {} |", row["spread_ms"]);
+        for program in PROGRAMS {
+            let same = of(program).find(|other| other["spread_ms"] == row["spread_ms"]);
+            let number = |key: &str| same.and_then(|row| row[key].as_f64());
+            let (Some(us), Some(ratio)) = (number("us"), number("of_ucc")) else {
+                bail!(
+                    "{program} has no row with {} ms and its peer",
+                    row["spread_ms"]
+                );
+            };
+            let _ = write!(text, " {us:.0} | {ratio:.2} |");
+        }
+    }
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -435,6 +464,27 @@ mod tests {
         let query = Query::parse(name).unwrap();
         let text = named(name).unwrap().body(report, &query).unwrap();
         assert!(text.contains(expect), "{text}");
+    }
+
+    #[test]
+    fn spreads_are_lines_with_both_collectives() {
+        let row = |program: &str, spread: u64, us: f64| json!({"program": program, "spread_ms": spread, "us": us, "of_ucc": us / 1000.0, "size": 8});
+        let rows = [
+            row("spread_ialltoallv", 0, 500.4),
+            row("spread_ialltoallv", 5, 250.0),
+            row("spread_iallreduce", 0, 100.0),
+            row("spread_iallreduce", 5, 200.0),
+            json!({"program": "osu_alltoallv", "spread_ms": null, "us": 1.0, "size": 8}),
+        ];
+        let report = json!({ "rows": rows });
+        check(
+            "ucc-spread",
+            &report,
+            "\n| 0 | 500 | 0.50 | 100 | 0.10 |\n| 5 | 250 | 0.25 | 200 | 0.20 |",
+        );
+        let report = json!({ "rows": rows[..3] });
+        let query = Query::parse("ucc-spread").unwrap();
+        assert!(named("ucc-spread").unwrap().body(&report, &query).is_err());
     }
 
     #[test]

@@ -5,9 +5,8 @@ use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, HostFin, Kind, Target};
+use crate::wire::{Block, BlockList, HostFin, Kind, Members, Target};
 use std::ptr::null_mut;
-use std::rc::Rc;
 use std::time::Instant;
 
 impl Client {
@@ -35,7 +34,7 @@ impl Client {
         in_place: bool,
     ) -> Result<Request> {
         self.check()?;
-        let members = Rc::clone(&self.group(call.communicator())?.members);
+        let members = self.group(call.communicator())?.members.clone();
         let sends = blocks("send", &members, &send)?;
         let receives = blocks("receive", &members, &receive)?;
         check_apart(&receives)?;
@@ -67,7 +66,7 @@ impl Client {
         self.check()?;
         let communicator = call.communicator();
         let is_persistent = call.is_persistent();
-        let members = Rc::clone(&self.group(communicator)?.members);
+        let members = self.group(communicator)?.members.clone();
         let range = |memory: &Memory<'_>| memory.range();
         let (start, receive_length) = receive.as_ref().map_or((null_mut(), 0), range);
         let length = send.as_ref().map_or(receive_length, |send| send.range().1);
@@ -99,8 +98,8 @@ impl Client {
         memory: Option<Memory<'_>>,
     ) -> Result<Request> {
         self.check()?;
-        let members = Rc::clone(&self.group(call.communicator())?.members);
-        let Some(root) = members.get(root).copied() else {
+        let members = self.group(call.communicator())?.members.clone();
+        let Some(root) = members.get(root) else {
             return Err(arguments(format!(
                 "member {root} as the root of {} members",
                 members.len()
@@ -263,11 +262,11 @@ pub(super) enum To<'a> {
 }
 
 /// The target of a reduction of `length` bytes, and the bytes of the result for this rank.
-fn target(to: To<'_>, members: &[u32], rank: u32, length: usize) -> Result<(Target, usize)> {
+fn target(to: To<'_>, members: &Members, rank: u32, length: usize) -> Result<(Target, usize)> {
     match to {
         To::All => Ok((Target::All, length)),
         To::Root(root) => {
-            let root = members.get(root).copied().ok_or_else(|| {
+            let root = members.get(root).ok_or_else(|| {
                 arguments(format!(
                     "member {root} as the root of {} members",
                     members.len()
@@ -289,12 +288,12 @@ fn target(to: To<'_>, members: &[u32], rank: u32, length: usize) -> Result<(Targ
             let (mut offset, mut wanted) = (0, 0);
             let mut ranges = Vec::new();
             for (peer, count) in members.iter().zip(counts) {
-                if *peer == rank {
+                if peer == rank {
                     wanted = *count;
                 }
                 if *count > 0 {
                     ranges.push(Block {
-                        peer: *peer,
+                        peer,
                         offset,
                         length: *count as u64,
                     });
@@ -312,8 +311,8 @@ fn target(to: To<'_>, members: &[u32], rank: u32, length: usize) -> Result<(Targ
 /// Each block is inside its buffer, is readable, and no thread writes to it now.
 pub(super) unsafe fn short_blocks(part: &Part, direct_min: u64) -> Vec<u8> {
     let mut short = Vec::new();
-    for block in &part.blocks {
-        if block.length > 0 && block.length < direct_min {
+    for block in part.blocks.iter() {
+        if block.length < direct_min {
             let number = |number: u64| usize::try_from(number).expect("inside the buffer");
             // SAFETY: the caller upholds the contract.
             let at = unsafe { part.area.start.add(number(block.offset)) };
@@ -340,7 +339,7 @@ fn area(memory: &Memory<'_>) -> Area {
 }
 
 /// Blocks of one side that are not empty, each checked to lie inside its memory.
-fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
+fn blocks(side: &str, members: &Members, of: &Side<'_>) -> Result<BlockList> {
     let (_, length) = of.memory.range();
     if of.counts.len() != members.len() || of.displacements.len() != members.len() {
         return Err(arguments(format!(
@@ -350,38 +349,35 @@ fn blocks(side: &str, members: &[u32], of: &Side<'_>) -> Result<Vec<Block>> {
             members.len()
         )));
     }
-    members
-        .iter()
-        .zip(of.counts.iter().zip(of.displacements))
-        .filter(|(_, (count, _))| **count > 0)
-        .map(|(peer, (count, displacement))| {
-            let inside = displacement.checked_add(*count).is_some_and(|end| end <= length);
-            if !inside {
-                return Err(arguments(format!(
-                    "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
-                     bytes"
-                )));
-            }
-            Ok(Block {
-                peer: *peer,
-                offset: *displacement as u64,
-                length: *count as u64,
-            })
+    let blocks = members.iter().zip(of.counts.iter().zip(of.displacements));
+    BlockList::read(blocks.map(|(peer, (count, displacement))| {
+        // The displacement of an empty block means nothing.
+        let end = if *count > 0 { displacement.checked_add(*count) } else { Some(0) };
+        if end.is_none_or(|end| end > length) {
+            return Err(arguments(format!(
+                "the {side} block of rank {peer}, {count} bytes at {displacement}, is not in a buffer of {length} \
+                 bytes"
+            )));
+        }
+        Ok(Block {
+            peer,
+            offset: *displacement as u64,
+            length: *count as u64,
         })
-        .collect()
+    }))
 }
 
 /// Receive blocks must not overlap: the result would depend on the order of delivery.
-fn check_apart(blocks: &[Block]) -> Result<()> {
-    let filled = || blocks.iter().filter(|block| block.length > 0);
+fn check_apart(blocks: &BlockList) -> Result<()> {
     let apart = |a: &Block, b: &Block| a.offset + a.length <= b.offset;
     // Most programs pass them in ascending order.
-    if filled().zip(filled().skip(1)).all(|(a, b)| apart(a, b)) {
+    let pairs = || blocks.iter().zip(blocks.iter().skip(1));
+    if pairs().all(|(a, b)| apart(&a, &b)) {
         return Ok(());
     }
-    let mut sorted: Vec<&Block> = filled().collect();
+    let mut sorted: Vec<Block> = blocks.iter().collect();
     sorted.sort_unstable_by_key(|block| block.offset);
-    match sorted.windows(2).find(|pair| !apart(pair[0], pair[1])) {
+    match sorted.windows(2).find(|pair| !apart(&pair[0], &pair[1])) {
         None => Ok(()),
         Some(pair) => Err(arguments(format!(
             "the receive blocks of ranks {} and {} overlap",
@@ -405,7 +401,8 @@ mod tests {
             counts: &counts,
             displacements: &displacements,
         };
-        let answer = blocks("receive", &[5, 6, 7], &side).and_then(|blocks| check_apart(&blocks));
+        let members = Members::from(vec![5, 6, 7]);
+        let answer = blocks("receive", &members, &side).and_then(|blocks| check_apart(&blocks));
         match (answer, expect) {
             (Ok(()), None) => {}
             (Err(error), Some(expect)) => {

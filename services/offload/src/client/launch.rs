@@ -1,11 +1,11 @@
 //! The start of a call at the SP: registers the memory of its blocks, or copies them to memory that can be registered.
 
 use super::call::short_blocks;
-use super::spans::{Piece, Span, pack, packed_length, pieces, rebase};
+use super::spans::{Piece, Span, pack, packed_length, pieces};
 use super::state::{Bounce, Client, Held};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::Result;
-use crate::wire::{Block, Export, HostArrive, HostReduce, HostTree, Kind};
+use crate::wire::{BlockList, Export, HostArrive, HostReduce, HostTree, Kind};
 use std::time::Instant;
 use xgvmi_ucp::MappedRange;
 use xgvmi_ucp::buffer::Buffer;
@@ -164,7 +164,7 @@ impl Client {
                         None => 0,
                     },
                     length: length as u64,
-                    members: members.to_vec(),
+                    members: members.clone(),
                     target: target.clone(),
                     send_memory,
                     receive_memory,
@@ -195,7 +195,7 @@ impl Client {
                     rank,
                     root: *root,
                     is_barrier: area.is_none(),
-                    members: members.to_vec(),
+                    members: members.clone(),
                     memory,
                     length: area.as_ref().map_or(0, |area| area.length as u64),
                     short,
@@ -216,7 +216,7 @@ impl Client {
         must_copy: bool,
         copied: Copied,
         held: &mut Held,
-    ) -> Got<(Option<Export>, Vec<Block>)> {
+    ) -> Got<(Option<Export>, BlockList)> {
         let direct_min = self.direct_min as u64;
         let mut blocks = part.blocks.clone();
         let Some(span) = Span::of(&blocks, direct_min) else {
@@ -234,7 +234,7 @@ impl Client {
                 // SAFETY: the same: the span is inside the buffer.
                 match unsafe { self.register_for(&area, held) } {
                     Ok(export) => {
-                        rebase(&mut blocks, span.first, direct_min);
+                        blocks.rebase(span.first, direct_min);
                         return Ok((Some(export), blocks));
                     }
                     Err(error) => why = error,
@@ -242,7 +242,7 @@ impl Client {
             }
         }
         let pieces = pieces(&blocks, direct_min);
-        pack(&mut blocks, &pieces, direct_min);
+        let blocks = pack(&blocks, &pieces, direct_min);
         // SAFETY: the same: the pieces consist of blocks.
         let export = unsafe { self.copy_for(&part.area, pieces, copied, &why, held) }?;
         Ok((Some(export), blocks))

@@ -76,7 +76,7 @@ impl Client {
         if self.communicators.contains_key(&id.0) {
             return Err(arguments(format!("communicator {} is there already", id.0)));
         }
-        let communicator = Communicator::new(members.to_vec(), &self.neighbours);
+        let communicator = Communicator::new(members.iter().copied().collect(), &self.neighbours);
         self.communicators.insert(id.0, communicator);
         Ok(())
     }

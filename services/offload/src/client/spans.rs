@@ -3,7 +3,7 @@
 //! A buffer is registered from its first long block to its last one if there is little between them. Otherwise, and if the
 //! memory cannot be registered, the long blocks lie in memory of the client during the call, one after the other.
 
-use crate::wire::Block;
+use crate::wire::{Block, BlockList};
 
 /// Bytes without a block up to which a buffer is registered as a whole. A registration of 4 MiB takes less time than a
 /// copy of a few blocks.
@@ -28,17 +28,16 @@ pub(super) struct Piece {
 
 impl Span {
     /// The span of the blocks of `direct_min` bytes or more; `None` if there is none.
-    pub(super) fn of(blocks: &[Block], direct_min: u64) -> Option<Self> {
-        let mut long = blocks.iter().filter(|block| block.length >= direct_min);
-        let first = long.next()?;
-        let span = Self {
-            first: first.offset,
-            end: first.offset + first.length,
-        };
-        Some(long.fold(span, |span, block| Self {
-            first: span.first.min(block.offset),
-            end: span.end.max(block.offset + block.length),
-        }))
+    pub(super) fn of(blocks: &BlockList, direct_min: u64) -> Option<Self> {
+        let long = blocks.groups().filter(|group| group.length >= direct_min);
+        let spans = long.map(|group| Self {
+            first: group.first,
+            end: group.end,
+        });
+        spans.reduce(|span, other| Self {
+            first: span.first.min(other.first),
+            end: span.end.max(other.end),
+        })
     }
 
     /// Length in bytes.
@@ -47,7 +46,7 @@ impl Span {
     }
 
     /// Whether the span is worth a registration: it has few bytes beside its blocks.
-    pub(super) fn is_dense(&self, blocks: &[Block], direct_min: u64) -> bool {
+    pub(super) fn is_dense(&self, blocks: &BlockList, direct_min: u64) -> bool {
         if self.length() <= GAPS_MAX {
             return true;
         }
@@ -58,7 +57,7 @@ impl Span {
 
 /// The ranges of the long blocks in ascending order. Blocks that touch or overlap share one: a broadcast sends one block to
 /// all.
-pub(super) fn pieces(blocks: &[Block], direct_min: u64) -> Vec<Piece> {
+pub(super) fn pieces(blocks: &BlockList, direct_min: u64) -> Vec<Piece> {
     let long = blocks.iter().filter(|block| block.length >= direct_min);
     let mut ranges: Vec<(u64, u64)> = long
         .map(|block| (block.offset, block.offset + block.length))
@@ -90,23 +89,20 @@ pub(super) fn packed_length(pieces: &[Piece]) -> u64 {
 
 /// The blocks, with the long ones at their places in the packed memory. Short blocks keep their offsets in the buffer: the
 /// device does not access them.
-pub(super) fn pack(blocks: &mut [Block], pieces: &[Piece], direct_min: u64) {
-    for block in blocks.iter_mut().filter(|b| b.length >= direct_min) {
+pub(super) fn pack(blocks: &BlockList, pieces: &[Piece], direct_min: u64) -> BlockList {
+    let packed = blocks.iter().map(|block| {
+        if block.length < direct_min {
+            return block;
+        }
         // The last piece that begins at the block or before it contains the block.
         let after = pieces.partition_point(|piece| piece.at <= block.offset);
-        if let Some(piece) = after.checked_sub(1).and_then(|at| pieces.get(at)) {
-            block.offset = block.offset - piece.at + piece.packed;
-        }
-    }
-}
-
-/// The blocks, with the long ones counted from `first`.
-pub(super) fn rebase(blocks: &mut [Block], first: u64, direct_min: u64) {
-    if first > 0 {
-        for block in blocks.iter_mut().filter(|b| b.length >= direct_min) {
-            block.offset -= first;
-        }
-    }
+        let piece = after.checked_sub(1).and_then(|at| pieces.get(at));
+        piece.map_or(block, |piece| Block {
+            offset: block.offset - piece.at + piece.packed,
+            ..block
+        })
+    });
+    packed.collect()
 }
 
 #[cfg(test)]
@@ -115,7 +111,7 @@ mod tests {
 
     const MIN: u64 = 512;
 
-    fn blocks(of: &[(u64, u64)]) -> Vec<Block> {
+    fn blocks(of: &[(u64, u64)]) -> BlockList {
         let block = |(peer, (offset, length)): (u32, &(u64, u64))| Block {
             peer,
             offset: *offset,
@@ -154,12 +150,12 @@ mod tests {
 
     #[test]
     fn packed_blocks_are_apart_and_keep_their_lengths() {
-        let mut packed = blocks(&[(1 << 33, 600), (0, 512), (512, 512), (100, 5), (0, 512)]);
-        let pieces = pieces(&packed, MIN);
+        let given = blocks(&[(1 << 33, 600), (0, 512), (512, 512), (100, 5), (0, 512)]);
+        let pieces = pieces(&given, MIN);
         let piece = |at, length, packed| Piece { at, length, packed };
         assert_eq!(pieces, [piece(0, 1024, 0), piece(1 << 33, 600, 1024)]);
         assert_eq!(packed_length(&pieces), 1624);
-        pack(&mut packed, &pieces, MIN);
+        let packed = pack(&given, &pieces, MIN);
         let offsets: Vec<u64> = packed.iter().map(|block| block.offset).collect();
         assert_eq!(offsets, [1024, 0, 512, 100, 0]);
     }
@@ -167,7 +163,7 @@ mod tests {
     #[test]
     fn rebased_blocks_are_counted_from_the_first_long_one() {
         let mut blocks = blocks(&[(5000, 600), (8, 8), (9000, 512)]);
-        rebase(&mut blocks, 5000, MIN);
+        blocks.rebase(5000, MIN);
         let offsets: Vec<u64> = blocks.iter().map(|block| block.offset).collect();
         assert_eq!(offsets, [0, 8, 4000]);
     }

@@ -8,9 +8,8 @@ use crate::control::Frame;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::token::Token;
-use crate::wire::Collective;
+use crate::wire::{Collective, Members};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 use xgvmi_ucp::buffer::Buffer;
@@ -66,7 +65,7 @@ pub struct Client {
 
 #[derive(Debug)]
 pub(super) struct Communicator {
-    pub(super) members: Rc<[u32]>,
+    pub(super) members: Members,
     /// Number of members that share this rank's SP.
     pub(super) together: u32,
     pub(super) next: u32,
@@ -211,12 +210,12 @@ impl Client {
 
 impl Communicator {
     /// `neighbours` are the ranks of this rank's SP in ascending order.
-    pub(super) fn new(members: Vec<u32>, neighbours: &[u32]) -> Self {
+    pub(super) fn new(members: Members, neighbours: &[u32]) -> Self {
         let ours = members.iter();
         let ours = ours.filter(|member| neighbours.binary_search(member).is_ok());
         Self {
             together: u32::try_from(ours.count()).unwrap_or(u32::MAX),
-            members: members.into(),
+            members,
             next: 0,
             turns: 0,
             open: 0,
@@ -272,7 +271,7 @@ mod tests {
     fn persistent_calls_match_by_number_in_any_order_of_their_starts() {
         let mut starts = [Vec::new(), Vec::new()];
         for (rank, starts) in starts.iter_mut().enumerate() {
-            let mut communicator = Communicator::new(vec![0, 1], &[1]);
+            let mut communicator = Communicator::new(vec![0, 1].into(), &[1]);
             let id = CommunicatorId(5);
             let mut a = communicator.number(id, true);
             let mut b = communicator.number(id, true);
@@ -299,7 +298,7 @@ mod tests {
 
     #[test]
     fn ordinary_allreduces_have_turns_and_persistent_ones_have_none() {
-        let mut communicator = Communicator::new(vec![0, 1], &[1]);
+        let mut communicator = Communicator::new(vec![0, 1].into(), &[1]);
         let turns = [false, true, false].map(|is_persistent| communicator.turn(is_persistent));
         assert_eq!(turns, [Some(0), None, Some(1)]);
     }

@@ -7,9 +7,8 @@
 
 use super::window::Window;
 use crate::reduction::Reduction;
-use crate::wire::{Block, Collective, Target};
+use crate::wire::{BlockList, Collective, Members, Target};
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 
 /// Maximum number of ordinary calls of a communicator that are under way at the SP. Each holds two registrations and, at the
 /// SP, two imports.
@@ -40,7 +39,7 @@ pub(super) enum Work {
         receive: Option<Area>,
         reduction: Reduction,
         turn: Option<u32>,
-        members: Rc<[u32]>,
+        members: Members,
         target: Target,
     },
     /// A broadcast, or a barrier without an area.
@@ -48,7 +47,7 @@ pub(super) enum Work {
         area: Option<Area>,
         /// The job's rank that has the data.
         root: u32,
-        members: Rc<[u32]>,
+        members: Members,
     },
 }
 
@@ -65,7 +64,7 @@ pub(super) struct Area {
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) area: Area,
-    pub(super) blocks: Vec<Block>,
+    pub(super) blocks: BlockList,
 }
 
 /// Calls that start one after the other: the ordinary ones of a communicator, or the starts of a persistent one.
@@ -97,8 +96,10 @@ impl Work {
     pub(super) fn cost(&self, window: Window, direct_min: usize) -> usize {
         match self {
             Self::Exchange { send, receive, .. } => {
-                let lengths = send.blocks.iter().map(|block| block.length);
-                let short: u64 = lengths.filter(|length| *length < direct_min as u64).sum();
+                let groups = send.blocks.groups();
+                let short = groups.filter(|group| group.length < direct_min as u64);
+                // Inside a buffer.
+                let short: u64 = short.map(|group| group.length * group.count).sum();
                 let members = send.blocks.len().max(receive.blocks.len());
                 window.exchange(members, usize::try_from(short).unwrap_or(usize::MAX))
             }
@@ -226,7 +227,7 @@ mod tests {
         };
         let part = Part {
             area,
-            blocks: Vec::new(),
+            blocks: Vec::new().into(),
         };
         Prepared {
             collective: Collective {

@@ -60,6 +60,8 @@ pub(super) struct Job<F: Fabric> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) happened: bool,
+    /// Whether a message has come.
+    pub(super) heard: bool,
     /// Number of calls that its ranks have entered.
     pub(super) entries: u32,
 }
@@ -336,6 +338,7 @@ impl<F: Fabric> Job<F> {
             busy = true;
         }
         let may_have_ended = busy;
+        let mut heard = false;
         let mut entries = 0;
         for _ in 0..MESSAGES_MAX {
             if entries >= ENTRIES_MAX {
@@ -344,7 +347,7 @@ impl<F: Fabric> Job<F> {
             let Some(message) = self.worker.take()? else {
                 break;
             };
-            busy = true;
+            (busy, heard) = (true, true);
             let kind = Kind::from_id(message.id);
             entries += u32::from(matches!(
                 kind,
@@ -365,6 +368,7 @@ impl<F: Fabric> Job<F> {
         self.transport.post();
         Ok(Progress {
             happened: busy,
+            heard,
             entries,
         })
     }

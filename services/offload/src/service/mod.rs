@@ -51,7 +51,6 @@ use super::job_id::JobId;
 use super::secret;
 use connections::{ConnectionId, Connections};
 use counters::Counters;
-use job::Progress;
 use pulse::{Part, Pulse};
 use state::{Entry, Sp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -268,6 +267,7 @@ impl<F: Fabric> Sp<F> {
             let now = Instant::now();
             self.pulse.passed(Part::Jobs, now);
             if busy {
+                self.limit_memory();
                 last_event = now;
                 yields = 0;
             }
@@ -328,7 +328,7 @@ impl<F: Fabric> Sp<F> {
 
     /// Runs one round over all jobs; returns true when something happened.
     fn work(&mut self) -> bool {
-        let mut busy = false;
+        let (mut busy, mut heard) = (false, false);
         // An empty vector does not allocate.
         let (mut ready, mut failed) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.jobs {
@@ -336,9 +336,10 @@ impl<F: Fabric> Sp<F> {
                 continue;
             }
             match contained(|| entry.job.progress()) {
-                Ok(Progress { happened, entries }) => {
-                    busy |= happened;
-                    self.entries += entries;
+                Ok(of_job) => {
+                    busy |= of_job.happened;
+                    heard |= of_job.heard;
+                    self.entries += of_job.entries;
                 }
                 Err(error) => {
                     entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
@@ -364,7 +365,8 @@ impl<F: Fabric> Sp<F> {
         for (id, reason) in failed {
             self.fail(id, &reason, None);
         }
-        if busy {
+        // The memory of calls grows with messages.
+        if heard {
             self.limit_memory();
         }
         busy

@@ -81,8 +81,9 @@ pub(super) struct Mover<T: Transport> {
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
     moved: Moved,
-    /// The time of this poll, if it was needed.
+    /// The time of this poll, and its count of alias lookups, if they were needed.
     clock: Option<Instant>,
+    aliases: Option<Option<(u64, u64)>>,
 }
 
 /// The peers of a job at one SP.
@@ -184,6 +185,7 @@ impl<T: Transport> Mover<T> {
             answered: Vec::new(),
             moved: Moved::default(),
             clock: None,
+            aliases: None,
         }
     }
 
@@ -481,7 +483,7 @@ impl<T: Transport> Mover<T> {
                     self.ledger.settle();
                     continue;
                 }
-                self.clock = None;
+                (self.clock, self.aliases) = (None, None);
                 return Ok(acted);
             }
             acted = true;
@@ -627,11 +629,12 @@ impl<T: Transport> Mover<T> {
         let count = blocks.iter().map(|block| u64::from(block.count));
         self.moved.blocks += count.sum::<u64>();
         self.moved.bytes += bytes.len() as u64;
+        let aliases = *self.aliases.get_or_insert_with(|| transport.aliases());
         let fin = HostFin {
             collective,
             short: blocks,
             bytes,
-            aliases: transport.aliases(),
+            aliases,
         };
         let rank = &self.ranks[local];
         let data = fin.to_bytes_in(self.ledger.memory());

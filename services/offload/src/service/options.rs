@@ -41,8 +41,8 @@ pub struct ServiceOptions {
     /// Offers (DPU_RTS) without an answer in each collective.
     #[arg(long, value_name = "N", default_value = "4", value_parser = count(1..=CREDITS_MAX))]
     pub sends: usize,
-    /// RDMA READs under way; with --dpa 64, which it posts in one batch.
-    #[arg(long, value_name = "N", default_value = "4", default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
+    /// RDMA READs under way; with --dpa 64, which it posts in one batch. 16 of 4 KiB cover a link of 400 Gb/s.
+    #[arg(long, value_name = "N", default_value = "16", default_value_if("dpa", ArgPredicate::IsPresent, "64"), value_parser = count(1..=CREDITS_MAX))]
     pub receives: usize,
     /// Shorter blocks travel in messages; at least 256.
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
@@ -213,7 +213,7 @@ mod tests {
         );
         assert_eq!(worker.status_socket, Some("s.2".into()));
         let default = options(&[]).expect("valid");
-        assert_eq!((default.sends, default.receives), (4, 4));
+        assert_eq!((default.sends, default.receives), (4, 16));
         let posted_by_dpa = options(&["--dpa", "reads.elf"]).expect("valid");
         assert_eq!(posted_by_dpa.receives, 64);
         let both = options(&["--dpa", "reads.elf", "--receives", "5"]).expect("valid");

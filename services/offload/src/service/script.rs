@@ -396,8 +396,8 @@ fn arrival(script: &mut Script<'_>) -> HostArrive {
         together: 1,
         send_memory: Some(export(1 << 16)),
         receive_memory: Some(export(1 << 16)),
-        sends,
-        receives,
+        sends: sends.into(),
+        receives: receives.into(),
         short,
     }
 }
@@ -460,7 +460,7 @@ fn tree(script: &mut Script<'_>) -> HostTree {
         rank,
         root,
         is_barrier,
-        members,
+        members: members.into(),
         memory: (!is_short).then(|| export(length)),
         length,
         short: vec![9; usize::try_from(short).expect("short")],
@@ -500,7 +500,7 @@ fn reduction(script: &mut Script<'_>) -> HostReduce {
             }]),
             _ => Target::All,
         },
-        members,
+        members: members.into(),
         send_memory: if script.byte() & 1 == 0 {
             memory(export(length))
         } else {

@@ -3,7 +3,9 @@
 #[cfg(test)]
 use super::block::Record;
 use super::block::{Block, NARROW, Narrow, WIDE, Wide};
-use super::runs::{Run, Runs, put_runs, runs_of};
+#[cfg(test)]
+use super::list::BlockList;
+use super::runs::Runs;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
 /// Maximum number of ranks of a job: the table of all ranks is one frame.
@@ -166,10 +168,10 @@ pub(crate) fn get_collective(reader: &mut Reader<'_>) -> Result<Collective, BadM
 /// Blocks as a message holds them, for tests: their form and records.
 #[cfg(test)]
 pub(crate) fn blocks_on_wire(blocks: &[Block]) -> Vec<u8> {
-    let form = form_of(blocks);
+    let list = BlockList::from(blocks.to_vec());
     let mut writer = Writer::default();
-    writer.u8(form.form());
-    put_form(&mut writer, &form, blocks);
+    writer.u8(list.form());
+    list.put(&mut writer, list.form());
     writer.finish()
 }
 
@@ -179,58 +181,6 @@ pub(crate) fn blocks_from_wire(bytes: &[u8]) -> Blocks<'_> {
     let mut reader = Reader::new("blocks", bytes);
     let [form] = reader.raw().expect("made by blocks_on_wire()");
     get_form(&mut reader, form).expect("made by blocks_on_wire()")
-}
-
-/// The form in which blocks travel.
-pub(crate) enum Form {
-    Narrow,
-    Wide,
-    Runs(Vec<Run>),
-}
-
-impl Form {
-    pub(crate) fn form(&self) -> u8 {
-        match self {
-            Self::Narrow => NARROW,
-            Self::Wide => WIDE,
-            Self::Runs(_) => RUNS,
-        }
-    }
-}
-
-/// The shortest form that can hold the blocks.
-pub(crate) fn form_of(blocks: &[Block]) -> Form {
-    if let Some(runs) = runs_of(blocks) {
-        return Form::Runs(runs);
-    }
-    match blocks.iter().all(|block| block.narrow().is_some()) {
-        true => Form::Narrow,
-        false => Form::Wide,
-    }
-}
-
-/// Serializes the blocks that are not empty.
-pub(crate) fn put_form(writer: &mut Writer, form: &Form, blocks: &[Block]) {
-    let filled = || blocks.iter().filter(|block| block.length > 0);
-    match form {
-        Form::Runs(runs) => {
-            let mut bytes = Vec::new();
-            put_runs(&mut bytes, runs);
-            writer.raw(&bytes);
-        }
-        Form::Narrow => {
-            writer.varint(filled().count() as u64);
-            for block in filled() {
-                writer.raw(&block.narrow().expect("all are narrow"));
-            }
-        }
-        Form::Wide => {
-            writer.varint(filled().count() as u64);
-            for block in filled() {
-                writer.raw(&block.wide());
-            }
-        }
-    }
 }
 
 pub(crate) fn get_form<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Blocks<'a>, BadMessage> {

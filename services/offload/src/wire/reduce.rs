@@ -1,9 +1,10 @@
 //! HOST_REDUCE, a rank's part in an allreduce, a reduce or a reduce-scatter.
 
 use super::block::Block;
+use super::list::{BlockList, Members};
 use super::parts::{
-    Blocks, Collective, Export, ExportRef, form_of, get_collective, get_export, get_form,
-    put_collective, put_export, put_form,
+    Blocks, Collective, Export, ExportRef, get_collective, get_export, get_form, put_collective,
+    put_export,
 };
 use crate::reduction::Reduction;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
@@ -41,7 +42,7 @@ pub(crate) struct HostReduce {
     /// Length of the vector in bytes.
     pub(crate) length: u64,
     /// The communicator's ranks, by their numbers in the job, in any order.
-    pub(crate) members: Vec<u32>,
+    pub(crate) members: Members,
     pub(crate) target: Target,
     /// `None` in place, and for a short vector.
     pub(crate) send_memory: Option<Export>,
@@ -85,13 +86,8 @@ fn sorted(mut blocks: Vec<Block>) -> Vec<Block> {
 
 impl HostReduce {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let member = |peer: &u32| Block {
-            peer: *peer,
-            offset: 0,
-            length: 1,
-        };
-        let members = sorted(self.members.iter().map(member).collect());
-        let form = form_of(&members);
+        let members = self.members.sorted();
+        let form = members.form();
         let mut writer = Writer::default();
         let has = |is_there: bool, bit| if is_there { bit } else { 0 };
         let target = match self.target {
@@ -102,7 +98,7 @@ impl HostReduce {
         writer.u8(has(self.send_memory.is_some(), SENDS)
             | has(self.receive_memory.is_some(), RECEIVES)
             | has(self.turn.is_some(), TURN)
-            | form.form() << FORM
+            | form << FORM
             | target << TARGET);
         put_collective(&mut writer, self.collective);
         let (element, operation) = self.reduction.codes();
@@ -111,15 +107,15 @@ impl HostReduce {
             writer.varint(code.into());
         }
         writer.varint(self.length);
-        put_form(&mut writer, &form, &members);
+        members.put(&mut writer, form);
         match &self.target {
             Target::All => {}
             Target::Root(root) => drop(writer.varint((*root).into())),
             Target::Ranges(ranges) => {
-                let ranges = sorted(ranges.clone());
-                let form = form_of(&ranges);
-                writer.u8(form.form());
-                put_form(&mut writer, &form, &ranges);
+                let ranges = BlockList::from(sorted(ranges.clone()));
+                let form = ranges.form();
+                writer.u8(form);
+                ranges.put(&mut writer, form);
             }
         }
         for export in [&self.send_memory, &self.receive_memory] {

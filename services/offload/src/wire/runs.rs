@@ -37,7 +37,7 @@ enum More<'a> {
 
 impl Run {
     /// The last rank.
-    fn last(&self) -> u32 {
+    pub(super) fn last(&self) -> u32 {
         self.peer + self.step * (self.count - 1)
     }
 
@@ -262,40 +262,15 @@ pub(super) fn put_runs(bytes: &mut Vec<u8>, runs: &[Run]) {
     }
 }
 
-/// The runs of blocks, if they take fewer bytes than the blocks. Empty blocks are in no run.
-pub(crate) fn runs_of(blocks: &[Block]) -> Option<Vec<Run>> {
-    let mut runs: Vec<Run> = Vec::new();
-    let mut count = 0;
-    for block in blocks.iter().filter(|block| block.length > 0) {
-        count += 1;
-        if let Some(last) = runs.last_mut() {
-            if block.peer <= last.last() {
-                return None;
-            }
-            if extend(last, block) {
-                continue;
-            }
-        }
-        // A block takes 12 bytes, and a run some 10 to 20.
-        if runs.len() * 2 > count + 2 {
-            return None;
-        }
-        runs.push(Run {
-            peer: block.peer,
-            step: 1,
-            count: 1,
-            offset: block.offset,
-            stride: 0,
-            length: block.length,
-        });
-    }
+/// Whether runs take fewer bytes on the wire than this number of blocks.
+pub(super) fn take_fewer_bytes(runs: &[Run], blocks: usize) -> bool {
     let mut bytes = Vec::new();
-    put_runs(&mut bytes, &runs);
-    (bytes.len() <= count * size_of::<Narrow>()).then_some(runs)
+    put_runs(&mut bytes, runs);
+    bytes.len() <= blocks * size_of::<Narrow>()
 }
 
 /// Adds a block to a run, if it continues it.
-fn extend(run: &mut Run, block: &Block) -> bool {
+pub(super) fn extend(run: &mut Run, block: &Block) -> bool {
     let (step, stride) = if run.count == 1 {
         let Some(stride) = block.offset.checked_sub(run.offset) else {
             return false;
@@ -324,6 +299,7 @@ impl Run {
 
 #[cfg(test)]
 mod tests {
+    use super::super::list::BlockList;
     use super::*;
 
     fn blocks(of: &[(u32, u64, u64)]) -> Vec<Block> {
@@ -333,6 +309,13 @@ mod tests {
             length: *length,
         };
         of.iter().map(block).collect()
+    }
+
+    fn runs_of(blocks: &[Block]) -> Option<Vec<Run>> {
+        match BlockList::from(blocks.to_vec()) {
+            BlockList::Runs(runs) => Some(runs),
+            BlockList::Listed(_) => None,
+        }
     }
 
     /// The blocks of runs are those that they were made of.

@@ -55,14 +55,14 @@ fn messages_survive_the_wire() {
             packed: vec![1, 2, 3],
         }),
         receive_memory: None,
-        sends: vec![block(0), block(1)],
-        receives: vec![block(2)],
+        sends: vec![block(0), block(1)].into(),
+        receives: vec![block(2)].into(),
         short: b"hello".to_vec(),
     };
     let bytes = arrive.to_bytes();
     let arrival = Arrival::parse(&bytes).expect("its own bytes");
-    assert_eq!(arrival.sends.to_vec(), arrive.sends);
-    assert_eq!(arrival.receives.to_vec(), arrive.receives);
+    assert_eq!(BlockList::from(arrival.sends.to_vec()), arrive.sends);
+    assert_eq!(BlockList::from(arrival.receives.to_vec()), arrive.receives);
     assert!(matches!(arrival.sends, Blocks::Wide(_)));
     assert_eq!(
         arrival.send_memory,
@@ -344,8 +344,8 @@ fn the_entry_of_an_even_call_does_not_grow_with_its_members() {
             together: 32,
             send_memory: None,
             receive_memory: None,
-            sends: blocks.clone(),
-            receives: blocks.clone(),
+            sends: blocks.iter().copied().collect(),
+            receives: blocks.iter().copied().collect(),
             short: vec![5; 8 * members as usize],
         };
         let bytes = arrive.to_bytes();

@@ -1,9 +1,9 @@
 //! HOST_TREE, a rank's part in a broadcast or a barrier, and DPU_NOTE, a message of a barrier between SPs.
 
-use super::block::Block;
+use super::list::Members;
 use super::parts::{
-    Blocks, Collective, Export, ExportRef, form_of, get_collective, get_export, get_form,
-    put_collective, put_export, put_form,
+    Blocks, Collective, Export, ExportRef, get_collective, get_export, get_form, put_collective,
+    put_export,
 };
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -24,7 +24,7 @@ pub(crate) struct HostTree {
     pub(crate) root: u32,
     pub(crate) is_barrier: bool,
     /// The communicator's ranks in any order.
-    pub(crate) members: Vec<u32>,
+    pub(crate) members: Members,
     /// `None` if the data is short.
     pub(crate) memory: Option<Export>,
     /// Length of the data in bytes.
@@ -49,24 +49,15 @@ pub(crate) struct Entry<'a> {
 
 impl HostTree {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut members: Vec<Block> = self
-            .members
-            .iter()
-            .map(|peer| Block {
-                peer: *peer,
-                offset: 0,
-                length: 1,
-            })
-            .collect();
-        members.sort_unstable_by_key(|block| block.peer);
-        let form = form_of(&members);
+        let members = self.members.sorted();
+        let form = members.form();
         let mut writer = Writer::default();
         let memory = if self.memory.is_some() { MEMORY } else { 0 };
         let barrier = if self.is_barrier { BARRIER } else { 0 };
-        writer.u8(memory | barrier | form.form() << FORM);
+        writer.u8(memory | barrier | form << FORM);
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.root.into());
-        put_form(&mut writer, &form, &members);
+        members.put(&mut writer, form);
         if self.memory.is_some() {
             put_export(&mut writer, self.memory.as_ref());
         }

@@ -4,6 +4,8 @@
 //! The services run in threads of their own, the ranks in one. The ranks' exchange with each other is not part: a
 //! launcher or MPI provides it.
 
+pub mod one;
+
 use crate::client::{Told, tabulate};
 use crate::control::{FRAMES, Frame, Hello, Keys, Welcome};
 use crate::error::{OffloadError, Result};

@@ -8,7 +8,7 @@ use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::{Ended, Range, Sent, Transport};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
-use crate::wire::{Block, Collective, Export, ExportRef, HostArrive, Kind};
+use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -267,7 +267,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
         offset: u64::from(peer) * plan.block_bytes,
         length: plan.block_bytes,
     };
-    let blocks: Vec<Block> = (0..plan.ranks).map(block).collect();
+    let blocks: BlockList = (0..plan.ranks).map(block).collect();
     let arrive = HostArrive {
         collective: Collective {
             communicator: 0,

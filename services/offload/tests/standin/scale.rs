@@ -15,8 +15,8 @@ use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
-    Block, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostReduce, HostTree, Kind,
-    Target,
+    Block, BlockList, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostReduce,
+    HostTree, Kind, Target,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -261,7 +261,7 @@ impl Wire {
             self.blocks.set(self.blocks.get() + 1);
             return Ok(());
         }
-        let expect = receives(&self.plan, rank);
+        let expect: Vec<u32> = receives(&self.plan, rank).collect();
         let mut found = vec![None; expect.len()];
         let mut rest = &fin.bytes[..];
         let blocks = fin.short.iter();
@@ -315,34 +315,33 @@ fn partners(ranks: u32, rank: u32) -> Vec<u32> {
 }
 
 /// The ranks to which a rank sends a block.
-fn sends(plan: &Plan, rank: u32) -> Vec<u32> {
+fn sends(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
     match plan.pattern {
-        Pattern::Alltoall => (0..plan.ranks).collect(),
-        Pattern::Halo => partners(plan.ranks, rank),
-        Pattern::Broadcast if rank == 0 => (1..plan.ranks).collect(),
-        Pattern::Allreduce => vec![0],
-        Pattern::Broadcast | Pattern::Barrier => Vec::new(),
+        Pattern::Alltoall => Box::new(0..plan.ranks),
+        Pattern::Halo => Box::new(partners(plan.ranks, rank).into_iter()),
+        Pattern::Broadcast if rank == 0 => Box::new(std::iter::once(0)),
+        Pattern::Allreduce => Box::new(std::iter::once(0)),
+        Pattern::Broadcast | Pattern::Barrier => Box::new(std::iter::empty()),
     }
 }
 
 /// The ranks from which a rank gets a block.
-fn receives(plan: &Plan, rank: u32) -> Vec<u32> {
+fn receives(plan: &Plan, rank: u32) -> Box<dyn Iterator<Item = u32>> {
     match plan.pattern {
-        Pattern::Alltoall => (0..plan.ranks).collect(),
-        Pattern::Halo => partners(plan.ranks, rank),
-        Pattern::Broadcast if rank > 0 => vec![0],
-        Pattern::Broadcast | Pattern::Barrier | Pattern::Allreduce => Vec::new(),
+        Pattern::Alltoall => Box::new(0..plan.ranks),
+        Pattern::Halo => Box::new(partners(plan.ranks, rank).into_iter()),
+        Pattern::Broadcast if rank > 0 => Box::new(std::iter::once(0)),
+        Pattern::Broadcast | Pattern::Barrier | Pattern::Allreduce => Box::new(std::iter::empty()),
     }
 }
 
 /// The rank's message to its service, and the number of bytes of the program in it.
 fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
-    let to = sends(plan, rank);
     let is_same = plan.pattern == Pattern::Broadcast;
-    let short: Vec<u8> = to
-        .iter()
-        .flat_map(|to| content(rank, if is_same { 0 } else { *to }).to_le_bytes())
-        .collect();
+    let mut short = Vec::with_capacity(sends(plan, rank).count() * BLOCK_BYTES);
+    for to in sends(plan, rank) {
+        short.extend(content(rank, if is_same { 0 } else { to }).to_le_bytes());
+    }
     let payload = short.len() as u64;
     if plan.pattern == Pattern::Allreduce {
         let reduce = HostReduce {
@@ -362,8 +361,6 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
     }
     if matches!(plan.pattern, Pattern::Broadcast | Pattern::Barrier) {
         let is_barrier = plan.pattern == Pattern::Barrier;
-        let short = short.get(..BLOCK_BYTES).unwrap_or_default().to_vec();
-        let payload = short.len() as u64;
         let entry = HostTree {
             collective: COLLECTIVE,
             rank,
@@ -382,8 +379,8 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         together: plan.ranks / plan.nodes,
         send_memory: None,
         receive_memory: None,
-        sends: blocks(&to),
-        receives: blocks(&receives(plan, rank)),
+        sends: blocks(sends(plan, rank)),
+        receives: blocks(receives(plan, rank)),
         short,
     };
     (Kind::HostArrive, arrive.to_bytes(), payload)
@@ -430,13 +427,13 @@ impl Messages {
 }
 
 /// A block for each of these ranks, one after the other.
-fn blocks(peers: &[u32]) -> Vec<Block> {
-    let block = |(peer, at): (&u32, u64)| Block {
-        peer: *peer,
+fn blocks(peers: impl Iterator<Item = u32>) -> BlockList {
+    let block = |(peer, at): (u32, u64)| Block {
+        peer,
         offset: at * BLOCK,
         length: BLOCK,
     };
-    peers.iter().zip(0..).map(block).collect()
+    peers.zip(0..).map(block).collect()
 }
 
 fn mover(plan: &Plan, me: u32) -> Mover<Wire> {

@@ -17,9 +17,6 @@ const RANKS_PER_NODE: u32 = 32;
 
 pub(crate) const COLLECTIVES: [&str; 5] = ["alltoall", "halo", "broadcast", "barrier", "allreduce"];
 
-/// Most ranks of a job whose connect is measured: both ends of all connections are in one process.
-const CONNECT_RANKS_MAX: u32 = 1024;
-
 /// The largest job takes a minute under valgrind, and several on a busy machine.
 const LIMIT: Duration = Duration::from_secs(1200);
 
@@ -84,10 +81,7 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     println!("{}", table::head(columns::SCALE));
     let mut rows = Vec::new();
     for (ranks, nodes) in jobs {
-        let connect_ms = match ranks {
-            0..=CONNECT_RANKS_MAX => Some(connect_ms(ranks, nodes)?),
-            _ => None,
-        };
+        let connect_ms = connect_ms(ranks, nodes)?;
         for collective in COLLECTIVES {
             let counts = counts(ranks, nodes, collective)?;
             let per_block = if counts_instructions {
@@ -152,15 +146,11 @@ fn per_block(ranks: u32, nodes: u32, collective: &str, blocks: f64) -> Result<f6
     Ok(between as f64 / blocks)
 }
 
-/// Milliseconds until all ranks of a job are connected.
+/// Milliseconds until all ranks of one node are connected. The nodes of a cluster connect at the same time.
 fn connect_ms(ranks: u32, nodes: u32) -> Result<f64> {
     let mut command = measured();
-    // Services on two nodes, as many as there are nodes here.
-    command.args([
-        "connect".to_owned(),
-        ranks.to_string(),
-        (nodes / 2).to_string(),
-    ]);
+    let job = [ranks, nodes].map(|number| number.to_string());
+    command.arg("connect-one").args(job);
     let text = process::stdout(&mut command, LIMIT)?;
     let outcome: Value = serde_json::from_str(&text).context("service_cost's answer")?;
     let time = outcome["time_ns"].as_f64();

@@ -27,11 +27,13 @@ Usage: cargo xtask demo ucc [OPTIONS]
 Runs osu_alltoallv, osu_ialltoallv and a program of MPI_Allreduce and MPI_Iallreduce, which know only MPI, under stock
 Open MPI with stock UCC of Debian's testing suite: two emulated nodes, four ranks, fresh buffers in each call, every byte verified. The collectives are Open MPI's
 own (mpi), stock UCC's on the hosts (ucc), and the service processes' on the DPUs (offload) in schemes ksm, stock and
-xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks.
+xgvmi. Computation between start and wait is a sleep, because two cores cannot compute for four ranks. The programs spread_...
+let the ranks start at different times, and measure the time of a rank in MPI.
 
   --sizes MIN:MAX    bytes to each rank, or of a rank's vector; they double [default: 1024:1048576]
   --iterations N     timed calls per size [default: 20]
   --schemes LIST     schemes of the offloaded collectives [default: ksm,stock,xgvmi]
+  --programs LIST    groups of programs [default: osu,mpi,spread]
   --quick            sizes 65536:262144, five calls each
 
 Writes target/demo-ucc/report.json, report.md, report.svg. If the packages or the namespaces are not available, the
@@ -50,6 +52,15 @@ const PROGRAMS: [&str; 2] = ["osu_alltoallv", "osu_ialltoallv"];
 /// Modes of the program of allreduces, and their names in the report.
 const REDUCTIONS: [(&str, &str); 2] =
     [("blocking", "mpi_allreduce"), ("overlap", "mpi_iallreduce")];
+/// Modes of that program in which the ranks start at different times, and their names in the report.
+const SPREADS: [(&str, &str); 2] = [
+    ("spread-ialltoallv", "spread_ialltoallv"),
+    ("spread-iallreduce", "spread_iallreduce"),
+];
+/// Milliseconds from the first rank's start to the last one's, as words of the mode.
+const SPREAD_MS: &str = ":0:1:5:10";
+/// Groups of programs.
+const GROUPS: [&str; 3] = ["osu", "mpi", "spread"];
 /// Counted commands and work requests of the device, with their groups in its counters.
 const COMMANDS: [(&str, &str); 7] = [
     ("commands", "create_mkey"),
@@ -68,6 +79,7 @@ struct Options {
     sizes: String,
     iterations: u32,
     schemes: Vec<&'static str>,
+    programs: Vec<&'static str>,
 }
 
 impl Options {
@@ -78,13 +90,19 @@ impl Options {
             sizes: "1024:1048576".to_owned(),
             iterations: 20,
             schemes: SCHEMES.to_vec(),
+            programs: GROUPS.to_vec(),
         };
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("sizes") => options.sizes = sizes(parser.value()?.string()?)?,
                 Long("iterations") => options.iterations = parser.value()?.parse()?,
-                Long("schemes") => options.schemes = schemes(&parser.value()?.string()?)?,
+                Long("schemes") => {
+                    options.schemes = names("scheme", &SCHEMES, &parser.value()?.string()?)?;
+                }
+                Long("programs") => {
+                    options.programs = names("group", &GROUPS, &parser.value()?.string()?)?;
+                }
                 Long("quick") => {
                     options.sizes = "65536:262144".to_owned();
                     options.iterations = 5;
@@ -110,12 +128,13 @@ fn sizes(text: String) -> Result<String> {
     Ok(text)
 }
 
-fn schemes(list: &str) -> Result<Vec<&'static str>> {
-    let known = |name: &str| SCHEMES.into_iter().find(|scheme| *scheme == name);
+/// Names of a list, all of which are known.
+fn names(what: &str, known: &[&'static str], list: &str) -> Result<Vec<&'static str>> {
+    let found = |name: &str| known.iter().copied().find(|known| *known == name);
     list.split(',')
         .map(|name| {
-            known(name)
-                .with_context(|| format!("no scheme '{name}'; there are ksm, stock and xgvmi"))
+            found(name)
+                .with_context(|| format!("no {what} '{name}'; there are {}", known.join(", ")))
         })
         .collect()
 }
@@ -197,7 +216,9 @@ fn measure(options: &Options, site: &Site<'_>, output: &Path) -> Result<Value> {
     for way in ways {
         records.extend(one_way(options, site, way, &library, output)?);
     }
-    plot(&records, output)?;
+    if options.programs.contains(&"osu") {
+        plot(&records, output)?;
+    }
     Ok(report(&records, None))
 }
 
@@ -249,7 +270,8 @@ fn one_way(
     let state = testbed.state().display().to_string();
     let iterations = options.iterations.to_string();
     let mut records = Vec::new();
-    for program in PROGRAMS {
+    let has = |group: &str| options.programs.contains(&group);
+    for program in PROGRAMS.into_iter().filter(|_| has("osu")) {
         let file = output.join(format!("{program}-{}.json", way.name));
         let to = file.display().to_string();
         let mut shape = vec!["-m", &options.sizes, "-i", &iterations, "-x", WARM_UP];
@@ -281,7 +303,12 @@ fn one_way(
             value,
         });
     }
-    records.extend(runner.reductions(options, way)?);
+    if has("mpi") {
+        records.extend(runner.reductions(options, way)?);
+    }
+    if has("spread") {
+        records.extend(runner.spreads(options, way)?);
+    }
     if let Some(services) = &services {
         let calls = records
             .iter()
@@ -368,6 +395,43 @@ impl Runner<'_> {
         }
         Ok(records)
     }
+
+    /// Collectives that the ranks start at different times.
+    fn spreads(&self, options: &Options, way: Way) -> Result<Vec<Record>> {
+        let program = programs::compile_mpi(self.site, "mpi_timed")?;
+        let iterations = options.iterations.to_string();
+        let (least, most) = options.sizes.split_once(':').context("sizes")?;
+        let mut records = Vec::new();
+        for (mode, name) in SPREADS {
+            let mode = format!("{mode}{SPREAD_MS}");
+            let words = [
+                &program,
+                mode.as_str(),
+                least,
+                most,
+                &iterations,
+                WARM_UP,
+                "-",
+            ];
+            let said = self.run(&words, false, &[])?;
+            let rows = printed(&said)?;
+            ensure!(!rows.is_empty(), "{name} prints no row:\n{said}");
+            eprint!(".");
+            records.push(Record {
+                way,
+                program: name,
+                value: json!({ "rows": rows }),
+            });
+        }
+        Ok(records)
+    }
+}
+
+/// Rows that a program has printed.
+fn printed(said: &str) -> Result<Vec<Value>> {
+    let rows = said.lines().filter(|line| line.starts_with("{\"size\":"));
+    rows.map(|line| serde_json::from_str(line).with_context(|| line.to_owned()))
+        .collect()
 }
 
 /// A row of the timed program with the device's commands per call.
@@ -411,7 +475,7 @@ fn report(records: &[Record], skipped: Option<&str>) -> Value {
             };
             json!({
                 "program": record.program, "backend": record.way.backend, "scheme": record.way.scheme,
-                "size": row["size"], "us": us,
+                "size": row["size"], "spread_ms": row["spread_ms"], "us": us,
                 "overlap_percent": overlap.map(|overlap| &overlap["percent"]),
                 "host_cpu_us_per_call": row["host_cpu_us"],
                 "commands_per_call": row["commands_per_iteration"],
@@ -480,11 +544,17 @@ mod tests {
     fn options_are_read() {
         let options = parse("").unwrap().unwrap();
         assert_eq!(
-            (options.sizes.as_str(), options.schemes.len()),
-            ("1024:1048576", 3)
+            (
+                options.sizes.as_str(),
+                options.schemes.len(),
+                options.programs.len()
+            ),
+            ("1024:1048576", 3, 3)
         );
         let options = parse("--quick --schemes xgvmi").unwrap().unwrap();
         assert_eq!((options.iterations, options.schemes), (5, vec!["xgvmi"]));
+        let options = parse("--programs spread").unwrap().unwrap();
+        assert_eq!(options.programs, ["spread"]);
         assert!(parse("--help").unwrap().is_none());
         for bad in [
             "--sizes 1024",
@@ -492,6 +562,7 @@ mod tests {
             "--sizes 0:2",
             "--iterations 0",
             "--schemes umem",
+            "--programs osu,all",
             "now",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
@@ -540,6 +611,18 @@ mod tests {
             markdown(&found)
                 .unwrap()
                 .contains("16 bytes verified, 2 wrong")
+        );
+        let said =
+            "started\n{\"size\":8,\"spread_ms\":5,\"iterations\":2,\"steady_us\":{\"p50\":7.5}}\n";
+        let spread = [Record {
+            way,
+            program: SPREADS[0].1,
+            value: json!({ "rows": printed(said).unwrap() }),
+        }];
+        let found = report(&spread, None);
+        assert_eq!(
+            (&found["rows"][0]["spread_ms"], &found["rows"][0]["us"]),
+            (&json!(5), &json!(7.5))
         );
         assert_eq!(calls(&records[0].value), 2);
         assert!(executed_by("{TL_UCP}", " Allreduce sum", "x Allreduce sum: {TL_UCP}").is_ok());

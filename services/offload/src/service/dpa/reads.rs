@@ -106,12 +106,21 @@ impl Reads {
         &mut self,
         dpa: Option<&Dpa>,
     ) -> Option<(u32, Result<(), Box<OffloadError>>)> {
+        if let Some(dpa) = dpa {
+            return self.take_beside(dpa);
+        }
+        let (number, ended) = self.gets.take()?;
+        Some((2 * number, ended.map_err(|error| Box::new((*error).into()))))
+    }
+
+    /// Takes a read of the DPA or of UCX that has ended.
+    fn take_beside(&mut self, dpa: &Dpa) -> Option<(u32, Result<(), Box<OffloadError>>)> {
         let ended = self.ends.borrow_mut().pop();
         if let Some(place) = ended {
             return Some(self.ended(place, Ok(())));
         }
         if self.free.len() + self.again.len() < self.kept.len()
-            && dpa.is_some_and(|dpa| dpa.is_lost.get())
+            && dpa.is_lost.get()
             && let Some(failed) = self.start_again()
         {
             return Some(failed);

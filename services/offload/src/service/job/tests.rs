@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::ServiceAddress;
 use crate::service::transport::{Ended, Range, Transport, Worker};
-use crate::wire::{Block, Collective, Export, ExportRef, GREETING_BYTES, HostArrive};
+use crate::wire::{Block, BlockList, Collective, Export, ExportRef, GREETING_BYTES, HostArrive};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -229,7 +229,7 @@ fn enter(flood: &Flood, calls: u32, length: u64) {
         offset: u64::from(peer) * length,
         length,
     };
-    let blocks: Vec<Block> = (0..RANKS).map(block).collect();
+    let blocks: BlockList = (0..RANKS).map(block).collect();
     let is_short = length < 512;
     let bytes = usize::try_from(length).expect("short") * RANKS as usize;
     for sequence in 0..calls {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::service::transport::{Ended, Range};
-use crate::wire::{Block, Export, HostArrive};
+use crate::wire::{Block, BlockList, Export, HostArrive};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -161,7 +161,7 @@ fn buffer(rank: u32) -> u64 {
 
 /// A rank's part in a broadcast of rank 0.
 fn broadcast(rank: u32) -> Vec<u8> {
-    let blocks = |length: &dyn Fn(u32) -> u64| -> Vec<Block> {
+    let blocks = |length: &dyn Fn(u32) -> u64| -> BlockList {
         let block = |peer| Block {
             peer,
             offset: 0,
@@ -274,8 +274,8 @@ fn blocks_do_not_wait_for_a_rank_that_has_left() {
             send_memory: None,
             receive_memory: None,
             short: vec![7; 8 * sends.len()],
-            sends,
-            receives: Vec::new(),
+            sends: sends.into(),
+            receives: Vec::new().into(),
         };
         message.to_bytes()
     };

@@ -269,7 +269,7 @@ impl Job {
             turn: Some(turn),
             open: turn,
             length: length as u64,
-            members: members.to_vec(),
+            members: members.to_vec().into(),
             target: Target::All,
             send_memory: Some(export(send)),
             receive_memory: Some(export(receive)),
@@ -315,7 +315,7 @@ impl Job {
                 turn: Some(self.turns[communicator as usize]),
                 open: 0,
                 length: length as u64,
-                members: members.to_vec(),
+                members: members.to_vec().into(),
                 target: Target::All,
                 send_memory: (!is_short && !in_place).then(|| export(send)),
                 receive_memory: (!is_short).then(|| export(receive)),
@@ -456,7 +456,7 @@ fn persistent_calls_start_in_different_orders() {
                         turn: None,
                         open: 0,
                         length: length as u64,
-                        members: vec![0, 1],
+                        members: vec![0, 1].into(),
                         target: Target::All,
                         send_memory: export(send),
                         receive_memory: export(receive),
@@ -634,7 +634,7 @@ fn what_no_rank_sends_fails_the_job() {
         turn: Some(0),
         open: 0,
         length: 4,
-        members: vec![0, 1],
+        members: vec![0, 1].into(),
         target: Target::All,
         send_memory: None,
         receive_memory: None,
@@ -654,17 +654,20 @@ fn what_no_rank_sends_fails_the_job() {
             .expect_err("refused");
         assert!(error.to_string().contains(expect), "{error}");
     };
-    refused(&|message| message.members = vec![1], "it is not a member");
     refused(
-        &|message| message.members = vec![0, 7],
+        &|message| message.members = vec![1].into(),
+        "it is not a member",
+    );
+    refused(
+        &|message| message.members = vec![0, 7].into(),
         "a rank that is not there",
     );
     refused(
-        &|message| message.members = vec![0, 0],
+        &|message| message.members = vec![0, 0].into(),
         "its members are not in ascending order",
     );
     refused(
-        &|message| message.members = vec![0, 1, 1],
+        &|message| message.members = vec![0, 1, 1].into(),
         "its members are not in ascending order",
     );
     refused(&|message| message.short.push(1), "another number of bytes");

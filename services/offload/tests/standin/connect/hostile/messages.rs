@@ -31,7 +31,7 @@ fn reduced(served: &Served, job: JobId, vary: impl FnOnce(&mut HostReduce)) -> R
         turn: Some(0),
         open: 0,
         length: 4096,
-        members: vec![0, 1],
+        members: vec![0, 1].into(),
         target: Target::All,
         send_memory: None,
         receive_memory: export(4096),
@@ -92,24 +92,24 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
         "more_blocks_than_ranks",
         |s, job| {
             entered(s, job, |message| {
-                message.receives.resize(3, message.receives[0])
+                message.receives.vary(|of| of.resize(3, of[0]))
             })
         },
         "more blocks than the job has ranks",
     ),
     (
         "two_blocks_to_one_rank",
-        |s, job| entered(s, job, |message| message.sends[1] = message.sends[0]),
+        |s, job| entered(s, job, |message| message.sends.vary(|of| of[1] = of[0])),
         "it sends two blocks to one rank",
     ),
     (
         "two_blocks_from_one_rank",
-        |s, job| entered(s, job, |message| message.receives[1] = message.receives[0]),
+        |s, job| entered(s, job, |message| message.receives.vary(|of| of[1] = of[0])),
         "it expects two blocks from one rank",
     ),
     (
         "block_to_nobody",
-        |s, job| entered(s, job, |message| message.sends[1].peer = 9),
+        |s, job| entered(s, job, |message| message.sends.vary(|of| of[1].peer = 9)),
         "it sends to a rank that is not there",
     ),
     (
@@ -127,8 +127,9 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
         |s, job| {
             entered(s, job, |message| {
                 message.receive_memory = export(4096);
-                message.receives[1].offset = 8192;
-                message.receives[1].length = 4096;
+                message
+                    .receives
+                    .vary(|of| (of[1].offset, of[1].length) = (8192, 4096));
             })
         },
         "of a buffer of which 4096 were exported",
@@ -138,9 +139,11 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
         |s, job| {
             entered(s, job, |message| {
                 message.receive_memory = export(4096);
-                for (receive, at) in message.receives.iter_mut().zip(0..) {
-                    (receive.offset, receive.length) = (at * 4096, 4096);
-                }
+                message.receives.vary(|of| {
+                    for (receive, at) in of.iter_mut().zip(0..) {
+                        (receive.offset, receive.length) = (at * 4096, 4096);
+                    }
+                });
             })
         },
         "4096 bytes at 4096 of a buffer of which 4096 were exported",
@@ -149,22 +152,27 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
         "block_beyond_all_addresses",
         |s, job| {
             entered(s, job, |message| {
-                message.receives[1].offset = u64::MAX;
-                message.receives[1].length = 4096;
+                message
+                    .receives
+                    .vary(|of| (of[1].offset, of[1].length) = (u64::MAX, 4096));
             })
         },
         "with a run of blocks that does not exist",
     ),
     (
         "block_without_an_export",
-        |s, job| entered(s, job, |message| message.sends[0].length = 1 << 40),
+        |s, job| {
+            entered(s, job, |message| {
+                message.sends.vary(|of| of[0].length = 1 << 40)
+            })
+        },
         "of a buffer of which 0 were exported",
     ),
     (
         "the_same_call_twice",
         |s, job| {
             let mut message = arrival(0, 2);
-            message.receives.truncate(1);
+            message.receives.vary(|of| of.truncate(1));
             let mut members = s.ready(job, 2)?;
             for _ in 0..2 {
                 members[0].post(s, Kind::HostArrive, message.to_bytes())?;
@@ -246,19 +254,19 @@ pub(super) const WRONG_MESSAGES: &[Way] = &[
     ),
     (
         "allreduce_of_others",
-        |s, job| reduced(s, job, |message| message.members = vec![1]),
+        |s, job| reduced(s, job, |message| message.members = vec![1].into()),
         "it is not a member",
     ),
     (
         "allreduce_of_too_many",
-        |s, job| reduced(s, job, |message| message.members = vec![0; 100_000]),
+        |s, job| reduced(s, job, |message| message.members = vec![0; 100_000].into()),
         "its members are not in ascending order",
     ),
     (
         "allreduce_with_a_rank_that_is_not_there",
         |s, job| {
             reduced(s, job, |message| {
-                message.members = vec![0, 9];
+                message.members = vec![0, 9].into();
                 message.length = 4;
                 message.receive_memory = None;
                 message.short = vec![1; 4];
@@ -397,7 +405,7 @@ pub(super) const WRONG_OFFERS: &[Way] = &[
         |s, job| {
             let (member, impostor) = s.ready_beside_impostor(job, 3)?;
             let mut message = arrival(0, 3);
-            message.receives.truncate(1);
+            message.receives.vary(|of| of.truncate(1));
             member.post(s, Kind::HostArrive, message.to_bytes())?;
             impostor.post(s, Kind::DpuRts, rts(&[(1, &[[0, 0, 0]], 0)], b""))?;
             std::mem::forget(impostor);
@@ -439,12 +447,14 @@ pub(super) const HOARDS: &[Way] = &[
             let size = 1 << 16;
             let (member, impostor) = s.ready_beside_impostor(job, size)?;
             let mut message = arrival(0, size);
-            message.sends.clear();
+            message.sends.vary(Vec::clear);
             message.short.clear();
             // No two neighbours have equal lengths, so these are no runs.
-            for (block, at) in message.receives.iter_mut().zip(0..) {
-                block.length = 5 + at % 2;
-            }
+            message.receives.vary(|of| {
+                for (block, at) in of.iter_mut().zip(0..) {
+                    block.length = 5 + at % 2;
+                }
+            });
             for call in 0..60 {
                 message.collective.sequence = u32::MAX - call;
                 message.collective.communicator = u64::from(call);
@@ -461,11 +471,13 @@ pub(super) const HOARDS: &[Way] = &[
             let size = 1 << 16;
             let (member, impostor) = s.ready_beside_impostor(job, size)?;
             let mut message = arrival(0, size);
-            message.sends.clear();
+            message.sends.vary(Vec::clear);
             message.short.clear();
-            for block in &mut message.receives {
-                (block.offset, block.length) = (u64::from(block.peer) * 511, 511);
-            }
+            message.receives.vary(|of| {
+                for block in of {
+                    (block.offset, block.length) = (u64::from(block.peer) * 511, 511);
+                }
+            });
             for call in 0..30 {
                 message.collective.sequence = call;
                 let message = message.to_bytes();

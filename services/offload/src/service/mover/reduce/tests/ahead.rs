@@ -178,7 +178,7 @@ fn allreduces_ahead_of_a_late_node_keep_the_window() {
             turn: Some(turn),
             open: 0,
             length: 8192,
-            members: members.clone(),
+            members: members.clone().into(),
             target: Target::All,
             send_memory: None,
             receive_memory: Some(Export {

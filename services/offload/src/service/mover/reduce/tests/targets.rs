@@ -36,7 +36,7 @@ impl Job {
                 turn: Some(self.calls),
                 open: 0,
                 length: length as u64,
-                members: members.clone(),
+                members: members.clone().into(),
                 target: target.clone(),
                 send_memory: (!is_short).then(|| export(send, length)),
                 receive_memory: (!is_short && *count > 0).then(|| export(receive, count * 4)),

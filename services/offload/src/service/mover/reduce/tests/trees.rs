@@ -25,7 +25,7 @@ fn entry(rank: u32, members: &[u32], is_barrier: bool) -> HostTree {
         rank,
         root: members[0],
         is_barrier,
-        members: members.to_vec(),
+        members: members.to_vec().into(),
         memory: None,
         length: 0,
         short: Vec::new(),
@@ -192,15 +192,15 @@ fn an_entry_or_a_note_that_makes_no_sense_is_refused() {
         assert!(error.to_string().contains(expect), "{error}");
     };
     refused(
-        &|message| message.members = vec![1, 2],
+        &|message| message.members = vec![1, 2].into(),
         "it is not a member",
     );
     refused(
-        &|message| message.members = vec![0, 7],
+        &|message| message.members = vec![0, 7].into(),
         "a rank that is not there",
     );
     refused(
-        &|message| message.members = vec![0, 0],
+        &|message| message.members = vec![0, 0].into(),
         "not in ascending order",
     );
     refused(
