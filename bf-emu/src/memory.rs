@@ -132,8 +132,9 @@ impl Space {
             self.read(address & !7, &mut word)?;
             word
         };
-        // A doorbell record is read this way before its ring. On x86-64 loads are in order, and the
-        // fence costs nothing.
+        // A doorbell record is read this way before its ring: the driver has a barrier between the ring and the record
+        // (rdma-core 44, `udma_to_device_barrier`, `providers/mlx5/qp.c:767`), and this is its other side. On x86-64 loads
+        // are in order, and the fence costs nothing.
         fence(Ordering::Acquire);
         Ok(half(word, address))
     }
@@ -164,7 +165,8 @@ impl Space {
         if self.local || !copies_in_order() {
             let last_at = address.wrapping_add(body.len() as u64);
             self.write(address, body)?;
-            // The rest of the entry, and the message that it reports, are written first.
+            // The rest of the entry, and the message that it reports, are written first. The driver reads the last byte
+            // before them (rdma-core 44, `udma_from_device_barrier`, `providers/mlx5/cq.c:557`).
             fence(Ordering::Release);
             return self.write(last_at, &[*last]);
         }

@@ -1,8 +1,9 @@
 //! An emulated cluster with programs on it, for tests, demos and benchmarks.
 //!
 //! Devices ([`cluster`]) and their counters ([`stats`]), children with time limits ([`process`]), clients of batches
-//! ([`client`]), servers with clients ([`pair`]), free ports ([`port`]), link layers ([`link`]), and namespaces with another root ([`place`]). For development commands also the progress line, the
-//! paths of the workspace, and values of C headers.
+//! ([`client`]), servers with clients ([`pair`]), free ports ([`port`]), link layers ([`link`]), namespaces with another root
+//! ([`place`]), programs of accelerators ([`naaice`]), and programs of another processor ([`foreign`]). For development commands
+//! also the progress line, the paths of the workspace, and values of C headers.
 //!
 //! ```
 //! use testbed::process;
@@ -19,6 +20,7 @@ pub mod cluster;
 pub mod foreign;
 pub mod headers;
 pub mod link;
+pub mod naaice;
 pub mod pair;
 pub mod place;
 pub mod port;

@@ -85,6 +85,7 @@ rules! {
     pictures_are_those_of_the_tables: pictures::current(tree(), Path::new(env!("CARGO_TARGET_TMPDIR"))),
     documented_commands_exist: references::commands(tree()),
     documented_subcommands_exist: references::subcommands(tree()),
+    documented_packages_exist: references::packages(tree()),
     documented_options_exist: references::options(tree()),
     documented_variables_exist: references::variables(tree()),
     documented_paths_exist: references::paths(tree()),

@@ -90,6 +90,59 @@ pub(super) fn subcommands(tree: &Tree) -> Vec<String> {
     })
 }
 
+/// `cargo build -p NAME --bin PROGRAM` and similar need a package of that name with that program or example.
+pub(super) fn packages(tree: &Tree) -> Vec<String> {
+    in_code(tree, |code| {
+        let is_cargos_own = |rest: &&str| !rest.starts_with("xtask");
+        let mut absent = Vec::new();
+        for rest in code.split("cargo ").skip(1).filter(is_cargos_own) {
+            let words: Vec<&str> = rest.split_whitespace().collect();
+            let mut folder = None;
+            for pair in words.windows(2) {
+                let [option, name] = pair else { continue };
+                let known = match *option {
+                    "-p" => {
+                        folder = folder_of(tree, name);
+                        folder.is_some()
+                    }
+                    "--bin" | "--example" => folder.is_none_or(|at| has_program(tree, at, name)),
+                    _ => true,
+                };
+                if !known {
+                    absent.push(format!("{option} {name}"));
+                }
+            }
+        }
+        absent
+    })
+}
+
+/// The folder of a package, with the slash at its end.
+fn folder_of<'a>(tree: &'a Tree, package: &str) -> Option<&'a str> {
+    let line = format!("name = \"{package}\"");
+    let is = |file: &&Source| file.text.lines().any(|found| found == line);
+    let mut manifests = tree
+        .files
+        .iter()
+        .filter(|file| file.path.ends_with("Cargo.toml"));
+    manifests.find(is)?.path.strip_suffix("Cargo.toml")
+}
+
+/// Whether a package has a program or an example.
+fn has_program(tree: &Tree, folder: &str, name: &str) -> bool {
+    let named = tree.get(&format!("{folder}Cargo.toml"));
+    let line = format!("name = \"{name}\"");
+    if named.is_some_and(|manifest| manifest.text.contains(&line)) {
+        return true;
+    }
+    ["src/bin", "examples"].iter().any(|at| {
+        let start = format!("{folder}{at}/{name}");
+        let rest = |file: &Source| file.path.strip_prefix(&start).map(str::to_owned);
+        let mut found = tree.files.iter().filter_map(rest);
+        found.any(|rest| rest == ".rs" || rest.starts_with('/'))
+    })
+}
+
 /// Each long option must be known to some source of the tree: as `--name`, as `"name"`, or as the field `name` of
 /// options that a derive reads.
 pub(super) fn options(tree: &Tree) -> Vec<String> {
@@ -306,6 +359,32 @@ mod tests {
                 "1: does not exist: xgvmi probe",
                 "3: does not exist: xgvmi start",
             ],
+        );
+    }
+
+    #[test]
+    fn absent_packages_and_programs_are_found() {
+        let page = "`cargo build -p a --example b`, `cargo run -p gone`\n```sh\ncargo build -p a --bin b\n```\n\
+                    `cargo run -p a --bin c` `cargo xtask bench -p x`\n";
+        check(
+            packages,
+            page,
+            &[
+                (
+                    "x/Cargo.toml",
+                    "[package]\nname = \"a\"\n[[bin]]\nname = \"c\"\n",
+                ),
+                ("x/src/bin/b/main.rs", ""),
+            ],
+            &["1: does not exist: -p gone"],
+        );
+        let page = "`cargo build -p a --example b`\n";
+        let manifest = ("x/Cargo.toml", "name = \"a\"\n");
+        check(
+            packages,
+            page,
+            &[manifest, ("x/examples/bb.rs", "")],
+            &["1: does not exist: --example b"],
         );
     }
 

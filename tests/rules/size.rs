@@ -17,9 +17,9 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 44_800),
+    (&["bf-emu/"], 44_900),
     (&["bindings/"], 2_700),
-    (&["clients/"], 13_800),
+    (&["clients/"], 13_850),
     (&["cli/"], 4_500),
     (&["doca/"], 40_900),
     (&["osu-bench/"], 4_100),

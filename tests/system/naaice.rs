@@ -8,9 +8,10 @@ use crate::offload::Process;
 use crate::process;
 use crate::world::{LIMIT, Testbed, World, free_port};
 use anyhow::{Context, Result, ensure};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use testbed::{naaice, workspace};
 
 /// Time limit for survivors to detect a failure: the library's limits are 10 s and 30 s.
 pub(crate) const FAILURE_LIMIT: Duration = Duration::from_secs(60);
@@ -19,28 +20,6 @@ const ORIGINAL: &str = "XGVMI_NAAICE_BUILT";
 /// Addresses of the emulated functions.
 pub(crate) const NODE0_DPU: &str = "127.66.1.3";
 pub(crate) const NODE1_HOST: &str = "127.66.2.1";
-/// Function codes of the test's kernels, with their numbers of inputs.
-const FUNCTIONS: [(u8, u32); 19] = [
-    (1, 1),
-    (2, 2),
-    (2, 1),
-    (2, 31),
-    (3, 1),
-    (16, 1),
-    (17, 1),
-    (18, 1),
-    (20, 1),
-    (21, 1),
-    (22, 1),
-    (23, 1),
-    (24, 1),
-    (25, 1),
-    (26, 1),
-    (27, 1),
-    (30, 1),
-    (30, 2),
-    (99, 1),
-];
 /// Checks that every accelerator passes.
 const CHECKS: [&str; 11] = [
     "bytes",
@@ -108,44 +87,19 @@ impl<'a> Place<'a> {
 
     /// With programs and kernels for this interface of the original.
     fn of_interface(world: &'a World, options: &[&str], interface: u32) -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let include = format!("-I{}", root.join("clients/naaice/include").display());
-        let interface = format!("-DNAAICE_INTERFACE={interface}");
-        let kernels = root.join("tests/programs/naaice_kernels.c");
-        let bin = world.built("libnaaice.so");
-        let bin = bin.parent().context("the build directory")?;
-        let link = [
-            format!("-L{}", bin.display()),
-            "-lnaaice".to_owned(),
-            // Before LD_LIBRARY_PATH, in which cargo names the directory of a debug build.
-            format!("-Wl,--disable-new-dtags,-rpath,{}", bin.display()),
-            "-lpthread".to_owned(),
-        ];
-        let with =
-            |first: Vec<String>| -> Vec<String> { first.into_iter().chain(link.clone()).collect() };
+        let kernels = workspace::root().join("tests/programs/naaice_kernels.c");
+        let built = world.built("libnaaice.so");
+        let built = built.parent().context("the build directory")?;
+        let library = naaice::program(interface, built);
+        let server = [vec![kernels.display().to_string()], library.clone()].concat();
         Ok(Self {
             world,
             testbed: Testbed::new(world)?,
             options: options.iter().map(|option| (*option).to_owned()).collect(),
-            library: with(vec![include.clone(), interface.clone()]),
-            kernels: compile_with(
-                "naaice_kernels",
-                &[
-                    include.clone(),
-                    interface.clone(),
-                    "-shared".to_owned(),
-                    "-fPIC".to_owned(),
-                ],
-            )?,
-            server: compile_with(
-                "naaice_server",
-                &with(vec![
-                    include.clone(),
-                    interface.clone(),
-                    kernels.display().to_string(),
-                ]),
-            )?,
-            client: compile_with("naaice_client", &with(vec![include, interface]))?,
+            kernels: compile_with("naaice_kernels", &naaice::kernels(interface))?,
+            server: compile_with("naaice_server", &server)?,
+            client: compile_with("naaice_client", &library)?,
+            library,
         })
     }
 
@@ -223,12 +177,8 @@ impl<'a> Place<'a> {
 
     /// The client on `function`, for an accelerator at `address`.
     pub(crate) fn client(&self, function: &str, address: &str, checks: &[&str]) -> Command {
-        let spec: Vec<String> = FUNCTIONS
-            .iter()
-            .map(|(code, inputs)| format!("{address}:{code}:{inputs}"))
-            .collect();
         let mut command = self.command(function, &self.client);
-        command.args(checks).env("NAA_SPEC", spec.join(","));
+        command.args(checks).env("NAA_SPEC", naaice::spec(address));
         command
     }
 

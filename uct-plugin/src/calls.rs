@@ -70,6 +70,15 @@ impl Range {
     fn contains(self, address: usize) -> bool {
         (self.start..self.end).contains(&address)
     }
+
+    /// The part that the loader protects: whole pages, the first of which may begin earlier. With the pages of the kernel,
+    /// which may have 64 KiB, the rest stays writable.
+    fn protected(self, page: usize) -> Self {
+        Self {
+            start: self.start & !(page - 1),
+            end: self.end & !(page - 1),
+        }
+    }
 }
 
 /// A loaded object.
@@ -245,19 +254,18 @@ impl Object {
     }
 
     /// A word of the object's data that holds the address of a function. `None` if the word is in no
-    /// writable segment.
+    /// writable segment, or not aligned: an atomic access would end the program on aarch64.
     pub(crate) fn place(&self, place: *mut *mut c_void) -> Option<Slot> {
         let address = place.addr();
         let mut segments = self.segments.iter();
         let is_data = segments.any(|&(range, is_writable)| is_writable && range.contains(address));
-        let place = NonNull::new(place).filter(|_| is_data)?;
+        let is_word = is_data && place.is_aligned();
+        let place = NonNull::new(place).filter(|_| is_word)?;
         Some(Slot {
             place,
-            is_read_only: self.read_only.is_some_and(|range| {
-                // The loader protects whole pages only. The last page may be partial.
-                let end = range.end & !(page() - 1);
-                (range.start..end).contains(&address)
-            }),
+            is_read_only: self
+                .read_only
+                .is_some_and(|range| range.protected(page()).contains(address)),
         })
     }
 
@@ -345,6 +353,17 @@ mod tests {
         }
     }
 
+    /// A slot behind the last whole page must not become read-only: other data of the page is written.
+    #[test]
+    fn the_loader_protects_whole_pages_of_any_size() {
+        let (start, end) = (0x6_fb70, 0x8_1000);
+        let range = Range { start, end };
+        let expect = |start, end| Range { start, end };
+        assert_eq!(range.protected(4096), expect(0x6_f000, 0x8_1000));
+        assert_eq!(range.protected(64 << 10), expect(0x6_0000, 0x8_0000));
+        assert!(!range.protected(64 << 10).contains(0x8_0ff8));
+    }
+
     /// # Safety
     /// None.
     unsafe extern "C" fn seven() -> libc::pid_t {
@@ -373,6 +392,8 @@ mod tests {
         let (code, _) = code.expect("a segment with code");
         let code = std::ptr::with_exposed_provenance_mut(code.start);
         assert!(object.place(code).is_none());
+        let odd = slot.place.as_ptr().wrapping_byte_add(1);
+        assert!(object.place(odd).is_none());
         assert!(object.holds(b"_Unwind_Resume\0"));
         assert!(!object.holds(&[0xc7; 64]));
     }

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use bf_emu::engine::{self, deferred::ENV_MODE};
 use bf_emu::model::profile::Profile;
 use bf_emu::model::topology::Topology;
-use bf_emu::process::ENV_KEYS;
 use bf_emu::process::dpa::{ENV_OPTIONS, ENV_PROGRAM};
+use bf_emu::process::{ENV_KEYS, pages};
 use bf_emu::view::state::{
     ENV_AS, ENV_LIBRARY, ENV_STATE, StateDir, StateError, StateLock, locate,
 };
@@ -76,6 +76,7 @@ pub(super) fn default_topology() -> Result<Topology> {
 
 /// Creates the fabric and the view if they do not exist. Returns the environment of the program.
 fn prepare(args: &FabricArgs) -> Result<Vec<(&'static str, OsString)>> {
+    pages::check().map_err(anyhow::Error::msg)?;
     let library = find_library()?;
     let topology = asked_topology(&args.shape)?;
     let profile = args.profile.as_deref().map(Profile::load).transpose()?;

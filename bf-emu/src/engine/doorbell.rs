@@ -11,11 +11,11 @@ use crate::fabric::cards::Cards;
 use crate::fabric::counters::Refusal;
 use crate::fabric::numbers::qp_slot;
 use crate::fabric::objects::Qp;
-use crate::fabric::release::start_time;
 use crate::fabric::table::Owner;
 use crate::fabric::trace::What;
 use crate::fabric::{Fabric, Locked, NUMBER_BASE};
 use crate::sys;
+use crate::sys::tasks::has_ended;
 
 /// Entries of one queue that are executed before the lock is offered to other processes.
 const ENTRIES_PER_TURN: u32 = 16;
@@ -275,7 +275,7 @@ fn run_locked(locked: &mut Locked<'_>, function: usize, qpn: u32) -> u64 {
 /// False if the thread no longer exists. This happens if a child of a fork is killed while it
 /// executes a queue of its parent. Called only if two threads meet at a queue.
 fn is_thread(thread: u32) -> bool {
-    i32::try_from(thread).is_ok_and(|thread| start_time(thread).is_some())
+    i32::try_from(thread).is_ok_and(|thread| !has_ended(thread, None))
 }
 
 /// Handles the doorbell of completion queue `cqn`, written by a user of `context`: the queue is

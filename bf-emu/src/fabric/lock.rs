@@ -47,7 +47,7 @@ impl Name {
         }
         let process = self.process.load(Ordering::Relaxed);
         let started = self.started.load(Ordering::Relaxed);
-        !tasks::has_thread(process, thread) || tasks::start_time(process) != Some(started)
+        !tasks::has_thread(process, thread) || tasks::has_ended(process, Some(started))
     }
 }
 
@@ -235,7 +235,13 @@ impl SharedMutex {
         let futex = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
         let word = futex.load(Ordering::Acquire);
         let thread = word & FUTEX_TID_MASK;
-        if thread == 0 || word & FUTEX_OWNER_DIED != 0 || !self.name.is_dead(thread) {
+        if thread == 0 || word & FUTEX_OWNER_DIED != 0 {
+            return;
+        }
+        // A thread without a name has just taken the mutex, or was about to release it. One that the kernel marks is marked
+        // before it ends.
+        let unnamed_ended = || i32::try_from(thread).is_ok_and(|task| tasks::has_ended(task, None));
+        if !self.name.is_dead(thread) && !unnamed_ended() {
             return;
         }
         let marked = word & !FUTEX_TID_MASK | FUTEX_OWNER_DIED;
@@ -322,6 +328,12 @@ mod tests {
         mutex.name.write(ended);
         futex.store(ended, Ordering::Relaxed);
         assert_eq!(mutex.holder(), Holder::Dead);
+        assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
+        // SAFETY: this thread holds it.
+        unsafe { mutex.unlock() };
+        // The same between the mutex and the name.
+        mutex.name.thread.store(0, Ordering::Relaxed);
+        futex.store(ended, Ordering::Relaxed);
         assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };

@@ -8,6 +8,7 @@ use super::lock::Holder;
 use super::objects::Attached;
 use super::table::{Owner, Table};
 use super::tables::Function;
+use crate::sys::tasks::has_ended;
 pub use crate::sys::tasks::start_time;
 
 impl Locked<'_> {
@@ -76,7 +77,7 @@ impl Locked<'_> {
                 .common()
                 .processes
                 .get(slot)
-                .is_some_and(|process| start_time(process.pid) != Some(process.start_time)),
+                .is_some_and(|process| has_ended(process.pid, Some(process.start_time))),
         }
     }
 

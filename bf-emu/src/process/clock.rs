@@ -4,13 +4,12 @@
 use std::os::fd::RawFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::pages;
 use crate::sys::{self, Errno};
 
 /// The clock page in the driver's mmap offsets: command 7 (`MLX5_IB_MMAP_CLOCK_INFO`, at bit 8), in
 /// pages.
 const PAGE: u64 = 7 << 8;
-/// Bytes of a page.
-const PAGE_BYTES: u64 = 4096;
 /// Bytes of the structure.
 const BYTES: usize = 56;
 
@@ -23,7 +22,7 @@ pub(super) fn put(fd: RawFd) -> Result<(), Errno> {
     let nsec = u64::try_from(day_ns).unwrap_or(u64::MAX);
     let info = info(nsec, sys::now_ns());
     // A write to a file in memory is complete or fails.
-    sys::pwrite(fd, &info, PAGE * PAGE_BYTES).map(drop)
+    sys::pwrite(fd, &info, PAGE * pages::BYTES as u64).map(drop)
 }
 
 /// The structure for time of day `nsec` at device time `cycles`, in nanoseconds.

@@ -6,7 +6,7 @@ use crate::sys;
 /// Pages of device memory of one context.
 pub(crate) const PAGES: usize = 32;
 /// Bytes of a page.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = super::pages::BYTES as u64;
 /// First page of device memory in the driver's mmap offsets: command 8 (`MLX5_IB_MMAP_DEVICE_MEM`,
 /// at bit 8), in pages.
 pub(crate) const PAGE_FIRST: u64 = 8 << 8;

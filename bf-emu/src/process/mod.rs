@@ -10,6 +10,7 @@ pub(crate) mod device_memory;
 pub mod dpa;
 mod maps;
 mod memlock;
+pub mod pages;
 mod patience;
 mod uars;
 
@@ -43,7 +44,7 @@ pub const ENV_STATE: &str = "BFEMU_STATE";
 /// Environment variable that names the functions visible to a process, as a comma list.
 pub const ENV_AS: &str = "BFEMU_AS";
 
-const PAGE: usize = 4096;
+const PAGE: usize = pages::BYTES;
 /// Size of the sparse file behind a context. It covers every page that a driver may map.
 pub const CONTEXT_FILE_BYTES: u64 = 1 << 30;
 /// First UAR page that is moved by [`UAR_PAGES_AWAY`]. The move skips the pages that the driver
@@ -275,6 +276,7 @@ fn described(fd: RawFd) -> Option<(u32, usize, i32)> {
 
 impl Process {
     fn attach(state: &std::path::Path, view: &str) -> Result<Self, Box<dyn std::error::Error>> {
+        pages::check()?;
         let fabric = engine::open(state)?;
         let view = state::load_view(state, view)?;
         let mut functions = Vec::new();

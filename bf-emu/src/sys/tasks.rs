@@ -33,21 +33,36 @@ pub fn has_robust_list() -> bool {
     asked == 0 && head != 0
 }
 
-/// Start time of a process or thread in clock ticks since boot; None if it does not exist or is a
-/// zombie. Async-signal-safe.
+/// True if a process or thread has ended, or its number is that of a later one, which started at another time than `started`.
+/// An error of the calling process, such as too many open files, proves nothing.
 #[must_use]
-pub fn start_time(pid: i32) -> Option<u64> {
+pub fn has_ended(task: i32, started: Option<u64>) -> bool {
+    match started_at(task) {
+        Ok(found) => found.is_none() || started.is_some_and(|time| found != Some(time)),
+        Err(error) => matches!(error, Errno(libc::ENOENT | libc::ESRCH)),
+    }
+}
+
+/// Start time of a process or thread in clock ticks since boot; None if it does not exist, is a zombie, or cannot be asked.
+#[must_use]
+pub fn start_time(task: i32) -> Option<u64> {
+    started_at(task).ok().flatten()
+}
+
+/// As [`start_time`]; None for a zombie.
+fn started_at(task: i32) -> sys::Result<Option<u64>> {
+    const NO_PATH: Errno = Errno(libc::EINVAL);
     let mut path = [0; 48];
     // Two numbers of at most eleven characters fit. Their formatting does not allocate. A user-mode emulator invents the
     // content of a process's own /proc/PID/stat, but not that of its threads.
-    write!(&mut path[..], "/proc/{pid}/task/{pid}/stat\0").ok()?;
-    let path = CStr::from_bytes_until_nul(&path).ok()?;
-    let file = sys::open(path, libc::O_RDONLY).ok()?;
+    write!(&mut path[..], "/proc/{task}/task/{task}/stat\0").map_err(|_| NO_PATH)?;
+    let path = CStr::from_bytes_until_nul(&path).map_err(|_| NO_PATH)?;
+    let file = sys::open(path, libc::O_RDONLY)?;
     // A line has 52 numbers and a name of at most 64 bytes. The start time is in its first half.
     let mut line = [0; 1024];
     let length = sys::read(file, &mut line);
     sys::close(file);
-    parse_start_time(line.get(..length.ok()?)?)
+    Ok(parse_start_time(line.get(..length?).unwrap_or_default()))
 }
 
 fn parse_start_time(line: &[u8]) -> Option<u64> {
@@ -81,5 +96,30 @@ mod tests {
         assert!(own.is_some());
         assert_eq!(own, start_time(sys::pid()));
         assert_eq!(start_time(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_without_free_descriptors_takes_no_other_for_dead() {
+        let pid = sys::pid();
+        let started = start_time(pid);
+        assert!(has_ended(i32::MAX, None) && has_ended(pid, Some(0)));
+        assert!(!has_ended(pid, started) && !has_ended(pid, None));
+        // SAFETY: the child only makes system calls.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the limit is of this frame.
+            let failed = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) };
+            let took = has_ended(pid, started) || start_time(pid).is_some();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(failed != 0 || took)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "a living process counted as dead");
     }
 }

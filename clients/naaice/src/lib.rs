@@ -39,6 +39,7 @@ mod host;
 pub mod kernels;
 mod limits;
 pub mod machine;
+mod pages;
 pub mod plan;
 mod reach;
 pub mod server;

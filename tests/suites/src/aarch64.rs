@@ -4,6 +4,7 @@
 mod files;
 mod jobs;
 mod services;
+mod units;
 mod verbs;
 
 use super::{Case, World};
@@ -17,23 +18,11 @@ use testbed::{process, workspace};
 
 pub(super) use jobs::{demo, packages};
 pub(super) use services::run_all as services;
+pub(super) use units::run_all as units;
 pub(super) use verbs::run_all as verbs;
 
 /// Time limit of a build without a cache on a loaded machine, and of a crate's tests.
 const LIMIT: Duration = Duration::from_secs(3000);
-
-/// Crates whose unit tests run on the processor.
-const TESTED: &[&str] = &[
-    "mlx5-prm",
-    "xgvmi-pool",
-    "uct-plugin",
-    "xgvmi-daemon",
-    "xgvmi-offload",
-    "xgvmi-blk",
-    "naaice",
-    "ucc-tl",
-    "bf-emu",
-];
 
 /// Packages of the libraries and programs that run on a DPU, and of the emulated device.
 const PRODUCT: &[&str] = &[
@@ -135,7 +124,7 @@ pub fn sample() -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
     println!("aarch64: {}", tools.versions()?);
     let mut cases = linked(&tools, &["uct-plugin"], |file| file.package == "uct-plugin");
-    cases.push(unit(&tools, "mlx5-prm"));
+    cases.extend(units::of(&tools, &["mlx5-prm"]));
     Ok(cases)
 }
 
@@ -155,16 +144,4 @@ fn linked(tools: &Aarch64, packages: &[&str], wanted: impl Fn(&files::File) -> b
         Case::of(name, files::check(file, &programs().join(file.name), tools))
     }));
     cases
-}
-
-/// The unit tests of each crate.
-pub(super) fn units(world: &World) -> Result<Vec<Case>> {
-    let tools = tools::ensure()?;
-    let wanted = TESTED.iter().filter(|name| world.wants(name));
-    Ok(wanted.map(|name| unit(&tools, name)).collect())
-}
-
-fn unit(tools: &Aarch64, name: &str) -> Case {
-    let ran = cargo(tools, &["test", "--quiet", "--lib"], &[name]).map(drop);
-    Case::of(format!("unit tests of {name}"), ran)
 }

@@ -8,7 +8,7 @@ use super::tree::Suite;
 use super::{Fetch, PART, joined};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -50,6 +50,9 @@ const LIBRARIES: &[&str] = &[
     "libstdc++6",
     "linux-libc-dev",
 ];
+
+/// Their folder with the links that the linker follows.
+const LINKED: &str = "usr/lib/aarch64-linux-gnu";
 
 /// Starts the compiler by its own loader: it needs a newer C library than the machine may have.
 const RUSTC: &str = r#"#!/bin/sh
@@ -111,6 +114,8 @@ pub fn ensure_with(fetch: Fetch) -> Result<Aarch64> {
         unpack(dir)?;
         is_new_enough(&dir.join("rustc"))
     })?;
+    // Here, because caches exist in which they lead to this machine's files.
+    own_links(&dir.join("libraries"), Path::new(LINKED))?;
     Ok(Aarch64 { dir, paths })
 }
 
@@ -126,6 +131,24 @@ fn part_name() -> String {
         RUN,
     ];
     format!("aarch64-{}", key(&inputs))
+}
+
+/// Makes the absolute links of a folder lead into the tree that contains it. Where such a link of a library leads nowhere, the
+/// linker takes the static library, parts of the C library with it.
+fn own_links(root: &Path, folder: &Path) -> Result<()> {
+    let up: PathBuf = folder.components().map(|_| "..").collect();
+    let place = root.join(folder);
+    for entry in fs::read_dir(&place).with_context(|| place.display().to_string())? {
+        let path = entry?.path();
+        let target = fs::read_link(&path).unwrap_or_default();
+        let Ok(inside) = target.strip_prefix("/") else {
+            continue;
+        };
+        let new = path.with_extension(format!("{}.new", std::process::id()));
+        let moved = symlink(up.join(inside), &new).and_then(|()| fs::rename(&new, &path));
+        moved.with_context(|| path.display().to_string())?;
+    }
+    Ok(())
 }
 
 fn unpack(dir: &Path) -> Result<()> {
@@ -263,6 +286,22 @@ mod tests {
         assert!(numbers("1.100.0") > numbers("1.92"));
         assert!(numbers("1.92.0-nightly") >= numbers("1.92"));
         assert!(numbers("1.85.1") < numbers("1.92"));
+    }
+
+    #[test]
+    fn absolute_links_lead_into_the_tree() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("usr/lib");
+        fs::create_dir_all(&folder).unwrap();
+        fs::create_dir(root.path().join("lib")).unwrap();
+        fs::write(root.path().join("lib/a.so.6"), "here").unwrap();
+        symlink("/lib/a.so.6", folder.join("a.so")).unwrap();
+        symlink("a.so", folder.join("b.so")).unwrap();
+        for _ in 0..2 {
+            own_links(root.path(), Path::new("usr/lib")).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("b.so")).unwrap(), "here");
+            assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+        }
     }
 
     #[test]

@@ -64,6 +64,8 @@ const SCHEMES: &str = "ksm,stock,xgvmi,arena";
 /// report the step that hangs.
 const LIMIT: Duration = Duration::from_secs(240);
 const ORCHESTRATOR_LIMIT_S: u64 = 220;
+/// Longer limits for processors that an emulator executes.
+const FOREIGN_FACTOR: u32 = 10;
 
 /// A build without a cache takes a minute or two; a loaded machine takes longer.
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
@@ -99,7 +101,7 @@ pub(crate) fn run(mut arguments: Vec<String>) -> Result<ExitCode> {
         command.args(["--dpu", &foreign.to_string()]);
     }
     let logs = || format!("see {}", options.output_dir().join("logs").display());
-    process::to_end(&mut command, LIMIT).with_context(logs)
+    process::to_end(&mut command, LIMIT * options.slowness()).with_context(logs)
 }
 
 /// Runs set-up and build concurrently and reports their progress. Neither depends on the other.
@@ -164,6 +166,10 @@ impl Options {
             }
         }
         Ok(Some(options))
+    }
+
+    fn slowness(&self) -> u32 {
+        if self.aarch64 { FOREIGN_FACTOR } else { 1 }
     }
 
     fn version(&self) -> &'static Version {
@@ -296,7 +302,8 @@ fn orchestrate(options: &Options, (env, libraries): (&Env, &Path), built: &Built
         .arg("--ucx-library")
         .arg(versions::libucp(libraries).unwrap_or_else(|_| libraries.join("libucp.so.0")));
     command.args(["--schemes", &options.schemes]);
-    command.args(["--limit-s", &ORCHESTRATOR_LIMIT_S.to_string()]);
+    let limit_s = ORCHESTRATOR_LIMIT_S * u64::from(options.slowness());
+    command.args(["--limit-s", &limit_s.to_string()]);
     if options.quick {
         command.arg("--quick");
     }

@@ -331,7 +331,7 @@ pub(super) static OPTIONS: [Spec; 27] = [
         doc: c"Size of the arena, in slabs of 32 MiB: registered memory for temporary buffers. Private\n\
                mappings of 16 KiB to 16 MiB, also those of malloc, then need no registration of their own.\n\
                UCX's memory events feed the arena. It stays off, with a warning, without these events\n\
-               (UCX_MEM_EVENTS), with an allocator other than that of the C library, with\n\
+               (UCX_MEM_EVENTS), without pages of 4 KiB, with another allocator than the C library's, with\n\
                UCX_XGVMI_INVALIDATE other than strict, and where a forked child would lose memory\n\
                (UCX_IB_FORK_INIT on kernels that do not copy pinned pages). Slabs count against ulimit -l.",
         offset: offset_of!(Raw, arena),
@@ -340,8 +340,8 @@ pub(super) static OPTIONS: [Spec; 27] = [
     Spec {
         name: c"ARENA_AGE",
         default: c"10s",
-        doc: c"Time after which the arena returns a slab without buffers to the system. This happens at\n\
-               the release of a buffer.",
+        doc: c"Time after which the arena returns a slab without buffers to the system, at the release of\n\
+               a buffer.",
         offset: offset_of!(Raw, arena_age),
         kind: Kind::Time,
     },
@@ -350,7 +350,7 @@ pub(super) static OPTIONS: [Spec; 27] = [
         default: c"0",
         doc: c"Number of registrations that stay after UCX has released them, for the next registration of\n\
                the same memory. Any change of the mapping and any fork ends them. Like UCX_XGVMI_ARENA,\n\
-               it needs UCX's memory events, the C library's allocator and safe forks.",
+               it needs UCX's memory events, pages of 4 KiB, the C library's allocator and safe forks.",
         offset: offset_of!(Raw, keep),
         kind: Kind::Uint { min: 0, max: KEEP_MAX },
     },

@@ -13,6 +13,9 @@
 //!
 //! Consecutive doorbells alternate between the two halves of the register (`qp.c:798`). The record of the completion queue
 //! is stored without a barrier, as in `cq.c:161`: the queue has an entry for every request that may be under way.
+//!
+//! A doorbell is one volatile store. On aarch64 its page is device memory, where exclusive loads and stores, which an atomic
+//! operation may become, need not work.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 

@@ -6,6 +6,7 @@ use super::host::{Held, Host, Unkeyed, Way, keys};
 use crate::endpoint::{ANNOUNCE_LIMIT, CONNECT_LIMIT, Endpoint, Remote, Role};
 use crate::error::{NaaError, Result};
 use crate::machine::{self, State};
+use crate::pages;
 use crate::plan::Region;
 use crate::spec::Claim;
 use std::path::Path;
@@ -318,11 +319,9 @@ fn keys_of(held: &[Held]) -> HostFrame {
 /// Lets the system allocate the pages of an output now, while this core has nothing else to do. An error has no effect:
 /// the pages then appear with the first write.
 fn populate(region: &Region) {
-    const PAGE: u64 = 4096;
-    let start = region.addr & !(PAGE - 1);
     // The plan has checked that the region does not exceed the address space.
-    let end = (region.addr + u64::from(region.size)).next_multiple_of(PAGE);
-    let length = usize::try_from(end - start).unwrap_or(0);
+    let (start, length) = pages::around(region.addr, region.size.into(), pages::bytes());
+    let length = usize::try_from(length).unwrap_or(0);
     // SAFETY: the call changes no byte; it fails on memory that is not mapped or not writable.
     unsafe { libc::madvise(start as *mut _, length, libc::MADV_POPULATE_WRITE) };
 }

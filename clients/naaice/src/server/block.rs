@@ -1,5 +1,6 @@
 //! Memory of an accelerator's regions: zeroed pages of its own, so that no host sees another host's data.
 
+use crate::pages;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::ptr::NonNull;
@@ -11,6 +12,8 @@ pub struct Block {
     map: NonNull<u8>,
     mapped: usize,
     len: usize,
+    /// Bytes of a page.
+    page: usize,
     /// The file behind shared memory.
     file: Option<OwnedFd>,
 }
@@ -18,25 +21,27 @@ pub struct Block {
 // SAFETY: the block owns its pages; access to them is the users' matter.
 unsafe impl Send for Block {}
 
-const PAGE: usize = 4096;
-
 impl Block {
     /// Allocates at least `len` zeroed bytes. Shared memory has a file that other processes can map.
     ///
     /// # Errors
     /// If the system has no memory.
     pub fn new(len: usize, shared: bool) -> io::Result<Self> {
+        Self::in_pages(len, shared, pages::bytes())
+    }
+
+    fn in_pages(len: usize, shared: bool, page: usize) -> io::Result<Self> {
         let too_long = || io::Error::from_raw_os_error(libc::ENOMEM);
         let len = len
             .max(1)
-            .checked_next_multiple_of(PAGE)
+            .checked_next_multiple_of(page)
             .ok_or_else(too_long)?;
         let file = if shared {
             Some(memory_file(len)?)
         } else {
             None
         };
-        Self::map(len, file)
+        Self::map(len, file, page)
     }
 
     /// Maps shared memory of another process.
@@ -51,11 +56,11 @@ impl Block {
                 format!("the memory has {size} bytes instead of {len}"),
             ));
         }
-        Self::map(len, Some(file))
+        Self::map(len, Some(file), pages::bytes())
     }
 
-    fn map(len: usize, file: Option<OwnedFd>) -> io::Result<Self> {
-        let mapped = len + 2 * PAGE;
+    fn map(len: usize, file: Option<OwnedFd>, page: usize) -> io::Result<Self> {
+        let mapped = len + 2 * page;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the system's choice.
         let map =
@@ -70,6 +75,7 @@ impl Block {
             map,
             mapped,
             len,
+            page,
             file,
         };
         let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -97,7 +103,7 @@ impl Block {
     /// First byte.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.map.as_ptr().wrapping_add(PAGE)
+        self.map.as_ptr().wrapping_add(self.page)
     }
 
     /// Length in bytes, a multiple of the page size.
@@ -153,20 +159,32 @@ mod tests {
     #[test]
     fn two_mappings_of_a_block_share_its_bytes() {
         let block = Block::new(5000, true).expect("two pages");
-        assert_eq!(block.len(), 8192);
+        let len = block.len();
+        assert_eq!(len, 5000_usize.next_multiple_of(pages::bytes()));
         let file = block
             .file()
             .expect("it is shared")
             .try_clone_to_owned()
             .expect("a descriptor");
-        let mut other = Block::of_file(file, 8192).expect("the same pages");
+        let mut other = Block::of_file(file, len).expect("the same pages");
         // SAFETY: inside the block; nothing else accesses it.
-        unsafe { block.as_ptr().add(8191).write_volatile(7) };
+        unsafe { block.as_ptr().add(len - 1).write_volatile(7) };
         // SAFETY: as above.
-        assert_eq!(unsafe { other.as_ptr().add(8191).read_volatile() }, 7);
-        other.clear(8000, usize::MAX);
+        assert_eq!(unsafe { other.as_ptr().add(len - 1).read_volatile() }, 7);
+        other.clear(len - 192, usize::MAX);
         // SAFETY: as above.
-        assert_eq!(unsafe { block.as_ptr().add(8191).read_volatile() }, 0);
+        assert_eq!(unsafe { block.as_ptr().add(len - 1).read_volatile() }, 0);
+    }
+
+    /// A kernel with pages of 64 KiB maps and protects multiples of them only.
+    #[test]
+    fn a_block_is_whole_pages_between_guard_pages_of_any_size() {
+        const PAGE: usize = 64 << 10;
+        for shared in [false, true] {
+            let block = Block::in_pages(5000, shared, PAGE).expect("three pages");
+            assert_eq!((block.len(), block.mapped), (PAGE, 3 * PAGE));
+            assert_eq!(block.as_ptr().addr() - block.map.addr().get(), PAGE);
+        }
     }
 
     #[test]
@@ -177,6 +195,6 @@ mod tests {
             .expect("it is shared")
             .try_clone_to_owned()
             .expect("a descriptor");
-        assert!(Block::of_file(file, 4097).is_err());
+        assert!(Block::of_file(file, block.len() + 1).is_err());
     }
 }

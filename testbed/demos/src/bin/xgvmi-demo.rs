@@ -40,6 +40,9 @@ struct ProcessArgs {
     /// Polling time before a wait sleeps.
     #[arg(long, default_value_t = SPIN_US, value_name = "US")]
     spin_us: u64,
+    /// Time limit for a message or an operation.
+    #[arg(long, default_value_t = 20, value_name = "S")]
+    step_limit_s: u64,
     /// The libucp to use [default: the loader's search].
     #[arg(long, value_name = "FILE")]
     ucx_library: Option<PathBuf>,
@@ -159,6 +162,7 @@ fn main() -> ExitCode {
             place: Place::new(args.role, args.side),
             ucx_library: args.ucx_library,
             spin: Duration::from_micros(args.spin_us),
+            step_limit: Duration::from_secs(args.step_limit_s),
         }),
         Job::Orchestrate(args) => run(*args),
     };

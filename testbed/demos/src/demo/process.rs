@@ -20,6 +20,8 @@ pub struct ProcessOptions {
     pub ucx_library: Option<PathBuf>,
     /// Polling time before it sleeps.
     pub spin: Duration,
+    /// Time limit for a message or an operation.
+    pub step_limit: Duration,
 }
 
 /// Serves the control channel on standard input until the orchestrator closes it.
@@ -44,12 +46,13 @@ fn run(options: &ProcessOptions, channel: &mut Channel, step: &mut &'static str)
     // function.
     let control = channel.as_fd().try_clone_to_owned()?;
     let waiter = Waiter::new(options.spin, control.as_fd());
+    let limits = (&waiter, options.step_limit);
     let mut session = None;
     while let Some(command) = channel.receive()? {
         let reply = match command {
             Command::Open => {
                 *step = "opening a UCX context";
-                let opened = session.insert(Session::open(ucp, options.place, &waiter)?);
+                let opened = session.insert(Session::open(ucp, options.place, limits)?);
                 Reply::Opened {
                     address: opened.address()?,
                     ucx_version: ucp.version().to_owned(),

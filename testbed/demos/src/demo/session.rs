@@ -8,13 +8,6 @@ use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_ucp::{Context, Endpoint, Waiter, Worker};
 
-/// Time limit for a message or an operation. The slowest operation, a transfer of 1 GiB on an emulated device,
-/// takes a second.
-const STEP_LIMIT: Duration = Duration::from_secs(20);
-
-/// Time limit for closing a connection, when the peer is no longer needed.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
-
 /// The order of the fields is the order of drops: connections before their worker, the worker before its
 /// context.
 #[derive(Debug)]
@@ -24,10 +17,16 @@ pub(super) struct Session<'a> {
     worker: Worker,
     pub(super) context: Context,
     pub(super) waiter: &'a Waiter,
+    /// Time limit for a message or an operation.
+    limit: Duration,
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn open(ucp: &'static Ucp, place: Place, waiter: &'a Waiter) -> Result<Self> {
+    pub(super) fn open(
+        ucp: &'static Ucp,
+        place: Place,
+        (waiter, limit): (&'a Waiter, Duration),
+    ) -> Result<Self> {
         let context = Context::new(ucp, place.name())?;
         let worker = context.worker(Kind::COUNT)?;
         Ok(Self {
@@ -36,6 +35,7 @@ impl<'a> Session<'a> {
             worker,
             context,
             waiter,
+            limit,
         })
     }
 
@@ -78,7 +78,7 @@ impl<'a> Session<'a> {
             .with_context(|| format!("{} to {to}: not connected", kind.name()))?;
         endpoint
             .send(kind as u16, header.to_bytes(), data)
-            .and_then(|request| request.wait(self.waiter, STEP_LIMIT))
+            .and_then(|request| request.wait(self.waiter, self.limit))
             .with_context(|| format!("sending {} to {to}", kind.name()))
     }
 
@@ -87,7 +87,7 @@ impl<'a> Session<'a> {
         let take = || self.worker.take(|message| message.id == kind as u16);
         let message = self
             .waiter
-            .until(&self.worker, STEP_LIMIT, kind.name(), take)?;
+            .until(&self.worker, self.limit, kind.name(), take)?;
         let header = Header::parse(kind, &message)?;
         if header.iteration != iteration {
             bail!(
@@ -108,15 +108,17 @@ impl<'a> Session<'a> {
 
     /// Waits for a get.
     pub(super) fn finish(&self, request: xgvmi_ucp::Get) -> Result<()> {
-        Ok(request.wait(self.waiter, STEP_LIMIT)?)
+        Ok(request.wait(self.waiter, self.limit)?)
     }
 
     /// Closes the connections. Worker and context are dropped with the session. When the orchestrator requests
     /// this, every process has received all its messages, so no operation is outstanding.
     pub(super) fn close(self) -> Result<()> {
+        // The peer is no longer needed.
+        let limit = self.limit / 10;
         for (peer, endpoint) in &self.endpoints {
             endpoint
-                .close(self.waiter, CLOSE_LIMIT)
+                .close(self.waiter, limit)
                 .with_context(|| format!("closing the connection to {peer}"))?;
         }
         Ok(())

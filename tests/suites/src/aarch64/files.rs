@@ -11,6 +11,9 @@ use testbed::process;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The oldest supported C library is 2.34 (docs/HARDWARE.md).
+const LIBC: u32 = 34;
+
 /// A built file.
 #[derive(Debug)]
 pub(super) struct File {
@@ -122,8 +125,19 @@ impl File {
 
 /// Checks a file.
 pub(super) fn check(file: &File, path: &Path, tools: &Aarch64) -> Result<()> {
-    let text = read(path, &["-hdW"])?;
+    let text = read(path, &["-hldW"])?;
     faults(&text)?;
+    let symbols = read(path, &["--dyn-syms", "-W"])?;
+    let private = symbols.lines().find(|line| line.contains("GLIBC_PRIVATE"));
+    ensure!(
+        private.is_none(),
+        "it contains a part of the C library, which needs the rest of that version: {private:?}"
+    );
+    let newer = symbols.lines().find(|line| needs_newer_libc(line));
+    ensure!(
+        newer.is_none(),
+        "it needs a C library newer than 2.{LIBC}: {newer:?}"
+    );
     match &file.kind {
         Kind::Program => {
             let mut command = Command::new(tools.emulator());
@@ -140,7 +154,6 @@ pub(super) fn check(file: &File, path: &Path, tools: &Aarch64) -> Result<()> {
             let wanted = format!("[{soname}]");
             let is_named = |line: &str| line.contains("(SONAME)") && line.ends_with(&wanted);
             ensure!(text.lines().any(is_named), "the soname is not {soname}");
-            let symbols = read(path, &["--dyn-syms", "-W"])?;
             let found: BTreeSet<&str> = symbols.lines().filter_map(exported).collect();
             let wanted: BTreeSet<&str> = exports.iter().copied().collect();
             let absent: Vec<_> = wanted.difference(&found).collect();
@@ -164,10 +177,9 @@ fn read(path: &Path, options: &[&str]) -> Result<String> {
         .with_context(|| path.display().to_string())
 }
 
-/// Whether a line of `readelf -r` places a thread-local variable in space that dlopen cannot enlarge. The C library's own errno
-/// is always there.
+/// Whether a line of `readelf -r` places a thread-local variable in space that dlopen cannot enlarge.
 fn takes_reserve(line: &str) -> bool {
-    line.contains("TLS_TPREL") && !line.contains(" errno@GLIBC")
+    line.contains("TLS_TPREL")
 }
 
 /// Faults in the headers of a library or program.
@@ -185,7 +197,30 @@ fn faults(text: &str) -> Result<()> {
         text.contains("Type:") && text.contains("DYN"),
         "it is not position-independent"
     );
+    let unaligned = text.lines().find(|line| fits_small_pages_only(line));
+    ensure!(
+        unaligned.is_none(),
+        "kernels with pages of 64 KiB cannot map it: {unaligned:?}"
+    );
     Ok(())
+}
+
+/// Whether a line of `readelf -l` is of a segment that is not aligned to the largest pages of the processor.
+fn fits_small_pages_only(line: &str) -> bool {
+    const LARGEST_PAGE: u64 = 64 << 10;
+    let mut words = line.split_whitespace();
+    let is_loaded = words.next() == Some("LOAD");
+    let alignment = words.next_back().and_then(|word| word.strip_prefix("0x"));
+    let alignment = alignment.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    is_loaded && alignment.is_none_or(|bytes| bytes < LARGEST_PAGE)
+}
+
+/// Whether a line of `readelf --dyn-syms` is of a symbol that the oldest supported C library does not have.
+fn needs_newer_libc(line: &str) -> bool {
+    let version = line.split_once("@GLIBC_2.").map(|(_, version)| version);
+    let digits = version.and_then(|version| version.split(|c: char| !c.is_ascii_digit()).next());
+    let minor = digits.and_then(|digits| digits.parse::<u32>().ok());
+    minor.is_some_and(|minor| minor > LIBC)
 }
 
 /// The name in a line of `readelf --dyn-syms`, if the file exports it.
@@ -207,12 +242,13 @@ mod tests {
 
     #[test]
     fn each_fault_is_told() {
-        let good = "  Type:     DYN (Shared object file)\n  Machine:     AArch64\n";
+        let good = "  Type:     DYN (Shared object file)\n  Machine:     AArch64\n  LOAD 0x0 0x0 0x0 0x9 0x9 R E 0x10000\n";
         faults(good).unwrap();
         for (from, to, expect) in [
             ("AArch64", "Advanced Micro Devices X86-64", "X86-64"),
             ("DYN", "EXEC", "position-independent"),
             ("AArch64\n", "AArch64\n 0x16 (TEXTREL) 0x0\n", "TEXTREL"),
+            ("0x10000", "0x1000", "64 KiB"),
         ] {
             let error = faults(&good.replace(from, to)).unwrap_err().to_string();
             assert!(error.contains(expect), "{error}");
@@ -222,15 +258,28 @@ mod tests {
     #[test]
     fn thread_local_variables_in_the_reserve_are_found() {
         for (line, expect) in [
-            (
-                "29e378  6700000406 R_AARCH64_TLS_TPREL64  0 errno@GLIBC_PRIVATE + 0",
-                false,
-            ),
             ("29e378  6700000406 R_AARCH64_TLS_TPREL64  0 own + 0", true),
             ("29e378  406 R_AARCH64_TLS_TPREL64  38", true),
             ("29e250  407 R_AARCH64_TLSDESC      a0", false),
         ] {
             assert_eq!(takes_reserve(line), expect, "{line}");
+        }
+    }
+
+    #[test]
+    fn symbols_of_newer_c_libraries_are_found() {
+        for (line, expect) in [
+            (
+                "9: 0 0 FUNC GLOBAL DEFAULT UND malloc@GLIBC_2.17 (2)",
+                false,
+            ),
+            ("9: 0 0 FUNC GLOBAL DEFAULT UND dlsym@GLIBC_2.34 (3)", false),
+            (
+                "9: 0 0 FUNC GLOBAL DEFAULT UND arc4random@GLIBC_2.36 (4)",
+                true,
+            ),
+        ] {
+            assert_eq!(needs_newer_libc(line), expect, "{line}");
         }
     }
 

@@ -10,7 +10,7 @@ use testbed::cluster::Cluster;
 use testbed::foreign::Foreign;
 use testbed::{pair, port, workspace};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Program, mode of the DPU's device, and options. BlueFlame copies and plain doorbells both occur.
 const PINGPONGS: &[(&str, &str, &str)] = &[

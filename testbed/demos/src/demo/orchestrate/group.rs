@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// Time limit of a process for one command. Its own waits are shorter and have better messages.
 const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
+/// Time limit of a process for a message or an operation. The slowest operation, a transfer of 1 GiB on an emulated device,
+/// takes a second.
+const STEP_LIMIT: Duration = Duration::from_secs(20);
+
 /// Time limit for the end of a process after its channel is closed.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 
@@ -28,6 +32,8 @@ const LOG_LINES: usize = 15;
 pub(super) struct Group {
     scheme: String,
     members: Vec<Member>,
+    reply_limit: Duration,
+    exit_limit: Duration,
 }
 
 #[derive(Debug)]
@@ -45,6 +51,8 @@ impl Group {
         let mut group = Self {
             scheme: scheme.name.clone(),
             members: Vec::new(),
+            reply_limit: plan.limit_of(REPLY_LIMIT),
+            exit_limit: plan.limit_of(EXIT_LIMIT),
         };
         for place in Place::ALL {
             let member = Member::start(plan, scheme, place, logs)
@@ -79,7 +87,7 @@ impl Group {
         step: &str,
         deadline: Instant,
     ) -> Result<Vec<(Place, Reply)>> {
-        let deadline = deadline.min(Instant::now() + REPLY_LIMIT);
+        let deadline = deadline.min(Instant::now() + self.reply_limit);
         let mut replies: Vec<(Place, Reply)> = Vec::new();
         loop {
             for index in 0..self.members.len() {
@@ -124,7 +132,7 @@ impl Group {
         for member in &mut self.members {
             member.channel = None;
         }
-        let deadline = Instant::now() + EXIT_LIMIT;
+        let deadline = Instant::now() + self.exit_limit;
         for member in &mut self.members {
             match member.wait_exit(deadline) {
                 Some(status) if status.success() => {}
@@ -138,7 +146,7 @@ impl Group {
                     "scheme {}, {}, at exit: still there {} s after its channel closed",
                     self.scheme,
                     member.place,
-                    EXIT_LIMIT.as_secs()
+                    self.exit_limit.as_secs()
                 ),
             }
         }
@@ -211,7 +219,7 @@ impl Group {
             );
         }
         let end = member
-            .wait_exit(Instant::now() + EXIT_LIMIT)
+            .wait_exit(Instant::now() + self.exit_limit)
             .map_or("closed its control channel".to_owned(), |status| {
                 format!("ended: {status}")
             });
@@ -229,7 +237,7 @@ impl Drop for Group {
         for member in &mut self.members {
             member.channel = None;
         }
-        let deadline = Instant::now() + EXIT_LIMIT;
+        let deadline = Instant::now() + self.exit_limit;
         for member in &mut self.members {
             if member.wait_exit(deadline).is_none() {
                 // By process id: our own child that has not been waited for.
@@ -244,7 +252,7 @@ impl Member {
     fn start(plan: &Plan, scheme: &Scheme, place: Place, logs: &Path) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let channel = Channel::new(ours);
-        channel.set_write_limit(REPLY_LIMIT)?;
+        channel.set_write_limit(plan.limit_of(REPLY_LIMIT))?;
         let role = match place.role() {
             Role::Host => "host",
             Role::Dpu => "dpu",
@@ -268,6 +276,10 @@ impl Member {
         command
             .args(["process", "--role", role, "--side", side])
             .args(["--spin-us", &plan.spin.as_micros().to_string()])
+            .args([
+                "--step-limit-s",
+                &plan.limit_of(STEP_LIMIT).as_secs().to_string(),
+            ])
             .stdin(OwnedFd::from(theirs))
             .stdout(output.try_clone()?)
             .stderr(output);

@@ -34,6 +34,14 @@ impl Plan {
         let foreign = self.dpu.as_ref();
         foreign.map_or(std::env::consts::ARCH, |foreign| &foreign.architecture)
     }
+
+    /// A time limit that only bounds a hang: longer for processors that an emulator executes.
+    pub(super) fn limit_of(&self, usual: Duration) -> Duration {
+        match self.dpu {
+            None => usual,
+            Some(_) => 10 * usual,
+        }
+    }
 }
 
 /// One source of keys: the same binary in another environment.
