@@ -278,6 +278,17 @@ impl SharedMutex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
+
+    /// Waits until the system forgets a thread, which may take a moment after the join.
+    fn wait_for_end(thread: u32) {
+        let task = i32::try_from(thread).unwrap();
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !tasks::has_ended(task, None) {
+            assert!(Instant::now() < limit, "thread {thread} does not end");
+            std::thread::yield_now();
+        }
+    }
 
     #[test]
     fn the_holder_is_seen_from_outside() {
@@ -293,8 +304,10 @@ mod tests {
         unsafe { mutex.unlock() };
         assert_eq!(mutex.holder(), Holder::Nobody);
         // A thread that ends while it holds the lock.
-        let ended = std::thread::scope(|scope| scope.spawn(|| mutex.lock()).join().unwrap());
-        assert_eq!(ended, Taken::Clean);
+        let taken = || (mutex.lock(), sys::thread_id());
+        let (taken, thread) = std::thread::scope(|scope| scope.spawn(taken).join().unwrap());
+        assert_eq!(taken, Taken::Clean);
+        wait_for_end(thread);
         assert_eq!(mutex.holder(), Holder::Dead);
         assert_eq!(mutex.lock(), Taken::OwnerDied);
         // SAFETY: this thread holds it.
@@ -325,6 +338,7 @@ mod tests {
         unsafe { mutex.unlock() };
         // A thread has ended while it held the mutex. The unmarked word is what the kernel leaves without a list.
         let ended = std::thread::spawn(sys::thread_id).join().unwrap();
+        wait_for_end(ended);
         mutex.name.write(ended);
         futex.store(ended, Ordering::Relaxed);
         assert_eq!(mutex.holder(), Holder::Dead);
