@@ -215,10 +215,10 @@ mod tests {
             work == KeyWork::of(&config, &table, false)
         };
         let xgvmi = Scheme::Xgvmi(Features::ALL);
-        // Buffers of 2, 2.03, 16 and 16.03 GiB.
+        // Buffers of 2, 2.03, 31.97 and 32 GiB.
         assert!(!falls_back(64, Scheme::Stock));
         assert!(falls_back(65, Scheme::Stock));
-        assert!(!falls_back(512, xgvmi));
-        assert!(falls_back(513, xgvmi));
+        assert!(!falls_back(1023, xgvmi));
+        assert!(falls_back(1024, xgvmi));
     }
 }
