@@ -278,17 +278,7 @@ impl SharedMutex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
-
-    /// Waits until the system forgets a thread, which may take a moment after the join.
-    fn wait_for_end(thread: u32) {
-        let task = i32::try_from(thread).unwrap();
-        let limit = Instant::now() + Duration::from_secs(60);
-        while !tasks::has_ended(task, None) {
-            assert!(Instant::now() < limit, "thread {thread} does not end");
-            std::thread::yield_now();
-        }
-    }
+    use crate::sys::tasks::wait_for_end;
 
     #[test]
     fn the_holder_is_seen_from_outside() {

@@ -111,11 +111,12 @@ mod tests {
         // A thread that ends without a release.
         let carry = || {
             let carrying = || {
-                fabric
-                    .carry()
-                    .map(|own| std::mem::ManuallyDrop::new(own).epoch)
+                let own = fabric.carry().map(std::mem::ManuallyDrop::new);
+                (own.map(|own| own.epoch), sys::thread_id())
             };
-            std::thread::scope(|scope| scope.spawn(carrying).join().unwrap())
+            let (epoch, thread) = std::thread::scope(|scope| scope.spawn(carrying).join().unwrap());
+            sys::tasks::wait_for_end(thread);
+            epoch
         };
         assert_eq!(carry(), Some(1));
         assert!(!fabric.is_carried());

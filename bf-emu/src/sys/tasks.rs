@@ -76,6 +76,18 @@ fn parse_start_time(line: &[u8]) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// Waits until the system forgets a thread, which may take a moment after the join.
+#[cfg(test)]
+pub(crate) fn wait_for_end(thread: u32) {
+    use std::time::{Duration, Instant};
+    let task = i32::try_from(thread).unwrap();
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !has_ended(task, None) {
+        assert!(Instant::now() < limit, "thread {thread} does not end");
+        std::thread::yield_now();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -214,6 +214,7 @@ fn a_queue_of_a_thread_that_is_gone_is_taken_over() {
     let world = World::new();
     let (mut a, _b) = world.pair(HOST, FAR);
     let ended = std::thread::spawn(sys::thread_id).join().unwrap();
+    sys::tasks::wait_for_end(ended);
     world.change(&a, |qp| qp.busy = ended);
     expect_success(&world.post(&mut a, opcode::NOP, 0, &[]), 0);
     // The `busy` mark of a live thread stays.
