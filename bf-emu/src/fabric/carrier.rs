@@ -61,7 +61,11 @@ impl Carrier {
 
     /// Makes the calling thread the carrier. Returns its number, from 1; None if another thread is the carrier.
     pub(super) fn begin(&self) -> Option<u32> {
-        self.life.try_lock()?;
+        let again = || {
+            self.life.mark_if_dead();
+            self.life.try_lock()
+        };
+        self.life.try_lock().or_else(again)?;
         Some(self.epoch.fetch_add(1, Ordering::Relaxed) + 1)
     }
 

@@ -230,7 +230,7 @@ impl SharedMutex {
 
     /// Marks the mutex of a holder that has ended, as the kernel does for one with a robust list (`linux/futex.h`): the
     /// waiters' bit stays, and one waiter takes it over.
-    fn mark_if_dead(&self) {
+    pub(super) fn mark_if_dead(&self) {
         // SAFETY: as in `holder`.
         let futex = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
         let word = futex.load(Ordering::Acquire);
