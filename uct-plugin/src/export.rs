@@ -108,9 +108,10 @@ unsafe fn pack_imported(
         return Some(UcsStatus::ERR_INVALID_PARAM);
     }
     if flags & MkeyPackParams::FLAG_EXPORT != 0 {
-        // The original key of the alias. Any other function may alias it as this one did. UCX
-        // itself refuses this. UCX therefore also refuses every rkey of an imported handle on a
-        // memory domain of its GGA transport, which packs rkeys as exported keys.
+        // The original key of the alias. Any other function may alias it as this one did. UCX itself
+        // refuses this, or ends by a fault if it was built without checks of parameters. So it does
+        // for every rkey of an imported handle on a memory domain of its GGA transport, which packs
+        // rkeys as exported keys.
         let key = PackedKey {
             mkey: remote.mkey,
             gvmi: remote.gvmi,

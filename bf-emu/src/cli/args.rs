@@ -46,8 +46,8 @@ pub(super) struct FabricArgs {
     pub(super) state: StateArgs,
     #[command(flatten)]
     pub(super) shape: ShapeArgs,
-    /// Durations of operations: none, bluefield3, or a file [default: none]; relaxed-only: as none, with firmware that
-    /// refuses keys without relaxed ordering of PCI
+    /// Durations of operations: none, bluefield3, or a file [default: none]; relaxed-only and gga: as none, with
+    /// firmware that refuses keys without relaxed ordering of PCI, or that has what UCX's GGA transport needs
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) profile: Option<String>,
     /// Executor of posted work: trap, the posting thread at its doorbell; polling, another thread of the process, for

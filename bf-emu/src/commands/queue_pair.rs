@@ -20,6 +20,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.left_at_ns = 0;
     qp.is_established = false;
     qp.tells_drained = false;
+    qp.copies = false;
     qp.set_remote(None);
     qp.remote_qpn = 0;
     qp.carried = 0;

@@ -22,6 +22,9 @@ pub(super) fn execute(
     metadata: &MmoMetadata,
     segments: &[u8],
 ) -> Result<Outcome, Fault> {
+    if locked.fabric().profile().is_dma_mmo_qp() && !poster.qp.copies {
+        return Err(LOCAL_OPERATION);
+    }
     let ([source, destination], []) = segments.as_chunks::<OCTOWORD_BYTES>() else {
         return Err(LOCAL_OPERATION);
     };

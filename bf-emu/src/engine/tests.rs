@@ -76,12 +76,12 @@ impl World {
     }
 
     fn with_nodes(nodes: usize) -> Self {
-        Self::of(&Topology::with_nodes(nodes).unwrap())
+        Self::of(&Topology::with_nodes(nodes).unwrap(), "none")
     }
 
-    fn of(topology: &Topology) -> Self {
+    fn of(topology: &Topology, profile: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let profile = Profile::load("none").unwrap();
+        let profile = Profile::load(profile).unwrap();
         let fabric = super::create(dir.path(), topology, &profile).unwrap();
         let me = Attached {
             pid: sys::pid(),

@@ -230,6 +230,8 @@ pub struct Qp {
     pub tells_drained: bool,
     /// Datagrams: it does not receive its own multicast messages.
     pub no_loopback: bool,
+    /// A command has permitted copies of memory.
+    pub copies: bool,
     /// Bytes of returned data that the completion may hold: 0, 32 or 64.
     pub cs_req: u8,
     /// Bytes of a received message that the completion may hold: 0, 32 or 64.

@@ -15,6 +15,7 @@
 //!
 //! [firmware]
 //! relaxed_ordering_only = true        # keys must permit relaxed ordering of PCI; default: false
+//! dma_mmo_qp = true                   # queue pairs copy memory after a command only; default: false
 //! ```
 //!
 //! The functions of an adapter and all their queues share its port. Messages pass the port one
@@ -24,7 +25,8 @@
 //! An operation that the profile does not name costs nothing.
 //!
 //! Firmware with relaxed ordering only reports `mkc_order_write_after_write_ro_only` and refuses
-//! each registration and each new key without relaxed ordering.
+//! each registration and each new key without relaxed ordering. Firmware with `dma_mmo_qp`
+//! (BlueField-3) reports it in place of `dma_mmo_sq`; UCX then has its GGA transport.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,13 +46,14 @@ pub const NAME_MAX: usize = 48;
 /// Longest profile file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("none", include_str!("../../profiles/none.toml")),
     ("bluefield3", include_str!("../../profiles/bluefield3.toml")),
     (
         "relaxed-only",
         include_str!("../../profiles/relaxed-only.toml"),
     ),
+    ("gga", include_str!("../../profiles/gga.toml")),
 ];
 
 /// An operation that takes time on hardware. "Direct", "Ksm" and "Umr" name the kind of mkey:
@@ -176,6 +179,8 @@ pub struct ProfileTable {
     costs: u64,
     /// Not 0 if each key must permit relaxed ordering.
     relaxed_ordering_only: u64,
+    /// Not 0 if a command permits a queue pair to copy memory.
+    dma_mmo_qp: u64,
 }
 
 impl ProfileTable {
@@ -188,6 +193,7 @@ impl ProfileTable {
         bandwidth_mbit_per_s: 0,
         costs: 0,
         relaxed_ordering_only: 0,
+        dma_mmo_qp: 0,
     };
 
     /// The time in nanoseconds of `kind` for `bytes`. It is exact at the profile's sizes and linear
@@ -223,6 +229,13 @@ impl ProfileTable {
     #[must_use]
     pub fn is_relaxed_ordering_only(&self) -> bool {
         self.relaxed_ordering_only != 0
+    }
+
+    /// True if a queue pair copies memory only after a command permits it. False if each RC and DCI
+    /// queue pair does.
+    #[must_use]
+    pub fn is_dma_mmo_qp(&self) -> bool {
+        self.dma_mmo_qp != 0
     }
 
     fn interpolate(&self, costs_ns: &[u64; POINTS_MAX], bytes: u64) -> u64 {
@@ -351,6 +364,8 @@ struct RawProfile {
 struct RawFirmware {
     #[serde(default)]
     relaxed_ordering_only: bool,
+    #[serde(default)]
+    dma_mmo_qp: bool,
 }
 
 #[derive(Deserialize)]
@@ -528,6 +543,7 @@ fn compile(name: &str, raw: &RawProfile) -> Result<ProfileTable, ProfileError> {
         && table.rows_ns.iter().flatten().all(|cost| *cost == 0);
     table.costs = u64::from(!free);
     table.relaxed_ordering_only = u64::from(raw.firmware.relaxed_ordering_only);
+    table.dma_mmo_qp = u64::from(raw.firmware.dma_mmo_qp);
     Ok(table)
 }
 
@@ -566,6 +582,14 @@ mod tests {
         assert!(relaxed.table().is_relaxed_ordering_only());
         assert!(relaxed.table().is_free());
         assert_ne!(none.table(), relaxed.table());
+    }
+
+    #[test]
+    fn gga_differs_from_none_in_the_firmware_alone() {
+        let [none, gga] = ["none", "gga"].map(|name| Profile::load(name).unwrap());
+        assert!(!none.table().is_dma_mmo_qp());
+        assert!(gga.table().is_dma_mmo_qp());
+        assert!(gga.table().is_free() && !gga.table().is_relaxed_ordering_only());
     }
 
     #[test]
@@ -739,6 +763,7 @@ mod tests {
                 bandwidth_mbit_per_s: link.1,
                 costs: points,
                 relaxed_ordering_only: points,
+                dma_mmo_qp: points,
             };
             for kind in CostKind::ALL {
                 let _ = table.cost_ns(kind, bytes);

@@ -93,6 +93,7 @@ pub mod general {
         DEVICE_FREQUENCY_KHZ = 0x4e0, 32;
         NUM_OF_UARS_PER_PAGE = 0x520, 32;
         CROSSING_VHCA_MKEY = 0x5b2, 1;
+        DMA_MMO_QP = 0x748, 1;
     }
 }
 

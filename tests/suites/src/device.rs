@@ -10,6 +10,8 @@ use testbed::cluster::Cluster;
 pub(super) const SERVER: &str = "node0.host";
 /// Function of the client.
 pub(super) const CLIENT: &str = "node1.host";
+/// The function of the server's adapter that its DPU uses.
+pub(super) const DPU: &str = "node0.dpu";
 
 /// A new device of the suites' link and profile, with two nodes. Dropping it removes the device.
 #[derive(Debug)]
@@ -46,6 +48,12 @@ impl<'a> Testbed<'a> {
             .with(["--link", world.link.name()])
             .envs(world.env.for_verbs());
         Ok(Self { world, cluster })
+    }
+
+    /// With more options of `bf-emu run`.
+    pub(super) fn with(mut self, options: &[&str]) -> Self {
+        self.cluster = self.cluster.with(options);
+        self
     }
 
     /// A tool of ibverbs-utils or perftest.

@@ -479,15 +479,17 @@ fn cells(
     command.arg(format!("panic={}", built.panicking.display()));
     command.arg("--failing");
     command.arg(format!("counters={}", line(device.stats_words())));
-    let relaxed = device.named("relaxed").with(["--profile", "relaxed-only"]);
-    for (name, words) in [
-        ("host", run(&relaxed, "host")),
-        ("dpu", run(&relaxed, "dpu")),
-        ("counters", line(relaxed.stats_words())),
-    ] {
-        command
-            .arg("--failing")
-            .arg(format!("relaxed-{name}={words}"));
+    for (adapter, profile) in [("relaxed", "relaxed-only"), ("gga", "gga")] {
+        let other = device.named(adapter).with(["--profile", profile]);
+        for (name, words) in [
+            ("host", run(&other, "host")),
+            ("dpu", run(&other, "dpu")),
+            ("counters", line(other.stats_words())),
+        ] {
+            command
+                .arg("--failing")
+                .arg(format!("{adapter}-{name}={words}"));
+        }
     }
     for only in only {
         command.arg("--only").arg(only);

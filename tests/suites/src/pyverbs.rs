@@ -57,6 +57,16 @@ const ROCE_V2: Device = Device {
     prefix: "gid 3: ",
 };
 
+/// Firmware that wants a command before a queue pair copies memory: libmlx5 sends it.
+const WITH_GGA: Device = Device {
+    options: &["--profile", "gga"],
+    port: "1",
+    gid: None,
+    prefix: "gga: ",
+};
+/// The suite's tests of such copies.
+const COPIES: &str = "dma_memcpy";
+
 /// Sample for `cargo xtask test` over Ethernet: tests that are skipped on InfiniBand.
 pub(super) const ROCE_SAMPLE: &[&str] = &["AHTest.test_create_ah_roce", "test_rc_modify_udp_sport"];
 
@@ -65,7 +75,8 @@ pub(super) const ROCE_SAMPLE: &[&str] = &["AHTest.test_create_ah_roce", "test_rc
 const WITHOUT_ITS_DEVICE: &str =
     "test_mlx5_devx.Mlx5DevxRcTrafficTest.test_devx_rc_qp_send_imm_traffic";
 
-/// The whole suite, and its passing tests once more: on a second port, and over Ethernet in the other version of RoCE.
+/// The whole suite, and its passing tests once more: on a second port, and over Ethernet in the other version of RoCE. The
+/// tests of copies of memory also run on firmware that wants a command before.
 pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     let suite = Unpacked::new(world)?;
     let all = suite.names(world)?;
@@ -83,17 +94,23 @@ pub(super) fn run(world: &World) -> Result<Vec<Case>> {
     let passed = cases
         .iter()
         .filter(|case| matches!(case.outcome, Outcome::Passed));
-    let passed = passed.map(|case| format!("{PREFIX}{}", case.name));
+    let passed: Vec<String> = passed
+        .map(|case| format!("{PREFIX}{}", case.name))
+        .collect();
+    let is_copy = |name: &&String| name.contains(COPIES);
+    let copies = passed.iter().filter(is_copy).cloned().collect();
     let other = match world.link {
         Link::Ethernet => &ROCE_V2,
         Link::Infiniband | Link::InfinibandGrh => &SECOND_PORT,
     };
-    let (again, more) = suite.run(world, other, passed.collect())?;
-    cases.extend(again.into_iter().map(|case| Case {
-        name: format!("{}{}", other.prefix, case.name),
-        ..case
-    }));
-    log.push_str(&more);
+    for (device, names) in [(other, passed), (&WITH_GGA, copies)] {
+        let (again, more) = suite.run(world, device, names)?;
+        cases.extend(again.into_iter().map(|case| Case {
+            name: format!("{}{}", device.prefix, case.name),
+            ..case
+        }));
+        log.push_str(&more);
+    }
     fs::write(world.dir.join("pyverbs.log"), log)?;
     Ok(cases)
 }

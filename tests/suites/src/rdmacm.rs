@@ -1,7 +1,7 @@
 //! Stock programs on librdmacm: those of rdma-core (Debian's rdmacm-utils), and perftest with the connection manager.
 //! `tests/suites/rdmacm.txt` lists the pairs.
 
-use super::device::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, DPU, SERVER, Testbed};
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result};
 use dev_setup as setup;
@@ -47,7 +47,7 @@ pub(super) fn run(world: &World) -> Result<Vec<Case>> {
 }
 
 /// Functions of the servers of a group.
-const GROUP: [&str; 3] = [SERVER, SERVER, "node0.dpu"];
+const GROUP: [&str; 3] = [SERVER, SERVER, DPU];
 
 /// Multicast groups that a server joins: its option "-c", else one.
 fn groups_of(server: &str) -> usize {

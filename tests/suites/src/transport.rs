@@ -20,6 +20,10 @@ pub(super) const TRANSPORTS: &[Transport] = &[
     transport("ud_verbs", "ud_v", false),
 ];
 
+/// Between the functions of one adapter, on firmware that has it: its lanes carry long messages, and those of `ud_mlx5` the
+/// others.
+pub(super) const GGA: Transport = transport("gga_mlx5", "ud_x,gga", false);
+
 const fn transport(name: &'static str, tls: &'static str, has_atomics: bool) -> Transport {
     Transport {
         name,

@@ -1,8 +1,8 @@
 //! `tests/programs/ucp_pair.c` on each stock UCX over each transport: all UCP transfer types, with every byte compared.
 
-use super::device::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, DPU, SERVER, Testbed};
 use super::stock::Stock;
-use super::transport::{TRANSPORTS, Transport};
+use super::transport::{GGA, TRANSPORTS, Transport};
 use super::{Case, Outcome, World, in_order};
 use anyhow::{Context, Result, ensure};
 use dev_setup::versions::{VERSIONS, Version};
@@ -48,6 +48,9 @@ impl Mode {
     }
 }
 
+/// Versions whose stock binary has the GGA transport for this device. They use it only for programs that poll.
+const WITH_GGA: [&str; 3] = ["1.19.0", "1.20.1", "1.21.0"];
+
 /// Sample for `cargo xtask test`: each transport in each mode, on versions that its other phases also download.
 pub(super) const SAMPLE: &[&str] = &[
     "1.18.1 rc_mlx5 polling",
@@ -60,6 +63,7 @@ pub(super) const SAMPLE: &[&str] = &[
     "1.23.0 rc_mlx5 asleep",
     "1.23.0 rc_verbs polling",
     "1.23.0 ud_mlx5 polling",
+    "1.20.1 gga_mlx5 polling",
 ];
 
 /// Sample over Ethernet: each transport once.
@@ -75,9 +79,12 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let program = compile(world)?;
     let mut cases = Vec::new();
     for version in VERSIONS {
+        let row = |transport, mode| Row::new(world, version, transport, mode);
+        let gga = WITH_GGA.contains(&version.name);
         let rows = TRANSPORTS
             .iter()
-            .flat_map(|transport| Mode::ALL.map(|mode| Row::new(world, version, transport, mode)));
+            .flat_map(|transport| Mode::ALL.map(|mode| row(transport, mode)))
+            .chain(gga.then(|| row(&GGA, Mode::Polling)));
         let rows: Vec<Row<'_>> = rows.filter(|row| !row.sections.is_empty()).collect();
         if rows.is_empty() {
             continue;
@@ -146,14 +153,24 @@ impl<'a> Row<'a> {
         in_order(names, &finished, result)
     }
 
+    fn is_gga(&self) -> bool {
+        self.transport.name == GGA.name
+    }
+
     /// Sections that both sides finished, and whether the run succeeded.
     fn pair(&self, program: &Path, stock: &Stock) -> Result<(Vec<&'static str>, Result<()>)> {
-        let testbed = Testbed::new(self.world)?;
+        let mut testbed = Testbed::new(self.world)?;
+        let mut peer = CLIENT;
+        if self.is_gga() {
+            testbed = testbed.with(&["--profile", "gga"]);
+            peer = DPU;
+        }
         let port = port::free()?;
         let command = |function: &str, side: &[&str]| {
             let mut command = testbed.command(function, program);
             command
                 .envs(stock.environment(self.world, self.transport.tls))
+                .envs(self.is_gga().then_some(("UCX_RNDV_THRESH", "8192")))
                 .arg(&stock.libucp)
                 .args(self.mode.option())
                 .args(["-p", &port.to_string()])
@@ -161,7 +178,7 @@ impl<'a> Row<'a> {
                 .args(self.sections.iter().map(|(section, _)| section));
             command
         };
-        let (mut server, mut client) = (command(SERVER, &[]), command(CLIENT, &["-c"]));
+        let (mut server, mut client) = (command(SERVER, &[]), command(peer, &["-c"]));
         let ended = pair::both(&mut server, &mut client, port, LIMIT)?;
         let outputs = [&ended.server.output, &ended.client.output];
         let is_finished = |section: &&str| {
@@ -179,18 +196,31 @@ impl<'a> Row<'a> {
 
     /// Checks that the run used the intended transport.
     fn judge(&self, testbed: &Testbed<'_>, outputs: &[&String; 2]) -> Result<()> {
-        let wanted = format!("{}/mlx5_0:1", self.transport.name);
+        let carries =
+            |name: &str| self.transport.name == name || self.is_gga() && name == "ud_mlx5";
+        let wanted = |lane: &str| lane.strip_suffix("/mlx5_0:1").is_some_and(carries);
         for output in outputs {
             let line = |key: &str| output.lines().find_map(|line| line.strip_prefix(key));
             let lanes = line("lanes ").with_context(|| format!("no lanes:\n{output}"))?;
-            let strange = lanes.split(' ').find(|lane| *lane != wanted);
-            ensure!(strange.is_none(), "lanes are {lanes}, not all {wanted}");
+            let strange = lanes.split(' ').find(|lane| !wanted(lane));
+            ensure!(
+                strange.is_none() && lanes.contains(self.transport.name),
+                "lanes are {lanes}, not all of {}",
+                self.transport.name
+            );
             let sleeps = line("sleeps ").with_context(|| format!("no sleeps:\n{output}"))?;
             let slept = sleeps != "0";
             ensure!(slept == (self.mode == Mode::Asleep), "slept {sleeps} times");
         }
         let moved = testbed.stats()?.counted("wqes", |name| name != "flushed")?;
         ensure!(moved > 0, "the device executed nothing");
+        let is_long = |(name, _): &(&str, String)| ["tag", "am"].contains(name);
+        if self.is_gga() && self.sections.iter().any(is_long) {
+            let copies = testbed
+                .stats()?
+                .counted("wqes", |name| name == "dma_memcpy")?;
+            ensure!(copies > 0, "no message was copied by the adapter");
+        }
         let wants_atomics = self.sections.iter().any(|(name, _)| *name == "amo64");
         if wants_atomics && self.transport.has_atomics {
             let atomics = testbed.stats()?.counted("wqes", |name| name == "atomic")?;

@@ -1,6 +1,6 @@
 //! UCX's own tools on stock UCX of their version: `ucx_perftest` over each transport, and with two daemons on the DPUs.
 
-use super::device::{CLIENT, SERVER, Testbed};
+use super::device::{CLIENT, DPU, SERVER, Testbed};
 use super::stock::{self, Stock};
 use super::transport::{TRANSPORTS, Transport};
 use super::{Case, World, in_order};
@@ -162,7 +162,7 @@ fn relayed(world: &World, stock: &Stock, tools: &Path, test: &str) -> Result<()>
     };
     // The daemons continue after their test; dropping them ends them.
     let mut at_client = command("node1.dpu", "ucx_perftest_daemon", &local);
-    let mut at_server = command("node0.dpu", "ucx_perftest_daemon", &remote);
+    let mut at_server = command(DPU, "ucx_perftest_daemon", &remote);
     let _client_daemon = pair::listening(&mut at_client, ports[1], LIMIT)?;
     let _server_daemon = pair::listening(&mut at_server, ports[2], LIMIT)?;
     let mut server = command(SERVER, "ucx_perftest", &port);

@@ -23,7 +23,9 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
         }
     };
     let is_ethernet = identity.link(1).is_ethernet();
-    let is_relaxed_only = call.fabric().profile().is_relaxed_ordering_only();
+    let profile = call.fabric().profile();
+    let is_relaxed_only = profile.is_relaxed_ordering_only();
+    let is_dma_mmo_qp = profile.is_dma_mmo_qp();
     // The lowest bit selects maximum or current values. They are equal here.
     match get16(input, cmd::OP_MOD) >> 1 {
         page::GENERAL => {
@@ -38,6 +40,8 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
                     general::MKC_ORDER_WRITE_AFTER_WRITE_RO_ONLY,
                     u64::from(is_relaxed_only),
                 ),
+                (general::DMA_MMO_QP, u64::from(is_dma_mmo_qp)),
+                (general::DMA_MMO_SQ, u64::from(!is_dma_mmo_qp)),
             ]);
         }
         page::GENERAL_2 => put(&[
@@ -80,11 +84,8 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 56] = [
+const GENERAL: [(Field, u64); 55] = [
     (general::HCA_CAP_2, 1),
-    // Send queues of RC and DCI copy memory without a command (BlueField-2). Not DMA_MMO_QP, where
-    // a queue pair must enable it: UCX's GGA transport needs that bit and more of the device.
-    (general::DMA_MMO_SQ, 1),
     (general::LOG_DMA_MMO_MAX_SIZE, LENGTH_MAX.ilog2() as u64),
     (general::LOG_MAX_SRQ_SZ, 15),
     (general::LOG_MAX_QP_SZ, 15),

@@ -181,6 +181,13 @@ const OPT_PARAM_MASK: Field = Field::new(0x80, 32);
 const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
 /// Bit in it: the UDP source port (`MLX5_QPC_OPT_MASK_32_UDP_SPORT`).
 const OPT_UDP_SPORT: u64 = 1 << 2;
+/// Bit in it at INIT2INIT: copies of memory (`MLX5_QPC_OPT_MASK_32_INIT2INIT_MMO` of rdma-core's
+/// `mlx5_ifc.h`).
+const OPT_MMO: u64 = 1 << 3;
+/// The input has a `qpc_data_extension`.
+const QPC_EXT: Field = Field::new(0x40, 1);
+/// `mmo` in the `qpc_data_extension` of the transitions: the send queue may copy memory.
+const MMO: Field = Field::new(0x882, 1);
 
 pub(super) fn modify(
     call: &Call<'_>,
@@ -231,6 +238,14 @@ pub(super) fn modify(
             return Err(BAD_PARAM);
         }
         queue.path.udp_sport = get16(input, field(context::UDP_SPORT));
+    }
+    if command == opcode::INIT2INIT_QP && OPT_PARAM_MASK_95_32.get(input) & OPT_MMO != 0 {
+        let can =
+            fabric.profile().is_dma_mmo_qp() && matches!(queue.service, service::RC | service::DCI);
+        if !can || !QPC_EXT.is_set(input) {
+            return Err(BAD_PARAM);
+        }
+        queue.copies = MMO.is_set(input);
     }
     match to {
         state::RST => reset(queue),

@@ -25,7 +25,10 @@ fn machine(remote: usize) -> World {
         format!("[[node]]\n{remote}[[node.function]]\nrole = \"host\"\nlink = \"ethernet\"\n")
     };
     let text = node(0) + &node(1);
-    World::of(&Topology::parse(FilePath::new("t.toml"), &text).unwrap())
+    World::of(
+        &Topology::parse(FilePath::new("t.toml"), &text).unwrap(),
+        "none",
+    )
 }
 
 /// The only own function of each machine.

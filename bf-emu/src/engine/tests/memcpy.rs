@@ -14,7 +14,10 @@ struct Copy {
 impl Copy {
     /// A queue pair of the DPU without a connection: a copy has no peer.
     fn new() -> Self {
-        let world = World::new();
+        Self::of(World::new())
+    }
+
+    fn of(world: World) -> Self {
         let queue = world.queue(DPU);
         let opaque = vec![0xaau8; 64].into_boxed_slice();
         let opaque_key = world.region(DPU, &opaque, ALL_RIGHTS);
@@ -163,6 +166,29 @@ fn what_a_key_does_not_grant_is_refused() {
         );
         assert!(parts.target.iter().all(|byte| *byte == 0), "{name}");
         assert_eq!(copy.world.state(&copy.queue), state::ERR, "{name}");
+    }
+}
+
+/// BlueField-3: a command permits each queue pair to copy.
+#[test]
+fn firmware_may_demand_a_permission() {
+    let topology = Topology::with_nodes(2).unwrap();
+    for permitted in [false, true] {
+        let mut copy = Copy::of(World::of(&topology, "gga"));
+        let slot = copy.queue.qpn - QPN_BASE;
+        let mut locked = copy.world.fabric.lock();
+        locked.function(DPU).qps.get_mut(slot).unwrap().copies = permitted;
+        drop(locked);
+        let (source, target) = (vec![7u8; 64], vec![0u8; 64]);
+        let from = copy.world.region(DPU, &source, access::LOCAL_READ);
+        let to = copy.world.region(DPU, &target, ALL_RIGHTS);
+        let cqes = copy.post(&[segment(from, &source), segment(to, &target)]);
+        if permitted {
+            expect_success(&cqes, 64);
+        } else {
+            expect_error(&cqes, syndrome::LOCAL_QP_OP_ERR);
+        }
+        assert_eq!(target == source, permitted);
     }
 }
 

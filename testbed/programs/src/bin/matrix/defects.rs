@@ -159,7 +159,7 @@ fn start(
 }
 
 /// Requires a failure whose text contains these words.
-fn must_fail<T>(result: Result<T, String>, words: &str) -> Outcome {
+pub(crate) fn must_fail<T>(result: Result<T, String>, words: &str) -> Outcome {
     match result {
         Err(error) if error.contains(words) => Ok(()),
         Err(error) => Err(format!("another failure than '{words}': {error}")),

@@ -8,6 +8,7 @@ mod cases;
 mod context;
 mod counters;
 mod defects;
+mod gga;
 mod library;
 mod memory;
 mod older;
@@ -49,7 +50,8 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
                      invalidate (host: the first invalidation fails), alias (DPU: the second
                      alias is refused); and relaxed-host and relaxed-dpu (both: an adapter whose
                      firmware makes relaxed-ordering keys only), with relaxed-counters: as counters,
-                     of that adapter; and counters: nothing fails, the command shows the adapter's
+                     of that adapter; gga-host, gga-dpu and gga-counters: the same for an adapter
+                     that has UCX's GGA transport; and counters: nothing fails, the command shows the adapter's
                      counters as JSON; and panic: no command but the library as a debug build,
                      which can be made to panic
   --only WORDS       run the cells whose name contains the words; more than one: any of them
@@ -125,6 +127,7 @@ fn run(arguments: &Arguments) -> Vec<Row> {
             .iter()
             .chain(atomics::CASES)
             .chain(relaxed::CASES)
+            .chain(gga::CASES)
             .chain(defects::CASES)
             .chain(older::CASES)
         {

@@ -87,6 +87,24 @@ pub(crate) struct Launch {
     pub(crate) figures: Figures,
 }
 
+impl Launch {
+    /// The same processes on another adapter, by the prefix of its commands.
+    pub(crate) fn on(&self, adapter: &str) -> Result<Self, String> {
+        let words = |part: &str| {
+            let name = format!("{adapter}-{part}");
+            let found = self.failing.iter().find(|(has, _)| *has == name);
+            let words = found.map(|(_, words)| words.clone());
+            words.ok_or_else(|| format!("no command {name}"))
+        };
+        Ok(Self {
+            host: words("host")?,
+            dpu: words("dpu")?,
+            failing: vec![("counters".to_owned(), words("counters")?)],
+            ..self.clone()
+        })
+    }
+}
+
 /// Numbers that the current case has measured, for its row of the report. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Rc<RefCell<BTreeMap<&'static str, u64>>>);

@@ -38,7 +38,7 @@ const COMMANDS: [(&str, &str); 5] = [
 ];
 
 fn run(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
-    let launch = on_relaxed(launch)?;
+    let launch = launch.on("relaxed")?;
     // One key, so all rounds use it and its alias.
     let variables = [("UCX_XGVMI_POOL_MAX", "1")];
     let mut pair = Pair::start(&launch, ucx, (entry_point, entry_point), &variables)?;
@@ -75,19 +75,4 @@ fn run(launch: &Launch, ucx: &Ucx, entry_point: EntryPoint) -> Outcome {
             "{ROUNDS} buffers: {COMMANDS:?}: {made:?}, not {expect:?}"
         )),
     }
-}
-
-/// The same processes on the other adapter.
-fn on_relaxed(launch: &Launch) -> Result<Launch, String> {
-    let words = |name: &str| {
-        let found = launch.failing.iter().find(|(has, _)| has == name);
-        let words = found.map(|(_, words)| words.clone());
-        words.ok_or_else(|| format!("no command {name}"))
-    };
-    Ok(Launch {
-        host: words("relaxed-host")?,
-        dpu: words("relaxed-dpu")?,
-        failing: vec![("counters".to_owned(), words("relaxed-counters")?)],
-        ..launch.clone()
-    })
 }
