@@ -179,6 +179,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases.push(Case::new("exports_as_many_as_without_the_pool", crowd));
     cases.push(Case::new("free_keys_make_room_for_ucxs_own", room));
     cases.push(Case::new(
+        "what_is_unused_makes_room_on_a_full_device",
+        space,
+    ));
+    cases.push(Case::new(
         "arena_makes_room_for_another_context",
         makes_room,
     ));
@@ -257,6 +261,20 @@ fn room(world: &World) -> Result<()> {
         said.contains("kept: room") && refused.count() == 1,
         "{said}"
     );
+    nothing_is_left(&testbed)
+}
+
+/// The device refuses a registration of UCX, and then an alias.
+fn space(world: &World) -> Result<()> {
+    let testbed = Testbed::of(world, 1)?;
+    let settings: Settings = &[("UCX_RCACHE_ENABLE", "n"), ("UCX_XGVMI_POOL_MAX", "8")];
+    let mut command = program(world, &testbed, "space", settings);
+    let rules = "node0.host command reg_mr nth 23 errno ENOMEM;node0.dpu command create_general_object nth 9 status LIMITS_EXCEEDED";
+    command
+        .env_remove("UCX_XGVMI_ARENA")
+        .env("BFEMU_FAULTS", rules);
+    let said = succeed(&mut command)?;
+    ensure!(said.contains("kept: space"), "{said}");
     nothing_is_left(&testbed)
 }
 

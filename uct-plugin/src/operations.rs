@@ -211,7 +211,11 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
         && !arena::exists()
     {
         // SAFETY: the arguments are UCX's.
-        let status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        let mut status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        if !status.is_ok() && is_relieved(md) {
+            // SAFETY: as above.
+            status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        }
         if status.is_ok()
             // SAFETY: the operation succeeded, so it has written the handle.
             && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }
@@ -225,11 +229,14 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
     unsafe { reg(md, address, length, params, memh_p) }
 }
 
-/// True if the library had registrations of unused memory, in any memory domain, and has ended them: after a refusal, UCX
-/// may try again.
+/// True if the library had registrations of unused memory or free keys, in any memory domain, and has ended some of them:
+/// after a refusal, UCX may try again. Free keys go only if the system has no memory or the device no space.
 #[cold]
-fn is_relieved() -> bool {
-    guard("mem_reg", arena::relieve).is_some_and(|ended| ended > 0)
+fn is_relieved(md: MdHandle) -> bool {
+    let refused = std::io::Error::last_os_error().raw_os_error();
+    let is_full = matches!(refused, Some(libc::ENOMEM | libc::EAGAIN));
+    let relieve = || arena::relieve() > 0 || is_full && serve::shed_keys(md);
+    guard("mem_reg", relieve).unwrap_or(false)
 }
 
 /// The other cases of `mem_reg`, with its arguments.
@@ -262,7 +269,7 @@ unsafe fn reg(
     };
     // SAFETY: the arguments are UCX's.
     let mut status = unsafe { mem_reg(md, address, length, params, memh_p) };
-    if !status.is_ok() && is_relieved() {
+    if !status.is_ok() && is_relieved(md) {
         // SAFETY: as above.
         status = unsafe { mem_reg(md, address, length, params, memh_p) };
     }

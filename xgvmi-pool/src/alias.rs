@@ -13,8 +13,8 @@ use hashbrown::hash_map::Entry as MapEntry;
 
 use crate::alias_entry::{AliasPin, AliasRef, Core};
 use crate::alias_table::{self, Kind, Table};
-use crate::device::AliasDevice;
-use crate::error::AliasError;
+use crate::device::{Alias, AliasDevice};
+use crate::error::{AliasError, DeviceError};
 use crate::expiry::Expiry;
 use crate::flight::Flight;
 use crate::gate::Gate;
@@ -37,6 +37,9 @@ const PREPARE_FAILURES_MAX: u32 = 16;
 /// Number of least recently used aliases that one search picks. A search scans the whole map, and
 /// its result serves this number of evictions.
 const EVICTION_BATCH: usize = 64;
+/// Most evictions for one alias that the device has no space for. More than one, because other
+/// processes may take the space.
+const EVICTIONS_FOR_SPACE: u32 = 4;
 
 /// Maximum time that closing waits for running device calls. The kernel limits the time of a
 /// command. A call that runs longer is stuck in the kernel, and closing leaves its objects alone.
@@ -492,7 +495,7 @@ impl<D: AliasDevice> Inner<D> {
         let at = table.claim(&key).ok_or_else(|| self.full())?;
         // Aliases that were used before get earlier times.
         let used = self.core.clock.advance();
-        match self.core.device.create_alias(&key, access) {
+        match self.on_device(&key, access, kind) {
             Ok(alias) => {
                 self.core.counters.creates.one();
                 if !matches!(kind, Kind::InMap { is_prepared: true }) {
@@ -509,6 +512,27 @@ impl<D: AliasDevice> Inner<D> {
                     mkey: key.mkey,
                     source,
                 })
+            }
+        }
+    }
+
+    /// The device's part of [`Self::create`]. A full device gets the places of evicted aliases,
+    /// unless the new one is prepared.
+    fn on_device(
+        &self,
+        key: &RemoteKey,
+        access: &AccessKey,
+        kind: Kind,
+    ) -> Result<Alias, DeviceError> {
+        let mut evictions = match kind {
+            Kind::InMap { is_prepared: true } => 0,
+            _ => EVICTIONS_FOR_SPACE,
+        };
+        loop {
+            let created = self.core.device.create_alias(key, access);
+            match &created {
+                Err(error) if error.is_limit() && evictions > 0 && self.evict() => evictions -= 1,
+                _ => return created,
             }
         }
     }

@@ -69,6 +69,27 @@ fn an_alias_is_made_once_and_found_again() {
 }
 
 #[test]
+fn a_full_device_gets_the_places_of_unused_aliases() {
+    let fabric = SimFabric::new();
+    let (_pool, keys) = exported(&fabric, 5);
+    let map = map(&fabric, 8);
+    let held = map.attach(keys[0]).expect("an alias");
+    for key in &keys[1..3] {
+        map.attach(*key).expect("an alias");
+    }
+    fabric.set_objects_max(3);
+    // A prepared alias takes nobody's place.
+    assert_eq!(map.prepare(&keys[3..4]).ready, 0);
+    let more: Vec<_> = keys[3..].iter().map(|key| map.attach(*key)).collect();
+    assert!(more.iter().all(Result::is_ok), "{more:?}");
+    assert_eq!(map.stats().evictions, 2);
+    // Only what is in use is left.
+    let full = map.attach(keys[1]);
+    assert!(matches!(full, Err(AliasError::Create { .. })), "{full:?}");
+    assert_eq!(held.remote(), keys[0]);
+}
+
+#[test]
 fn a_look_makes_no_alias_and_pins_one_that_is_there() {
     let fabric = SimFabric::new();
     let (_pool, keys) = exported(&fabric, 1);

@@ -50,6 +50,7 @@ pub(crate) fn run(devices: &Devices, case: &str) -> Result<()> {
         "threads" => several::threads(devices),
         "many" => several::many(devices),
         "room" => several::room(devices),
+        "space" => several::space(devices),
         "off" => off(devices),
         "kept_again" => kept::again(devices),
         "kept_changed" => kept::changed(devices),

@@ -138,6 +138,36 @@ pub(super) fn room(devices: &Devices) -> Result<()> {
     Ok(mapped.unmap()?)
 }
 
+/// The device has no space for a registration, then for an alias: free keys go for the first, unused aliases for the second,
+/// and UCX's calls succeed.
+pub(super) fn space(devices: &Devices) -> Result<()> {
+    const KEYS: usize = 8;
+    let (host, mut dpu) = (devices.host()?, devices.dpu(BYTES)?);
+    let buffers = (0..=KEYS as u64).map(|salt| filled(BYTES, salt));
+    let buffers: Vec<_> = buffers.collect::<Result<_>>()?;
+    let held = buffers.iter().take(KEYS);
+    let held: Vec<_> = held
+        .map(|buffer| export(&host, buffer))
+        .collect::<Result<_>>()?;
+    for (mapped, exported) in held {
+        dpu.import(&exported)?.release()?;
+        drop(exported);
+        mapped.unmap()?;
+    }
+    let before = Stats::now();
+    ensure!(before.keys() == KEYS as u64, "{before:?}");
+    let last = &buffers[KEYS];
+    let (mapped, exported) = export(&host, last)?;
+    let peer = dpu.import(&exported)?;
+    let after = Stats::now();
+    ensure!(after.keys() < before.keys(), "{after:?}");
+    let read = dpu.read(&peer, last.address(), BYTES)?;
+    ensure!(read == last.bytes(), "the export after both");
+    peer.release()?;
+    drop(exported);
+    Ok(mapped.unmap()?)
+}
+
 /// Threads with a context each hold many exports at once, and the process forks meanwhile. `XGVMI_EXPORTS` is the
 /// number of each thread. UCX's own cache is off, so each export has a handle of its own.
 pub(super) fn many(devices: &Devices) -> Result<()> {
