@@ -87,7 +87,7 @@ impl Case {
     pub fn new(size: usize, effort: Effort, iterations: Option<u64>) -> Self {
         let (openings, rounds, budget, fewest, most) = match effort {
             Effort::Quick => (1, 16, 768 << 20, 48, 192),
-            Effort::Full => (5, 24, 3 << 30, 120, 960),
+            Effort::Full => (5, 24, 1 << 30, 48, 480),
         };
         let by_budget = (budget / size.max(1)) as u64;
         let wanted = iterations.unwrap_or(by_budget.clamp(fewest, most)).max(1);
@@ -126,9 +126,9 @@ mod tests {
         };
         check(16 << 10, Effort::Quick, None, (16, 12));
         check(16 << 20, Effort::Quick, None, (16, 3));
-        check(16 << 10, Effort::Full, None, (24, 40));
-        check(16 << 20, Effort::Full, None, (24, 8));
-        check(1 << 30, Effort::Full, None, (24, 5));
+        check(16 << 10, Effort::Full, None, (24, 20));
+        check(16 << 20, Effort::Full, None, (24, 3));
+        check(1 << 30, Effort::Full, None, (24, 2));
         check(16 << 10, Effort::Full, Some(2), (2, 1));
         check(16 << 10, Effort::Quick, Some(20), (16, 2));
         check(1 << 40, Effort::Quick, Some(0), (1, 1));
