@@ -332,14 +332,9 @@ impl Md {
     /// Counts so far, and current values.
     pub(crate) fn numbers(&self) -> Numbers {
         let pool = self.host.get().and_then(Option::as_ref);
-        let aliases = self.dpu.get().and_then(Option::as_ref);
         let pool: PoolStats = pool.map(HostHooks::stats).unwrap_or_default();
-        // A service process reads the numbers in each call, so their time may not grow with the aliases.
-        let aliases: AliasStats = aliases
-            .map(|hooks| hooks.aliases().stats_without_hits())
-            .unwrap_or_default();
+        let aliases = self.alias_stats();
         let count = |event: Event| self.counts.get(event);
-        let imports = count(Event::Import);
         Numbers {
             pool_hits: pool.hits,
             pool_misses: pool.misses,
@@ -349,15 +344,26 @@ impl Md {
             exports_left: count(Event::ExportLeft),
             releases: count(Event::Release) + count(Event::ReleaseFailed),
             releases_failed: count(Event::ReleaseFailed),
-            alias_hits: imports.saturating_sub(aliases.made),
+            alias_hits: aliases.hits,
             alias_misses: aliases.misses,
             alias_stale: aliases.stale,
             aliases: aliases.aliases,
-            imports,
+            imports: count(Event::Import),
             imports_left: count(Event::ImportLeft),
             imports_released: count(Event::ImportReleased),
             ..Numbers::NONE
         }
+    }
+
+    /// The counters of the alias map. A service process reads them in each call, and the counter file takes them while keys
+    /// are imported, so their time may not grow with the aliases: hits are the imports that made no alias.
+    fn alias_stats(&self) -> AliasStats {
+        let Some(hooks) = self.dpu.get().and_then(Option::as_ref) else {
+            return AliasStats::default();
+        };
+        let mut stats = hooks.aliases().stats_without_hits();
+        stats.hits = self.counts.get(Event::Import).saturating_sub(stats.made);
+        stats
     }
 
     /// Counts an event and updates the other counters in the counter file from time to time.
@@ -388,14 +394,9 @@ impl Md {
         }
         let device = self.device.get();
         let gvmi = device.map(|device| device.gvmi().get());
-        let (host, dpu) = (self.host.get(), self.dpu.get());
-        let pool = || host.map(|host| host.as_ref().map(HostHooks::stats));
-        let aliases = || dpu.map(|dpu| dpu.as_ref().map(DpuHooks::stats));
-        self.counts.renew(
-            gvmi,
-            || pool().flatten().unwrap_or_default(),
-            || aliases().flatten().unwrap_or_default(),
-        );
+        let host = self.host.get().and_then(Option::as_ref);
+        let pool = || host.map(HostHooks::stats).unwrap_or_default();
+        self.counts.renew(gvmi, pool, || self.alias_stats());
     }
 
     /// Closes the pool, the alias map and the device.
