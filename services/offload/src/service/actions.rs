@@ -51,6 +51,8 @@ pub(super) struct Transfer {
     pub(super) call: u32,
     /// Number of ranks of this SP that get the same block from a rank of another SP; 0 if it is only this one.
     pub(super) shared: u32,
+    /// Number of its batch.
+    pub(super) batch: u32,
 }
 
 /// The next action, except transfers.

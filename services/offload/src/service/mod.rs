@@ -20,7 +20,6 @@ mod ledger;
 mod mover;
 mod options;
 mod outbox;
-mod own;
 mod preparing;
 mod pulse;
 pub(crate) mod script;

@@ -224,7 +224,7 @@ impl<T: Transport> Mover<T> {
             }
             Kind::DpuRts => {
                 let parts = emptied(std::mem::take(&mut self.parts));
-                let rts = DpuRts::parse_into(data, parts).map_err(bad)?;
+                let mut rts = DpuRts::parse_into(data, parts).map_err(bad)?;
                 self.check_service(header, rts.from)?;
                 // An SP offers only blocks of its own ranks.
                 let foreign =
@@ -236,7 +236,7 @@ impl<T: Transport> Mover<T> {
                     )));
                 }
                 if self.has_room(&rts) {
-                    self.offered(transport, &rts)?;
+                    self.offered(transport, &mut rts)?;
                 } else {
                     self.late.push(data.to_vec());
                 }
@@ -343,7 +343,6 @@ impl<T: Transport> Mover<T> {
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
         self.enter(
-            transport,
             collective,
             who,
             blocks,
@@ -355,10 +354,8 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
-    #[expect(clippy::too_many_arguments, reason = "an entry has these parts")]
     fn enter(
         &mut self,
-        transport: &T,
         collective: Collective,
         who: (u32, u32),
         blocks: (Blocks<'_>, Receives<'_>),
@@ -368,16 +365,8 @@ impl<T: Transport> Mover<T> {
     ) -> Result<Place> {
         let arrived = self
             .ledger
-            .arrive(collective, who, blocks, short, buffers)
-            .map_err(|wrong| failed(wrong.to_string()))?;
-        let (call, local) = arrived.place;
-        if let Some(offer) = arrived.own {
-            let me = self.services.get(self.me as usize).and_then(Option::as_ref);
-            let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
-            let key = transport.unpack(&me.peer, buffers.key)?;
-            let keys = keys_of(&mut self.keys, offer);
-            keys.push(Some(key));
-        }
+            .arrive(collective, who, blocks, short, buffers);
+        let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Seats::new);
         }
@@ -402,15 +391,15 @@ impl<T: Transport> Mover<T> {
             return Ok(false);
         };
         let parts = emptied(std::mem::take(&mut self.parts));
-        let rts = DpuRts::parse_into(&message, parts)
+        let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
-        self.offered(transport, &rts)?;
+        self.offered(transport, &mut rts)?;
         self.parts = emptied(rts.parts);
         Ok(true)
     }
 
     /// Handles an offer of blocks for local ranks.
-    fn offered(&mut self, transport: &T, rts: &DpuRts<'_>) -> Result<()> {
+    fn offered(&mut self, transport: &T, rts: &mut DpuRts<'_>) -> Result<()> {
         let from = self
             .services
             .get(rts.from as usize)
@@ -419,7 +408,7 @@ impl<T: Transport> Mover<T> {
         let key = (rts.from, rts.offer);
         let offer = self
             .ledger
-            .offered(key, rts.collective, &rts.parts, rts.short)
+            .offered(key, rts.collective, &mut rts.parts, rts.short)
             .map_err(|wrong| failed(wrong.to_string()))?;
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
@@ -574,10 +563,10 @@ impl<T: Transport> Mover<T> {
             return self.tell_service(transport, to, Kind::DpuRts, message);
         }
         let parts = emptied(std::mem::take(&mut self.parts));
-        let rts = DpuRts::parse_into(&message, parts)
+        let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("this SP", &bad))?;
         if self.has_room(&rts) {
-            self.offered(transport, &rts)?;
+            self.offered(transport, &mut rts)?;
             self.parts = emptied(rts.parts);
             self.ledger.reuse(message);
             return Ok(());

@@ -84,18 +84,25 @@ impl<T: Transport> Mover<T> {
     /// A read is complete.
     #[inline(always)]
     pub(super) fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
-        self.moved.blocks += 1;
-        self.moved.bytes += transfer.length;
         if transfer.shared == 0 {
-            self.ledger.transferred(transfer);
+            self.delivered(transfer);
             return Ok(());
         }
         self.shared_transferred(transport, transfer)
     }
 
+    /// A block is where it shall be, and its copies as well.
+    #[inline(always)]
+    fn delivered(&mut self, transfer: &Transfer) {
+        if let Some((blocks, bytes)) = self.ledger.transferred(transfer) {
+            self.moved.blocks += blocks;
+            self.moved.bytes += bytes;
+        }
+    }
+
     fn shared_transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
         match self.sharing.done(transfer) {
-            None => self.ledger.transferred(transfer),
+            None => self.delivered(transfer),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
                 let packed = transport.pack(Self::receive_of(&self.entered, transfer)?)?;
@@ -107,7 +114,7 @@ impl<T: Transport> Mover<T> {
             Some(Done::Copied) => self.copied(transfer),
             Some(Done::All(first)) => {
                 self.copied(transfer);
-                self.ledger.transferred(&first);
+                self.delivered(&first);
             }
         }
         Ok(())
@@ -116,7 +123,7 @@ impl<T: Transport> Mover<T> {
     fn copied(&mut self, transfer: &Transfer) {
         self.moved.copies += 1;
         self.moved.copied_bytes += transfer.length;
-        self.ledger.transferred(transfer);
+        self.delivered(transfer);
     }
 
     /// The receive buffer of a transfer's destination.
