@@ -34,6 +34,7 @@ use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
 use ready::Ready;
+pub(super) use ready::Unread;
 use sending::Part;
 use slab::Slab;
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@ mod reading;
 mod reduce;
 mod tree;
 
-use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short, Transfer};
+use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
@@ -19,6 +19,7 @@ use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
 };
+use reading::Flight;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -51,7 +52,7 @@ pub(super) struct Mover<T: Transport> {
     me: u32,
     /// Outstanding reads, and their blocks by number.
     reads: T::Reads,
-    transfers: Vec<Transfer>,
+    flights: Vec<Flight>,
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
@@ -166,7 +167,7 @@ impl<T: Transport> Mover<T> {
             limits,
             me: peers.me,
             reads: T::Reads::default(),
-            transfers: Vec::new(),
+            flights: Vec::new(),
             sends: Vec::new(),
             keys: Vec::new(),
             entered: Vec::new(),
@@ -456,9 +457,7 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            while T::reads_len(&self.reads) < self.limits.receives && self.start_read(transport)? {
-                again = true;
-            }
+            again |= self.start_reads(transport)?;
             if self.ledger.transfers() == 0 {
                 let met = self.ledger.meet_newcomer();
                 again |=
@@ -489,13 +488,7 @@ impl<T: Transport> Mover<T> {
 
     /// Collects completed operations. Returns true when there were any.
     pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
-        let mut done = false;
-        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
-            let transfer = self.transfers[number as usize];
-            ended.map_err(|error| self.unread(&transfer, &error))?;
-            self.transferred(transport, &transfer)?;
-            done = true;
-        }
+        let mut done = self.reap_reads(transport)?;
         let mut index = 0;
         while let Some(send) = self.sends.get(index) {
             if transport.has_ended(send)? {

@@ -3,24 +3,36 @@
 
 use super::{CallId, Ledger, OfferId, Seat};
 use crate::service::actions::{Action, Transfer};
+use crate::service::incoming::Source;
 use slab::Slab;
 use std::collections::VecDeque;
 
 /// Blocks of neighbouring sources of an offer for one rank, of the same length.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Batch {
-    pub(super) offer: u32,
+pub(in crate::service) struct Batch {
+    pub(in crate::service) offer: u32,
     /// Index of the first source among the offer's parts, and number of sources.
-    pub(super) part: u32,
-    pub(super) count: u32,
-    pub(super) local: u32,
-    pub(super) call: u32,
+    pub(in crate::service) part: u32,
+    pub(in crate::service) count: u32,
+    pub(in crate::service) local: u32,
+    pub(in crate::service) call: u32,
     /// Offset in each source's buffer.
-    pub(super) from: u64,
+    pub(in crate::service) from: u64,
     /// Offset of the first block in the destination's receive buffer, and distance to the next one.
-    pub(super) to: u64,
-    pub(super) stride: u64,
-    pub(super) length: u64,
+    pub(in crate::service) to: u64,
+    pub(in crate::service) stride: u64,
+    pub(in crate::service) length: u64,
+}
+
+/// The blocks of a batch that were not started.
+#[derive(Debug)]
+pub(in crate::service) struct Unread<'a> {
+    /// Number of the batch.
+    pub(in crate::service) id: u32,
+    /// These blocks.
+    pub(in crate::service) batch: Batch,
+    /// Their sources.
+    pub(in crate::service) sources: &'a [Source],
 }
 
 /// A batch, and its blocks that were not started and not delivered.
@@ -79,17 +91,53 @@ impl Ready {
 }
 
 impl Ledger {
-    /// The next block that the device may read. Report its completion with [`Ledger::transferred`].
+    /// The next blocks that the device may read. Report the start of the first ones with [`Ledger::started`], and the
+    /// completion of each with [`Ledger::transferred`].
     #[inline]
-    pub(in crate::service) fn next_transfer(&mut self) -> Option<Transfer> {
+    pub(in crate::service) fn unread(&self) -> Option<Unread<'_>> {
         let id = *self.ready.order.front()?;
+        let Open { batch, started, .. } = &self.ready.open[id as usize];
+        let sources = &self.offers[batch.offer as usize].sources;
+        let part = batch.part + started;
+        let count = batch.count - started;
+        Some(Unread {
+            id,
+            batch: Batch {
+                part,
+                count,
+                to: batch.to + batch.stride * u64::from(*started),
+                ..*batch
+            },
+            sources: &sources[part as usize..][..count as usize],
+        })
+    }
+
+    /// Reads of the first blocks that [`Ledger::unread`] returns have been started.
+    #[inline]
+    pub(in crate::service) fn started(&mut self, id: u32, count: u32) {
         let open = &mut self.ready.open[id as usize];
-        let (batch, at) = (&open.batch, open.started);
-        let part = batch.part + at;
-        let source = &self.offers[batch.offer as usize].sources[part as usize];
-        let transfer = Transfer {
+        open.started += count;
+        self.ready.blocks -= count as usize;
+        if open.started == open.batch.count {
+            self.ready.order.pop_front();
+        }
+    }
+
+    /// The first block that [`Ledger::unread`] returns. Its read starts now.
+    pub(in crate::service) fn next_transfer(&mut self) -> Option<Transfer> {
+        let Unread { id, batch, .. } = self.unread()?;
+        let transfer = self.transfer(id, batch.part);
+        self.started(id, 1);
+        transfer
+    }
+
+    /// A block of a batch, by its source.
+    pub(in crate::service) fn transfer(&self, id: u32, part: u32) -> Option<Transfer> {
+        let Open { batch, .. } = self.ready.open.get(id as usize)?;
+        let source = self.offers.get(batch.offer as usize)?.sources.get(part as usize)?;
+        Some(Transfer {
             from: source.base.wrapping_add(batch.from),
-            to: batch.to + batch.stride * u64::from(at),
+            to: batch.to + batch.stride * u64::from(part - batch.part),
             length: batch.length,
             offer: batch.offer,
             part,
@@ -97,16 +145,10 @@ impl Ledger {
             call: batch.call,
             shared: source.shared,
             batch: id,
-        };
-        open.started += 1;
-        self.ready.blocks -= 1;
-        if open.started == batch.count {
-            self.ready.order.pop_front();
-        }
-        Some(transfer)
+        })
     }
 
-    /// Number of blocks that [`Ledger::next_transfer`] can return now.
+    /// Number of blocks that the device may read now.
     pub(in crate::service) fn transfers(&self) -> usize {
         self.ready.len()
     }
@@ -119,15 +161,19 @@ impl Ledger {
         Some((source.rank, *destination))
     }
 
-    /// The device has read a block. Returns the number of blocks and of bytes of its batch if it was the last one.
+    /// The device has read blocks of a batch. Returns the number of blocks and of bytes of the batch if they were the last.
     #[inline]
-    pub(in crate::service) fn transferred(&mut self, transfer: &Transfer) -> Option<(u64, u64)> {
-        let id = transfer.batch as usize;
+    pub(in crate::service) fn transferred(&mut self, id: u32, count: u32) -> Option<(u64, u64)> {
+        let id = id as usize;
         let open = &mut self.ready.open[id];
-        open.left -= 1;
+        open.left -= count;
         if open.left > 0 {
             return None;
         }
+        self.ended(id)
+    }
+
+    fn ended(&mut self, id: usize) -> Option<(u64, u64)> {
         let Open { batch, .. } = self.ready.open.remove(id);
         let local = batch.local as usize;
         if let Some(call) = self.delivered(local, batch.offer as usize, batch.count as usize) {

@@ -289,7 +289,7 @@ impl World {
                 at
             }
             Event::Read(at, transfer) => {
-                self.ledgers[at as usize].transferred(&transfer);
+                self.ledgers[at as usize].transferred(transfer.batch, 1);
                 at
             }
             Event::Fin(at, from, id) => {
@@ -734,7 +734,7 @@ fn calls_of_many_ranks_have_no_fixed_number() {
             }
         }
         match ledger.next_transfer() {
-            Some(transfer) => drop(ledger.transferred(&transfer)),
+            Some(transfer) => drop(ledger.transferred(transfer.batch, 1)),
             None => break,
         }
     }
