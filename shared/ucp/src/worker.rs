@@ -179,6 +179,7 @@ impl Worker {
         self.inner.context.ucp()
     }
 
+    #[inline]
     pub(super) fn handle(&self) -> ucp_worker_h {
         self.inner.handle
     }

@@ -408,7 +408,7 @@ impl Transport for Ucx {
         Ok(Key { ucx, target })
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, reads: &mut Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
         let Range {
             key,
@@ -442,7 +442,7 @@ impl Transport for Ucx {
         reads.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_read(&self, reads: &mut Reads) -> Option<(u32, Ended)> {
         reads.take(self.dpa.as_deref())
     }

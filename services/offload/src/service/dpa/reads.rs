@@ -52,32 +52,41 @@ impl Reads {
     }
 
     /// Starts a read. Returns its number; `None` if it is complete.
-    #[inline]
+    #[inline(always)]
     pub(in crate::service) fn start(
         &mut self,
         dpa: Option<&Dpa>,
         read: &Read<'_>,
     ) -> Result<Option<u32>, UcpError> {
-        if let (Some(dpa), Some(target), Some(alias)) = (dpa, read.target, read.alias)
-            && dpa.has_room(read.length)
-            && let Ok(bytes) = u32::try_from(read.length)
+        if let Some(dpa) = dpa
+            && let Some(number) = self.start_on(dpa, read)
         {
-            let block = Block {
-                to: read.to,
-                from: read.address,
-                to_key: alias.lkey().raw(),
-                bytes,
-                target,
-            };
-            let place = self.keep(read);
-            let owner = *self.owner.get_or_insert_with(|| dpa.enter(&self.ends));
-            dpa.put(&block, owner, place);
-            return Ok(Some(2 * place + 1));
+            return Ok(Some(number));
         }
         let started = self
             .gets
             .start(read.key, read.address, read.into, read.to, read.length)?;
         Ok(started.map(|number| 2 * number))
+    }
+
+    /// Starts a read of the DPA, if it can access the memory and has room.
+    fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> Option<u32> {
+        let (target, alias) = (read.target?, read.alias?);
+        let bytes = u32::try_from(read.length).ok()?;
+        if !dpa.has_room(read.length) {
+            return None;
+        }
+        let block = Block {
+            to: read.to,
+            from: read.address,
+            to_key: alias.lkey().raw(),
+            bytes,
+            target,
+        };
+        let place = self.keep(read);
+        let owner = *self.owner.get_or_insert_with(|| dpa.enter(&self.ends));
+        dpa.put(&block, owner, place);
+        Some(2 * place + 1)
     }
 
     fn keep(&mut self, read: &Read<'_>) -> u32 {
@@ -101,7 +110,7 @@ impl Reads {
     }
 
     /// Takes a read that has ended: its number, and its error if it has failed.
-    #[inline]
+    #[inline(always)]
     pub(in crate::service) fn take(
         &mut self,
         dpa: Option<&Dpa>,
