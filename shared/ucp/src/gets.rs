@@ -91,11 +91,15 @@ impl Gets {
         // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back in
         // the worker's progress alone, so not before the index is there.
         unsafe { answer.cast::<u32>().write(index) };
-        self.flights[index as usize] = Some(Flight {
-            request: answer,
-            into: into.clone(),
-            from: from.clone(),
-        });
+        let flight = &mut self.flights[index as usize];
+        debug_assert!(flight.is_none(), "the place of a get is free");
+        if flight.is_none() {
+            *flight = Some(Flight {
+                request: answer,
+                into: into.clone(),
+                from: from.clone(),
+            });
+        }
         Ok(Some(index))
     }
 

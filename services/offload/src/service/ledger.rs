@@ -580,15 +580,15 @@ impl Ledger {
         if participant.offers_left > 0 {
             return;
         }
-        if let Seat::Present(participant) = std::mem::replace(seat, Seat::Left) {
-            self.actions.push_back(Action::Complete {
-                call,
-                collective: state.collective,
-                rank,
-                local,
-                short: participant.short,
-            });
-        }
+        let short = participant.short.take();
+        *seat = Seat::Left;
+        self.actions.push_back(Action::Complete {
+            call,
+            collective: state.collective,
+            rank,
+            local,
+            short,
+        });
     }
 
     /// Removes a call that has no ranks, offers or blocks left.

@@ -298,12 +298,8 @@ impl Worker for MailWorker {
 
     fn settle(&self, _: std::time::Duration) {}
 
-    fn progress(&self) -> bool {
+    fn progress(&self, _: u32, _: usize) -> bool {
         false
-    }
-
-    fn waiting_bytes(&self) -> usize {
-        0
     }
 
     fn take(&self) -> Result<Option<Message>> {

@@ -51,26 +51,22 @@ impl Reads {
         self.gets.len() + self.kept.len() - self.free.len() - self.again.len()
     }
 
-    /// Starts a read. Returns its number; `None` if it is complete.
+    /// Starts a read of UCX. Returns its number; `None` if it is complete.
     #[inline(always)]
     pub(in crate::service) fn start(
         &mut self,
-        dpa: Option<&Dpa>,
-        read: &Read<'_>,
+        key: &RemoteKey,
+        address: u64,
+        into: &ImportedMemory,
+        to: u64,
+        length: usize,
     ) -> Result<Option<u32>, UcpError> {
-        if let Some(dpa) = dpa
-            && let Some(number) = self.start_on(dpa, read)
-        {
-            return Ok(Some(number));
-        }
-        let started = self
-            .gets
-            .start(read.key, read.address, read.into, read.to, read.length)?;
+        let started = self.gets.start(key, address, into, to, length)?;
         Ok(started.map(|number| 2 * number))
     }
 
     /// Starts a read of the DPA, if it can access the memory and has room.
-    fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> Option<u32> {
+    pub(in crate::service) fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> Option<u32> {
         let (target, alias) = (read.target?, read.alias?);
         let bytes = u32::try_from(read.length).ok()?;
         if !dpa.has_room(read.length) {
