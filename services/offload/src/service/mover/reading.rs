@@ -41,7 +41,7 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Starts the next reads of a batch.
-    fn start_batch(&mut self, transport: &T, room: usize) -> Result<()> {
+    fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<()> {
         let Some(Unread { id, batch, sources }) = self.ledger.unread() else {
             return Ok(());
         };
@@ -51,7 +51,10 @@ impl<T: Transport> Mover<T> {
         let into = receive_of(&self.entered, batch.call, batch.local)?;
         let length = fitting(batch.length)?;
         let (mut count, mut done, mut to) = (0, 0, batch.to);
-        for ((part, source), key) in (batch.part..).zip(sources).zip(keys).take(room) {
+        for (source, key) in sources.iter().zip(keys) {
+            if room == 0 {
+                break;
+            }
             let range = Range {
                 key: key.as_ref().ok_or_else(|| lost("its key"))?,
                 address: source.base.wrapping_add(batch.from),
@@ -66,9 +69,10 @@ impl<T: Transport> Mover<T> {
                 done += 1;
                 continue;
             };
+            room -= 1;
             let flight = Flight {
                 batch: id,
-                part,
+                part: batch.part + count - 1,
                 is_shared: false,
             };
             note(&mut self.flights, number, flight);
