@@ -49,9 +49,9 @@ const READY_MAX: usize = OFFER_BLOCKS;
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
 
-/// Maximum number of sent messages whose memory is kept for reuse, and size of each: at most 64 KiB per job.
-const SPARE_MESSAGES: usize = 4;
-const SPARE_BYTES: usize = 16 << 10;
+/// Maximum number of sent messages whose memory is kept for reuse, and size of all: at most 64 KiB per job.
+const SPARE_MESSAGES: usize = 64;
+const SPARE_BYTES: usize = 64 << 10;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
@@ -102,6 +102,7 @@ pub(super) struct Ledger {
     spare_waiting: Vec<Vec<BlockRef>>,
     /// The memory of messages that were sent, for the next ones.
     spare_bytes: Vec<Vec<u8>>,
+    spare_capacity: usize,
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
@@ -226,6 +227,7 @@ impl Ledger {
             spare_ranks: Vec::new(),
             spare_waiting: Vec::new(),
             spare_bytes: Vec::new(),
+            spare_capacity: 0,
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
             ready: Ready::default(),
@@ -237,15 +239,19 @@ impl Ledger {
     /// Memory for a message.
     #[inline]
     pub(super) fn memory(&mut self) -> Vec<u8> {
-        self.spare_bytes.pop().unwrap_or_default()
+        let memory = self.spare_bytes.pop().unwrap_or_default();
+        self.spare_capacity -= memory.capacity();
+        memory
     }
 
     /// A message was sent, and its memory is free.
     #[inline]
     pub(super) fn reuse(&mut self, mut memory: Vec<u8>) {
-        if self.spare_bytes.len() < SPARE_MESSAGES && (1..=SPARE_BYTES).contains(&memory.capacity())
-        {
+        let capacity = memory.capacity();
+        let fits = capacity > 0 && self.spare_capacity + capacity <= SPARE_BYTES;
+        if fits && self.spare_bytes.len() < SPARE_MESSAGES {
             memory.clear();
+            self.spare_capacity += capacity;
             self.spare_bytes.push(memory);
         }
     }
@@ -441,12 +447,15 @@ impl Ledger {
     /// There is no other work: blocks that wait for further ranks of this SP are sent now.
     pub(super) fn settle(&mut self) {
         self.held_rounds = 0;
-        for call in std::mem::take(&mut self.held) {
+        // The vector keeps its memory.
+        let mut held = std::mem::take(&mut self.held);
+        for call in held.drain(..) {
             if let Some(state) = self.states.get_mut(call) {
                 state.is_held = false;
                 self.pump(call);
             }
         }
+        self.held = held;
     }
 
     /// SP `from` has received all blocks of an offer from this SP.
@@ -500,7 +509,10 @@ impl Ledger {
             self.last = Some((collective, *call));
             return *call;
         }
-        let seats = self.rank_of.iter().map(|_| Seat::Absent(Waiting::default()));
+        let seats = self
+            .rank_of
+            .iter()
+            .map(|_| Seat::Absent(Waiting::default()));
         let state = match self.spare_calls.pop() {
             Some(mut state) => {
                 state.collective = collective;

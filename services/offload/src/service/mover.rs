@@ -343,15 +343,8 @@ impl<T: Transport> Mover<T> {
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
-        self.enter(
-            collective,
-            who,
-            blocks,
-            arrive.short,
-            buffers,
-            entered,
-        )
-        .map(drop)
+        self.enter(collective, who, blocks, arrive.short, buffers, entered)
+            .map(drop)
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
@@ -364,9 +357,7 @@ impl<T: Transport> Mover<T> {
         buffers: Buffers<'_>,
         entered: Entered<T>,
     ) -> Result<Place> {
-        let arrived = self
-            .ledger
-            .arrive(collective, who, blocks, short, buffers);
+        let arrived = self.ledger.arrive(collective, who, blocks, short, buffers);
         let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Seats::new);

@@ -74,7 +74,11 @@ impl Taken {
             let (mut at, mut left) = (first, count);
             std::iter::from_fn(move || {
                 let low = at % 64;
-                let bits = if apart == 1 { left.min(64 - low) } else { left.min(1) };
+                let bits = if apart == 1 {
+                    left.min(64 - low)
+                } else {
+                    left.min(1)
+                };
                 let word = at as usize / 64;
                 left -= bits;
                 at += if apart == 1 { bits } else { apart };
@@ -209,7 +213,10 @@ impl Slots {
         if last.checked_sub(first)? != apart * (sources.count - 1) {
             return None;
         }
-        let place = (run.offset + run.stride * u64::from(first), run.stride * u64::from(apart));
+        let place = (
+            run.offset + run.stride * u64::from(first),
+            run.stride * u64::from(apart),
+        );
         let taken = slots.taken.take_all(before + first, apart, sources.count);
         taken.then_some(place)
     }

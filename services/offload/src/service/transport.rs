@@ -15,7 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_daemon::Poller;
-use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError};
+use xgvmi_ucp::{
+    Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
+};
 
 /// A message that the transport has accepted.
 #[derive(Debug)]

@@ -75,12 +75,7 @@ impl Ledger {
     }
 
     /// These blocks were parked, and their destination has arrived.
-    fn meet_all(
-        &mut self,
-        call: CallId,
-        local: usize,
-        waiting: Waiting,
-    ) -> Result<(), Wrong> {
+    fn meet_all(&mut self, call: CallId, local: usize, waiting: Waiting) -> Result<(), Wrong> {
         self.parked -= waiting.blocks;
         let mut refs = waiting.refs;
         for at in refs.drain(..) {
@@ -96,7 +91,8 @@ impl Ledger {
                 && let Seat::Present(participant) = &mut self.states[call].seats[local]
             {
                 let rank = self.rank_of[local];
-                let block = offer.sources[source as usize].parked_for(source, rank, self.direct_min);
+                let block =
+                    offer.sources[source as usize].parked_for(source, rank, self.direct_min);
                 let ParkedBlock { from, length, .. } = block.expect("the blocks were in this run");
                 if let Some((to, stride)) = participant.slots.take_all(alike, length) {
                     self.ready.push(Batch {

@@ -134,7 +134,11 @@ impl Ledger {
     /// A block of a batch, by its source.
     pub(in crate::service) fn transfer(&self, id: u32, part: u32) -> Option<Transfer> {
         let Open { batch, .. } = self.ready.open.get(id as usize)?;
-        let source = self.offers.get(batch.offer as usize)?.sources.get(part as usize)?;
+        let source = self
+            .offers
+            .get(batch.offer as usize)?
+            .sources
+            .get(part as usize)?;
         Some(Transfer {
             from: source.base.wrapping_add(batch.from),
             to: batch.to + batch.stride * u64::from(part - batch.part),

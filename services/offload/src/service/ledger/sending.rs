@@ -73,6 +73,7 @@ impl Ledger {
                 if draft.blocks() == 0 {
                     let ranks = self.spare_ranks.pop().unwrap_or_default();
                     let memory = self.spare_bytes.pop().unwrap_or_default();
+                    self.spare_capacity -= memory.capacity();
                     let bytes = sources * per_rank * size_of::<R>();
                     draft.reserve(ranks, memory, sources, bytes);
                 }
@@ -137,6 +138,7 @@ impl Ledger {
             if draft.sources() == 0 {
                 let ranks = self.spare_ranks.pop().unwrap_or_default();
                 let memory = self.spare_bytes.pop().unwrap_or_default();
+                self.spare_capacity -= memory.capacity();
                 draft.reserve(ranks, memory, 0, 0);
             }
             draft.runs(source, buffers.base, &part.runs, &part.short, buffers.key);

@@ -191,7 +191,8 @@ impl<T: Transport> Mover<T> {
             None => self.delivered(transfer.batch, 1),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
-                let packed = transport.pack(receive_of(&self.entered, transfer.call, transfer.local)?)?;
+                let packed =
+                    transport.pack(receive_of(&self.entered, transfer.call, transfer.local)?)?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
                 let key = transport.unpack(&me.peer, packed.as_ref())?;
