@@ -34,7 +34,7 @@ impl<'a> From<Blocks<'a>> for Receives<'a> {
     }
 }
 
-/// A block that the device reads. Every block copies this structure several times, so it is small.
+/// A block that the device reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     /// In the source's address space.

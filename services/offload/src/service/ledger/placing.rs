@@ -395,18 +395,10 @@ impl Ledger {
                 }
                 Seat::Absent(_) | Seat::Gathering { .. } => {
                     let block = match run {
-                        Some(_) => index | BlockRef::OF_RUN,
-                        None => {
-                            let records = &mut placing.incoming.parked;
-                            if records.is_empty() {
-                                records.reserve(placing.count);
-                            }
-                            let at = u32::try_from(records.len()).ok();
-                            let at = at.filter(|at| at & BlockRef::OF_RUN == 0);
-                            records.push(parked());
-                            at.ok_or_else(|| wrong("it has too many blocks"))?
-                        }
+                        Some(_) => Some(index | BlockRef::OF_RUN),
+                        None => placing.keep(parked()),
                     };
+                    let block = block.ok_or_else(|| wrong("it has too many blocks"))?;
                     let offer = placing.id;
                     if seat.park(BlockRef { offer, block }, 1, &mut self.spare_waiting) {
                         placing.gathered.push(local);
@@ -424,6 +416,19 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+}
+
+impl Placing<'_> {
+    /// Keeps a block that waits. Returns its index; `None` if there are too many.
+    fn keep(&mut self, block: ParkedBlock) -> Option<u32> {
+        let records = &mut self.incoming.parked;
+        if records.is_empty() {
+            records.reserve(self.count);
+        }
+        let at = u32::try_from(records.len()).ok();
+        records.push(block);
+        at.filter(|at| at & BlockRef::OF_RUN == 0)
     }
 }
 
