@@ -20,22 +20,20 @@
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
 mod charge;
+mod delivering;
 mod members;
 mod newcomers;
 mod placing;
-mod ready;
 mod sending;
 
 use super::actions::{Action, Buffers, CallId, OfferId, Receives, Wrong};
 use super::incoming::{Incoming, ParkedBlock, Participant, Source};
-use super::outbox::{OFFER_BLOCKS, Queue};
+use super::outbox::{OFFER_BLOCKS, Part, Queue};
+use super::ready::Ready;
 use super::slots::Slots;
 use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
 use crate::wire::{Blocks, Collective};
-use ready::Ready;
-pub(super) use ready::Unread;
-use sending::Part;
 use slab::Slab;
 use std::collections::VecDeque;
 use xgvmi_ucp::hash::Map;

@@ -22,6 +22,7 @@ mod options;
 mod outbox;
 mod preparing;
 mod pulse;
+mod ready;
 pub(crate) mod script;
 mod segments;
 mod sharing;

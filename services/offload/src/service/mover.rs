@@ -8,6 +8,7 @@ use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short
 use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
+use super::ready::Flight;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
@@ -19,7 +20,6 @@ use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
 };
-use reading::Flight;
 use std::rc::Rc;
 use std::time::Instant;
 

@@ -2,6 +2,7 @@
 
 use crate::draft::{RtsDraft, RtsHead};
 use crate::wire::Record;
+use crate::wire::runs::Run;
 use std::collections::VecDeque;
 
 /// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
@@ -30,6 +31,13 @@ pub(super) struct Outbox {
     /// Offers that take no further ranks.
     full: VecDeque<RtsDraft>,
     pub(super) draft: RtsDraft,
+}
+
+/// The blocks of a rank for one SP.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) runs: Vec<Run>,
+    pub(super) short: Vec<u8>,
 }
 
 impl Queue {

@@ -1,9 +1,9 @@
 //! Ranks that arrive while many blocks are ready to be read. Their parked blocks stay parked until these are read.
 
-use super::ready::Batch;
 use super::{BlockRef, CallId, Ledger, Newcomer, READY_MAX, SPARE_BLOCKS, Seat, Waiting, Wrong};
 use crate::service::actions::Action;
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock};
+use crate::service::ready::Batch;
 use slab::Slab;
 
 /// Capacity that the empty queue of ready blocks keeps, in blocks.

@@ -1,9 +1,9 @@
 //! Offers that have arrived: each block meets its destination, or waits for it.
 
-use super::ready::Batch;
 use super::{BlockRef, ELSEWHERE, Ledger, Seat, Waiting};
 use crate::service::actions::{Action, CallId, OfferId, OfferKey, Wrong};
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock, Source};
+use crate::service::ready::Batch;
 use crate::service::sharing::same;
 use crate::wire::runs::Run;
 use crate::wire::{Block, Blocks, Collective, Record, RtsPart, blocks_of};

@@ -3,9 +3,9 @@
 
 use super::{CallId, Ledger, OFFER_BLOCKS};
 use crate::service::actions::Buffers;
-use crate::service::outbox::sends_once;
+use crate::service::outbox::{Part, sends_once};
 use crate::service::spacing::{Spacing, meet};
-use crate::wire::runs::{Run, Runs};
+use crate::wire::runs::Runs;
 use crate::wire::{Blocks, Narrow, Record, Wide, blocks_of};
 
 /// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
@@ -14,13 +14,6 @@ const RUNS_MAX: usize = 8;
 const NO_RANK: &str = "it sends to a rank that is not there";
 const NO_BYTES: &str = "bytes of a short block are missing";
 const MORE_BYTES: &str = "there are more bytes than short blocks";
-
-/// The blocks of a rank for one SP.
-#[derive(Debug, Default)]
-pub(super) struct Part {
-    runs: Vec<Run>,
-    short: Vec<u8>,
-}
 
 impl Ledger {
     /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs.

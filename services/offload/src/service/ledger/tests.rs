@@ -544,7 +544,7 @@ fn even_blocks_of_a_rank_are_one_batch() {
             collective: CALL,
             parts: [3, 1, 2].map(part).into(),
         };
-        let mut enter = |ledger: &mut Ledger| enter(ledger, CALL, 0, [&[], &side], &[]);
+        let enter = |ledger: &mut Ledger| enter(ledger, CALL, 0, [&[], &side], &[]);
         if !is_early {
             enter(&mut ledger).expect("valid");
         }

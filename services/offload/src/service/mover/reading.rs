@@ -3,17 +3,9 @@
 use super::{Mover, Receive, Seats, failed};
 use crate::error::{OffloadError, Result};
 use crate::service::actions::Transfer;
-use crate::service::ledger::Unread;
+use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
-
-/// A block under way: its batch, and its source among the parts of the offer.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Flight {
-    batch: u32,
-    part: u32,
-    is_shared: bool,
-}
 
 impl<T: Transport> Mover<T> {
     /// Starts as many reads as there may be. Returns whether there was one.
@@ -42,16 +34,17 @@ impl<T: Transport> Mover<T> {
 
     /// Starts the next reads of a batch.
     fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<()> {
-        let Some(Unread { id, batch, sources }) = self.ledger.unread() else {
+        let Some(unread) = self.ledger.unread() else {
             return Ok(());
         };
+        let (id, batch) = (unread.id, unread.batch);
         let keys = self.keys.get(batch.offer as usize);
         let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
         let keys = keys.unwrap_or_default();
         let into = receive_of(&self.entered, batch.call, batch.local)?;
         let length = fitting(batch.length)?;
         let (mut count, mut done, mut to) = (0, 0, batch.to);
-        for (source, key) in sources.iter().zip(keys) {
+        for (source, key) in unread.sources.iter().zip(keys) {
             if room == 0 {
                 break;
             }
