@@ -371,7 +371,7 @@ impl Ledger {
                 met = Some(waiting);
             }
             None => {
-                if waiting.blocks == expected {
+                if waiting.blocks >= expected {
                     self.actions.push_back(Action::Gathered { call, local });
                 }
                 *seat = Seat::Gathering {

@@ -22,11 +22,11 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 585.0),
-    (64, 1, 195.0),
-    (64, 4, 455.0),
-    (256, 1, 130.0),
-    (256, 4, 185.0),
+    (16, 1, 575.0),
+    (64, 1, 193.0),
+    (64, 4, 442.0),
+    (256, 1, 127.0),
+    (256, 4, 183.0),
 ];
 
 /// Ranks, and service processes per node, of jobs whose later calls allocate no memory.

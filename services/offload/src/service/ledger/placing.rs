@@ -474,8 +474,10 @@ impl Seat {
             Self::Gathering {
                 waiting, expected, ..
             } => {
+                let before = waiting.blocks;
                 waiting.add(parked, blocks);
-                waiting.blocks == *expected
+                // Too many are found when they meet the receive side.
+                before < *expected && waiting.blocks >= *expected
             }
             Self::Present(_) | Self::Left => false,
         }
