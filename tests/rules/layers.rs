@@ -125,7 +125,7 @@ const CRATES: &[Crate] = &[
                     "service::ledger",
                     "service::options",
                     "service::outbox",
-                    "service::own",
+                    "service::ready",
                     "service::pulse",
                     "service::sharing",
                     "service::slots",

@@ -262,12 +262,15 @@ impl Job {
         };
         let begun = match plan {
             Plan::Exchange(plan) if plan.in_place => {
+                let receive = blocks(&plan.receive);
                 // SAFETY: the caller upholds the contract.
-                unsafe { client.alltoallv_in_place(call, side(&plan.receive)) }
+                unsafe { client.alltoallv_in_place(call, side(&plan.receive, &receive)) }
             }
             Plan::Exchange(plan) => {
+                let (send, receive) = (blocks(&plan.send), blocks(&plan.receive));
+                let (send, receive) = (side(&plan.send, &send), side(&plan.receive, &receive));
                 // SAFETY: the same.
-                unsafe { client.alltoallv(call, side(&plan.send), side(&plan.receive)) }
+                unsafe { client.alltoallv(call, send, receive) }
             }
             // SAFETY: the same.
             Plan::Reduce(plan) => unsafe { reduce(client, call, plan) },
@@ -428,14 +431,19 @@ unsafe fn reduce(
     }
 }
 
-fn side(of: &crate::plan::Side) -> Side<'_> {
+/// Lengths and displacements of the blocks of a side.
+fn blocks(of: &crate::plan::Side) -> (Vec<usize>, Vec<usize>) {
+    of.blocks().unzip()
+}
+
+fn side<'a>(of: &crate::plan::Side, blocks: &'a (Vec<usize>, Vec<usize>)) -> Side<'a> {
     Side {
         memory: Memory::Temporary {
             start: of.start,
             length: of.length,
         },
-        counts: &of.counts,
-        displacements: &of.displacements,
+        counts: &blocks.0,
+        displacements: &blocks.1,
     }
 }
 

@@ -49,8 +49,29 @@ pub(crate) struct Side {
     pub(crate) start: *mut u8,
     /// Length in bytes up to the end of the last block.
     pub(crate) length: usize,
-    pub(crate) counts: Vec<usize>,
-    pub(crate) displacements: Vec<usize>,
+    /// Number of ranks of the team.
+    size: usize,
+    blocks: Blocks,
+    /// A rank without a block.
+    without: Option<usize>,
+}
+
+/// The blocks of a side. Even ones take no memory of their own: a persistent collective keeps its plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Blocks {
+    None,
+    /// A block for one rank, at the start.
+    One {
+        rank: usize,
+        length: usize,
+    },
+    /// Blocks of equal length, the one of the next rank after `stride` bytes.
+    Even {
+        length: usize,
+        stride: usize,
+    },
+    /// Length and displacement of each block.
+    Listed(Vec<(usize, usize)>),
 }
 
 /// Why UCC's other components must execute a collective.
@@ -324,11 +345,16 @@ impl Reader<'_> {
     }
 
     fn none(&self) -> Side {
+        self.side(std::ptr::null_mut(), 0, Blocks::None)
+    }
+
+    fn side(&self, start: *mut u8, length: usize, blocks: Blocks) -> Side {
         Side {
-            start: std::ptr::null_mut(),
-            length: 0,
-            counts: vec![0; self.caller.size],
-            displacements: vec![0; self.caller.size],
+            start,
+            length,
+            size: self.caller.size,
+            blocks,
+            without: None,
         }
     }
 
@@ -339,34 +365,28 @@ impl Reader<'_> {
         let elements = usize::try_from(info.count).map_err(|_| TOO_LONG)?;
         let block = (elements / size).checked_mul(element).ok_or(TOO_LONG)?;
         let length = block.checked_mul(size).ok_or(TOO_LONG)?;
-        Ok(Side {
-            start: info.buffer.cast(),
-            length,
-            counts: vec![block; size],
-            displacements: (0..size).map(|rank| rank * block).collect(),
-        })
+        let blocks = Blocks::Even {
+            length: block,
+            stride: block,
+        };
+        Ok(self.side(info.buffer.cast(), length, blocks))
     }
 
     /// The same block for every rank.
     fn same_for_all(&self, info: &ucc_coll_buffer_info_t) -> Result<Side, Refused> {
         let length = self.bytes(info)?;
-        let size = self.caller.size;
-        Ok(Side {
-            start: info.buffer.cast(),
-            length,
-            counts: vec![length; size],
-            displacements: vec![0; size],
-        })
+        let blocks = Blocks::Even { length, stride: 0 };
+        Ok(self.side(info.buffer.cast(), length, blocks))
     }
 
     /// One block, to or from one rank.
     fn one(&self, info: &ucc_coll_buffer_info_t, other: usize) -> Result<Side, Refused> {
         let length = self.bytes(info)?;
-        let mut side = self.none();
-        side.start = info.buffer.cast();
-        side.length = length;
-        side.counts[other] = length;
-        Ok(side)
+        let blocks = Blocks::One {
+            rank: other,
+            length,
+        };
+        Ok(self.side(info.buffer.cast(), length, blocks))
     }
 
     /// Lengths of blocks with individual counts.
@@ -392,53 +412,48 @@ impl Reader<'_> {
     /// The arrays have an entry for each rank, with the widths that the flags specify.
     unsafe fn listed(&self, info: &ucc_coll_buffer_info_v_t) -> Result<Side, Refused> {
         let element = self.element(info.datatype, info.mem_type)?;
-        let size = self.caller.size;
-        let mut side = self.none();
+        let element = i64::try_from(element).map_err(|_| TOO_LONG)?;
         // SAFETY: the caller upholds the contract.
-        side.counts = unsafe { self.counts(info) }?;
-        let mut places = vec![0; size];
+        let counts = unsafe { self.counts(info) }?;
+        let mut places = Vec::with_capacity(counts.len());
         let (mut first, mut end) = (i64::MAX, i64::MIN);
-        for (rank, place) in places.iter_mut().enumerate() {
+        for (rank, count) in counts.iter().enumerate() {
             // SAFETY: the same.
             let displacement =
                 unsafe { signed(info.displacements.cast(), rank, self.wide_displacements) };
-            if side.counts[rank] == 0 {
+            if *count == 0 {
                 // The displacement of an empty block is ignored.
+                places.push(None);
                 continue;
             }
-            let bytes = i64::try_from(side.counts[rank]).map_err(|_| TOO_LONG)?;
-            let element = i64::try_from(element).map_err(|_| TOO_LONG)?;
-            *place = displacement.checked_mul(element).ok_or(TOO_LONG)?;
-            first = first.min(*place);
+            let bytes = i64::try_from(*count).map_err(|_| TOO_LONG)?;
+            let place = displacement.checked_mul(element).ok_or(TOO_LONG)?;
+            places.push(Some(place));
+            first = first.min(place);
             end = end.max(place.checked_add(bytes).ok_or(TOO_LONG)?);
         }
         // The side begins with its first block, which may lie before the buffer's address.
-        side.start = info.buffer.cast();
-        if first < end {
-            let distance = |place: i64| usize::try_from(place.checked_sub(first)?).ok();
-            side.length = distance(end).ok_or(TOO_LONG)?;
-            side.start = side
-                .start
-                .wrapping_offset(isize::try_from(first).map_err(|_| TOO_LONG)?);
-            for (rank, place) in places.into_iter().enumerate() {
-                if side.counts[rank] > 0 {
-                    side.displacements[rank] = distance(place).ok_or(TOO_LONG)?;
-                }
-            }
+        let start: *mut u8 = info.buffer.cast();
+        if first >= end {
+            return Ok(self.side(start, 0, Blocks::None));
         }
-        Ok(side)
+        let distance = |place: i64| usize::try_from(place.checked_sub(first)?).ok();
+        let length = distance(end).ok_or(TOO_LONG)?;
+        let start = start.wrapping_offset(isize::try_from(first).map_err(|_| TOO_LONG)?);
+        let blocks = counts.into_iter().zip(places).map(|(count, place)| {
+            let place = place.map_or(Some(0), distance).ok_or(TOO_LONG)?;
+            Ok((count, place))
+        });
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        Ok(self.side(start, length, Blocks::of(blocks)))
     }
 
     /// An in-place allgather: the caller's block of the receive buffer goes to all other ranks.
     fn own_block_for_all(&self, receive: Side) -> (Side, Side) {
         let rank = self.caller.rank;
-        let length = receive.counts[rank];
-        let send = Side {
-            start: receive.start.wrapping_add(receive.displacements[rank]),
-            length,
-            counts: vec![length; self.caller.size],
-            displacements: vec![0; self.caller.size],
-        };
+        let (length, displacement) = receive.block(rank);
+        let start = receive.start.wrapping_add(displacement);
+        let send = self.side(start, length, Blocks::Even { length, stride: 0 });
         (send.without(rank), receive.without(rank))
     }
 }
@@ -448,8 +463,44 @@ const TOO_LONG: Refused = Refused("more bytes than the address space has");
 impl Side {
     /// The side without the block of `rank`.
     fn without(mut self, rank: usize) -> Self {
-        self.counts[rank] = 0;
+        self.without = Some(rank);
         self
+    }
+
+    /// Length and displacement of the block of a rank.
+    fn block(&self, rank: usize) -> (usize, usize) {
+        let block = match &self.blocks {
+            Blocks::One { rank: of, length } if *of == rank => (*length, 0),
+            Blocks::None | Blocks::One { .. } => (0, 0),
+            Blocks::Even { length, stride } => (*length, rank * stride),
+            Blocks::Listed(blocks) => blocks[rank],
+        };
+        match self.without {
+            Some(without) if without == rank => (0, block.1),
+            _ => block,
+        }
+    }
+
+    /// Length and displacement of each rank's block.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        (0..self.size).map(|rank| self.block(rank))
+    }
+}
+
+impl Blocks {
+    /// The blocks of all ranks.
+    fn of(listed: Vec<(usize, usize)>) -> Self {
+        let (first, second) = (listed.first(), listed.get(1));
+        if let Some(&(length, 0)) = first {
+            let stride = second.map_or(0, |(_, place)| *place);
+            let mut even = listed.iter().enumerate();
+            // A rank's place in the buffer is checked, so the products do not overflow.
+            if even.all(|(rank, block)| Some(*block) == Some(length).zip(rank.checked_mul(stride)))
+            {
+                return Self::Even { length, stride };
+            }
+        }
+        Self::Listed(listed)
     }
 }
 

@@ -16,9 +16,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use xgvmi_offload::standin::{Plan, connect, run, scale};
 
-/// The system allocator with a count of the bytes in use.
+/// The system allocator with counts of the bytes in use and of the allocations.
 struct Counting;
 
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -27,6 +28,7 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let used = USED.fetch_add(layout.size(), Relaxed) + layout.size();
         PEAK.fetch_max(used, Relaxed);
+        ALLOCATIONS.fetch_add(1, Relaxed);
         // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
@@ -68,10 +70,11 @@ fn main() -> ExitCode {
         Ok(outcome) => {
             let peak = PEAK.load(Relaxed) - base;
             answer(&format!(
-                "{{\"blocks\":{},\"messages\":{},\"time_ns\":{},\"peak_bytes\":{peak}}}",
+                "{{\"blocks\":{},\"messages\":{},\"time_ns\":{},\"peak_bytes\":{peak},\"allocations\":{}}}",
                 outcome.blocks,
                 outcome.messages,
-                outcome.time.as_nanos()
+                outcome.time.as_nanos(),
+                ALLOCATIONS.load(Relaxed)
             ))
         }
         Err(error) => fail(&error),

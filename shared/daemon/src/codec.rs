@@ -114,7 +114,27 @@ impl Writer {
 
 /// Appends a number as [`Writer::varint`] does.
 #[inline]
-pub fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
+pub fn put_varint(bytes: &mut Vec<u8>, value: u64) {
+    if value < 0x80 {
+        return bytes.push(value.to_le_bytes()[0]);
+    }
+    if value >> VARINT_WORD != 0 {
+        return put_long_varint(bytes, value);
+    }
+    // Seven bits per byte of a word.
+    let word = (value & 0xfff_ffff) | (value & 0xff_ffff_f000_0000) << 4;
+    let word = (word & 0x3fff_0000_3fff) | (word & 0xfff_c000_0fff_c000) << 2;
+    let word = (word & 0x7f_007f_007f_007f) | (word & 0x3f80_3f80_3f80_3f80) << 1;
+    let length = (64 - word.leading_zeros()).div_ceil(8);
+    let more = 0x8080_8080_8080_8080 & ((1 << (8 * (length - 1))) - 1);
+    bytes.extend_from_slice(&(word | more).to_le_bytes());
+    bytes.truncate(bytes.len() - 8 + length as usize);
+}
+
+/// Bits of a number whose bytes fit in a word.
+const VARINT_WORD: u32 = 56;
+
+fn put_long_varint(bytes: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         bytes.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;
@@ -199,8 +219,27 @@ impl<'a> Reader<'a> {
                 self.rest = rest;
                 Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
             }
-            _ => self.long_varint(),
+            _ => match self.rest.first_chunk() {
+                Some(word) => self.varint_in(u64::from_le_bytes(*word)),
+                None => self.long_varint(),
+            },
         }
+    }
+
+    /// Reads a number from the next eight bytes, if it ends there.
+    fn varint_in(&mut self, word: u64) -> Result<u64, BadMessage> {
+        let ends = !word & 0x8080_8080_8080_8080;
+        if ends == 0 {
+            return self.long_varint();
+        }
+        // Seven bits of each byte up to the first whose highest bit is 0.
+        let length = ends.trailing_zeros() / 8 + 1;
+        let word = word & 0x7f7f_7f7f_7f7f_7f7f & (u64::MAX >> (64 - 8 * length));
+        let word = (word & 0x7f_007f_007f_007f) | (word & 0x7f00_7f00_7f00_7f00) >> 1;
+        let word = (word & 0x3fff_0000_3fff) | (word & 0x3fff_0000_3fff_0000) >> 2;
+        let word = (word & 0xfff_ffff) | (word & 0xfff_ffff_0000_0000) >> 4;
+        self.rest = &self.rest[length as usize..];
+        Ok(word)
     }
 
     fn long_varint(&mut self) -> Result<u64, BadMessage> {

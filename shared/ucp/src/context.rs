@@ -120,15 +120,18 @@ impl Context {
     }
 
     /// The shortest permitted access to imported memory, in bytes.
+    #[inline]
     #[must_use]
     pub fn access_min(&self) -> usize {
         self.inner.access_min
     }
 
+    #[inline]
     pub(super) fn ucp(&self) -> &'static Ucp {
         self.inner.ucp
     }
 
+    #[inline]
     pub(super) fn handle(&self) -> ucp_context_h {
         self.inner.handle
     }

@@ -202,7 +202,7 @@ impl Endpoint {
     }
 
     /// Starts a get with a key of this endpoint. `param` is of [`get_param`], and serves any number of gets.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_get(
         &self,
         key: ucp_rkey_h,
@@ -220,7 +220,7 @@ impl Endpoint {
         // SAFETY: endpoint and key belong together; the handle covers the destination; the caller holds both until the
         // operation is complete. A wrong remote address is refused by the peer's device.
         Ok(unsafe {
-            self.worker().ucp().ucp_get_nbx(
+            (self.worker().ucp().ucp_get_nbx)(
                 self.handle(),
                 destination,
                 length,
@@ -261,8 +261,16 @@ impl Endpoint {
         self.inner.handle.get()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_alive(&self) -> Result<()> {
+        if !self.handle().is_null() && self.inner.failure.get() == UCS_OK {
+            return Ok(());
+        }
+        self.check_failed()
+    }
+
+    #[cold]
+    fn check_failed(&self) -> Result<()> {
         let status = if self.handle().is_null() {
             UCS_ERR_NOT_CONNECTED
         } else {

@@ -101,6 +101,7 @@ impl UcpError {
 }
 
 /// Turns a status into a result. The description of the object is only created on failure.
+#[inline(always)]
 pub(super) fn check(
     ucp: &Ucp,
     call: &'static str,
@@ -108,8 +109,17 @@ pub(super) fn check(
     object: impl FnOnce() -> String,
 ) -> Result<()> {
     if status == UCS_OK {
-        Ok(())
-    } else {
-        Err(UcpError::call(ucp, call, object(), status))
+        return Ok(());
     }
+    failed(ucp, call, status, object)
+}
+
+#[cold]
+fn failed(
+    ucp: &Ucp,
+    call: &'static str,
+    status: ucs_status_t,
+    object: impl FnOnce() -> String,
+) -> Result<()> {
+    Err(UcpError::call(ucp, call, object(), status))
 }

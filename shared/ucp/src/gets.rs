@@ -70,7 +70,7 @@ impl Gets {
     ///
     /// # Errors
     /// [`UcpError::ImportedAccess`] for an unsuitable range; the connection's error.
-    #[inline]
+    #[inline(always)]
     pub fn start(
         &mut self,
         from: &RemoteKey,
@@ -81,10 +81,7 @@ impl Gets {
     ) -> Result<Option<u32>> {
         let answer = from.get(remote_address, into, address, length, &mut self.param)?;
         if !ucs_ptr_is_ptr(answer) {
-            return match ucs_ptr_status(answer) {
-                UCS_OK => Ok(None),
-                status => Err(failed(from.ucp(), status)),
-            };
+            return not_started(from, answer);
         }
         let index = match self.free.pop() {
             Some(index) => index,
@@ -94,11 +91,15 @@ impl Gets {
         // SAFETY: a request has REQUEST_BYTES for its user, aligned for pointers, see Context::open. UCX calls back in
         // the worker's progress alone, so not before the index is there.
         unsafe { answer.cast::<u32>().write(index) };
-        self.flights[index as usize] = Some(Flight {
-            request: answer,
-            into: into.clone(),
-            from: from.clone(),
-        });
+        let flight = &mut self.flights[index as usize];
+        debug_assert!(flight.is_none(), "the place of a get is free");
+        if flight.is_none() {
+            *flight = Some(Flight {
+                request: answer,
+                into: into.clone(),
+                from: from.clone(),
+            });
+        }
         Ok(Some(index))
     }
 
@@ -116,7 +117,7 @@ impl Gets {
 
     /// Takes a get that has ended: its number, and its error if it has failed. The order is not that of the ends. The
     /// number is free for another get. The error is boxed because every get moves this result, and few fail.
-    #[inline]
+    #[inline(always)]
     pub fn take(&mut self) -> Option<(u32, std::result::Result<(), Box<UcpError>>)> {
         let (index, status) = self.ended.borrow_mut().pop()?;
         let flight = self.flights[index as usize].take();
@@ -124,7 +125,7 @@ impl Gets {
         self.free.push(index);
         let ucp = flight.from.ucp();
         // SAFETY: the request came from UCP and is complete; nothing uses it again.
-        unsafe { ucp.ucp_request_free(flight.request) };
+        unsafe { (ucp.ucp_request_free)(flight.request) };
         Some((index, boxed(ucp, status)))
     }
 }
@@ -158,6 +159,15 @@ impl Drop for Gets {
             unsafe { from.ucp().ucp_request_free(request) };
             std::mem::forget((into, from));
         }
+    }
+}
+
+/// The answer for a get that is complete, or that UCX refuses.
+#[cold]
+fn not_started(from: &RemoteKey, answer: ucs_status_ptr_t) -> Result<Option<u32>> {
+    match ucs_ptr_status(answer) {
+        UCS_OK => Ok(None),
+        status => Err(failed(from.ucp(), status)),
     }
 }
 

@@ -301,24 +301,31 @@ impl ImportedMemory {
     /// # Errors
     /// [`UcpError::ImportedAccess`] if the access is out of bounds or shorter than
     /// [`Context::access_min`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn access(&self, address: u64, length: usize) -> Result<ucp_mem_h> {
-        let inside = address
-            .checked_sub(self.inner.address)
-            .and_then(|offset| usize::try_from(offset).ok())
-            .and_then(|offset| offset.checked_add(length))
-            .is_some_and(|end| end <= self.inner.length);
-        let min = self.inner.memh.context.access_min();
-        if inside && length >= min {
-            Ok(self.inner.memh.handle)
-        } else {
-            Err(UcpError::ImportedAccess {
-                address,
-                length,
-                start: self.inner.address,
-                size: self.inner.length,
-                min,
-            })
+        let Imported {
+            memh,
+            address: start,
+            length: size,
+            ..
+        } = &*self.inner;
+        // An address before the start is an offset beyond any size.
+        let offset = address.wrapping_sub(*start);
+        let rest = (*size as u64).checked_sub(offset);
+        if length >= memh.context.access_min() && rest.is_some_and(|rest| length as u64 <= rest) {
+            return Ok(memh.handle);
+        }
+        Err(self.outside(address, length))
+    }
+
+    #[cold]
+    fn outside(&self, address: u64, length: usize) -> UcpError {
+        UcpError::ImportedAccess {
+            address,
+            length,
+            start: self.inner.address,
+            size: self.inner.length,
+            min: self.inner.memh.context.access_min(),
         }
     }
 }

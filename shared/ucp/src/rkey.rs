@@ -47,7 +47,7 @@ impl RemoteKey {
     }
 
     /// Starts a get, see [`Endpoint::post_get`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(
         &self,
         remote_address: u64,

@@ -138,6 +138,20 @@ impl Worker {
         }
     }
 
+    /// Progresses communication until nothing happens, at most `steps` times, and until messages of more than `waiting` bytes
+    /// wait. True if something happened.
+    #[inline]
+    pub fn progress_within(&self, steps: u32, waiting: usize) -> bool {
+        let (progress, handle) = (self.ucp().ucp_worker_progress, self.handle());
+        for step in 0..steps {
+            // SAFETY: the worker is alive and used by this thread alone.
+            if self.waiting_bytes() > waiting || unsafe { progress(handle) } == 0 {
+                return step > 0;
+            }
+        }
+        true
+    }
+
     /// Takes the oldest message that `wanted` accepts.
     ///
     /// # Errors
@@ -179,6 +193,7 @@ impl Worker {
         self.inner.context.ucp()
     }
 
+    #[inline]
     pub(super) fn handle(&self) -> ucp_worker_h {
         self.inner.handle
     }

@@ -116,11 +116,11 @@ impl Collective<'_> {
             }
             return Ok(Reduce {
                 send: all.start,
-                receive: all.start.wrapping_add(all.displacements[caller.rank]),
+                receive: all.start.wrapping_add(all.block(caller.rank).1),
                 length: all.length,
-                received: all.counts[caller.rank],
+                received: all.block(caller.rank).0,
                 reduction: reduction(dst.datatype, self.args.op)?,
-                goal: Goal::Each(all.counts),
+                goal: Goal::Each(all.blocks().map(|(count, _)| count).collect()),
             });
         }
         if self.in_place {

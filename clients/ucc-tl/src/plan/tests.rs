@@ -57,9 +57,9 @@ fn plan(args: &ucc_coll_args_t, rank: usize) -> Result<Exchange, Refused> {
 /// Compares start, length, and (rank, count, displacement) of the non-empty blocks.
 fn check(side: &Side, start: *mut u8, length: usize, blocks: &[(usize, usize, usize)]) {
     let found: Vec<(usize, usize, usize)> = (0..)
-        .zip(side.counts.iter().zip(&side.displacements))
-        .filter(|(_, (count, _))| **count > 0)
-        .map(|(rank, (count, displacement))| (rank, *count, *displacement))
+        .zip(side.blocks())
+        .filter(|(_, (count, _))| *count > 0)
+        .map(|(rank, (count, displacement))| (rank, count, displacement))
         .collect();
     assert_eq!(
         (side.start, side.length, found.as_slice()),
@@ -68,7 +68,32 @@ fn check(side: &Side, start: *mut u8, length: usize, blocks: &[(usize, usize, us
 }
 
 fn empty(side: &Side) {
-    assert!(side.counts.iter().all(|count| *count == 0), "{side:?}");
+    assert!(side.blocks().all(|(count, _)| count == 0), "{side:?}");
+}
+
+/// Persistent collectives keep their plans.
+#[test]
+fn even_blocks_take_no_memory_of_their_own() {
+    let is_listed = |counts: &[u32], displacements: &[u32]| {
+        let mut args = args(b::UCC_COLL_TYPE_ALLTOALLV, 0, 0);
+        args.src.info_v = info_v(SRC, counts, displacements);
+        args.dst.info_v = info_v(DST, &[1_u32; 3], &[0_u32, 1, 2]);
+        let made = plan(&args, 1).expect("served");
+        assert!(!matches!(made.receive.blocks, Blocks::Listed(_)));
+        let expect: Vec<(usize, usize)> = counts
+            .iter()
+            .zip(displacements)
+            .map(|(count, place)| (*count as usize * 4, *place as usize * 4))
+            .collect();
+        assert_eq!(made.send.blocks().collect::<Vec<_>>(), expect);
+        matches!(made.send.blocks, Blocks::Listed(_))
+    };
+    assert!(!is_listed(&[2; 3], &[0, 2, 4]));
+    assert!(!is_listed(&[2; 3], &[0, 0, 0]));
+    assert!(!is_listed(&[2; 3], &[0, 9, 18]));
+    assert!(is_listed(&[2; 3], &[0, 2, 5]));
+    assert!(is_listed(&[2, 2, 1], &[0, 2, 4]));
+    assert!(is_listed(&[2; 3], &[4, 2, 0]));
 }
 
 #[test]

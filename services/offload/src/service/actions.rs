@@ -34,7 +34,7 @@ impl<'a> From<Blocks<'a>> for Receives<'a> {
     }
 }
 
-/// A block that the device reads. Every block copies this structure several times, so it is small.
+/// A block that the device reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     /// In the source's address space.
@@ -51,6 +51,8 @@ pub(super) struct Transfer {
     pub(super) call: u32,
     /// Number of ranks of this SP that get the same block from a rank of another SP; 0 if it is only this one.
     pub(super) shared: u32,
+    /// Number of its batch.
+    pub(super) batch: u32,
 }
 
 /// The next action, except transfers.

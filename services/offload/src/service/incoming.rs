@@ -1,7 +1,7 @@
 //! Blocks of a received offer, and the ranks that they are for.
 
 use super::actions::{OfferKey, Short, Wrong};
-use super::slots::{Slots, Unfit};
+use super::slots::{Slots, Sources, Unfit};
 use crate::wire::runs::Run;
 use crate::wire::{Collective, Delivered};
 
@@ -45,9 +45,23 @@ pub(super) struct Source {
     /// Its blocks, if they are one run, and the position of the first short one's bytes in the message.
     pub(super) run: Option<Run>,
     pub(super) short_at: usize,
+    /// Number of sources from this one on that have the same run for the device and are equally spaced; and their distance.
+    pub(super) like: u32,
+    pub(super) apart: u32,
 }
 
 impl Source {
+    /// This source and those that are like it.
+    #[inline]
+    pub(super) fn alike(&self) -> Sources {
+        Sources {
+            first: self.rank,
+            last: self.rank + self.apart * (self.like - 1),
+            apart: self.apart,
+            count: self.like,
+        }
+    }
+
     /// The parked block for a rank, if the blocks are one run.
     #[inline]
     pub(super) fn parked_for(&self, part: u32, rank: u32, direct_min: u64) -> Option<ParkedBlock> {
@@ -139,7 +153,7 @@ impl Meeting<'_> {
     }
 
     #[cold]
-    fn unfit(&self, unfit: &Unfit) -> Wrong {
+    pub(super) fn unfit(&self, unfit: &Unfit) -> Wrong {
         let Self {
             key,
             collective,

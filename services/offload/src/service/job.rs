@@ -328,15 +328,9 @@ impl<F: Fabric> Job<F> {
 
     /// Makes progress.
     pub(super) fn progress(&mut self) -> Result<Progress> {
-        let mut busy = false;
         // The limits leave time for other jobs when one job floods its SP. Waiting messages are handled before others are
         // received: they never wait for later ones.
-        for _ in 0..PROGRESS_MAX {
-            if self.worker.waiting_bytes() > INBOX_TURN || !self.worker.progress() {
-                break;
-            }
-            busy = true;
-        }
+        let mut busy = self.worker.progress(PROGRESS_MAX, INBOX_TURN);
         let may_have_ended = busy;
         let mut heard = false;
         let mut entries = 0;
@@ -432,11 +426,7 @@ impl<F: Fabric> Job<F> {
         }
         let end = Instant::now() + SHUT_LIMIT;
         while Instant::now() < end {
-            for _ in 0..PROGRESS_MAX {
-                if !self.worker.progress() {
-                    break;
-                }
-            }
+            self.worker.progress(PROGRESS_MAX, usize::MAX);
             let moved = self.shared.as_mut();
             let is_over = moved.is_none_or(|shared| shared.mover.shut(&self.transport));
             if self.greetings.shut(&self.transport) && is_over {

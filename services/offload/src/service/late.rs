@@ -1,7 +1,7 @@
 //! Offers that wait until the blocks of earlier offers are read.
 //!
-//! A block takes 12 bytes in its message and 40 when it is ready to be read. Only a limited number of blocks
-//! is ready at once; the messages of the others wait here. They count as memory of calls, which the ranks bound: a rank's
+//! A block takes 12 bytes in its message and several times as much when it is ready to be read, unless it is one of a
+//! batch. Only a limited number of blocks is ready at once; the messages of the others wait here. They count as memory of calls, which the ranks bound: a rank's
 //! outstanding calls have a window, and an offer takes less here than its blocks take when they are placed.
 
 use std::collections::VecDeque;

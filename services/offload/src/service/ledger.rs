@@ -20,15 +20,16 @@
 //! to send are appended to the messages that will offer them when their rank arrives, and are not stored elsewhere.
 
 mod charge;
+mod delivering;
 mod members;
 mod newcomers;
 mod placing;
 mod sending;
 
-use super::actions::{Action, Buffers, CallId, OfferId, Receives, Transfer, Wrong};
+use super::actions::{Action, Buffers, CallId, OfferId, Receives, Wrong};
 use super::incoming::{Incoming, ParkedBlock, Participant, Source};
-use super::outbox::{OFFER_BLOCKS, Queue};
-use super::own::{Own, Part};
+use super::outbox::{OFFER_BLOCKS, Part, Queue};
+use super::ready::Ready;
 use super::slots::Slots;
 use super::spacing::{Spaced, Spacing, spaced};
 use crate::draft::RtsHead;
@@ -46,9 +47,9 @@ const READY_MAX: usize = OFFER_BLOCKS;
 const SPARES_MAX: usize = 16;
 const SPARE_BLOCKS: usize = 256;
 
-/// Maximum number of sent messages whose memory is kept for reuse, and size of each: at most 64 KiB per job.
-const SPARE_MESSAGES: usize = 4;
-const SPARE_BYTES: usize = 16 << 10;
+/// Maximum number of sent messages whose memory is kept for reuse, and size of all: at most 64 KiB per job.
+const SPARE_MESSAGES: usize = 64;
+const SPARE_BYTES: usize = 64 << 10;
 
 /// Maximum number of calls that are kept for reuse. A program has few calls outstanding.
 const SPARE_CALLS: usize = 2;
@@ -90,34 +91,25 @@ pub(super) struct Ledger {
     held: Vec<CallId>,
     /// Rounds of work since there are such calls.
     held_rounds: u32,
-    /// The SPs that the arriving rank sends to, its blocks for one of them, and those for ranks of this SP.
+    /// The SPs that the arriving rank sends to, and its blocks for one of them.
     targets: Vec<u32>,
     part: Part,
-    own: Own,
     /// Vectors of finished offers, for reuse.
     spare: Vec<(Vec<Source>, Vec<ParkedBlock>)>,
     spare_ranks: Vec<Vec<u32>>,
     spare_waiting: Vec<Vec<BlockRef>>,
     /// The memory of messages that were sent, for the next ones.
     spare_bytes: Vec<Vec<u8>>,
+    spare_capacity: usize,
     /// Calls that are over, for reuse.
     spare_calls: Vec<Call>,
     actions: VecDeque<Action>,
     /// Blocks that the device may read now.
-    ready: VecDeque<Transfer>,
+    ready: Ready,
     /// [`READY_MAX`]; tests use fewer.
     ready_max: usize,
     /// Ranks that have arrived while many blocks were ready.
     newcomers: VecDeque<Newcomer>,
-}
-
-/// A rank that has entered a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Arrived {
-    /// Index of the call, and local number of the rank.
-    pub(super) place: (CallId, usize),
-    /// The offer of the rank's blocks for ranks of this SP, if reads need its key.
-    pub(super) own: Option<OfferId>,
 }
 
 /// A rank that has arrived, and its parked blocks that are not ready yet.
@@ -125,7 +117,7 @@ pub(super) struct Arrived {
 struct Newcomer {
     call: CallId,
     local: usize,
-    waiting: Vec<BlockRef>,
+    waiting: Waiting,
 }
 
 /// A collective that at least one rank has entered.
@@ -149,10 +141,10 @@ struct Call {
 #[derive(Debug)]
 enum Seat {
     /// Blocks that wait for the rank's arrival.
-    Absent(Vec<BlockRef>),
+    Absent(Waiting),
     /// The rank's own blocks are on offer. Blocks for it wait until all of them are on offer, and for its receive side.
     Gathering {
-        waiting: Vec<BlockRef>,
+        waiting: Waiting,
         expected: usize,
         offers_left: usize,
     },
@@ -160,16 +152,23 @@ enum Seat {
     Left,
 }
 
-/// A parked block of a received offer. The type is small because there may be millions.
+/// Parked blocks for a rank.
+#[derive(Debug, Default)]
+struct Waiting {
+    refs: Vec<BlockRef>,
+    blocks: usize,
+}
+
+/// Parked blocks of a received offer. The type is small because there may be millions.
 #[derive(Debug, Clone, Copy)]
 struct BlockRef {
     offer: u32,
-    /// Its index, or that of its source and [`BlockRef::OF_RUN`].
+    /// A block's index, or that of a source and [`BlockRef::OF_RUN`].
     block: u32,
 }
 
 impl BlockRef {
-    /// The blocks of the source are one run.
+    /// A block of this source, and of each that is like it.
     const OF_RUN: u32 = 1 << 31;
 }
 
@@ -222,14 +221,14 @@ impl Ledger {
             held_rounds: 0,
             targets: Vec::new(),
             part: Part::default(),
-            own: Own::default(),
             spare: Vec::new(),
             spare_ranks: Vec::new(),
             spare_waiting: Vec::new(),
             spare_bytes: Vec::new(),
+            spare_capacity: 0,
             spare_calls: Vec::new(),
             actions: VecDeque::new(),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
             ready_max: READY_MAX,
             newcomers: VecDeque::new(),
         }
@@ -238,15 +237,19 @@ impl Ledger {
     /// Memory for a message.
     #[inline]
     pub(super) fn memory(&mut self) -> Vec<u8> {
-        self.spare_bytes.pop().unwrap_or_default()
+        let memory = self.spare_bytes.pop().unwrap_or_default();
+        self.spare_capacity -= memory.capacity();
+        memory
     }
 
     /// A message was sent, and its memory is free.
     #[inline]
     pub(super) fn reuse(&mut self, mut memory: Vec<u8>) {
-        if self.spare_bytes.len() < SPARE_MESSAGES && (1..=SPARE_BYTES).contains(&memory.capacity())
-        {
+        let capacity = memory.capacity();
+        let fits = capacity > 0 && self.spare_capacity + capacity <= SPARE_BYTES;
+        if fits && self.spare_bytes.len() < SPARE_MESSAGES {
             memory.clear();
+            self.spare_capacity += capacity;
             self.spare_bytes.push(memory);
         }
     }
@@ -302,19 +305,8 @@ impl Ledger {
         }
     }
 
-    /// The next block that the device may read. Report its completion with [`Ledger::transferred`].
-    #[inline]
-    pub(super) fn next_transfer(&mut self) -> Option<Transfer> {
-        self.ready.pop_front()
-    }
-
-    /// Number of blocks that [`Ledger::next_transfer`] can return now.
-    pub(super) fn transfers(&self) -> usize {
-        self.ready.len()
-    }
-
     /// A local rank has entered a call, which `together` ranks of this SP enter. `short` is the data of the short blocks among
-    /// `sends`, in order.
+    /// `sends`, in order. Returns the index of the call, and the rank's local number.
     pub(super) fn arrive<'a>(
         &mut self,
         collective: Collective,
@@ -322,7 +314,7 @@ impl Ledger {
         (sends, receives): (Blocks<'_>, impl Into<Receives<'a>>),
         short: &[u8],
         buffers: Buffers<'_>,
-    ) -> Result<Arrived, Wrong> {
+    ) -> Result<(CallId, usize), Wrong> {
         let receives = receives.into();
         let wrong = |what| Wrong::Rank {
             rank,
@@ -351,9 +343,8 @@ impl Ledger {
         if !matches!(self.states[call].seats[local], Seat::Absent(_)) {
             return Err(wrong("it entered the call twice"));
         }
-        let sent = self.send_all(call, rank, sends, short, buffers);
-        let (mut targets, own) = sent.map_err(wrong)?;
-        targets += usize::from(own.len() > 0);
+        let targets = self.send_all(call, rank, sends, short, buffers);
+        let targets = targets.map_err(wrong)?;
         let received = match receives {
             Receives::Now(blocks) => blocks.bytes() + self.answer_bytes(blocks),
             Receives::Later(_) => 0,
@@ -363,7 +354,7 @@ impl Ledger {
         let seat = &mut state.seats[local];
         let waiting = match seat {
             Seat::Absent(waiting) => std::mem::take(waiting),
-            _ => Vec::new(),
+            _ => Waiting::default(),
         };
         state.arrived += 1;
         state.present += 1;
@@ -380,7 +371,7 @@ impl Ledger {
                 met = Some(waiting);
             }
             None => {
-                if waiting.len() == expected {
+                if waiting.blocks >= expected {
                     self.actions.push_back(Action::Gathered { call, local });
                 }
                 *seat = Seat::Gathering {
@@ -399,13 +390,8 @@ impl Ledger {
         if let Some(waiting) = met {
             self.meet(call, local, waiting)?;
         }
-        let needs_key = own.is_direct();
-        let own = self.offer_own(call, rank, own, buffers)?;
         self.check_complete(call, local, rank);
-        Ok(Arrived {
-            place: (call, local),
-            own: own.filter(|_| needs_key),
-        })
+        Ok((call, local))
     }
 
     /// The receive side of a rank for which all blocks are on offer.
@@ -459,29 +445,15 @@ impl Ledger {
     /// There is no other work: blocks that wait for further ranks of this SP are sent now.
     pub(super) fn settle(&mut self) {
         self.held_rounds = 0;
-        for call in std::mem::take(&mut self.held) {
+        // The vector keeps its memory.
+        let mut held = std::mem::take(&mut self.held);
+        for call in held.drain(..) {
             if let Some(state) = self.states.get_mut(call) {
                 state.is_held = false;
                 self.pump(call);
             }
         }
-    }
-
-    /// Source and destination of a transfer, for an error.
-    pub(super) fn ranks_of(&self, transfer: &Transfer) -> Option<(u32, u32)> {
-        let offer = self.offers.get(transfer.offer as usize)?;
-        let source = offer.sources.get(transfer.part as usize)?;
-        let destination = self.rank_of.get(transfer.local as usize)?;
-        Some((source.rank, *destination))
-    }
-
-    /// The device has read a block.
-    #[inline(always)]
-    pub(super) fn transferred(&mut self, transfer: &Transfer) {
-        let local = transfer.local as usize;
-        if let Some(call) = self.delivered(local, transfer.offer as usize) {
-            self.check_complete(call, local, self.rank_of[local]);
-        }
+        self.held = held;
     }
 
     /// SP `from` has received all blocks of an offer from this SP.
@@ -535,7 +507,10 @@ impl Ledger {
             self.last = Some((collective, *call));
             return *call;
         }
-        let seats = self.rank_of.iter().map(|_| Seat::Absent(Vec::new()));
+        let seats = self
+            .rank_of
+            .iter()
+            .map(|_| Seat::Absent(Waiting::default()));
         let state = match self.spare_calls.pop() {
             Some(mut state) => {
                 state.collective = collective;
@@ -551,7 +526,7 @@ impl Ledger {
                 arrived: 0,
                 present: 0,
                 incoming: 0,
-                queue: Queue::new(self.services),
+                queue: Queue::new(self.me, self.services),
                 is_held: false,
                 bytes: 0,
             },
@@ -563,14 +538,14 @@ impl Ledger {
         call
     }
 
-    /// Sends offers while credits are available.
+    /// Sends offers to other SPs while credits are available, and makes the one to this SP.
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
         let credits = match state.collective.is_scatter() {
             true => usize::MAX,
             false => self.send_credits,
         };
-        while state.queue.in_flight < credits {
+        loop {
             let entry = self.outgoing.vacant_entry();
             // Far fewer offers are on the way than 32 bits count: each has a message in memory.
             let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
@@ -579,11 +554,12 @@ impl Ledger {
                 from: self.me,
                 offer: id,
             };
-            let Some((to, ranks, message)) = state.queue.take(head) else {
+            let taken = state.queue.take(head, state.queue.in_flight < credits);
+            let Some((to, ranks, message)) = taken else {
                 break;
             };
             self.offers_sent = self.offers_sent.wrapping_add(1);
-            state.queue.in_flight += 1;
+            state.queue.in_flight += usize::from(to != self.me);
             entry.insert(Outgoing {
                 id,
                 call,
@@ -592,23 +568,6 @@ impl Ledger {
             });
             self.actions.push_back(Action::Offer { to, message });
         }
-    }
-
-    /// A block of an offer is delivered to a local rank. Returns the call when it was the rank's last block.
-    #[inline(always)]
-    fn delivered(&mut self, local: usize, offer: OfferId) -> Option<CallId> {
-        let incoming = &mut self.offers[offer];
-        incoming.left -= 1;
-        if incoming.left == 0 {
-            let key = incoming.key;
-            self.actions.push_back(Action::Finish { offer, key });
-        }
-        let call = incoming.call as usize;
-        let Seat::Present(participant) = &mut self.states[call].seats[local] else {
-            return None;
-        };
-        participant.receives_left -= 1;
-        (participant.receives_left == 0).then_some(call)
     }
 
     fn check_complete(&mut self, call: CallId, local: usize, rank: u32) {
@@ -631,15 +590,15 @@ impl Ledger {
         if participant.offers_left > 0 {
             return;
         }
-        if let Seat::Present(participant) = std::mem::replace(seat, Seat::Left) {
-            self.actions.push_back(Action::Complete {
-                call,
-                collective: state.collective,
-                rank,
-                local,
-                short: participant.short,
-            });
-        }
+        let short = participant.short.take();
+        *seat = Seat::Left;
+        self.actions.push_back(Action::Complete {
+            call,
+            collective: state.collective,
+            rank,
+            local,
+            short,
+        });
     }
 
     /// Removes a call that has no ranks, offers or blocks left.

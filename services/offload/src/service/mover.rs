@@ -4,10 +4,11 @@ mod reading;
 mod reduce;
 mod tree;
 
-use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short, Transfer};
+use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
 use super::late::Late;
 use super::ledger::Ledger;
+use super::ready::Flight;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
@@ -51,7 +52,7 @@ pub(super) struct Mover<T: Transport> {
     me: u32,
     /// Outstanding reads, and their blocks by number.
     reads: T::Reads,
-    transfers: Vec<Transfer>,
+    flights: Vec<Flight>,
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
@@ -166,7 +167,7 @@ impl<T: Transport> Mover<T> {
             limits,
             me: peers.me,
             reads: T::Reads::default(),
-            transfers: Vec::new(),
+            flights: Vec::new(),
             sends: Vec::new(),
             keys: Vec::new(),
             entered: Vec::new(),
@@ -224,7 +225,7 @@ impl<T: Transport> Mover<T> {
             }
             Kind::DpuRts => {
                 let parts = emptied(std::mem::take(&mut self.parts));
-                let rts = DpuRts::parse_into(data, parts).map_err(bad)?;
+                let mut rts = DpuRts::parse_into(data, parts).map_err(bad)?;
                 self.check_service(header, rts.from)?;
                 // An SP offers only blocks of its own ranks.
                 let foreign =
@@ -236,7 +237,7 @@ impl<T: Transport> Mover<T> {
                     )));
                 }
                 if self.has_room(&rts) {
-                    self.offered(transport, &rts)?;
+                    self.offered(transport, &mut rts)?;
                 } else {
                     self.late.push(data.to_vec());
                 }
@@ -342,23 +343,13 @@ impl<T: Transport> Mover<T> {
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
-        self.enter(
-            transport,
-            collective,
-            who,
-            blocks,
-            arrive.short,
-            buffers,
-            entered,
-        )
-        .map(drop)
+        self.enter(collective, who, blocks, arrive.short, buffers, entered)
+            .map(drop)
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
-    #[expect(clippy::too_many_arguments, reason = "an entry has these parts")]
     fn enter(
         &mut self,
-        transport: &T,
         collective: Collective,
         who: (u32, u32),
         blocks: (Blocks<'_>, Receives<'_>),
@@ -366,18 +357,8 @@ impl<T: Transport> Mover<T> {
         buffers: Buffers<'_>,
         entered: Entered<T>,
     ) -> Result<Place> {
-        let arrived = self
-            .ledger
-            .arrive(collective, who, blocks, short, buffers)
-            .map_err(|wrong| failed(wrong.to_string()))?;
-        let (call, local) = arrived.place;
-        if let Some(offer) = arrived.own {
-            let me = self.services.get(self.me as usize).and_then(Option::as_ref);
-            let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
-            let key = transport.unpack(&me.peer, buffers.key)?;
-            let keys = keys_of(&mut self.keys, offer);
-            keys.push(Some(key));
-        }
+        let arrived = self.ledger.arrive(collective, who, blocks, short, buffers);
+        let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
             self.entered.resize_with(call + 1, Seats::new);
         }
@@ -402,15 +383,15 @@ impl<T: Transport> Mover<T> {
             return Ok(false);
         };
         let parts = emptied(std::mem::take(&mut self.parts));
-        let rts = DpuRts::parse_into(&message, parts)
+        let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("a peer of the job", &bad))?;
-        self.offered(transport, &rts)?;
+        self.offered(transport, &mut rts)?;
         self.parts = emptied(rts.parts);
         Ok(true)
     }
 
     /// Handles an offer of blocks for local ranks.
-    fn offered(&mut self, transport: &T, rts: &DpuRts<'_>) -> Result<()> {
+    fn offered(&mut self, transport: &T, rts: &mut DpuRts<'_>) -> Result<()> {
         let from = self
             .services
             .get(rts.from as usize)
@@ -419,7 +400,7 @@ impl<T: Transport> Mover<T> {
         let key = (rts.from, rts.offer);
         let offer = self
             .ledger
-            .offered(key, rts.collective, &rts.parts, rts.short)
+            .offered(key, rts.collective, &mut rts.parts, rts.short)
             .map_err(|wrong| failed(wrong.to_string()))?;
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
@@ -467,9 +448,7 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            while T::reads_len(&self.reads) < self.limits.receives && self.start_read(transport)? {
-                again = true;
-            }
+            again |= self.start_reads(transport)?;
             if self.ledger.transfers() == 0 {
                 let met = self.ledger.meet_newcomer();
                 again |=
@@ -500,13 +479,7 @@ impl<T: Transport> Mover<T> {
 
     /// Collects completed operations. Returns true when there were any.
     pub(super) fn reap(&mut self, transport: &T) -> Result<bool> {
-        let mut done = false;
-        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
-            let transfer = self.transfers[number as usize];
-            ended.map_err(|error| self.unread(&transfer, &error))?;
-            self.transferred(transport, &transfer)?;
-            done = true;
-        }
+        let mut done = self.reap_reads(transport)?;
         let mut index = 0;
         while let Some(send) = self.sends.get(index) {
             if transport.has_ended(send)? {
@@ -574,10 +547,10 @@ impl<T: Transport> Mover<T> {
             return self.tell_service(transport, to, Kind::DpuRts, message);
         }
         let parts = emptied(std::mem::take(&mut self.parts));
-        let rts = DpuRts::parse_into(&message, parts)
+        let mut rts = DpuRts::parse_into(&message, parts)
             .map_err(|bad| OffloadError::message("this SP", &bad))?;
         if self.has_room(&rts) {
-            self.offered(transport, &rts)?;
+            self.offered(transport, &mut rts)?;
             self.parts = emptied(rts.parts);
             self.ledger.reuse(message);
             return Ok(());

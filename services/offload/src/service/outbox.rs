@@ -2,6 +2,7 @@
 
 use crate::draft::{RtsDraft, RtsHead};
 use crate::wire::Record;
+use crate::wire::runs::Run;
 use std::collections::VecDeque;
 
 /// An offer that reaches one of these limits (blocks, bytes of short blocks) takes no further ranks. Its message is
@@ -15,9 +16,11 @@ const FULL_KEPT: usize = 16;
 /// Blocks of one call that wait for a credit or for aggregation.
 #[derive(Debug)]
 pub(super) struct Queue {
+    /// This SP.
+    me: u32,
     /// Blocks for each SP.
     pub(super) outboxes: Vec<Outbox>,
-    /// SPs with blocks, in the order of their offers.
+    /// Other SPs with blocks, in the order of their offers.
     pub(super) order: VecDeque<u32>,
     pub(super) in_flight: usize,
 }
@@ -30,10 +33,18 @@ pub(super) struct Outbox {
     pub(super) draft: RtsDraft,
 }
 
+/// The blocks of a rank for one SP.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) runs: Vec<Run>,
+    pub(super) short: Vec<u8>,
+}
+
 impl Queue {
-    /// An empty queue to this number of SPs.
-    pub(super) fn new(services: usize) -> Self {
+    /// An empty queue of SP `me` to this number of SPs.
+    pub(super) fn new(me: u32, services: usize) -> Self {
         Self {
+            me,
             outboxes: (0..services).map(|_| Outbox::default()).collect(),
             order: VecDeque::new(),
             in_flight: 0,
@@ -64,23 +75,44 @@ impl Queue {
         {
             outbox.full.push_back(std::mem::take(&mut outbox.draft));
         }
-        if was_empty {
+        if was_empty && to != self.me {
             self.order.push_back(to);
         }
     }
 
-    /// Takes the next offer: the receiving SP, the sources, and the message.
-    pub(super) fn take(&mut self, head: RtsHead) -> Option<(u32, Vec<u32>, Vec<u8>)> {
-        let to = self.order.pop_front()?;
-        let outbox = &mut self.outboxes[to as usize];
-        let (sources, message) = match outbox.full.pop_front() {
-            Some(mut draft) => draft.finish(head),
-            None => outbox.draft.finish(head),
-        };
-        if !outbox.full.is_empty() || outbox.draft.sources() > 0 {
-            self.order.push_front(to);
+    /// Takes the next offer: the receiving SP, the sources, and the message. Offers to other SPs come first, and need a
+    /// credit.
+    pub(super) fn take(
+        &mut self,
+        head: RtsHead,
+        has_credit: bool,
+    ) -> Option<(u32, Vec<u32>, Vec<u8>)> {
+        if let Some(to) = self.order.front().copied().filter(|_| has_credit) {
+            let outbox = &mut self.outboxes[to as usize];
+            let (sources, message) = outbox.take(head)?;
+            if outbox.is_empty() {
+                self.order.pop_front();
+            }
+            return Some((to, sources, message));
         }
-        Some((to, sources, message))
+        let outbox = self.outboxes.get_mut(self.me as usize)?;
+        let (sources, message) = outbox.take(head)?;
+        Some((self.me, sources, message))
+    }
+}
+
+impl Outbox {
+    fn is_empty(&self) -> bool {
+        self.full.is_empty() && self.draft.sources() == 0
+    }
+
+    /// Takes the next offer: the sources, and the message.
+    fn take(&mut self, head: RtsHead) -> Option<(Vec<u32>, Vec<u8>)> {
+        match self.full.pop_front() {
+            Some(mut draft) => Some(draft.finish(head)),
+            None if self.draft.sources() > 0 => Some(self.draft.finish(head)),
+            None => None,
+        }
     }
 }
 

@@ -150,6 +150,7 @@ mod tests {
             local: destination,
             call: 0,
             shared: 3,
+            batch: 0,
         }
     }
 

@@ -56,10 +56,7 @@ impl Taken {
     #[inline(always)]
     fn take(&mut self, slot: u32, run: &Run, length: u64) -> Result<(), Unfit> {
         let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
-        let taken = match word.checked_sub(FEW) {
-            None => &mut self.few[word],
-            Some(word) => &mut self.many[word],
-        };
+        let taken = self.word(word);
         if *taken & bit != 0 {
             return Err(Unfit::Taken);
         }
@@ -69,11 +66,54 @@ impl Taken {
         *taken |= bit;
         Ok(())
     }
+
+    /// Takes the slots `first`, `first + apart`, and so on; all or none.
+    fn take_all(&mut self, first: u32, apart: u32, count: u32) -> bool {
+        // Words, and their bits: neighbours share a word.
+        let words = || {
+            let (mut at, mut left) = (first, count);
+            std::iter::from_fn(move || {
+                let low = at % 64;
+                let bits = if apart == 1 {
+                    left.min(64 - low)
+                } else {
+                    left.min(1)
+                };
+                let word = at as usize / 64;
+                left -= bits;
+                at += if apart == 1 { bits } else { apart };
+                let mask = u64::MAX.checked_shr(64 - bits)?;
+                Some((word, mask << low))
+            })
+        };
+        if words().any(|(word, mask)| *self.word(word) & mask != 0) {
+            return false;
+        }
+        words().for_each(|(word, mask)| *self.word(word) |= mask);
+        true
+    }
+
+    #[inline]
+    fn word(&mut self, word: usize) -> &mut u64 {
+        match word.checked_sub(FEW) {
+            None => &mut self.few[word],
+            Some(word) => &mut self.many[word],
+        }
+    }
 }
 
 /// Length of a slot whose block has been taken. No buffer has such a block.
 const TAKEN: u64 = u64::MAX;
 const TAKEN_NARROW: u32 = u32::MAX;
+
+/// Equally spaced sources: the first and the last, their distance and number.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sources {
+    pub(super) first: u32,
+    pub(super) last: u32,
+    pub(super) apart: u32,
+    pub(super) count: u32,
+}
 
 /// A block that does not fit its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -154,6 +194,33 @@ impl Slots {
         }
     }
 
+    /// Takes the slots of equally spaced sources, if they are equally spaced as well and free. Each block has `length` bytes.
+    /// Returns the first block's offset in the receive buffer, and the distance to the next one.
+    pub(super) fn take_all(&mut self, sources: Sources, length: u64) -> Option<(u64, u64)> {
+        let Places::Runs(slots) = &mut self.places else {
+            return None;
+        };
+        let (run, before) = slots.run_of(sources.first)?;
+        if run.length != length {
+            return None;
+        }
+        let (first, last) = (run.index_of(sources.first)?, run.index_of(sources.last)?);
+        let apart = match sources.count {
+            1 => 1,
+            _ => sources.apart / run.step,
+        };
+        // Otherwise some of them are between the slots.
+        if last.checked_sub(first)? != apart * (sources.count - 1) {
+            return None;
+        }
+        let place = (
+            run.offset + run.stride * u64::from(first),
+            run.stride * u64::from(apart),
+        );
+        let taken = slots.taken.take_all(before + first, apart, sources.count);
+        taken.then_some(place)
+    }
+
     fn take_of_many(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
         if let Places::Runs(slots) = &mut self.places {
             return slots.take(source, length);
@@ -213,12 +280,21 @@ impl RunSlots {
         }
     }
 
+    /// The run that contains a source, if any does, and the number of slots before it.
+    fn run_of(&self, source: u32) -> Option<(Run, u32)> {
+        if self.several.is_empty() {
+            return Some((self.first, 0));
+        }
+        // It is the last one that begins at the source or before it.
+        let after = self.several.partition_point(|run| run.peer <= source);
+        let at = after.checked_sub(1)?;
+        Some((self.several[at], self.before[at]))
+    }
+
     /// Takes a slot; there are several runs.
     fn take(&mut self, source: u32, length: u64) -> Result<u64, Unfit> {
-        // The last run that begins at the source or before it contains the source, if any does.
-        let after = self.several.partition_point(|run| run.peer <= source);
-        let at = after.checked_sub(1).ok_or(Unfit::Source)?;
-        let (run, before) = (&self.several[at], self.before[at]);
+        let (run, before) = self.run_of(source).ok_or(Unfit::Source)?;
+        let run = &run;
         let index = run.index_of(source).ok_or(Unfit::Source)?;
         self.taken.take(before + index, run, length)?;
         Ok(run.offset + run.stride * u64::from(index))

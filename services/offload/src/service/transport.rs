@@ -15,7 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use ucx_sys::Ucp;
 use xgvmi_daemon::Poller;
-use xgvmi_ucp::{Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request};
+use xgvmi_ucp::{
+    Context, Endpoint, InboxLimits, Message, PackedRkey, RemoteKey, Request, UcpError,
+};
 
 /// A message that the transport has accepted.
 #[derive(Debug)]
@@ -160,14 +162,12 @@ pub(super) trait Worker: Debug {
     /// Connects to the SP whose worker has this address.
     fn connect_for_gets(&self, address: &[u8], name: &str) -> Result<Self::Peer>;
 
-    /// Makes progress; returns true when something happened.
-    fn progress(&self) -> bool;
+    /// Makes progress until nothing happens, at most `steps` times, and until messages of more than `waiting` bytes wait.
+    /// Returns true when something happened.
+    fn progress(&self, steps: u32, waiting: usize) -> bool;
 
     /// Makes progress until all sent messages have arrived, at most for `limit`.
     fn settle(&self, limit: Duration);
-
-    /// Bytes of the messages that [`Worker::take`] can return.
-    fn waiting_bytes(&self) -> usize;
 
     /// Takes the oldest message.
     fn take(&self) -> Result<Option<Message>>;
@@ -220,6 +220,29 @@ impl AsRef<[u8]> for Packed {
             Self::Ucx(packed) => packed,
             Self::Both(bytes) => bytes,
         }
+    }
+}
+
+/// Starts a read of the DPA, or of UCX if the DPA cannot.
+#[cold]
+fn read_by(
+    dpa: &Dpa,
+    reads: &mut Reads,
+    range: &Range<'_, Ucx>,
+    to: u64,
+) -> std::result::Result<Option<u32>, UcpError> {
+    let read = Read {
+        key: &range.key.ucx,
+        target: range.key.target,
+        address: range.address,
+        into: &range.into.memory,
+        alias: range.into.alias.as_ref(),
+        to,
+        length: range.length,
+    };
+    match reads.start_on(dpa, &read) {
+        Some(number) => Ok(Some(number)),
+        None => reads.start(read.key, read.address, read.into, to, read.length),
     }
 }
 
@@ -324,17 +347,13 @@ impl Worker for UcxWorker {
     }
 
     #[inline]
-    fn progress(&self) -> bool {
+    fn progress(&self, steps: u32, waiting: usize) -> bool {
         let ended = self.dpa.as_ref().is_some_and(|(dpa, _)| dpa.collect());
-        self.worker.progress() || ended
+        self.worker.progress_within(steps, waiting) || ended
     }
 
     fn settle(&self, limit: Duration) {
         self.worker.settle(limit);
-    }
-
-    fn waiting_bytes(&self) -> usize {
-        self.worker.waiting_bytes()
     }
 
     fn take(&self) -> Result<Option<Message>> {
@@ -408,26 +427,21 @@ impl Transport for Ucx {
         Ok(Key { ucx, target })
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(&self, reads: &mut Reads, range: Range<'_, Self>) -> Result<Option<u32>> {
-        let Range {
-            key,
-            address,
-            into,
-            to,
-            length,
-        } = range;
-        let read = Read {
-            key: &key.ucx,
-            target: key.target,
-            address,
-            into: &into.memory,
-            alias: into.alias.as_ref(),
-            // The destination is inside the buffer, see check_blocks.
-            to: into.address.wrapping_add(to),
-            length,
+        // The destination is inside the buffer, see check_blocks.
+        let to = range.into.address.wrapping_add(range.to);
+        let number = match &self.dpa {
+            None => reads.start(
+                &range.key.ucx,
+                range.address,
+                &range.into.memory,
+                to,
+                range.length,
+            ),
+            Some(dpa) => read_by(dpa, reads, &range, to),
         };
-        Ok(reads.start(self.dpa.as_deref(), &read)?)
+        Ok(number?)
     }
 
     #[inline]
@@ -442,7 +456,7 @@ impl Transport for Ucx {
         reads.len()
     }
 
-    #[inline]
+    #[inline(always)]
     fn next_read(&self, reads: &mut Reads) -> Option<(u32, Ended)> {
         reads.take(self.dpa.as_deref())
     }

@@ -25,7 +25,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
 use xgvmi_ucp::{InboxLimits, Message};
@@ -298,12 +298,8 @@ impl Worker for MailWorker {
 
     fn settle(&self, _: std::time::Duration) {}
 
-    fn progress(&self) -> bool {
+    fn progress(&self, _: u32, _: usize) -> bool {
         false
-    }
-
-    fn waiting_bytes(&self) -> usize {
-        0
     }
 
     fn take(&self) -> Result<Option<Message>> {
@@ -336,23 +332,18 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
     let per_node = plan.ranks / 2;
     let count = plan.services_per_node.min(per_node);
     for _ in 0..2 * count {
-        let (told, address) = mpsc::channel();
-        threads.push(thread::spawn(move || serve(mailboxes, &told)));
-        let address = address.recv_timeout(LIMIT);
-        services.push(address.map_err(|_| failed("a service does not start"))??);
+        let (thread, address) = start(mailboxes)?;
+        threads.push(thread);
+        services.push(address);
     }
-    let start = Instant::now();
+    let begun = Instant::now();
     let ranks = (0..plan.ranks).map(|rank| {
         let (node, local) = (rank / per_node, rank % per_node);
         let service = &services[(node * count + local % count) as usize];
         knock(mailboxes, service, JobId(1), rank, plan.ranks)
     });
     let mut ranks = ranks.collect::<Result<Vec<Rank>>>()?;
-    let welcomes = ranks.iter_mut().map(|rank| match answer(&mut rank.link)? {
-        Frame::Welcome(welcome) => Ok(welcome),
-        frame => Err(failed(format!("a service answers {}", frame.name()))),
-    });
-    let welcomes = welcomes.collect::<Result<Vec<Welcome>>>()?;
+    let welcomes = welcomes(&mut ranks)?;
     let told: Vec<Told> = welcomes
         .iter()
         .map(|welcome| Told::of(welcome, true))
@@ -364,25 +355,16 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
             let table = Frame::Table(table.clone()).to_bytes();
             rank.link.send(&table).map_err(lost)?;
         }
-        let hello = HelloMessage {
-            from: From::Rank(number),
-            greeting: None,
-        };
-        let service = find(mailboxes, &welcome.service.worker)?;
-        service.put(Kind::Hello, hello_header(welcome.token), hello.to_bytes());
+        greet(mailboxes, number, welcome)?;
     }
     for rank in &mut ranks {
-        rank.link.flush().map_err(lost)?;
-        match answer(&mut rank.link)? {
-            Frame::Ready => {}
-            frame => return Err(failed(format!("a service answers {}", frame.name()))),
-        }
+        await_ready(rank)?;
         let hello = rank.mailbox.take();
         if !hello.is_some_and(|hello| hello.header.starts_with(&rank.token.0)) {
             return Err(failed("a rank is ready without the hello of its service"));
         }
     }
-    let time = start.elapsed();
+    let time = begun.elapsed();
     let messages = mailboxes.messages.load(Relaxed);
     for rank in &mut ranks {
         rank.link.send(&Frame::Bye.to_bytes()).map_err(lost)?;
@@ -393,6 +375,44 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
             .map_err(|_| failed("a service has panicked"))??;
     }
     Ok(Outcome { time, messages })
+}
+
+/// Starts a service for one job; returns its thread and its address.
+fn start(mailboxes: &'static Mailboxes) -> Result<(JoinHandle<Result<()>>, String)> {
+    let (told, address) = mpsc::channel();
+    let thread = thread::spawn(move || serve(mailboxes, &told));
+    let address = address.recv_timeout(LIMIT);
+    let address = address.map_err(|_| failed("a service does not start"))??;
+    Ok((thread, address))
+}
+
+/// What the services answer to their ranks.
+fn welcomes(ranks: &mut [Rank]) -> Result<Vec<Welcome>> {
+    let welcomes = ranks.iter_mut().map(|rank| match answer(&mut rank.link)? {
+        Frame::Welcome(welcome) => Ok(welcome),
+        frame => Err(failed(format!("a service answers {}", frame.name()))),
+    });
+    welcomes.collect()
+}
+
+/// Sends the hello of a rank to its service.
+fn greet(mailboxes: &Mailboxes, rank: u32, welcome: &Welcome) -> Result<()> {
+    let hello = HelloMessage {
+        from: From::Rank(rank),
+        greeting: None,
+    };
+    let service = find(mailboxes, &welcome.service.worker)?;
+    service.put(Kind::Hello, hello_header(welcome.token), hello.to_bytes());
+    Ok(())
+}
+
+/// Waits until the job of a rank is ready.
+fn await_ready(rank: &mut Rank) -> Result<()> {
+    rank.link.flush().map_err(lost)?;
+    match answer(&mut rank.link)? {
+        Frame::Ready => Ok(()),
+        frame => Err(failed(format!("a service answers {}", frame.name()))),
+    }
 }
 
 /// Runs a service for one job; tells its address.

@@ -57,6 +57,8 @@ enum Place {
 #[derive(Debug, Default)]
 struct StandIn {
     letters: RefCell<VecDeque<Letter>>,
+    /// The memory of letters that were read. UCX copies messages to memory of its own.
+    spare: RefCell<Vec<Vec<u8>>>,
     blocks: Cell<u64>,
     messages: Cell<u64>,
     completed: Cell<u64>,
@@ -98,14 +100,16 @@ impl Transport for StandIn {
                 Ok(Sent::AtOnce(data))
             }
             Place::Service(_) => {
+                let mut copy = self.spare.borrow_mut().pop().unwrap_or_default();
+                copy.clear();
+                copy.extend_from_slice(&data);
                 self.letters.borrow_mut().push_back(Letter {
                     to: *to,
                     kind,
                     token,
-                    data,
+                    data: copy,
                 });
-                // The letter has the memory.
-                Ok(Sent::AtOnce(Vec::new()))
+                Ok(Sent::AtOnce(data))
             }
         }
     }
@@ -244,6 +248,7 @@ impl Post {
             for letter in self.batch.drain(..) {
                 if let Place::Service(to) = letter.to {
                     movers[to].receive(transport, letter.kind, &letter.token.0, &letter.data)?;
+                    transport.spare.borrow_mut().push(letter.data);
                     if !self.awake.contains(&to) {
                         self.awake.push(to);
                     }

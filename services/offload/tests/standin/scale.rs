@@ -599,7 +599,7 @@ fn offers_of(plan: &Plan, from: u32, to: u32) -> Vec<Letter> {
         stride: BLOCK,
         length: BLOCK,
     };
-    let mut queue = Queue::new(plan.nodes as usize);
+    let mut queue = Queue::new(from, plan.nodes as usize);
     for rank in from * per_node..(from + 1) * per_node {
         let blocks = run.peer..run.peer + run.count;
         let short: Vec<u8> = blocks
@@ -611,11 +611,12 @@ fn offers_of(plan: &Plan, from: u32, to: u32) -> Vec<Letter> {
         queue.added(to);
     }
     let letter = |offer| {
-        let (_, _, data) = queue.take(RtsHead {
+        let head = RtsHead {
             collective: COLLECTIVE,
             from,
             offer,
-        })?;
+        };
+        let (_, _, data) = queue.take(head, true)?;
         Some(Letter {
             from,
             to,

@@ -256,6 +256,17 @@ pub(crate) fn bytes_per_rank(ranks: u32, services: u32) -> Result<f64> {
     Ok(peak.context("service_cost says no peak_bytes")? / f64::from(ranks))
 }
 
+/// Allocations of the services in 16 alltoallvs after the first four.
+pub(crate) fn later_allocations(ranks: u32, services: u32) -> Result<f64> {
+    let count = |rounds: u32| {
+        let text = process::stdout(&mut program(ranks, services, rounds), LIMIT)?;
+        let outcome: Value = serde_json::from_str(&text).context("service_cost's answer")?;
+        let count = outcome["allocations"].as_f64();
+        count.context("service_cost says no allocations")
+    };
+    Ok(count(20)? - count(4)?)
+}
+
 /// Instructions per further rank of a job that connects, of the services and the ranks, between two numbers of ranks.
 pub(crate) fn per_connect(few: u32, many: u32, services: u32) -> Result<f64> {
     let count = |ranks: u32| instructions::of(&mut connecting(ranks, services), LIMIT);

@@ -22,12 +22,15 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 745.0),
-    (64, 1, 425.0),
-    (64, 4, 580.0),
-    (256, 1, 350.0),
-    (256, 4, 370.0),
+    (16, 1, 575.0),
+    (64, 1, 193.0),
+    (64, 4, 442.0),
+    (256, 1, 127.0),
+    (256, 4, 183.0),
 ];
+
+/// Ranks, and service processes per node, of jobs whose later calls allocate no memory.
+const SERVICE_ALLOCATIONS: [(u32, u32); 4] = [(4, 1), (16, 1), (64, 1), (64, 4)];
 
 /// Ranks, and service processes per node, of jobs whose memory is checked.
 const SERVICE_MEMORY: [(u32, u32); 4] = [(256, 1), (256, 4), (1024, 1), (1024, 4)];
@@ -73,6 +76,14 @@ fn at_scale() -> Result<Vec<Case>> {
 /// Checks memory and connect work of the service processes per rank.
 fn services_per_rank() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
+    for (ranks, services) in SERVICE_ALLOCATIONS {
+        let name =
+            format!("allocations of {services} services per node in later calls of {ranks} ranks");
+        cases.push(match service::later_allocations(ranks, services)? {
+            0.0 => Case::pass(name),
+            found => Case::fail(name, format!("{found} in 16 calls")),
+        });
+    }
     for (ranks, services) in SERVICE_MEMORY {
         let name = format!("memory of {services} services per node per rank of {ranks}");
         let found = service::bytes_per_rank(ranks, services)?;

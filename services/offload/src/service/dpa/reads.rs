@@ -51,33 +51,38 @@ impl Reads {
         self.gets.len() + self.kept.len() - self.free.len() - self.again.len()
     }
 
-    /// Starts a read. Returns its number; `None` if it is complete.
-    #[inline]
+    /// Starts a read of UCX. Returns its number; `None` if it is complete.
+    #[inline(always)]
     pub(in crate::service) fn start(
         &mut self,
-        dpa: Option<&Dpa>,
-        read: &Read<'_>,
+        key: &RemoteKey,
+        address: u64,
+        into: &ImportedMemory,
+        to: u64,
+        length: usize,
     ) -> Result<Option<u32>, UcpError> {
-        if let (Some(dpa), Some(target), Some(alias)) = (dpa, read.target, read.alias)
-            && dpa.has_room(read.length)
-            && let Ok(bytes) = u32::try_from(read.length)
-        {
-            let block = Block {
-                to: read.to,
-                from: read.address,
-                to_key: alias.lkey().raw(),
-                bytes,
-                target,
-            };
-            let place = self.keep(read);
-            let owner = *self.owner.get_or_insert_with(|| dpa.enter(&self.ends));
-            dpa.put(&block, owner, place);
-            return Ok(Some(2 * place + 1));
-        }
-        let started = self
-            .gets
-            .start(read.key, read.address, read.into, read.to, read.length)?;
+        let started = self.gets.start(key, address, into, to, length)?;
         Ok(started.map(|number| 2 * number))
+    }
+
+    /// Starts a read of the DPA, if it can access the memory and has room.
+    pub(in crate::service) fn start_on(&mut self, dpa: &Dpa, read: &Read<'_>) -> Option<u32> {
+        let (target, alias) = (read.target?, read.alias?);
+        let bytes = u32::try_from(read.length).ok()?;
+        if !dpa.has_room(read.length) {
+            return None;
+        }
+        let block = Block {
+            to: read.to,
+            from: read.address,
+            to_key: alias.lkey().raw(),
+            bytes,
+            target,
+        };
+        let place = self.keep(read);
+        let owner = *self.owner.get_or_insert_with(|| dpa.enter(&self.ends));
+        dpa.put(&block, owner, place);
+        Some(2 * place + 1)
     }
 
     fn keep(&mut self, read: &Read<'_>) -> u32 {
@@ -101,7 +106,7 @@ impl Reads {
     }
 
     /// Takes a read that has ended: its number, and its error if it has failed.
-    #[inline]
+    #[inline(always)]
     pub(in crate::service) fn take(
         &mut self,
         dpa: Option<&Dpa>,

@@ -152,17 +152,21 @@ impl Worker for Flood {
     /// One message ends.
     fn settle(&self, _: std::time::Duration) {}
 
-    fn progress(&self) -> bool {
-        let Some(message) = self.coming.borrow_mut().pop_front() else {
-            return false;
-        };
-        self.waiting.borrow_mut().push_back(message);
-        self.most.set(self.most.get().max(self.waiting_bytes()));
-        true
-    }
-
-    fn waiting_bytes(&self) -> usize {
-        self.waiting.borrow().iter().map(|m| m.data.len()).sum()
+    fn progress(&self, steps: u32, waiting: usize) -> bool {
+        let bytes = || -> usize { self.waiting.borrow().iter().map(|m| m.data.len()).sum() };
+        let mut happened = false;
+        for _ in 0..steps {
+            if bytes() > waiting {
+                break;
+            }
+            let Some(message) = self.coming.borrow_mut().pop_front() else {
+                break;
+            };
+            self.waiting.borrow_mut().push_back(message);
+            self.most.set(self.most.get().max(bytes()));
+            happened = true;
+        }
+        happened
     }
 
     fn take(&self) -> Result<Option<Message>> {

@@ -1,8 +1,9 @@
 //! Offers that have arrived: each block meets its destination, or waits for it.
 
-use super::{BlockRef, ELSEWHERE, Ledger, Seat};
-use crate::service::actions::{Action, CallId, OfferId, OfferKey, Transfer, Wrong};
+use super::{BlockRef, ELSEWHERE, Ledger, Seat, Waiting};
+use crate::service::actions::{Action, CallId, OfferId, OfferKey, Wrong};
 use crate::service::incoming::{Incoming, Meeting, ParkedBlock, Source};
+use crate::service::ready::Batch;
 use crate::service::sharing::same;
 use crate::wire::runs::Run;
 use crate::wire::{Block, Blocks, Collective, Record, RtsPart, blocks_of};
@@ -17,9 +18,10 @@ struct Placing<'a> {
     /// The bytes of the short blocks, and the position of the next ones.
     short: &'a [u8],
     at: usize,
-    /// Number of blocks in all parts, and of those that wait for their destinations.
+    /// Number of blocks in all parts, of those that wait for their destinations, and of references to these.
     count: usize,
     parked: usize,
+    refs: usize,
     /// Local numbers of ranks whose last block this was.
     complete: Vec<u32>,
     /// Local numbers of ranks for which all blocks are on offer with this one.
@@ -28,12 +30,13 @@ struct Placing<'a> {
 
 impl Ledger {
     /// Another SP, or this one, has offered blocks. Returns the offer's index. `short` is the data of the short blocks,
-    /// in order. After an error, blocks of the offer may have been taken: the job ends.
+    /// in order. Parts whose order does not matter are sorted. After an error, blocks of the offer may have been taken: the
+    /// job ends.
     pub(in crate::service) fn offered(
         &mut self,
         key: OfferKey,
         collective: Collective,
-        parts: &[RtsPart<'_>],
+        parts: &mut [RtsPart<'_>],
         short: &[u8],
     ) -> Result<OfferId, Wrong> {
         let wrong = |what| Wrong::Service {
@@ -80,13 +83,14 @@ impl Ledger {
             at: 0,
             count,
             parked: 0,
+            refs: 0,
             complete: Vec::new(),
             gathered: Vec::new(),
         };
         placing.incoming.sources.reserve(parts.len());
         let placed = self.place_parts(&mut placing, parts);
         let records = placing.incoming.parked.capacity() * size_of::<ParkedBlock>();
-        let parked = records + placing.parked * size_of::<BlockRef>();
+        let parked = records + placing.refs * size_of::<BlockRef>();
         self.parked += placing.parked;
         self.keep_offer(call, parts.len(), parked + short.len());
         let Placing {
@@ -120,9 +124,11 @@ impl Ledger {
     fn place_parts(
         &mut self,
         placing: &mut Placing<'_>,
-        parts: &[RtsPart<'_>],
+        parts: &mut [RtsPart<'_>],
     ) -> Result<(), Wrong> {
-        for (index, part) in (0..).zip(parts) {
+        let (mut index, mut rest) = (0, parts);
+        while let Some(part) = rest.first() {
+            let mut count = 1;
             match part.blocks {
                 Blocks::Narrow(records) => {
                     self.place_records(placing, index, part, records.iter().map(Record::block))
@@ -130,11 +136,23 @@ impl Ledger {
                 Blocks::Wide(records) => {
                     self.place_records(placing, index, part, records.iter().map(Record::block))
                 }
-                Blocks::Runs(runs) => match runs.only() {
-                    Some(run) => self.place_run(placing, index, part, run),
+                Blocks::Runs(runs) => match runs.only().copied() {
+                    Some(run) if run.length >= self.direct_min => {
+                        let like = rest.iter().take_while(|part| is_run(part, &run)).count();
+                        let (like, _) = rest.split_at_mut(like);
+                        count = like.len();
+                        if !like.is_sorted_by(|a, b| a.source < b.source) {
+                            like.sort_unstable_by_key(|part| part.source);
+                        }
+                        self.place_alike(placing, index, like, &run)
+                    }
+                    Some(run) => self.place_run(placing, index, part, &run),
                     None => self.place_records(placing, index, part, blocks_of(runs)),
                 },
             }?;
+            // Fewer than there are ranks.
+            index += u32::try_from(count).expect("ranks of a job");
+            rest = &mut std::mem::take(&mut rest)[count..];
         }
         if placing.at == placing.short.len() {
             return Ok(());
@@ -158,6 +176,122 @@ impl Ledger {
         let direct = direct.filter(|block| block.length >= self.direct_min);
         let shared = same(direct.map(|block| (block.offset, block.length)));
         self.place(placing, (index, part, None), shared, blocks)
+    }
+
+    /// Places the blocks of sources with the same run for the device, in ascending order: those of equally spaced sources
+    /// together.
+    fn place_alike(
+        &mut self,
+        placing: &mut Placing<'_>,
+        mut index: u32,
+        mut parts: &[RtsPart<'_>],
+        run: &Run,
+    ) -> Result<(), Wrong> {
+        while let [first, more @ ..] = parts {
+            let (apart, like) = spaced(first.source, more);
+            if like == 1 {
+                self.place_run(placing, index, first, run)?;
+            } else {
+                let (like, _) = parts.split_at(like as usize);
+                self.place_group(placing, index, like, (apart, run))?;
+            }
+            index += like;
+            parts = &parts[like as usize..];
+        }
+        Ok(())
+    }
+
+    /// Places the blocks of equally spaced sources with the same run for the device.
+    fn place_group(
+        &mut self,
+        placing: &mut Placing<'_>,
+        index: u32,
+        parts: &[RtsPart<'_>],
+        (apart, run): (u32, &Run),
+    ) -> Result<(), Wrong> {
+        let key = placing.incoming.key;
+        let is_shared = run.stride == 0 && run.count > 1 && key.0 != self.me;
+        let count = u32::try_from(parts.len()).expect("ranks of a job");
+        let sources = (0..).zip(parts).map(|(at, part)| Source {
+            rank: part.source,
+            base: part.base,
+            shared: if is_shared { run.count } else { 0 },
+            run: Some(*run),
+            short_at: placing.at,
+            like: count - at,
+            apart,
+        });
+        placing.incoming.sources.extend(sources);
+        let alike = placing.incoming.sources[index as usize].alike();
+        let state = &mut self.states[placing.call];
+        for block in (0..run.count).map(|at| run.block(at)) {
+            let local = self.local_of.get(block.peer as usize).copied();
+            let local = local.unwrap_or(ELSEWHERE);
+            let Some(seat) = state.seats.get_mut(local as usize) else {
+                return Err(Wrong::Service {
+                    service: key.0,
+                    offer: key.1,
+                    what: ELSEWHERES,
+                });
+            };
+            match seat {
+                Seat::Present(participant) => {
+                    let mut push = |part, count, to, stride| {
+                        self.ready.push(Batch {
+                            offer: placing.id,
+                            part,
+                            count,
+                            local,
+                            call: placing.incoming.call,
+                            from: block.offset,
+                            to,
+                            stride,
+                            length: run.length,
+                        });
+                    };
+                    if let Some((to, stride)) = participant.slots.take_all(alike, run.length) {
+                        push(index, count, to, stride);
+                        continue;
+                    }
+                    for (part, source) in (index..).zip(parts) {
+                        let place = participant.slots.take(source.source, block.length);
+                        let meeting = Meeting {
+                            key,
+                            collective: placing.collective,
+                            source: source.source,
+                            destination: block.peer,
+                            block: ParkedBlock {
+                                part,
+                                from: block.offset,
+                                length: block.length,
+                            },
+                            short: placing.short,
+                            direct_min: self.direct_min,
+                        };
+                        push(part, 1, place.map_err(|unfit| meeting.unfit(&unfit))?, 0);
+                    }
+                }
+                Seat::Absent(_) | Seat::Gathering { .. } => {
+                    let parked = BlockRef {
+                        offer: placing.id,
+                        block: index | BlockRef::OF_RUN,
+                    };
+                    if seat.park(parked, count as usize, &mut self.spare_waiting) {
+                        placing.gathered.push(local);
+                    }
+                    placing.parked += count as usize;
+                    placing.refs += 1;
+                }
+                Seat::Left => {
+                    return Err(Wrong::Members {
+                        collective: placing.collective,
+                        source_rank: parts[0].source,
+                        destination: block.peer,
+                    });
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Places the blocks of a part that are one run.
@@ -198,6 +332,8 @@ impl Ledger {
             shared: if key.0 == self.me { 0 } else { shared },
             run,
             short_at: placing.at,
+            like: 1,
+            apart: 1,
         };
         placing.incoming.sources.push(source);
         let state = &mut self.states[placing.call];
@@ -211,7 +347,7 @@ impl Ledger {
                 placing.at += length.map_err(|_| wrong("a block is too long"))?;
             }
             let Some(seat) = state.seats.get_mut(local as usize) else {
-                return Err(wrong("a block is for a rank of another service"));
+                return Err(wrong(ELSEWHERES));
             };
             let parked = || ParkedBlock {
                 part: index,
@@ -228,15 +364,16 @@ impl Ledger {
                     if let Ok(to) = place
                         && block.length >= direct_min
                     {
-                        self.ready.push_back(Transfer {
-                            from: source.base.wrapping_add(block.offset),
-                            to,
-                            length: block.length,
+                        self.ready.push(Batch {
                             offer: placing.id,
                             part: index,
+                            count: 1,
                             local,
                             call: placing.incoming.call,
-                            shared: source.shared,
+                            from: block.offset,
+                            to,
+                            stride: 0,
+                            length: block.length,
                         });
                         continue;
                     }
@@ -258,23 +395,16 @@ impl Ledger {
                 }
                 Seat::Absent(_) | Seat::Gathering { .. } => {
                     let block = match run {
-                        Some(_) => index | BlockRef::OF_RUN,
-                        None => {
-                            let records = &mut placing.incoming.parked;
-                            if records.is_empty() {
-                                records.reserve(placing.count);
-                            }
-                            let at = u32::try_from(records.len()).ok();
-                            let at = at.filter(|at| at & BlockRef::OF_RUN == 0);
-                            records.push(parked());
-                            at.ok_or_else(|| wrong("it has too many blocks"))?
-                        }
+                        Some(_) => Some(index | BlockRef::OF_RUN),
+                        None => placing.keep(parked()),
                     };
+                    let block = block.ok_or_else(|| wrong("it has too many blocks"))?;
                     let offer = placing.id;
-                    if seat.park(BlockRef { offer, block }, &mut self.spare_waiting) {
+                    if seat.park(BlockRef { offer, block }, 1, &mut self.spare_waiting) {
                         placing.gathered.push(local);
                     }
                     placing.parked += 1;
+                    placing.refs += 1;
                 }
                 Seat::Left => {
                     return Err(Wrong::Members {
@@ -289,27 +419,74 @@ impl Ledger {
     }
 }
 
+impl Placing<'_> {
+    /// Keeps a block that waits. Returns its index; `None` if there are too many.
+    fn keep(&mut self, block: ParkedBlock) -> Option<u32> {
+        let records = &mut self.incoming.parked;
+        if records.is_empty() {
+            records.reserve(self.count);
+        }
+        let at = u32::try_from(records.len()).ok();
+        records.push(block);
+        at.filter(|at| at & BlockRef::OF_RUN == 0)
+    }
+}
+
+const ELSEWHERES: &str = "a block is for a rank of another service";
+
+/// Whether the blocks of a part are this run.
+fn is_run(part: &RtsPart<'_>, run: &Run) -> bool {
+    matches!(part.blocks, Blocks::Runs(runs) if runs.only() == Some(run))
+}
+
+/// Distance of equally spaced sources, in ascending order, and their number.
+fn spaced(first: u32, more: &[RtsPart<'_>]) -> (u32, u32) {
+    let Some(second) = more.first() else {
+        return (1, 1);
+    };
+    let Some(apart) = second.source.checked_sub(first).filter(|apart| *apart > 0) else {
+        return (1, 1);
+    };
+    let mut count = 1;
+    for part in more {
+        if part.source.checked_sub(first) != apart.checked_mul(count) {
+            break;
+        }
+        count += 1;
+    }
+    (apart, count)
+}
+
 impl Seat {
-    /// Adds a block that waits; returns true if the rank now has all blocks that it waits for. The first one takes a
-    /// vector of `spare`.
-    fn park(&mut self, block: BlockRef, spare: &mut Vec<Vec<BlockRef>>) -> bool {
+    /// Adds blocks that wait; returns true if the rank now has all blocks that it waits for. The first ones take a vector of
+    /// `spare`.
+    fn park(&mut self, parked: BlockRef, blocks: usize, spare: &mut Vec<Vec<BlockRef>>) -> bool {
         match self {
             Self::Absent(waiting) => {
-                if waiting.capacity() == 0
+                if waiting.refs.capacity() == 0
                     && let Some(memory) = spare.pop()
                 {
-                    *waiting = memory;
+                    waiting.refs = memory;
                 }
-                waiting.push(block);
+                waiting.add(parked, blocks);
                 false
             }
             Self::Gathering {
                 waiting, expected, ..
             } => {
-                waiting.push(block);
-                waiting.len() == *expected
+                let before = waiting.blocks;
+                waiting.add(parked, blocks);
+                // Too many are found when they meet the receive side.
+                before < *expected && waiting.blocks >= *expected
             }
             Self::Present(_) | Self::Left => false,
         }
+    }
+}
+
+impl Waiting {
+    fn add(&mut self, parked: BlockRef, blocks: usize) {
+        self.refs.push(parked);
+        self.blocks += blocks;
     }
 }

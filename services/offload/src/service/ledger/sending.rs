@@ -1,14 +1,12 @@
-//! The send side of a rank that arrives: its blocks for other SPs are appended to the offers, and those for ranks of this SP
-//! are on offer at once, without a message.
+//! The send side of a rank that arrives: its blocks are appended to the offers to their SPs. The offer to this SP leaves with
+//! the others, and stays inside the process.
 
-use super::{CallId, Ledger, OFFER_BLOCKS, Outgoing};
-use crate::draft::{RtsDraft, RtsHead};
-use crate::service::actions::{Action, Buffers, OfferId, Wrong};
-use crate::service::outbox::sends_once;
-use crate::service::own::{Form, Own, Part};
+use super::{CallId, Ledger, OFFER_BLOCKS};
+use crate::service::actions::Buffers;
+use crate::service::outbox::{Part, sends_once};
 use crate::service::spacing::{Spacing, meet};
 use crate::wire::runs::Runs;
-use crate::wire::{Blocks, Narrow, PackedKey, Record, RtsPart, Wide, blocks_of};
+use crate::wire::{Blocks, Narrow, Record, Wide, blocks_of};
 
 /// Maximum number of runs of a send side that are divided among the SPs as runs. More are divided block by block.
 const RUNS_MAX: usize = 8;
@@ -18,8 +16,7 @@ const NO_BYTES: &str = "bytes of a short block are missing";
 const MORE_BYTES: &str = "there are more bytes than short blocks";
 
 impl Ledger {
-    /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs without this one, and the blocks
-    /// for ranks of this SP.
+    /// Appends a rank's blocks to the offers to their SPs. Returns the number of these SPs.
     pub(super) fn send_all(
         &mut self,
         call: CallId,
@@ -27,21 +24,12 @@ impl Ledger {
         sends: Blocks<'_>,
         short: &[u8],
         buffers: Buffers<'_>,
-    ) -> Result<(usize, Own), &'static str> {
-        let mut own = std::mem::take(&mut self.own);
-        own.clear();
-        let sent = match sends {
-            Blocks::Narrow(records) => {
-                own.form = Form::Narrow;
-                self.send(call, source, records, short, buffers, &mut own)
-            }
-            Blocks::Wide(records) => {
-                own.form = Form::Wide;
-                self.send(call, source, records, short, buffers, &mut own)
-            }
-            Blocks::Runs(runs) => self.send_runs(call, source, runs, short, buffers, &mut own),
-        };
-        sent.map(|targets| (targets, own))
+    ) -> Result<usize, &'static str> {
+        match sends {
+            Blocks::Narrow(records) => self.send(call, source, records, short, buffers),
+            Blocks::Wide(records) => self.send(call, source, records, short, buffers),
+            Blocks::Runs(runs) => self.send_runs(call, source, runs, short, buffers),
+        }
     }
 
     fn send<R: Record>(
@@ -51,7 +39,6 @@ impl Ledger {
         records: &[R],
         mut short: &[u8],
         buffers: Buffers<'_>,
-        own: &mut Own,
     ) -> Result<usize, &'static str> {
         if !sends_once(records) {
             return Err("it sends two blocks to one rank");
@@ -73,16 +60,13 @@ impl Ledger {
                 data = Some(bytes);
                 short = rest;
             }
-            if to == self.me {
-                own.add(record.as_ref(), data);
-                continue;
-            }
             let draft = &mut queue.outboxes[to as usize].draft;
             if !draft.is_open() {
                 self.targets.push(to);
                 if draft.blocks() == 0 {
                     let ranks = self.spare_ranks.pop().unwrap_or_default();
                     let memory = self.spare_bytes.pop().unwrap_or_default();
+                    self.spare_capacity -= memory.capacity();
                     let bytes = sources * per_rank * size_of::<R>();
                     draft.reserve(ranks, memory, sources, bytes);
                 }
@@ -110,7 +94,6 @@ impl Ledger {
         runs: Runs<'_>,
         short: &[u8],
         buffers: Buffers<'_>,
-        own: &mut Own,
     ) -> Result<usize, &'static str> {
         let size = self.service_of.len();
         let mut expect = 0;
@@ -131,9 +114,8 @@ impl Ledger {
             });
         }
         if runs.blocks() < self.services || runs.runs() > RUNS_MAX || !self.can_divide(runs) {
-            return self.send_blocks(call, source, runs, short, buffers, own);
+            return self.send_blocks(call, source, runs, short, buffers);
         }
-        own.form = Form::Runs;
         let mut part = std::mem::take(&mut self.part);
         let mut targets = 0;
         // The SPs in rotation: the first sends of the SPs have different targets.
@@ -143,16 +125,13 @@ impl Ledger {
             if part.runs.is_empty() {
                 continue;
             }
-            if to == self.me {
-                own.add_runs(&part, self.direct_min);
-                continue;
-            }
             targets += 1;
             let queue = &mut self.states[call].queue;
             let draft = &mut queue.outboxes[to as usize].draft;
             if draft.sources() == 0 {
                 let ranks = self.spare_ranks.pop().unwrap_or_default();
                 let memory = self.spare_bytes.pop().unwrap_or_default();
+                self.spare_capacity -= memory.capacity();
                 draft.reserve(ranks, memory, 0, 0);
             }
             draft.runs(source, buffers.base, &part.runs, &part.short, buffers.key);
@@ -170,16 +149,13 @@ impl Ledger {
         runs: Runs<'_>,
         short: &[u8],
         buffers: Buffers<'_>,
-        own: &mut Own,
     ) -> Result<usize, &'static str> {
         let narrow: Option<Vec<Narrow>> = blocks_of(runs).map(|block| block.narrow()).collect();
         if let Some(records) = narrow {
-            own.form = Form::Narrow;
-            return self.send(call, source, &records, short, buffers, own);
+            return self.send(call, source, &records, short, buffers);
         }
         let records: Vec<Wide> = blocks_of(runs).map(|block| block.wide()).collect();
-        own.form = Form::Wide;
-        self.send(call, source, &records, short, buffers, own)
+        self.send(call, source, &records, short, buffers)
     }
 
     /// Whether the blocks of these runs for each SP are runs.
@@ -223,54 +199,5 @@ impl Ledger {
                 }
             }
         }
-    }
-
-    /// Puts the blocks of a rank for ranks of this SP on offer, and returns the offer if it has been placed. With too many
-    /// blocks ready, the offer waits as a message.
-    pub(super) fn offer_own(
-        &mut self,
-        call: CallId,
-        source: u32,
-        own: Own,
-        buffers: Buffers<'_>,
-    ) -> Result<Option<OfferId>, Wrong> {
-        if own.len() == 0 {
-            self.own = own;
-            return Ok(None);
-        }
-        let collective = self.states[call].collective;
-        let entry = self.outgoing.vacant_entry();
-        let id = u64::from(self.offers_sent) << 32 | entry.key() as u64;
-        self.offers_sent = self.offers_sent.wrapping_add(1);
-        let mut ranks = self.spare_ranks.pop().unwrap_or_default();
-        ranks.push(source);
-        entry.insert(Outgoing {
-            id,
-            call,
-            to: self.me,
-            ranks,
-        });
-        let part = RtsPart {
-            source,
-            base: buffers.base,
-            blocks: own.blocks(),
-            rkey: PackedKey::whole(if own.is_direct() { buffers.key } else { &[] }),
-        };
-        if self.has_room(|| own.len()) {
-            let placed = self.offered((self.me, id), collective, &[part], &own.short);
-            self.own = own;
-            return placed.map(Some);
-        }
-        let mut draft = RtsDraft::default();
-        own.draft(&mut draft, part, buffers.key, self.direct_min);
-        let (_, message) = draft.finish(RtsHead {
-            collective,
-            from: self.me,
-            offer: id,
-        });
-        let to = self.me;
-        self.actions.push_back(Action::Offer { to, message });
-        self.own = own;
-        Ok(None)
     }
 }

@@ -3,36 +3,104 @@
 use super::{Mover, Receive, Seats, failed};
 use crate::error::{OffloadError, Result};
 use crate::service::actions::Transfer;
+use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
 
 impl<T: Transport> Mover<T> {
-    /// Starts the next read; false if there is none.
-    #[inline]
-    pub(super) fn start_read(&mut self, transport: &T) -> Result<bool> {
-        if self.sharing.can_copy() && self.start_copy(transport)? {
-            return Ok(true);
-        }
-        while let Some(transfer) = self.ledger.next_transfer() {
-            if transfer.shared > 0 && self.sharing.begin(&transfer) == Step::Wait {
-                continue;
+    /// Starts as many reads as there may be. Returns whether there was one.
+    pub(super) fn start_reads(&mut self, transport: &T) -> Result<bool> {
+        let mut has_started = false;
+        loop {
+            let under_way = T::reads_len(&self.reads);
+            let room = self.limits.receives.saturating_sub(under_way);
+            if room == 0 {
+                return Ok(has_started);
             }
-            let keys = self.keys.get(transfer.offer as usize);
-            let key = keys
-                .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
-                .ok_or_else(|| lost("its key"))?;
-            let range = Range {
-                key,
-                address: transfer.from,
-                into: Self::receive_of(&self.entered, &transfer)?,
-                to: transfer.to,
-                length: fitting(&transfer)?,
-            };
-            let started = transport.read(&mut self.reads, range)?;
-            self.started(transport, started, &transfer)?;
-            return Ok(true);
+            if !(self.sharing.can_copy() && self.start_copy(transport)?) {
+                let Some(unread) = self.ledger.unread() else {
+                    return Ok(has_started);
+                };
+                let is_shared = unread.sources.first().is_some_and(|first| first.shared > 0);
+                if is_shared {
+                    self.start_shared(transport)?;
+                } else {
+                    self.start_batch(transport, room)?;
+                }
+            }
+            has_started = true;
         }
-        Ok(false)
+    }
+
+    /// Starts the next reads of a batch.
+    fn start_batch(&mut self, transport: &T, mut room: usize) -> Result<()> {
+        let Some(unread) = self.ledger.unread() else {
+            return Ok(());
+        };
+        let (id, batch) = (unread.id, unread.batch);
+        let keys = self.keys.get(batch.offer as usize);
+        let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
+        let keys = keys.unwrap_or_default();
+        let into = receive_of(&self.entered, batch.call, batch.local)?;
+        let length = fitting(batch.length)?;
+        let (mut count, mut done, mut to) = (0, 0, batch.to);
+        for (source, key) in unread.sources.iter().zip(keys) {
+            if room == 0 {
+                break;
+            }
+            let range = Range {
+                key: key.as_ref().ok_or_else(|| lost("its key"))?,
+                address: source.base.wrapping_add(batch.from),
+                into,
+                to,
+                length,
+            };
+            count += 1;
+            to += batch.stride;
+            // Without a number it is complete.
+            let Some(number) = transport.read(&mut self.reads, range)? else {
+                done += 1;
+                continue;
+            };
+            room -= 1;
+            let flight = Flight {
+                batch: id,
+                part: batch.part + count - 1,
+                is_shared: false,
+            };
+            note(&mut self.flights, number, flight);
+        }
+        if count == 0 {
+            return Err(lost("its key"));
+        }
+        self.ledger.started(id, count);
+        if done > 0 {
+            self.delivered(id, done);
+        }
+        Ok(())
+    }
+
+    /// Starts the next read of a block that several ranks get, or lets it wait.
+    fn start_shared(&mut self, transport: &T) -> Result<()> {
+        let Some(transfer) = self.ledger.next_transfer() else {
+            return Ok(());
+        };
+        if self.sharing.begin(&transfer) == Step::Wait {
+            return Ok(());
+        }
+        let keys = self.keys.get(transfer.offer as usize);
+        let key = keys
+            .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
+            .ok_or_else(|| lost("its key"))?;
+        let range = Range {
+            key,
+            address: transfer.from,
+            into: receive_of(&self.entered, transfer.call, transfer.local)?,
+            to: transfer.to,
+            length: fitting(transfer.length)?,
+        };
+        let started = transport.read(&mut self.reads, range)?;
+        self.started(transport, started, &transfer)
     }
 
     /// Starts the next copy of a shared block; false if there is none.
@@ -41,64 +109,83 @@ impl<T: Transport> Mover<T> {
         let Some((transfer, key, first)) = self.sharing.next() else {
             return Ok(false);
         };
-        let from = Self::receive_of(&self.entered, &first)?;
+        let from = receive_of(&self.entered, first.call, first.local)?;
         let range = Range {
             key,
             // Both blocks are inside their buffers, see check_blocks.
             address: transport.address(from).wrapping_add(first.to),
-            into: Self::receive_of(&self.entered, &transfer)?,
+            into: receive_of(&self.entered, transfer.call, transfer.local)?,
             to: transfer.to,
-            length: fitting(&transfer)?,
+            length: fitting(transfer.length)?,
         };
         let started = transport.read(&mut self.reads, range)?;
         self.started(transport, started, &transfer)?;
         Ok(true)
     }
 
-    /// A read has been started. Without a number it is complete.
-    ///
-    /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the
-    /// completion of the read, which [`Self::reap`] finds.
-    #[inline(always)]
+    /// A read of a shared block has been started. Without a number it is complete.
     fn started(&mut self, transport: &T, number: Option<u32>, transfer: &Transfer) -> Result<()> {
         let Some(number) = number else {
-            return self.transferred(transport, transfer);
+            return self.shared_transferred(transport, transfer);
         };
-        let at = number as usize;
-        if at >= self.transfers.len() {
-            self.transfers.resize(at + 1, *transfer);
-        }
-        self.transfers[at] = *transfer;
+        let flight = Flight {
+            batch: transfer.batch,
+            part: transfer.part,
+            is_shared: true,
+        };
+        note(&mut self.flights, number, flight);
         Ok(())
     }
 
     #[cold]
-    pub(super) fn unread(&self, transfer: &Transfer, error: &OffloadError) -> OffloadError {
-        let of = match self.ledger.ranks_of(transfer) {
+    fn failed(&self, flight: Flight, error: &OffloadError) -> OffloadError {
+        let Some(transfer) = self.ledger.transfer(flight.batch, flight.part) else {
+            return failed(format!("reading a block: {error}"));
+        };
+        let of = match self.ledger.ranks_of(&transfer) {
             Some((source, destination)) => format!(" of rank {source} for rank {destination}"),
             None => String::new(),
         };
         failed(format!("reading {} bytes{of}: {error}", transfer.length))
     }
 
-    /// A read is complete.
-    #[inline(always)]
-    pub(super) fn transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
-        self.moved.blocks += 1;
-        self.moved.bytes += transfer.length;
-        if transfer.shared == 0 {
-            self.ledger.transferred(transfer);
-            return Ok(());
+    /// Collects completed reads. Returns true when there were any.
+    ///
+    /// Ordering: a rank is told that its block is there, and the source that its buffer is free, only after the completion
+    /// of the read, which this function finds.
+    pub(super) fn reap_reads(&mut self, transport: &T) -> Result<bool> {
+        let mut has_ended = false;
+        while let Some((number, ended)) = transport.next_read(&mut self.reads) {
+            has_ended = true;
+            let flight = self.flights[number as usize];
+            ended.map_err(|error| self.failed(flight, &error))?;
+            if flight.is_shared {
+                let transfer = self.ledger.transfer(flight.batch, flight.part);
+                let transfer = transfer.ok_or_else(|| lost("its batch"))?;
+                self.shared_transferred(transport, &transfer)?;
+            } else {
+                self.delivered(flight.batch, 1);
+            }
         }
-        self.shared_transferred(transport, transfer)
+        Ok(has_ended)
+    }
+
+    /// Blocks of a batch are where they shall be, and their copies as well.
+    #[inline]
+    fn delivered(&mut self, batch: u32, count: u32) {
+        if let Some((blocks, bytes)) = self.ledger.transferred(batch, count) {
+            self.moved.blocks += blocks;
+            self.moved.bytes += bytes;
+        }
     }
 
     fn shared_transferred(&mut self, transport: &T, transfer: &Transfer) -> Result<()> {
         match self.sharing.done(transfer) {
-            None => self.ledger.transferred(transfer),
+            None => self.delivered(transfer.batch, 1),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
-                let packed = transport.pack(Self::receive_of(&self.entered, transfer)?)?;
+                let packed =
+                    transport.pack(receive_of(&self.entered, transfer.call, transfer.local)?)?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
                 let key = transport.unpack(&me.peer, packed.as_ref())?;
@@ -107,7 +194,7 @@ impl<T: Transport> Mover<T> {
             Some(Done::Copied) => self.copied(transfer),
             Some(Done::All(first)) => {
                 self.copied(transfer);
-                self.ledger.transferred(&first);
+                self.delivered(first.batch, 1);
             }
         }
         Ok(())
@@ -116,18 +203,28 @@ impl<T: Transport> Mover<T> {
     fn copied(&mut self, transfer: &Transfer) {
         self.moved.copies += 1;
         self.moved.copied_bytes += transfer.length;
-        self.ledger.transferred(transfer);
+        self.delivered(transfer.batch, 1);
     }
+}
 
-    /// The receive buffer of a transfer's destination.
-    #[inline]
-    fn receive_of<'a>(entered: &'a [Seats<T>], transfer: &Transfer) -> Result<&'a T::Memory> {
-        entered
-            .get(transfer.call as usize)
-            .and_then(|seats| seats.get(transfer.local as usize)?.receive.as_ref())
-            .map(Receive::memory)
-            .ok_or_else(|| lost("its destination"))
+/// The receive buffer of a local rank in a call.
+#[inline]
+fn receive_of<T: Transport>(entered: &[Seats<T>], call: u32, local: u32) -> Result<&T::Memory> {
+    entered
+        .get(call as usize)
+        .and_then(|seats| seats.get(local as usize)?.receive.as_ref())
+        .map(Receive::memory)
+        .ok_or_else(|| lost("its destination"))
+}
+
+/// Notes what a read with this number is for.
+#[inline]
+fn note(flights: &mut Vec<Flight>, number: u32, flight: Flight) {
+    let at = number as usize;
+    if at >= flights.len() {
+        flights.resize(at + 1, Flight::default());
     }
+    flights[at] = flight;
 }
 
 #[cold]
@@ -136,6 +233,6 @@ fn lost(what: &str) -> OffloadError {
 }
 
 #[inline]
-fn fitting(transfer: &Transfer) -> Result<usize> {
-    usize::try_from(transfer.length).map_err(|_| lost("a length that fits"))
+fn fitting(length: u64) -> Result<usize> {
+    usize::try_from(length).map_err(|_| lost("a length that fits"))
 }

@@ -220,7 +220,6 @@ impl<T: Transport> Mover<T> {
             Phase::Scatter | Phase::Gather => 1,
         };
         let place = self.enter(
-            transport,
             vector.step(index, phase),
             (vector.rank, together),
             (Blocks::Wide(&sends), side),
@@ -283,7 +282,6 @@ impl<T: Transport> Mover<T> {
         let receive = vector.receive.clone().map(Receive::Shared);
         let entered = Entered::new(None, receive, self.now());
         self.enter(
-            transport,
             vector.step(index, Phase::Gather),
             (vector.rank, vector.group().count),
             (

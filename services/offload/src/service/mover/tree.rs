@@ -113,7 +113,7 @@ impl<T: Transport> Mover<T> {
             return self.end_broadcast(transport, collective, local, branch);
         }
         match above {
-            Some(above) => self.get_from(transport, collective, local, branch, above),
+            Some(above) => self.get_from(collective, local, branch, above),
             None => self.pass_on(transport, collective, local, branch),
         }
     }
@@ -121,7 +121,6 @@ impl<T: Transport> Mover<T> {
     /// A rank waits for the data of a rank above it.
     fn get_from(
         &mut self,
-        transport: &T,
         collective: Collective,
         local: usize,
         branch: Branch<T>,
@@ -133,7 +132,6 @@ impl<T: Transport> Mover<T> {
         let (rank, level) = (branch.rank, branch.level);
         self.trees.broadcasts.insert((collective, local), branch);
         self.enter(
-            transport,
             at_level(collective, level),
             (rank, 0),
             (Blocks::Wide(&[]), Blocks::Wide(&blocks).into()),
@@ -163,7 +161,6 @@ impl<T: Transport> Mover<T> {
         let short = branch.short.repeat(below.len());
         let entered = Entered::new(None, None, branch.since);
         self.enter(
-            transport,
             at_level(collective, branch.level),
             (branch.rank, 0),
             (Blocks::Wide(&sends), Blocks::Wide(&[]).into()),

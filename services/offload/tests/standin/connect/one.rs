@@ -30,10 +30,7 @@ struct Other {
 /// Errors of the system; others are a defect of the service.
 pub fn connect(plan: &Plan) -> Result<Outcome> {
     let mailboxes: &'static Mailboxes = Box::leak(Box::default());
-    let (told, heard) = mpsc::channel();
-    let service = thread::spawn(move || serve(mailboxes, &told));
-    let heard = heard.recv_timeout(LIMIT);
-    let service_address = heard.map_err(|_| failed("a service does not start"))??;
+    let (service, service_address) = start(mailboxes)?;
     let me = plan.nodes / 2;
     let per_node = plan.ranks / plan.nodes;
     let others = (0..plan.nodes).filter(|index| *index != me);
@@ -41,14 +38,10 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
     let others = others.collect::<Result<Vec<Other>>>()?;
     let ours = me * per_node..(me + 1) * per_node;
 
-    let start = Instant::now();
+    let begun = Instant::now();
     let ranks = ours.map(|rank| knock(mailboxes, &service_address, JobId(1), rank, plan.ranks));
     let mut ranks = ranks.collect::<Result<Vec<Rank>>>()?;
-    let welcomes = ranks.iter_mut().map(|rank| match answer(&mut rank.link)? {
-        Frame::Welcome(welcome) => Ok(welcome),
-        frame => Err(failed(format!("a service answers {}", frame.name()))),
-    });
-    let welcomes = welcomes.collect::<Result<Vec<Welcome>>>()?;
+    let welcomes = welcomes(&mut ranks)?;
     let Some(welcome) = welcomes.first() else {
         return Err(failed("there is no rank"));
     };
@@ -59,21 +52,12 @@ pub fn connect(plan: &Plan) -> Result<Outcome> {
     let table = Frame::Table(table).to_bytes();
     ranks[0].link.send(&table).map_err(lost)?;
     for (number, welcome) in (me * per_node..).zip(&welcomes) {
-        let hello = HelloMessage {
-            from: From::Rank(number),
-            greeting: None,
-        };
-        let service = find(mailboxes, &welcome.service.worker)?;
-        service.put(Kind::Hello, hello_header(welcome.token), hello.to_bytes());
+        greet(mailboxes, number, welcome)?;
     }
     for rank in &mut ranks {
-        rank.link.flush().map_err(lost)?;
-        match answer(&mut rank.link)? {
-            Frame::Ready => {}
-            frame => return Err(failed(format!("a service answers {}", frame.name()))),
-        }
+        await_ready(rank)?;
     }
-    let time = start.elapsed();
+    let time = begun.elapsed();
     let messages = mailboxes.messages.load(Relaxed);
     let links = crowd
         .join()

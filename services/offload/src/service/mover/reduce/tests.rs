@@ -229,7 +229,7 @@ impl Job {
             } else if self.machine.messages.borrow().is_empty() {
                 let mut moved = false;
                 for mover in &mut self.movers {
-                    moved |= mover.act(&self.machine).expect("acts");
+                    moved |= mover.settle(&self.machine).expect("settles");
                 }
                 if !moved && self.machine.reads.borrow().is_empty() {
                     return;
