@@ -36,8 +36,8 @@ pub(super) struct JoinArgs {
 const DATAGRAM_BYTES_MAX: usize = 4096 + 256;
 /// Datagrams of a socket before others have their turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Longest wait. Connections of ended queue pairs are looked for between waits.
-const WAIT_NS: u64 = 1_000_000_000;
+/// Longest wait. Connections of ended programs are looked for between waits.
+const WAIT_NS: u64 = 100_000_000;
 /// Longest wait of a packet that is to be overtaken.
 const OVERTAKEN_NS: u64 = 200_000;
 

@@ -194,6 +194,10 @@ fn confirm(locked: &mut Locked<'_>, id: u32) {
 /// Tells the accepting side that the connection stands.
 pub(super) fn passive_established(locked: &mut Locked<'_>, id: u32) {
     let Ok(known) = get(locked, id) else { return };
+    if known.exchange != Exchange::ReplySent {
+        // It knows that already, or has given up.
+        return;
+    }
     known.exchange = Exchange::Established;
     known.awaits = Awaits::Nothing;
     locked.cm_post(id, EventKind::Established, 0, &EventParam::default());
@@ -299,7 +303,7 @@ pub(crate) fn disconnect(locked: &mut Locked<'_>, id: u32, patience_ns: u64) -> 
 }
 
 /// The end of a disconnection: the numbers of the connection rest.
-pub(super) fn ended(locked: &mut Locked<'_>, id: u32) {
+pub(crate) fn ended(locked: &mut Locked<'_>, id: u32) {
     locked.cm_disconnected(id, Exchange::TimeWait);
     locked.cm_rest(id);
 }
