@@ -12,7 +12,7 @@ use bf_emu::engine;
 use bf_emu::engine::join::Join;
 use bf_emu::engine::join::disturbance::{Disturbance, Way};
 use bf_emu::fabric::Fabric;
-use bf_emu::sys::{self, datagrams};
+use bf_emu::sys::{self, datagrams, full};
 use bf_emu::view::state::{StateDir, locate};
 use clap::Args;
 
@@ -52,6 +52,11 @@ pub(super) fn act(args: &JoinArgs) -> Result<()> {
             state.path().display()
         );
     }
+    full::end_with(&format!(
+        "bf-emu: {}: its file system is full; free space there, and start `bf-emu join` again",
+        state.path().display()
+    ))
+    .context("a signal handler")?;
     let Some(join) = Join::new(fabric, args.port) else {
         bail!(
             "another `bf-emu join` carries the requests of {}",
