@@ -198,10 +198,6 @@ pub struct Found {
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a message is short-lived, and on the wire all have the same size"
-)]
 pub enum Message {
     /// REQ.
     Request(Request),

@@ -52,6 +52,10 @@ const LINK_ROWS: &[&str] = &[
     "ib_write_bw -R -F -n 50 ; ib_write_bw -R -F -n 50 ADDRESS",
 ];
 
+/// Nothing, or the reason why the machine cannot run a case.
+type Verdict = Result<(), &'static str>;
+type Judge = fn(&World) -> Result<Verdict>;
+
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let networks = [
         (Network::Loopback, ROWS),
@@ -83,7 +87,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
             });
         }
     }
-    let others: [(&str, fn(&World) -> Result<Result<(), &'static str>>); 5] = [
+    let others: [(&str, Judge); 5] = [
         (
             "programs and carriers that are killed while they connect",
             killed,
@@ -186,7 +190,7 @@ fn pair(world: &World, machines: &Machines, row: &str, server: usize) -> Result<
 
 /// Kills each program and each carrier after the first packets of a connection, at several points. What is left ends, and a
 /// later connection stands.
-fn killed(world: &World) -> Result<Result<(), &'static str>> {
+fn killed(world: &World) -> Result<Verdict> {
     let mut machines = Machines::new(world, Network::Loopback)?.map_err(anyhow::Error::msg)?;
     let to = addresses(&machines.both[0], 0);
     for packets in [1, 2, 3, 4, 5, 7] {
@@ -229,7 +233,7 @@ fn killed(world: &World) -> Result<Result<(), &'static str>> {
 }
 
 /// Restarts the carriers many times. Connections stand between and afterwards.
-fn restarted(world: &World) -> Result<Result<(), &'static str>> {
+fn restarted(world: &World) -> Result<Verdict> {
     let mut machines = Machines::new(world, Network::Loopback)?.map_err(anyhow::Error::msg)?;
     for round in 0..200 {
         machines.both[round % 2].restart_carrier()?;
@@ -243,7 +247,7 @@ fn restarted(world: &World) -> Result<Result<(), &'static str>> {
 }
 
 /// Three machines, each of which connects to both others at the same time.
-fn three(world: &World) -> Result<Result<(), &'static str>> {
+fn three(world: &World) -> Result<Verdict> {
     let functions = ["node0.host", "node1.host", "node2.host"];
     let first = Cluster::new(world.bin.join("bf-emu"), 3)?.envs(world.env.for_verbs());
     let line = ["--nodes", "3", "--link", "ethernet"];
@@ -299,7 +303,7 @@ fn three(world: &World) -> Result<Result<(), &'static str>> {
 
 /// Records the packets of connections, of a lookup and of a refusal. Wireshark's dissector finds all messages and nothing
 /// malformed, and scapy computes the same checksums.
-fn dissected(world: &World) -> Result<Result<(), &'static str>> {
+fn dissected(world: &World) -> Result<Verdict> {
     let judges = setup::dissector()?;
     let machines = Machines::new(world, Network::Loopback)?.map_err(anyhow::Error::msg)?;
     let port = machines.both[0].join.get(1).context("no port")?.clone();
@@ -376,7 +380,7 @@ fn dissected(world: &World) -> Result<Result<(), &'static str>> {
 }
 
 /// Starts a carrier on a file system without free space, in a mount namespace.
-fn full(world: &World) -> Result<Result<(), &'static str>> {
+fn full(world: &World) -> Result<Verdict> {
     if !succeeds("unshare", "-m true")? {
         return Ok(Err("needs privileges for mounts"));
     }

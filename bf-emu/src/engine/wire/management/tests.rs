@@ -75,14 +75,16 @@ fn a_request_has_its_fields_at_the_places_of_the_standard() {
     }
 }
 
-#[test]
-fn the_other_messages_have_their_fields_at_the_places_of_the_standard() {
+/// A message, its number, and its bytes behind the header.
+type Case = (Message, u8, Vec<u8>);
+
+fn of_connections() -> Vec<Case> {
     let numbers = Numbers {
         own: 0x0102_0304,
         other: 0x0506_0708,
     };
     let ids = [1, 2, 3, 4, 5, 6, 7, 8];
-    let cases: Vec<(Message, u8, Vec<u8>)> = vec![
+    vec![
         (
             Message::Wait {
                 numbers,
@@ -145,6 +147,11 @@ fn the_other_messages_have_their_fields_at_the_places_of_the_standard() {
             [&ids[..], &[0x0a, 0x0b, 0x0c, 0]].concat(),
         ),
         (Message::Disconnected(numbers), 0x16, ids.to_vec()),
+    ]
+}
+
+fn of_services() -> Vec<Case> {
+    vec![
         (
             Message::Lookup(Lookup {
                 number: 7,
@@ -179,8 +186,12 @@ fn the_other_messages_have_their_fields_at_the_places_of_the_standard() {
             ]
             .concat(),
         ),
-    ];
-    for (message, attribute, body) in cases {
+    ]
+}
+
+#[test]
+fn the_other_messages_have_their_fields_at_the_places_of_the_standard() {
+    for (message, attribute, body) in [of_connections(), of_services()].concat() {
         let bytes = bytes_of(message);
         assert_eq!(bytes[16..18], [0, attribute], "{message:?}");
         assert_eq!(bytes[24..24 + body.len()], body, "{message:?}");
