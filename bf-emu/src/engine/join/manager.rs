@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use super::network::Outlet;
-use crate::engine::rdma_cm::get;
+use crate::engine::rdma_cm::{answer, deliver, get};
 use crate::engine::wire::PSN_MASK;
 use crate::engine::wire::management::{
     self, Answered, Datagram, MESSAGE_BYTES, Message, Numbers, REJECT_DATA, Reject, TIME_CODE_MAX,
@@ -409,7 +409,7 @@ impl Manager {
             return;
         }
         match (state, peer) {
-            (State::DisconnectSent, _) => events::ended(locked, id),
+            (State::DisconnectSent, _) => answer::peer_ended(locked, id),
             (_, Some(peer)) if is_wanted => locked.cm_unreachable(peer, -libc::ETIMEDOUT),
             _ => {}
         }
@@ -426,7 +426,7 @@ impl Manager {
             && known.awaits == Awaits::Delivery
         {
             known.refused_at_ns = 0;
-            crate::engine::rdma_cm::deliver(locked, id);
+            deliver(locked, id);
         }
         self.attend(locked, now_ns);
     }

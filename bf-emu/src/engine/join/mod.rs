@@ -38,8 +38,9 @@ use outgoing::Outgoing;
 
 /// Answers of one connection that are sent before others have their turn.
 const ANSWERS_PER_TURN: usize = 64;
-/// Time between two looks for connections whose queue pair or program no longer exists.
-const SWEEP_NS: u64 = 100_000_000;
+/// Time between two looks for connections whose queue pair no longer exists, and for programs that no longer run.
+const SWEEP_NS: u64 = 1_000_000_000;
+const SWEEP_PROGRAMS_NS: u64 = 100_000_000;
 
 /// A connection to another machine.
 #[derive(Debug)]
@@ -79,6 +80,7 @@ pub struct Join<'f> {
     /// Connections that may have something to send or to complete.
     touched: BTreeSet<Key>,
     sweep_at_ns: u64,
+    sweep_programs_at_ns: u64,
     manager: Manager,
     seen: Seen,
     data: Vec<u8>,
@@ -99,6 +101,7 @@ impl<'f> Join<'f> {
             connections: HashMap::new(),
             touched: BTreeSet::new(),
             sweep_at_ns: 0,
+            sweep_programs_at_ns: 0,
             seen: Seen::default(),
             data: Vec::new(),
             packet: Vec::new(),
@@ -272,11 +275,12 @@ impl<'f> Join<'f> {
         if now_ns >= self.sweep_at_ns {
             self.sweep_at_ns = now_ns.saturating_add(SWEEP_NS);
             self.sweep();
-            if self.manager.is_busy() {
-                // Other machines learn of the death of programs.
-                self.fabric.lock().sweep();
-                self.manage_own(now_ns, send);
-            }
+        }
+        if now_ns >= self.sweep_programs_at_ns && self.manager.is_busy() {
+            // Other machines learn of the death of programs.
+            self.sweep_programs_at_ns = now_ns.saturating_add(SWEEP_PROGRAMS_NS);
+            self.fabric.lock().sweep();
+            self.manage_own(now_ns, send);
         }
         if !self.touched.is_empty() {
             return Some(now_ns);

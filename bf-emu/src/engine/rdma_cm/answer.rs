@@ -5,8 +5,8 @@ use super::ids::get;
 use super::request::datagrams;
 use super::route::Route;
 use crate::fabric::rdma_cm::{
-    Awaits, CmId, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params, REJECT_ROOM,
-    REPLY_ROOM, Stage, lookup, reason,
+    Awaits, CARRIER_UID, CmId, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params,
+    REJECT_ROOM, REPLY_ROOM, Stage, lookup, reason,
 };
 use crate::fabric::{Fabric, Locked};
 use crate::model::multicast;
@@ -174,7 +174,8 @@ pub(crate) fn establish(locked: &mut Locked<'_>, id: u32) -> Result<(), Errno> {
         locked.cm_disconnected(id, Exchange::DisconnectReceived);
         return Ok(());
     };
-    if late_ns == 0 {
+    let is_carried = get(locked, peer).is_ok_and(|passive| passive.uid == CARRIER_UID);
+    if late_ns == 0 || is_carried {
         passive_established(locked, peer);
     } else if let Ok(passive) = get(locked, peer) {
         // Data may arrive before the confirmation (`IBV_EVENT_COMM_EST`).
@@ -302,8 +303,15 @@ pub(crate) fn disconnect(locked: &mut Locked<'_>, id: u32, patience_ns: u64) -> 
     }
 }
 
+/// The peer of an identifier has ended the connection, or does not answer.
+pub(crate) fn peer_ended(locked: &mut Locked<'_>, id: u32) {
+    if let Some(peer) = locked.cm_peer(id) {
+        ended(locked, peer);
+    }
+}
+
 /// The end of a disconnection: the numbers of the connection rest.
-pub(crate) fn ended(locked: &mut Locked<'_>, id: u32) {
+pub(super) fn ended(locked: &mut Locked<'_>, id: u32) {
     locked.cm_disconnected(id, Exchange::TimeWait);
     locked.cm_rest(id);
 }

@@ -1,7 +1,6 @@
 //! Requests to other machines: the process that carries them gets an identifier for the other side, and its event.
 
 use super::ids::get;
-use super::request::datagrams;
 use crate::fabric::rdma_cm::{Awaits, CmId, EventParam, Exchange, Port, Side, Stage};
 use crate::fabric::{Fabric, Locked};
 use crate::model::address::GidType;
@@ -19,9 +18,9 @@ pub(super) fn deliver(locked: &mut Locked<'_>, id: u32, known: &CmId) {
         port_space: known.port_space,
         qp_type: known.qp_type,
         stage: Stage::Connect,
-        exchange: match datagrams(known) {
-            true => Exchange::LookupReceived,
-            false => Exchange::RequestReceived,
+        exchange: match known.exchange {
+            Exchange::LookupSent => Exchange::LookupReceived,
+            _ => Exchange::RequestReceived,
         },
         source: known.target,
         target: known.source,

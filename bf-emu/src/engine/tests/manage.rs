@@ -243,6 +243,35 @@ fn a_connection_of_two_machines_has_the_events_of_one_machine() {
     }
 }
 
+/// Late messages of a program in adversary mode are not lost: another process sends them.
+#[test]
+fn a_connection_stands_in_adversary_mode() {
+    for seed in 0..8 {
+        let machines = Machines::new();
+        let mut carriers = machines.carriers();
+        let (active, passive) = programs(&machines, (TCP, QP_RC));
+        crate::engine::adversary::MODE.set(Some((seed, 0)));
+        active.connect((A, B), &params(0x111, b""));
+        while !passive.has_event() {
+            // The thread of a real program looks again.
+            crate::engine::rdma_cm::deliver_waiting(&mut machines.a.fabric.lock());
+            carriers.settle_until(|| passive.has_event());
+        }
+        passive.events();
+        passive.accept(&params(0x222, b""));
+        carriers.settle_until(|| active.has_event());
+        active.establish();
+        // The carriers are not in this mode.
+        crate::engine::adversary::MODE.set(None);
+        carriers.settle();
+        assert_eq!(
+            passive.events(),
+            [(EventKind::Established, 0)],
+            "seed {seed}"
+        );
+    }
+}
+
 #[test]
 fn lost_and_repeated_messages_change_no_event() {
     for message in 0x10..=0x16 {

@@ -5,13 +5,12 @@
 mod fields;
 
 use fields::Fields;
+pub use fields::MESSAGE_BYTES;
 
 /// Number of the queue pair of all messages.
 pub const QUEUE: u32 = 1;
 /// Its queue key.
 pub const QKEY: u32 = 0x8001_0000;
-/// Bytes of a message.
-pub const MESSAGE_BYTES: usize = 256;
 /// Private data of a request for a connection.
 pub const REQUEST_DATA: usize = 92;
 /// Private data of a reply.

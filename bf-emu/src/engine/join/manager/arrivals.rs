@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use super::addresses::{Addresses, unpacked};
-use super::events::ended;
 use super::{
     Conversation, DECISION_CODE, INTERVAL_CODES, Manager, Name, Other, RETRIES, State, Way,
     encoded, time_ns,
@@ -270,7 +269,7 @@ impl Manager {
         let Some((number, id)) = stale.map(|(number, own)| (*number, own.id)) else {
             return false;
         };
-        ended(locked, id);
+        answer::peer_ended(locked, id);
         self.end(locked, now_ns, number, None);
         true
     }
@@ -489,7 +488,7 @@ impl Manager {
                     locked.cm_rest(peer);
                 }
             }
-            State::DisconnectSent | State::DisconnectReceived => ended(locked, id),
+            State::DisconnectSent | State::DisconnectReceived => answer::peer_ended(locked, id),
             State::LookupSent | State::LookupReceived => return false,
         }
         self.end(locked, now_ns, number, None);
@@ -537,7 +536,7 @@ impl Manager {
             State::DisconnectSent => {
                 // Both have asked at the same time.
                 self.post(at, encoded(transaction, Message::Disconnected(swapped)));
-                ended(locked, id);
+                answer::peer_ended(locked, id);
                 self.end(locked, now_ns, number, None);
             }
             _ => {}
@@ -557,7 +556,7 @@ impl Manager {
         };
         let id = own.id;
         if own.state == State::DisconnectSent {
-            ended(locked, id);
+            answer::peer_ended(locked, id);
             self.end(locked, now_ns, numbers.other, None);
         }
         true

@@ -3,7 +3,7 @@
 use super::addresses::packed;
 use super::{Conversation, Manager, Other, RETRIES, State, Way, code_of, encoded};
 use crate::engine::join::network::address_of;
-use crate::engine::rdma_cm::{Route, answer, datagrams, get, service_of};
+use crate::engine::rdma_cm::{Route, datagrams, get, service_of};
 use crate::engine::wire::PSN_MASK;
 use crate::engine::wire::management::{
     Answered, FOUND_DATA, Found, Lookup, Message, Numbers, Path, REJECT_DATA, REPLY_DATA, Reply,
@@ -21,13 +21,6 @@ const RATE: u8 = 21;
 /// Acknowledgement timeout of the paths, and the adapter's delay before an acknowledgement: codes.
 const ACK_TIMEOUT: u8 = 19;
 const ACK_DELAY: u8 = 16;
-
-/// The other side has ended a connection, or does not answer.
-pub(super) fn ended(locked: &mut Locked<'_>, id: u32) {
-    if let Some(peer) = locked.cm_peer(id) {
-        answer::ended(locked, peer);
-    }
-}
 
 /// The numbers of an identifier's adapter.
 pub(super) fn guid_of(fabric: &Fabric, place: Place) -> u64 {

@@ -1,6 +1,7 @@
 //! Fields of a message by their offset behind the common header, and those of the header.
 
-use super::MESSAGE_BYTES;
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 256;
 
 /// Bytes of the common header.
 const HEADER_BYTES: usize = 24;
