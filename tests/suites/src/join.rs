@@ -171,6 +171,7 @@ impl Machine {
     /// Kills the carrier, and starts another one.
     fn restart_carrier(&mut self) -> Result<()> {
         self.carrier.group.kill();
+        process::wait_until(QUICK, || self.carrier.group.has_ended());
         self.carrier = carrier(&self.cluster, self.namespace.as_deref(), &self.join)?;
         Ok(())
     }
