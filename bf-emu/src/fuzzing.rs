@@ -3,6 +3,7 @@
 use mlx5_prm::dpa::{Done, MessageHead, ThreadAttr, Wait};
 
 use crate::engine::wire::icrc::{Ends, ICRC_BYTES};
+use crate::engine::wire::management::Datagram;
 use crate::engine::wire::packet::Packet;
 use crate::engine::work;
 use crate::process::dpa::wire::{Answer, Request};
@@ -36,6 +37,19 @@ pub fn packet(bytes: &[u8]) {
     let icrc: [u8; ICRC_BYTES] = ends.icrc(&written).expect("the packet is short enough");
     written.extend(icrc);
     assert!(ends.checked(&written).is_some());
+}
+
+/// Reads a message of the connection manager. What is accepted is written and read again as the same message.
+pub fn management(bytes: &[u8]) {
+    let Ok(message) = Datagram::decode(bytes) else {
+        return;
+    };
+    let written = message.encode();
+    assert_eq!(Datagram::decode(&written), Ok(message));
+    // The header and the numbers of the exchange are all there.
+    assert_eq!(written[..4], bytes[..4]);
+    assert_eq!(written[8..18], bytes[8..18]);
+    assert_eq!(written[24..28], bytes[24..28]);
 }
 
 /// Reads a request to the DPA's runner, the fields of its command, and an answer. What is accepted is written as it was read.
@@ -92,6 +106,24 @@ mod tests {
                 *flags &= if round % 4 == 0 { 0xff } else { 0xf0 };
             }
             super::packet(&bytes);
+        }
+    }
+
+    /// A short form of the fuzz target: random bytes behind the header of each message.
+    #[test]
+    fn messages_are_read_or_refused() {
+        let mut state = 0x1234_5678_9abc_def1_u64;
+        let mut byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[5]
+        };
+        for _ in 0..20_000 {
+            let mut bytes: [u8; 256] = std::array::from_fn(|_| byte());
+            bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+            bytes[16..18].copy_from_slice(&[0, 0x0f + byte() % 12]);
+            super::management(&bytes);
         }
     }
 

@@ -12,7 +12,7 @@ use bf_emu::engine;
 use bf_emu::engine::join::Join;
 use bf_emu::engine::join::disturbance::{Disturbance, Way};
 use bf_emu::fabric::Fabric;
-use bf_emu::sys::{self, datagrams};
+use bf_emu::sys::{self, datagrams, full};
 use bf_emu::view::state::{StateDir, locate};
 use clap::Args;
 
@@ -36,8 +36,8 @@ pub(super) struct JoinArgs {
 const DATAGRAM_BYTES_MAX: usize = 4096 + 256;
 /// Datagrams of a socket before others have their turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// Longest wait. Connections of ended queue pairs are looked for between waits.
-const WAIT_NS: u64 = 1_000_000_000;
+/// Longest wait. Connections of ended programs are looked for between waits.
+const WAIT_NS: u64 = 100_000_000;
 /// Longest wait of a packet that is to be overtaken.
 const OVERTAKEN_NS: u64 = 200_000;
 
@@ -52,6 +52,11 @@ pub(super) fn act(args: &JoinArgs) -> Result<()> {
             state.path().display()
         );
     }
+    full::end_with(&format!(
+        "bf-emu: {}: its file system is full; free space there, and start `bf-emu join` again",
+        state.path().display()
+    ))
+    .context("a signal handler")?;
     let Some(join) = Join::new(fabric, args.port) else {
         bail!(
             "another `bf-emu join` carries the requests of {}",

@@ -9,6 +9,7 @@ mod faults;
 mod join;
 mod killed;
 mod loopback;
+mod manage;
 mod memcpy;
 mod scatter;
 mod shared;

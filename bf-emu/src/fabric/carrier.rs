@@ -24,6 +24,8 @@ pub(super) struct Carrier {
     epoch: AtomicU32,
     /// The process sleeps on it.
     pub(super) word: AtomicU32,
+    /// 1 if the connection manager has something for the process.
+    told: AtomicU32,
     posted: [Posted; FUNCTIONS_MAX],
 }
 
@@ -91,8 +93,23 @@ impl Carrier {
         };
         slots.fetch_or(1 << (slot % WORD_BITS), Ordering::AcqRel);
         words.fetch_or(1 << (word % WORD_BITS), Ordering::AcqRel);
+        self.wake();
+    }
+
+    fn wake(&self) {
         self.word.fetch_add(1, Ordering::Release);
         sys::futex_wake(&self.word);
+    }
+
+    /// Says that the connection manager has something for the process, and wakes it.
+    pub(super) fn tell(&self) {
+        self.told.store(1, Ordering::Release);
+        self.wake();
+    }
+
+    /// True if the connection manager has something since the last call.
+    pub(super) fn is_told(&self) -> bool {
+        self.told.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Clears the bits of a function's queue pairs, and calls `each` for those that were set.

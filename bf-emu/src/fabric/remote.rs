@@ -57,6 +57,16 @@ impl Fabric {
         self.carrier().handed_over(function, each);
     }
 
+    /// Says to the carrying process that events of the connection manager wait for it.
+    pub(super) fn tell_carrier(&self) {
+        self.carrier().tell();
+    }
+
+    /// True if events of the connection manager wait for the carrying process since the last call.
+    pub(crate) fn is_carrier_told(&self) -> bool {
+        self.carrier().is_told()
+    }
+
     /// Number of times that queue pairs were handed over, for [`Fabric::wait_for_requests`].
     #[must_use]
     pub fn handed_over_count(&self) -> u32 {

@@ -1,6 +1,8 @@
 //! Two devices that are joined by RoCE v2: stock programs on both, over a good network and over one that loses, repeats and
 //! reorders packets. The devices share nothing else.
 
+mod connect;
+
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -19,7 +21,13 @@ const LIMIT: Duration = Duration::from_secs(1200);
 const QUICK: Duration = Duration::from_secs(60);
 
 /// Part for `cargo xtask test`.
-pub(super) const SAMPLE: &[&str] = &["disturbed: ibv_rc_pingpong -c -n 300", "carrier"];
+pub(super) const SAMPLE: &[&str] = &[
+    "disturbed: ibv_rc_pingpong -c -n 300",
+    "carrier ends",
+    "loopback: rping",
+    "loopback: udaddy",
+    "dissector",
+];
 
 /// The network between the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +130,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     if world.wants(killed) {
         cases.push(Case::of(killed, carrier_dies(world)));
     }
+    cases.extend(connect::run_all(world)?);
     Ok(cases)
 }
 
@@ -131,6 +140,8 @@ struct Machine {
     function: &'static str,
     namespace: Option<String>,
     carrier: Running,
+    /// Options of its carrier.
+    join: Vec<String>,
 }
 
 impl Machine {
@@ -138,6 +149,38 @@ impl Machine {
     fn inside(&self, command: &Command) -> Command {
         inside(self.namespace.as_deref(), command)
     }
+
+    /// Starts a machine with its carrier.
+    fn start(
+        cluster: Cluster,
+        function: &'static str,
+        namespace: Option<String>,
+        join: Vec<String>,
+    ) -> Result<Self> {
+        process::stdout(&mut cluster.command(function, "true"), QUICK)?;
+        let carrier = carrier(&cluster, namespace.as_deref(), &join)?;
+        Ok(Self {
+            cluster,
+            function,
+            namespace,
+            carrier,
+            join,
+        })
+    }
+
+    /// Kills the carrier, and starts another one.
+    fn restart_carrier(&mut self) -> Result<()> {
+        self.carrier.group.kill();
+        process::wait_until(QUICK, || self.carrier.group.has_ended());
+        self.carrier = carrier(&self.cluster, self.namespace.as_deref(), &self.join)?;
+        Ok(())
+    }
+}
+
+fn carrier(cluster: &Cluster, namespace: Option<&str>, options: &[String]) -> Result<Running> {
+    let mut join = cluster.emulator("join");
+    join.args(options);
+    Running::saying(&mut inside(namespace, &join), QUICK, "joined:")
 }
 
 fn inside(namespace: Option<&str>, command: &Command) -> Command {
@@ -254,19 +297,11 @@ impl Machines {
             let cluster = cluster.with_topology(&file);
             let function = ["node0.host", "node1.host"][index];
             let namespace = link.as_ref().map(|link| link.0[index].clone());
-            process::stdout(&mut cluster.command(function, "true"), QUICK)?;
-            let mut join = cluster.emulator("join");
-            join.args(["--port", &port.to_string()]);
+            let mut join = vec!["--port".to_owned(), port.to_string()];
             if matches!(network, Network::Disturbed | Network::Namespaces) {
-                join.args(["--disturb", &(index + 1).to_string()]);
+                join.extend(["--disturb".to_owned(), (index + 1).to_string()]);
             }
-            let mut join = inside(namespace.as_deref(), &join);
-            anyhow::Ok(Machine {
-                carrier: Running::saying(&mut join, QUICK, "joined:")?,
-                cluster,
-                function,
-                namespace,
-            })
+            Machine::start(cluster, function, namespace, join)
         };
         let second = first.named("second");
         Ok(Ok(Self {

@@ -80,7 +80,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
             The part 'seed N' runs one
   join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good
-            network and over one that loses, repeats and reorders packets; a carrier that is killed
+            network and over one that loses, repeats and reorders packets, also with connections by librdmacm; programs and
+            carriers that are killed; the packets as tshark and scapy read them
   mutants   the product without one of the orderings that it relies on: a system test must fail in adversary mode. Builds a
             copy of the sources in target/mutants
   rv64      the processor of DPA programs, without a device: own programs by stock gcc and clang under qemu-riscv64 as well,

@@ -402,6 +402,25 @@ pub fn judges() -> Result<Judges> {
     })
 }
 
+/// The distribution's dissector of packets and its recorder, unpacked in the cache.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn dissector() -> Result<Judges> {
+    /// The package with `tshark`; its dependencies follow, with `dumpcap`.
+    const PACKAGES: &[&str] = &["tshark"];
+    let cache = Cache::open()?;
+    let key = cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH]);
+    let part = cache.part(&format!("dissector-{key}"), |dir| {
+        apt::unpack(&cache, PACKAGES, dir)
+    })?;
+    let root = part.join("root");
+    Ok(Judges {
+        bin: root.join("usr/bin"),
+        libraries: apt::library_dirs(&root).to_vec(),
+    })
+}
+
 /// NIXL's wheel.
 #[derive(Debug)]
 pub struct Nixl {

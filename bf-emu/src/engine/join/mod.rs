@@ -7,6 +7,7 @@
 mod datagrams;
 pub mod disturbance;
 mod incoming;
+mod manager;
 mod network;
 mod outgoing;
 
@@ -22,20 +23,24 @@ use super::peer::Poster;
 use super::receive::Entry;
 use super::step;
 use super::wire::icrc::Ends;
+use super::wire::management::{self, Datagram};
 use super::wire::packet::{Body, Packet};
 use super::wire::responder::{self, Responder};
 use crate::fabric::counters::PortCounter;
 use crate::fabric::remote::Carrying;
 use crate::fabric::{Fabric, Locked, Place, QPN_BASE};
 use crate::model::address::{GidType, gid_of};
+use crate::sys;
 use incoming::Landing;
+use manager::Manager;
 use network::{Outlet, PASSED_IN, SendTo, address_of, count, is_up};
 use outgoing::Outgoing;
 
 /// Answers of one connection that are sent before others have their turn.
 const ANSWERS_PER_TURN: usize = 64;
-/// Time between two looks for connections whose queue pair no longer exists.
+/// Time between two looks for connections whose queue pair no longer exists, and for programs that no longer run.
 const SWEEP_NS: u64 = 1_000_000_000;
+const SWEEP_PROGRAMS_NS: u64 = 100_000_000;
 
 /// A connection to another machine.
 #[derive(Debug)]
@@ -75,6 +80,8 @@ pub struct Join<'f> {
     /// Connections that may have something to send or to complete.
     touched: BTreeSet<Key>,
     sweep_at_ns: u64,
+    sweep_programs_at_ns: u64,
+    manager: Manager,
     seen: Seen,
     data: Vec<u8>,
     packet: Vec<u8>,
@@ -84,14 +91,17 @@ impl<'f> Join<'f> {
     /// Carries the requests of this device, with this UDP port. None if another process does so.
     #[must_use]
     pub fn new(fabric: &'f Fabric, port: u16) -> Option<Self> {
+        let carrying = fabric.carry()?;
         Some(Self {
             fabric,
             port,
-            carrying: fabric.carry()?,
+            manager: Manager::new(fabric, carrying.epoch, sys::now_ns()),
+            carrying,
             issued: 0,
             connections: HashMap::new(),
             touched: BTreeSet::new(),
             sweep_at_ns: 0,
+            sweep_programs_at_ns: 0,
             seen: Seen::default(),
             data: Vec::new(),
             packet: Vec::new(),
@@ -141,10 +151,13 @@ impl<'f> Join<'f> {
         packet: &Packet<'_>,
     ) -> Option<()> {
         let place = self.fabric.port_of_roce(&gid_of(to.ip()))?;
-        let slot = packet.head.queue.checked_sub(QPN_BASE)?;
         if self.fabric.is_remote(place.function) || !is_up(self.fabric, place) {
             return None;
         }
+        if packet.head.queue == management::QUEUE {
+            return self.manage(now_ns, (place, (to.ip(), from.ip())), packet);
+        }
+        let slot = packet.head.queue.checked_sub(QPN_BASE)?;
         let key = (place.function, slot);
         let locked = &mut lock(self.fabric, place.function);
         if let Body::Datagram { .. } = packet.head.body {
@@ -194,9 +207,54 @@ impl<'f> Join<'f> {
         Some(())
     }
 
+    /// Takes a message of the connection manager.
+    fn manage(
+        &mut self,
+        now_ns: u64,
+        (place, way): (Place, (IpAddr, IpAddr)),
+        packet: &Packet<'_>,
+    ) -> Option<()> {
+        let Body::Datagram { qkey, .. } = packet.head.body else {
+            return None;
+        };
+        let fabric = self.fabric;
+        let counters = fabric.counters(place.function);
+        count(fabric, place, (way.1, packet.data.len()), PASSED_IN);
+        if !partition::are_same(pkey_of(fabric, place), packet.head.pkey) {
+            counters.count_port(place.port, PortCounter::BadPkey);
+            return None;
+        }
+        if qkey != management::QKEY {
+            counters.count_port(place.port, PortCounter::QkeyViolations);
+            return None;
+        }
+        let Ok(message) = Datagram::decode(packet.data) else {
+            self.seen.malformed += 1;
+            return Some(());
+        };
+        let locked = &mut fabric.lock();
+        let known = self.manager.arrive(locked, now_ns, (place, way), &message);
+        known.then_some(())
+    }
+
+    /// Exchanges messages of the connection manager.
+    fn manage_own(&mut self, now_ns: u64, send: &mut SendTo<'_>) {
+        let is_due = self.manager.due_ns().is_some_and(|due| due <= now_ns);
+        if self.fabric.is_carrier_told() || is_due {
+            let locked = &mut self.fabric.lock();
+            self.manager.attend(locked, now_ns);
+            self.manager.expire(locked, now_ns);
+        }
+        let fabric = self.fabric;
+        let mut outlet = Outlet::new(fabric, (self.port, &mut self.packet), send);
+        let pkey = |place| pkey_of(fabric, place);
+        self.manager.send(&mut outlet, pkey);
+    }
+
     /// Takes new requests, repeats what is lost, and calls `send` for each packet: its source address, its destination and
     /// its bytes. Returns the time of the next call, if it depends on nothing else.
     pub fn work(&mut self, now_ns: u64, send: &mut SendTo<'_>) -> Option<u64> {
+        self.manage_own(now_ns, send);
         for (function, _) in self.own_functions() {
             let touched = &mut self.touched;
             self.fabric.handed_over(function, |slot| {
@@ -218,6 +276,12 @@ impl<'f> Join<'f> {
             self.sweep_at_ns = now_ns.saturating_add(SWEEP_NS);
             self.sweep();
         }
+        if now_ns >= self.sweep_programs_at_ns && self.manager.is_busy() {
+            // Other machines learn of the death of programs.
+            self.sweep_programs_at_ns = now_ns.saturating_add(SWEEP_PROGRAMS_NS);
+            self.fabric.lock().sweep();
+            self.manage_own(now_ns, send);
+        }
         if !self.touched.is_empty() {
             return Some(now_ns);
         }
@@ -225,7 +289,8 @@ impl<'f> Join<'f> {
             .connections
             .values()
             .filter_map(|one| one.outgoing.requester.as_ref());
-        requesters.filter_map(|own| own.deadline_ns()).min()
+        let repeated = requesters.filter_map(|own| own.deadline_ns());
+        repeated.chain(self.manager.due_ns()).min()
     }
 
     fn own_functions(
@@ -378,6 +443,12 @@ impl<'f> Join<'f> {
             poster.is_some_and(|poster| poster.qp.carried == connection.number)
         });
     }
+}
+
+/// The partition of a port's messages of the connection manager.
+fn pkey_of(fabric: &Fabric, place: Place) -> u16 {
+    let identity = fabric.identity(place.function);
+    identity.map_or(0, |own| own.pkey(place.port, 0))
 }
 
 /// Takes the locks for a request of a function: all of them while rules of faults or congestion control apply.

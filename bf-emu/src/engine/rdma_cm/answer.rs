@@ -5,8 +5,8 @@ use super::ids::get;
 use super::request::datagrams;
 use super::route::Route;
 use crate::fabric::rdma_cm::{
-    Awaits, CmId, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params, REJECT_ROOM,
-    REPLY_ROOM, Stage, lookup, reason,
+    Awaits, CARRIER_UID, CmId, EventKind, EventParam, Exchange, LOOKUP_REPLY_ROOM, Params,
+    REJECT_ROOM, REPLY_ROOM, Stage, lookup, reason,
 };
 use crate::fabric::{Fabric, Locked};
 use crate::model::multicast;
@@ -174,7 +174,8 @@ pub(crate) fn establish(locked: &mut Locked<'_>, id: u32) -> Result<(), Errno> {
         locked.cm_disconnected(id, Exchange::DisconnectReceived);
         return Ok(());
     };
-    if late_ns == 0 {
+    let is_carried = get(locked, peer).is_ok_and(|passive| passive.uid == CARRIER_UID);
+    if late_ns == 0 || is_carried {
         passive_established(locked, peer);
     } else if let Ok(passive) = get(locked, peer) {
         // Data may arrive before the confirmation (`IBV_EVENT_COMM_EST`).
@@ -194,6 +195,10 @@ fn confirm(locked: &mut Locked<'_>, id: u32) {
 /// Tells the accepting side that the connection stands.
 pub(super) fn passive_established(locked: &mut Locked<'_>, id: u32) {
     let Ok(known) = get(locked, id) else { return };
+    if known.exchange != Exchange::ReplySent {
+        // It knows that already, or has given up.
+        return;
+    }
     known.exchange = Exchange::Established;
     known.awaits = Awaits::Nothing;
     locked.cm_post(id, EventKind::Established, 0, &EventParam::default());
@@ -295,6 +300,13 @@ pub(crate) fn disconnect(locked: &mut Locked<'_>, id: u32, patience_ns: u64) -> 
         // The kernel's two messages fail, and the call succeeds.
         _ if matches!(stage, Stage::Connect | Stage::Disconnect) => Ok(()),
         _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+/// The peer of an identifier has ended the connection, or does not answer.
+pub(crate) fn peer_ended(locked: &mut Locked<'_>, id: u32) {
+    if let Some(peer) = locked.cm_peer(id) {
+        ended(locked, peer);
     }
 }
 

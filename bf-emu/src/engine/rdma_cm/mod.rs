@@ -7,10 +7,13 @@
 pub(crate) mod answer;
 mod deadline;
 mod ids;
+mod remote;
 mod request;
 mod route;
 
 pub(crate) use deadline::expire;
 pub(crate) use ids::get;
-pub(crate) use request::{connect, datagrams, deliver_waiting, number, service_id};
+pub(crate) use request::{
+    REFUSAL_NS, connect, datagrams, deliver, deliver_waiting, number, service_id, service_of,
+};
 pub(crate) use route::{ADDRESS_BYTES, RECORD_BYTES, Route};

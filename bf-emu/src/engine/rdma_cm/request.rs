@@ -2,6 +2,7 @@
 
 use super::super::adversary::message_delay_ns;
 use super::ids::get;
+use super::remote;
 use super::route::Route;
 use crate::fabric::rdma_cm::{
     Awaits, CmId, EventParam, Exchange, IP_HEADER, LOOKUP_ROOM, Params, REQUEST_ROOM, Side, Stage,
@@ -19,7 +20,7 @@ const QP_XRC_TGT: u8 = 10;
 /// Time for which a request waits for its listener. On hardware, both sides of a program that
 /// connects more than once take the same time between its connections. Here messages need none, and
 /// processes wait for each other's processor instead.
-const REFUSAL_NS: u64 = 500_000_000;
+pub(crate) const REFUSAL_NS: u64 = 500_000_000;
 /// Largest number of transport retries.
 const RETRIES_MAX: u8 = 7;
 
@@ -99,7 +100,7 @@ pub(crate) fn deliver_waiting(locked: &mut Locked<'_>) {
 }
 
 /// Delivers a request, unless it is late, a port on its way is down, or a listener may still start.
-pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
+pub(crate) fn deliver(locked: &mut Locked<'_>, id: u32) {
     let fabric = locked.fabric();
     let Ok(known) = get(locked, id).copied() else {
         return;
@@ -108,6 +109,10 @@ pub(super) fn deliver(locked: &mut Locked<'_>, id: u32) {
         return;
     };
     if !fabric.connects(from, to) || sys::now_ns() < known.late_until_ns {
+        return;
+    }
+    if fabric.is_remote(to.function) {
+        remote::deliver(locked, id, &known);
         return;
     }
     let refused = match find_listener(locked, &known) {
@@ -164,7 +169,7 @@ fn listens(id: &CmId, request: &CmId) -> Option<bool> {
 }
 
 /// Identifier of the service that a request names (`rdma_get_service_id`).
-fn service_of(request: &CmId) -> u64 {
+pub(crate) fn service_of(request: &CmId) -> u64 {
     match request.target.family() {
         Some(Family::Ib) => request.target.service().0,
         _ => service_id(request.port_space, request.target.port()),

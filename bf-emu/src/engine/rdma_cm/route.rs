@@ -107,6 +107,15 @@ impl Route {
         record
     }
 
+    /// The record in the words of a call.
+    pub(crate) fn words(&self) -> [u32; 16] {
+        let mut words = [0; 16];
+        for (to, from) in words.iter_mut().zip(self.record().as_chunks::<4>().0) {
+            *to = u32::from_ne_bytes(*from);
+        }
+        words
+    }
+
     /// The same in the form of older kernels (`struct ib_user_path_rec`).
     pub(crate) fn user_record(&self) -> [u8; 68] {
         let mut record = [0; 68];

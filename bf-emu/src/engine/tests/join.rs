@@ -10,7 +10,7 @@ use crate::fabric::PortState;
 use crate::fabric::counters::PortCounter;
 use crate::model::address::GidType;
 
-const PORT: u16 = 4791;
+pub(super) const PORT: u16 = 4791;
 /// Index of a GID of RoCE v2 with an IPv4 address.
 const GID: u8 = 3;
 
@@ -32,16 +32,16 @@ fn machine(remote: usize) -> World {
 }
 
 /// The only own function of each machine.
-const A: usize = 0;
-const B: usize = 1;
+pub(super) const A: usize = 0;
+pub(super) const B: usize = 1;
 
-struct Machines {
-    a: World,
-    b: World,
+pub(super) struct Machines {
+    pub(super) a: World,
+    pub(super) b: World,
 }
 
 impl Machines {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             a: machine(B),
             b: machine(A),
@@ -76,26 +76,43 @@ impl Machines {
         (a, b)
     }
 
-    fn carriers(&self) -> Carriers<'_> {
-        Carriers {
-            both: [&self.a, &self.b].map(|world| Join::new(&world.fabric, PORT).unwrap()),
-            network: None,
-            now_ns: 1,
-        }
+    pub(super) fn carriers(&self) -> Carriers<'_> {
+        Carriers::of([&self.a, &self.b].map(|world| Join::new(&world.fabric, PORT).unwrap()))
     }
 }
 
 /// Both carriers and the network between them, with a clock that jumps to the next event.
-struct Carriers<'f> {
-    both: [Join<'f>; 2],
+pub(super) struct Carriers<'f> {
+    pub(super) both: [Join<'f>; 2],
     network: Option<Disturbance>,
-    now_ns: u64,
+    /// How often a packet arrives; once without it.
+    pub(super) copies: Option<Box<Copies>>,
+    pub(super) now_ns: u64,
 }
 
-impl Carriers<'_> {
+pub(super) type Copies = dyn FnMut(&[u8]) -> usize;
+
+impl<'f> Carriers<'f> {
+    pub(super) fn of(both: [Join<'f>; 2]) -> Self {
+        Self {
+            both,
+            network: None,
+            copies: None,
+            now_ns: 1,
+        }
+    }
+
     /// Runs until nothing is on the way.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
+        self.settle_until(|| false);
+    }
+
+    /// The same, or until something is so.
+    pub(super) fn settle_until(&mut self, is_so: impl Fn() -> bool) {
         for _ in 0..1_000_000 {
+            if is_so() {
+                return;
+            }
             let mut sent: Vec<(Way, Vec<u8>)> = Vec::new();
             let mut next = None;
             let network = &mut self.network;
@@ -120,9 +137,10 @@ impl Carriers<'_> {
             }
             for ((from, to), packet) in sent {
                 let ends = (SocketAddr::new(from, PORT), to);
+                let copies = self.copies.as_mut().map_or(1, |copies| copies(&packet));
                 for join in &mut self.both {
                     if join.addresses().any(|own| own == to.ip()) {
-                        join.receive(self.now_ns, ends, &packet);
+                        (0..copies).for_each(|_| join.receive(self.now_ns, ends, &packet));
                     }
                 }
             }

@@ -4,6 +4,7 @@
 //! "C" means InfiniBand Architecture 1.3, volume 1, in all modules here.
 
 pub mod icrc;
+pub mod management;
 pub mod packet;
 pub mod requester;
 pub mod responder;

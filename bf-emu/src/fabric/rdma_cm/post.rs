@@ -2,6 +2,7 @@
 
 use super::super::device::Locked;
 use super::super::table::Owner;
+use super::carried::CARRIER;
 use super::state::{Event, EventKind, EventParam, Exchange, Stage};
 use crate::sys::{self, path::PathBuffer};
 
@@ -72,6 +73,10 @@ impl Locked<'_> {
         else {
             return;
         };
+        if owner == CARRIER {
+            self.fabric().tell_carrier();
+            return;
+        }
         let Some(pid) = self.pid(owner.process) else {
             return;
         };

@@ -446,6 +446,51 @@ impl EventParam {
         event
     }
 
+    /// The parameters of a connection, with all bytes of the message's private data.
+    #[must_use]
+    pub fn connection(&self) -> Params {
+        let [
+            data_len,
+            srq,
+            responder_resources,
+            initiator_depth,
+            flow_control,
+            retry_count,
+            rnr_retry_count,
+        ] = self.array(264);
+        Params {
+            qp_num: u32::from_ne_bytes(self.array(0)),
+            qkey: u32::from_ne_bytes(self.array(4)),
+            data: self.array(8),
+            data_len,
+            srq,
+            responder_resources,
+            initiator_depth,
+            flow_control,
+            retry_count,
+            rnr_retry_count,
+            ece: self.ece,
+        }
+    }
+
+    /// The parameters of a datagram service, with all bytes of the message's private data.
+    #[must_use]
+    pub fn datagrams(&self) -> Params {
+        let [data_len] = self.array(296);
+        Params {
+            qp_num: u32::from_ne_bytes(self.array(0)),
+            qkey: u32::from_ne_bytes(self.array(4)),
+            data: self.array(40),
+            data_len,
+            ..Params::default()
+        }
+    }
+
+    fn array<const N: usize>(&self, at: usize) -> [u8; N] {
+        let part = self.bytes.get(at..).and_then(<[u8]>::first_chunk);
+        part.copied().unwrap_or([0; N])
+    }
+
     fn put_private(&mut self, at: usize, params: &Params, room: u8) {
         let private = params.private();
         let length = private.len().min(room.into());
