@@ -18,8 +18,14 @@ pub(crate) fn table_is_patched() {
 /// A reason for no arena.
 pub(super) type Off = &'static str;
 
+/// Checks that the system's pages have the size that arena and kept registrations count in.
+pub(crate) fn pages_fit() -> Result<(), Off> {
+    // SAFETY: it has no preconditions.
+    fits(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })
+}
+
 /// The units of pages are the system's. BlueField kernels with pages of 64 KiB exist.
-fn fits(system_page: libc::c_long) -> Result<(), &'static str> {
+fn fits(system_page: libc::c_long) -> Result<(), Off> {
     if system_page == PAGE as libc::c_long {
         Ok(())
     } else {
@@ -29,8 +35,7 @@ fn fits(system_page: libc::c_long) -> Result<(), &'static str> {
 
 /// The first condition that does not hold.
 pub(super) fn check(object: &Object) -> Result<(), Off> {
-    // SAFETY: it has no preconditions.
-    fits(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
+    pages_fit()?;
     if !config::get().is_strict() {
         return Err("it needs UCX_XGVMI_INVALIDATE=strict");
     }
@@ -54,7 +59,7 @@ mod tests {
     use super::fits;
 
     #[test]
-    fn it_is_off_with_pages_of_64_kib() {
+    fn other_pages_do_not_fit() {
         assert_eq!(fits(4096), Ok(()));
         for page in [64 << 10, 16 << 10, 0, -1] {
             let why = fits(page).expect_err("another size");
