@@ -44,7 +44,7 @@ use slabs::{Slab, Slabs};
 use state::{ARENA, Arena, FROM, IS_OPEN, Table};
 
 pub(crate) use register::{closing, is_ours, mem_dereg, mem_reg, mkey_pack, relieve};
-pub(crate) use safety::{pages_fit, table_is_patched};
+pub(crate) use safety::table_is_patched;
 pub(crate) use state::{exists, overlaps};
 
 /// Starts the arena at the first served memory domain, if the options ask for it. Stops it at one

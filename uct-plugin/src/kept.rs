@@ -21,7 +21,7 @@ use crate::numbers::Numbers;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
 use crate::ucm::{self, Madvise, Mmap, Mremap, Shmat, Ucm, Unmapped};
-use crate::{arena, config, forked, log};
+use crate::{config, forked, log, system_pages};
 use table::{Begun, Limits, Memory, Table};
 
 static TABLE: Lock<Table> = Lock::new(Table::EMPTY);
@@ -82,7 +82,7 @@ pub(crate) fn start(object: &Object, each_domain: EachDomain) {
 }
 
 fn follow(object: &Object) -> Result<(), &'static str> {
-    arena::pages_fit()?;
+    system_pages::check()?;
     if !ucm::is_allocator_known() {
         return Err("the program's allocator is not that of the C library");
     }
