@@ -116,7 +116,7 @@ pub(crate) enum Side {
 
 /// Time limit of a process in seconds: a case takes one or two.
 const LIMIT_SECONDS: &str = "60";
-/// The same under a user-mode emulator, on a loaded machine.
+/// The same with a user-mode emulator, on a loaded machine.
 const FOREIGN_LIMIT_SECONDS: &str = "900";
 /// Directory of the plugins beside the other processor's programs.
 const FOREIGN_PLUGINS: &str = "plugins";
@@ -153,9 +153,13 @@ impl Peer {
         } else {
             &launch.dpu
         };
-        let foreign = launch.foreign.as_ref().filter(|_| side == Side::Dpu);
         let mut command = Command::new("timeout");
-        command.arg(foreign.map_or(LIMIT_SECONDS, |_| FOREIGN_LIMIT_SECONDS));
+        // Of both: each waits for the other.
+        command.arg(match launch.foreign {
+            None => LIMIT_SECONDS,
+            Some(_) => FOREIGN_LIMIT_SECONDS,
+        });
+        let foreign = launch.foreign.as_ref().filter(|_| side == Side::Dpu);
         if let Some(foreign) = foreign {
             // Before the launcher, which preloads the device's library.
             command.arg("env");
