@@ -38,6 +38,9 @@ const NAMES: [(&str, &str); 2] = [
 /// Bindings whose tests compare layouts and constants with headers.
 const BINDINGS: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
 
+/// Name of that comparison.
+const LAYOUTS: &str = "layouts of the libraries' headers";
+
 /// Each crate that is wanted.
 pub(crate) fn run_all(world: &World) -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
@@ -49,9 +52,6 @@ pub(crate) fn run_all(world: &World) -> Result<Vec<Case>> {
     }
     Ok(cases)
 }
-
-/// Name of the test of layouts.
-const LAYOUTS: &str = "layouts of the libraries' headers";
 
 /// Compares the bindings with the headers of the processor's libraries, and of the stock UCX that the set-up has.
 pub(super) fn layouts(tools: &Aarch64) -> Case {
