@@ -246,7 +246,7 @@ impl Aarch64 {
     /// The variable with which cargo ends each program that it runs after this time: its exit code is then 124.
     pub fn limited(&self, limit: Duration) -> (&'static str, String) {
         let (seconds, runner) = (limit.as_secs(), self.runner());
-        // In cargo's process group, which whoever ends cargo ends.
+        // In the foreground it stays in cargo's process group, and ends with it.
         let words = format!("timeout --foreground -k 10 {seconds} {}", runner.display());
         (RUNNER, words)
     }
