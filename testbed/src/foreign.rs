@@ -54,7 +54,9 @@ impl Foreign {
         paths.join(":").into()
     }
 
-    fn environment(&self) -> [(&'static str, PathBuf); 4] {
+    /// Variables of its programs.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, PathBuf); 4] {
         let triplet = format!("{}-linux-gnu", self.architecture);
         let system = self.libraries.join("usr/lib").join(triplet);
         let ucx = self.ucx.parent().unwrap_or(&self.ucx);

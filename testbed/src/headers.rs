@@ -1,8 +1,12 @@
 //! Values of C expressions by the installed headers, for the tests that compare FFI bindings with them.
+//!
+//! Tests that run under a user-mode emulator ask another compiler, that of [`COMPILER`], and run its programs by [`RUNNER`].
 
 use crate::process;
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
+use std::env;
+use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,6 +61,12 @@ macro_rules! c_values {
     )*};
 }
 
+/// Variable with the C compiler; without it, this is `cc`.
+pub const COMPILER: &str = "XGVMI_HEADERS_CC";
+
+/// Variable with a program that runs what the compiler makes; without it, the system does.
+pub const RUNNER: &str = "XGVMI_HEADERS_RUN";
+
 /// Time limit of the C compiler and of the program that it makes.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -75,8 +85,9 @@ impl Headers<'_> {
     /// # Errors
     /// A temporary file cannot be written.
     pub fn missing(&self) -> Result<Option<String>> {
-        if !process::is_installed("cc") {
-            return Ok(Some("no C compiler: cc".to_owned()));
+        let compiler = chosen();
+        if !process::is_installed(&compiler) {
+            return Ok(Some(format!("no C compiler: {compiler}")));
         }
         let place = Place::new()?;
         let done = process::run(self.compiler(&place, &self.includes())?.arg("-E"), LIMIT)?;
@@ -103,7 +114,9 @@ impl Headers<'_> {
         let program = place.0.join("program");
         let mut compiler = self.compiler(&place, &source)?;
         process::stdout(compiler.arg("-o").arg(&program), LIMIT)?;
-        let answers = process::stdout(&mut Command::new(&program), LIMIT)?;
+        let words = env::var_os(RUNNER).into_iter().chain([program.into()]);
+        let words: Vec<OsString> = words.collect();
+        let answers = process::stdout(Command::new(&words[0]).args(&words[1..]), LIMIT)?;
         let answer = |line: &str| {
             let (value, expression) = line.split_once(' ').context("an answer without a value")?;
             Ok((expression.to_owned(), value.parse()?))
@@ -142,13 +155,18 @@ impl Headers<'_> {
     fn compiler(&self, place: &Place, source: &str) -> Result<Command> {
         let file = place.0.join("probe.c");
         fs::write(&file, source).with_context(|| format!("cannot write {}", file.display()))?;
-        let mut command = Command::new("cc");
+        let mut command = Command::new(chosen());
         if let Some(directory) = self.directory {
             command.arg("-I").arg(directory);
         }
         command.arg(file);
         Ok(command)
     }
+}
+
+/// The C compiler.
+fn chosen() -> String {
+    env::var(COMPILER).unwrap_or_else(|_| "cc".to_owned())
 }
 
 /// A temporary directory. Dropping this value removes it.
@@ -159,7 +177,7 @@ impl Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("xgvmi-headers-{}-{number}", std::process::id());
-        let place = Self(std::env::temp_dir().join(name));
+        let place = Self(env::temp_dir().join(name));
         fs::create_dir_all(&place.0)
             .with_context(|| format!("cannot create {}", place.0.display()))?;
         Ok(place)

@@ -143,6 +143,7 @@ pub(super) const EDGES: &[(&str, &[&str])] = &[
         "xgvmi-tests",
         &["dpa-dev", "testbed", "doc-numbers", "mlx5-prm"],
     ),
+    ("xgvmi-models", &["xgvmi-pool"]),
     ("storage-search", &["xgvmi-blk"]),
     ("storage-suite", &["testbed"]),
     ("stock-suites", &["testbed", "dev-setup", "storage-suite"]),

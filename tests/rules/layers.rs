@@ -255,7 +255,15 @@ const CRATES: &[Crate] = &[
             ("UCX's interface", &["abi", "module", "calls", "ucs_config"]),
             (
                 "process",
-                &["hot", "log", "panic", "allocator", "forked", "event_lock"],
+                &[
+                    "hot",
+                    "log",
+                    "panic",
+                    "allocator",
+                    "forked",
+                    "event_lock",
+                    "system_pages",
+                ],
             ),
             ("options", &["key_file", "config"]),
             (

@@ -21,7 +21,7 @@ use crate::numbers::Numbers;
 use crate::original::{self, Object, Originals};
 use crate::panic::guard;
 use crate::ucm::{self, Madvise, Mmap, Mremap, Shmat, Ucm, Unmapped};
-use crate::{config, forked, log};
+use crate::{config, forked, log, system_pages};
 use table::{Begun, Limits, Memory, Table};
 
 static TABLE: Lock<Table> = Lock::new(Table::EMPTY);
@@ -82,10 +82,7 @@ pub(crate) fn start(object: &Object, each_domain: EachDomain) {
 }
 
 fn follow(object: &Object) -> Result<(), &'static str> {
-    // SAFETY: it has no preconditions.
-    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } != pages::PAGE as libc::c_long {
-        return Err("the system's pages are not of 4 KiB");
-    }
+    system_pages::check()?;
     if !ucm::is_allocator_known() {
         return Err("the program's allocator is not that of the C library");
     }

@@ -70,6 +70,7 @@ mod registrations;
 mod release;
 mod rkey;
 mod serve;
+mod system_pages;
 mod ucm;
 mod ucp;
 mod ucs_config;

@@ -10,6 +10,8 @@
 //! the others wait. The deregistration of the handle, or the closing of its domain, frees the line. UCX never
 //! does both at once.
 
+// `tests/models` runs this file in every order of its steps.
+#[cfg_attr(loom, path = "registrations/registration.rs")]
 mod registration;
 
 use std::sync::atomic::Ordering;
@@ -17,6 +19,7 @@ use std::sync::atomic::Ordering;
 use xgvmi_pool::BoundKey;
 
 use crate::abi::{MdHandle, MemHandle};
+#[cfg(not(loom))]
 use crate::hot;
 use crate::memh::mix;
 use crate::rkey::Memory;
@@ -25,10 +28,10 @@ pub(crate) use registration::{Exported, Registration};
 
 /// Number of lines, a power of two: a rank has some dozens of temporary buffers at a time. They are part of
 /// the library's zeroed data, so unused pages take no memory.
-const LINES: usize = 16_384;
+const LINES: usize = if cfg!(loom) { 4 } else { 16_384 };
 /// Number of lines that a handle may have, from its first one on. If all are occupied, UCX handles the
 /// memory.
-const WINDOW: usize = 16;
+const WINDOW: usize = if cfg!(loom) { 2 } else { 16 };
 
 /// All lines.
 pub(crate) type Lines = [Registration; LINES];
@@ -42,6 +45,7 @@ pub(crate) trait Source {
 #[derive(Debug)]
 pub(crate) struct Global;
 
+#[cfg(not(loom))]
 impl Source for Global {
     #[inline(always)]
     fn lines(&self) -> &Lines {
@@ -50,9 +54,11 @@ impl Source for Global {
 }
 
 /// Apart from the rest, so that it is all zero.
+#[cfg(not(loom))]
 static ALL_LINES: Lines = [const { Registration::NONE }; LINES];
 
 /// Registered memory of all served domains.
+#[cfg(not(loom))]
 pub(crate) static REGISTRATIONS: Registrations = Registrations { source: Global };
 
 /// The registrations by memory handle.
@@ -273,5 +279,9 @@ impl<S: Source> Registrations<S> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
+
+#[cfg(all(test, loom))]
+#[path = "registrations/models.rs"]
+mod models;

@@ -16,13 +16,18 @@ use std::time::Duration;
 use testbed::foreign::Foreign;
 use testbed::{process, workspace};
 
-pub(super) use jobs::{demo, packages};
+pub(super) use jobs::{demo, matrix, packages};
 pub(super) use services::run_all as services;
 pub(super) use units::run_all as units;
 pub(super) use verbs::run_all as verbs;
 
-/// Time limit of a build without a cache on a loaded machine, and of a crate's tests.
+/// Time limit of a build without a cache on a loaded machine, and of another command of this project.
 const LIMIT: Duration = Duration::from_secs(3000);
+
+/// Programs that a program starts, as binfmt_misc would start them.
+const STARTER: &str = "libstart_foreign.so";
+/// Its variable with the emulator.
+const STARTER_EMULATOR: &str = "XGVMI_FOREIGN_EMULATOR";
 
 /// Packages of the libraries and programs that run on a DPU, and of the emulated device.
 const PRODUCT: &[&str] = &[
@@ -53,6 +58,11 @@ fn programs() -> PathBuf {
 
 /// Runs cargo for the processor. Returns its output.
 fn cargo(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Result<String> {
+    to_end(&mut command(tools, words, packages), LIMIT)
+}
+
+/// A command of cargo for the processor.
+fn command(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(workspace::root());
     command.arg(words[0]);
@@ -62,10 +72,39 @@ fn cargo(tools: &Aarch64, words: &[&str], packages: &[&str]) -> Result<String> {
     }
     command.args(&words[1..]);
     command.envs(tools.for_cargo(&target_dir()));
-    let shown = process::shown(&command);
-    let done = process::run(&mut command, LIMIT).with_context(|| shown.clone())?;
+    command
+}
+
+/// Runs a command that must succeed. Returns its output.
+fn to_end(command: &mut Command, limit: Duration) -> Result<String> {
+    let shown = process::shown(command);
+    let done = process::run(command, limit).with_context(|| shown.clone())?;
     ensure!(done.ok(), "`{shown}`: {}\n{}", done.verdict(), done.output);
     Ok(done.output)
+}
+
+/// Makes the library that starts programs. Returns its path.
+fn starter(tools: &Aarch64) -> Result<PathBuf> {
+    let output = programs().join(STARTER);
+    let shared = ["-shared", "-fPIC"].map(str::to_owned);
+    let variables = tools.for_cc();
+    compile(&tools.cc(), "start_foreign", &shared, &variables, &output)?;
+    Ok(output)
+}
+
+/// Compiles a C program of the tests.
+fn compile(
+    compiler: &Path,
+    source: &str,
+    options: &[String],
+    variables: &[(String, String)],
+    output: &Path,
+) -> Result<()> {
+    let source = workspace::root().join(format!("tests/programs/{source}.c"));
+    let mut command = Command::new(compiler);
+    command.arg("-O2").arg("-o").arg(output).arg(source);
+    command.args(options).envs(variables.iter().cloned());
+    to_end(&mut command, LIMIT).map(drop)
 }
 
 /// Builds packages, and returns the processor with a stock UCX.
@@ -84,6 +123,14 @@ pub fn foreign(packages: &[&str], ucx: &dev_setup::versions::Version) -> Result<
         programs: programs(),
         ucx,
     })
+}
+
+/// As [`foreign`], with the program of the matrix.
+pub(super) fn for_matrix(ucx: &dev_setup::versions::Version) -> Result<Foreign> {
+    let foreign = foreign(&["bf-emu-preload", "uct-plugin"], ucx)?;
+    let words = ["build", "--bin", "matrix"];
+    cargo(&tools::ensure()?, &words, &["testbed-programs"])?;
+    Ok(foreign)
 }
 
 /// Builds what the packages contain. Returns its directory and the program that runs its programs.
@@ -115,8 +162,8 @@ pub fn check_installed(dirs: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask test` runs: the library in UCX is linked and checked, and layouts are compared with those of the kernel's
-/// headers and the device's manual. The rest is in the suites.
+/// What `cargo xtask test` runs: the library in UCX is linked and checked, and layouts are compared with those of the
+/// libraries' headers and the device's manual. The rest is in the suites.
 ///
 /// # Errors
 /// Those of the set-up.
@@ -125,6 +172,7 @@ pub fn sample() -> Result<Vec<Case>> {
     println!("aarch64: {}", tools.versions()?);
     let mut cases = linked(&tools, &["uct-plugin"], |file| file.package == "uct-plugin");
     cases.extend(units::of(&tools, &["mlx5-prm"]));
+    cases.push(units::layouts(&tools));
     Ok(cases)
 }
 

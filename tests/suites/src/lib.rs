@@ -89,9 +89,10 @@ Runs third-party test programs on the emulated device and writes target/suites/r
 
   aarch64-link, aarch64-unit, aarch64-packages
             libraries, programs, unit tests and Debian packages of the DPU's processors, under a user-mode emulator
-  aarch64-verbs, aarch64-demo, aarch64-services
-            hosts of this processor and DPUs of aarch64 on one fabric: rdma-core's ping-pongs, the demo on
-            stock UCX, collectives, accelerator and volume with their services. The name aarch64 stands for all six
+  aarch64-verbs, aarch64-matrix, aarch64-demo, aarch64-services
+            hosts of this processor and DPUs of aarch64 on one fabric: rdma-core's ping-pongs, the library in
+            stock UCX by preload and plugin, the demo, collectives, accelerator and volume with their services.
+            The name aarch64 stands for all seven
 
   roce-...  each of them over Ethernet ports, with GIDs of RoCE v1 and v2 and addresses of IPv4 and IPv6
   PART      run only tests whose name contains one of the words (skips are not checked then)
@@ -247,6 +248,7 @@ const SUITES: &[Suite] = &[
     Suite::alone("aarch64-unit", None, aarch64::units),
     Suite::alone("aarch64-packages", None, aarch64::packages),
     Suite::alone("aarch64-verbs", None, aarch64::verbs),
+    Suite::alone("aarch64-matrix", None, aarch64::matrix),
     Suite::alone("aarch64-demo", None, aarch64::demo),
     Suite::alone("aarch64-services", None, aarch64::services),
     Suite::roce("roce-pyverbs", Some(pyverbs::ROCE_SAMPLE), pyverbs::run),
@@ -560,7 +562,7 @@ mod tests {
         assert_eq!(names("ucx pyverbs").0, "ucx pyverbs");
         assert_eq!(names("ucx -- tag am"), ("ucx".into(), "tag am".into()));
         assert_eq!(names("").0.split(' ').count(), SUITES.len());
-        assert_eq!(names("aarch64").0.split(' ').count(), 6);
+        assert_eq!(names("aarch64").0.split(' ').count(), 7);
         assert!(choose(&["uxc".to_owned()]).is_err());
         for suite in SUITES {
             let name = suite.name.strip_prefix("roce-").unwrap_or(suite.name);

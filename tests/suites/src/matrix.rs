@@ -3,6 +3,7 @@
 //!
 //! This file fetches, builds and starts. `testbed/programs/src/bin/matrix` contains the cells.
 
+mod aarch64;
 mod debian13;
 
 use anyhow::{Context, Result, bail};
@@ -22,7 +23,7 @@ use testbed::link::Link;
 use testbed::{process, workspace};
 
 const HELP: &str = "\
-Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]... [--link LINK] [--binding BINDING]
+Usage: cargo xtask matrix [--ucx VERSION]... [--only WORDS]... [--link LINK] [--binding BINDING] [--dpu aarch64]
 
 Runs a host and a DPU process on each stock UCX from 1.18.1 to 1.23.0 on the emulated device, with the library in both
 of them, in one, and in none, at each entry point of that UCX. Every byte is verified. Reproduces the defects of stock
@@ -40,6 +41,8 @@ UCX (docs/DEFECTS.md) without the library and checks that they do not occur with
                   `default` runs the libraries as they are; `symbolic` runs copies of them whose references to their own
                   functions are bound inside, as in the packages of Ubuntu and DOCA (-Bsymbolic-functions). Without
                   this option both run: the same cells must pass
+  --dpu aarch64   the DPU's process is of this processor, under a user-mode emulator, with its stock UCX: export and
+                  import by preload and by plugin, with the oldest and the newest version if none is named
 
 Writes target/matrix/report.json: {\"rows\":[{\"ucx\",\"symbolic\",\"link\",\"entry_point\",\"case\",\"result\",\"figures\"}]}; a
 result is \"ok\" or the failure.";
@@ -119,6 +122,16 @@ pub fn run(arguments: Vec<String>) -> Result<ExitCode> {
     let _ = fs::remove_file(report());
     let env = setup::ensure()?;
     let built = Built::make()?;
+    if options.foreign {
+        let rows = aarch64::run(&options, &env, &built)?;
+        write(&report(), &rows)?;
+        let is_clean = rows.iter().all(|row| row.failure.is_none());
+        return Ok(if is_clean {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        });
+    }
     let mut clean = true;
     let mut rows = Vec::new();
     for &symbolic in &options.bindings {
@@ -287,6 +300,8 @@ struct Options {
     link: Option<Link>,
     /// Whether the copies that are bound inside are tested, for each run.
     bindings: Vec<bool>,
+    /// The DPU is of another processor.
+    foreign: bool,
 }
 
 impl Options {
@@ -297,6 +312,7 @@ impl Options {
         let mut debian13 = false;
         let mut link = None;
         let mut bindings = vec![false, true];
+        let mut foreign = false;
         let mut parser = lexopt::Parser::from_args(arguments);
         while let Some(argument) = parser.next()? {
             match argument {
@@ -312,9 +328,19 @@ impl Options {
                     "symbolic" => bindings = vec![true],
                     other => bail!("--binding {other}: default or symbolic"),
                 },
+                Long("dpu") => match parser.value()?.string()?.as_str() {
+                    aarch64::WORD => foreign = true,
+                    other => bail!("--dpu {other}: only {}", aarch64::WORD),
+                },
                 Short('h') | Long("help") => return Ok(None),
                 other => bail!("{}; try: cargo xtask matrix --help", other.unexpected()),
             }
+        }
+        if foreign && versions.is_empty() {
+            versions.extend(VERSIONS.first().into_iter().chain(VERSIONS.last()));
+        }
+        if foreign && (distribution || debian13 || link.is_some()) {
+            bail!("--dpu {} has no other UCX and no other link", aarch64::WORD);
         }
         if versions.is_empty() && !distribution && !debian13 {
             versions.extend(VERSIONS);
@@ -329,6 +355,7 @@ impl Options {
             only,
             link,
             bindings,
+            foreign,
         }))
     }
 
@@ -404,14 +431,7 @@ impl Built {
         let library = release.join("libuct_ib_mlx5_xgvmi.so");
         let panicking = workspace::target_dir().join("debug/libuct_ib_mlx5_xgvmi.so");
         let plugins = output_dir().join("plugins");
-        fs::create_dir_all(&plugins)
-            .with_context(|| format!("cannot make {}", plugins.display()))?;
-        // UCX uses the suffix of its own libucs, which is one of these.
-        for ending in ["so.0", "so.0.0.0"] {
-            let plugin = plugins.join(format!("libuct_ib_mlx5_xgvmi.{ending}"));
-            fs::copy(&library, &plugin)
-                .with_context(|| format!("cannot write {}", plugin.display()))?;
-        }
+        make_plugins(&library, &plugins)?;
         let faults = output_dir().join("faults");
         fs::create_dir_all(&faults).with_context(|| format!("cannot make {}", faults.display()))?;
         for (name, _, rules) in FAULTS {
@@ -445,6 +465,17 @@ impl Built {
             faults: moved(&self.faults),
         }
     }
+}
+
+/// Copies the library to a directory of UCX's plugins.
+fn make_plugins(library: &Path, plugins: &Path) -> Result<()> {
+    fs::create_dir_all(plugins).with_context(|| format!("cannot make {}", plugins.display()))?;
+    // UCX uses the suffix of its own libucs, which is one of these.
+    for ending in ["so.0", "so.0.0.0"] {
+        let plugin = plugins.join(format!("libuct_ib_mlx5_xgvmi.{ending}"));
+        fs::copy(library, &plugin).with_context(|| format!("cannot write {}", plugin.display()))?;
+    }
+    Ok(())
 }
 
 fn cells(
@@ -560,6 +591,18 @@ mod tests {
         let ethernet = links(&["--link", "ethernet"]);
         assert_eq!(ethernet, [(Link::Ethernet, vec![PRELOAD_CELLS.to_owned()])]);
         assert!(parse(&["--link", "ib"]).is_err());
+        let foreign = parse(&["--dpu", "aarch64"]).unwrap().unwrap();
+        assert!(foreign.foreign && !foreign.distribution && !foreign.debian13);
+        assert_eq!(names(&["--dpu", "aarch64"]), ["1.18.1", "1.23.0"]);
+        assert_eq!(names(&["--dpu", "aarch64", "--ucx", "1.20.1"]), ["1.20.1"]);
+        for other in [
+            "riscv64",
+            "aarch64 --link ethernet",
+            "aarch64 --ucx debian13",
+        ] {
+            let words: Vec<&str> = ["--dpu"].into_iter().chain(other.split(' ')).collect();
+            assert!(parse(&words).is_err(), "{other}");
+        }
         let bindings = |arguments: &[&str]| parse(arguments).unwrap().unwrap().bindings;
         assert_eq!(bindings(&[]), [false, true]);
         assert_eq!(bindings(&["--binding", "symbolic"]), [true]);

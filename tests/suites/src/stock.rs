@@ -51,8 +51,8 @@ pub(super) struct Stock {
     pub(super) libucp: PathBuf,
     /// Directories of its libraries, under their own names and under those that programs load.
     dirs: Vec<PathBuf>,
-    /// The wheel contains a libibverbs, but no librdmacm.
-    has_own_verbs: bool,
+    /// The variable that its programs need.
+    modules: Option<(String, String)>,
 }
 
 impl Stock {
@@ -66,7 +66,7 @@ impl Stock {
         name_libraries(&libraries, &names)?;
         Ok(Self {
             libucp: versions::libucp(&libraries)?,
-            has_own_verbs: has_own_verbs(&libraries)?,
+            modules: versions::modules(&libraries)?,
             dirs: vec![names, libraries],
         })
     }
@@ -81,27 +81,9 @@ impl Stock {
         ] {
             variables.push((name.to_owned(), value.to_owned()));
         }
-        if self.has_own_verbs {
-            // The wheel's modules efa and rdmacm load the system's libibverbs and libnl-route beside the wheel's own.
-            // With two copies of libnl-route a process crashes in their destructors, also without the emulated device.
-            variables.push(("UCX_MODULES".to_owned(), "^efa,rdmacm".to_owned()));
-        }
+        variables.extend(self.modules.clone());
         variables
     }
-}
-
-fn has_own_verbs(libraries: &Path) -> Result<bool> {
-    let entries = fs::read_dir(libraries).with_context(|| libraries.display().to_string())?;
-    for entry in entries {
-        if entry?
-            .file_name()
-            .to_string_lossy()
-            .starts_with("libibverbs-")
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 /// The directory of a version's `ucx_perftest` and its daemon. Downloads it unless it is in the cache. `None` for a

@@ -16,6 +16,8 @@ use testbed::{process, progress};
 
 /// The target in Rust's names.
 pub const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// Cargo's variable with the words that run a program of the target.
+const RUNNER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
 /// Time limit of a query of the compiler.
 const QUESTION: Duration = Duration::from_secs(60);
 
@@ -241,6 +243,24 @@ impl Aarch64 {
         ))
     }
 
+    /// The variable with which cargo ends each program that it runs after this time: its exit code is then 124.
+    pub fn limited(&self, limit: Duration) -> (&'static str, String) {
+        let (seconds, runner) = (limit.as_secs(), self.runner());
+        // In the foreground it stays in cargo's process group, and ends with it.
+        let words = format!("timeout --foreground -k 10 {seconds} {}", runner.display());
+        (RUNNER, words)
+    }
+
+    /// Search paths of clang and lld, for the C compiler's environment.
+    pub fn for_cc(&self) -> Vec<(String, String)> {
+        let found = self.paths.iter().map(|(name, found)| {
+            let mut dirs = vec![PathBuf::from(found)];
+            dirs.extend(std::env::var_os(name).map(PathBuf::from));
+            ((*name).to_owned(), joined(&dirs))
+        });
+        found.collect()
+    }
+
     /// Environment of cargo that builds for the target in a directory of its own, because another compiler produces other
     /// files for this machine too.
     pub fn for_cargo(&self, target_dir: &Path) -> Vec<(String, String)> {
@@ -255,10 +275,7 @@ impl Aarch64 {
                 "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER".to_owned(),
                 shown(self.cc()),
             ),
-            (
-                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER".to_owned(),
-                shown(self.runner()),
-            ),
+            (RUNNER.to_owned(), shown(self.runner())),
         ];
         // Everything is built once, and nobody debugs it. No other program strips what the linker leaves in packages.
         for (name, value) in [
@@ -268,11 +285,7 @@ impl Aarch64 {
         ] {
             variables.push((name.to_owned(), value.to_owned()));
         }
-        for (name, found) in &self.paths {
-            let mut dirs = vec![PathBuf::from(found)];
-            dirs.extend(std::env::var_os(name).map(PathBuf::from));
-            variables.push(((*name).to_owned(), joined(&dirs)));
-        }
+        variables.extend(self.for_cc());
         variables
     }
 }

@@ -299,6 +299,25 @@ pub fn libucp(libraries: &Path) -> Result<PathBuf> {
     entry_with_prefix(libraries, "libucp")
 }
 
+/// The variable that a program needs on the UCX in this directory, if any.
+///
+/// In a wheel with a libibverbs of its own, the modules efa and rdmacm load the system's libibverbs and libnl-route beside the
+/// wheel's. With two copies of libnl-route a process crashes in their destructors, also without the emulated device.
+///
+/// # Errors
+/// The directory cannot be read.
+pub fn modules(libraries: &Path) -> Result<Option<(String, String)>> {
+    let entries = fs::read_dir(libraries).with_context(|| libraries.display().to_string())?;
+    for entry in entries {
+        let name = entry?.file_name();
+        if name.to_string_lossy().starts_with("libibverbs-") {
+            let variable = ("UCX_MODULES", "^efa,rdmacm");
+            return Ok(Some((variable.0.to_owned(), variable.1.to_owned())));
+        }
+    }
+    Ok(None)
+}
+
 /// Arguments with which the environment's python runs pip: the set-up may have left pip in its wheel.
 fn pip(env: &Env) -> Result<Vec<String>> {
     let own = process::run(
@@ -372,6 +391,21 @@ mod tests {
         ] {
             assert_eq!(is_older(version), expect, "{version}");
         }
+    }
+
+    /// Without this a process on such a wheel ends by SIGSEGV.
+    #[test]
+    fn a_wheel_with_its_own_libibverbs_gets_no_modules_that_load_another() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("libibverbs.so.1"), "").unwrap();
+        assert_eq!(modules(dir.path()).unwrap(), None);
+        fs::write(dir.path().join("libibverbs-1de1263b.so.1.14.48.0"), "").unwrap();
+        let (name, value) = modules(dir.path()).unwrap().unwrap();
+        assert_eq!(
+            (name.as_str(), value.as_str()),
+            ("UCX_MODULES", "^efa,rdmacm")
+        );
+        assert!(modules(&dir.path().join("none")).is_err());
     }
 
     #[test]

@@ -317,6 +317,8 @@ fn orchestrate(options: &Options, (env, libraries): (&Env, &Path), built: &Built
     command.envs(env.for_libraries(&[libraries.to_owned()]));
     command.env("UCX_TLS", "rc_x,self");
     command.env("UCX_NET_DEVICES", "mlx5_0:1");
+    // A directory that cannot be read has no libucp either, which the program reports.
+    command.envs(versions::modules(libraries).ok().flatten());
     command
 }
 

@@ -46,7 +46,8 @@ Then, one after the other:
 
 Only if named:
   fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
-  loom     the pool's models, in every order of their steps; for changes of its lock-free parts
+  loom     models of the pool and of the library's registrations, in every order of their steps; for changes of their
+           lock-free parts
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
@@ -416,7 +417,14 @@ fn loom(phase: &Phase, world: &World) -> Result<Vec<Case>> {
     command
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", workspace::target_dir().join("loom"));
-    command.args(["test", "--release", "-p", "xgvmi-pool"]);
+    command.args([
+        "test",
+        "--release",
+        "-p",
+        "xgvmi-pool",
+        "-p",
+        "xgvmi-models",
+    ]);
     command.args(["--no-default-features", "--lib", "models"]);
     cases(phase, world, &mut command)
 }

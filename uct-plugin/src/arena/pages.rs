@@ -1,7 +1,7 @@
 //! Units of the arena: pages, slabs, and rows of pages.
 
-/// Bytes of a page. The arena is off where the system has another size.
-pub(super) const PAGE: usize = 4096;
+pub(super) use crate::system_pages::PAGE;
+
 /// Bytes of a slab: one registration.
 pub(super) const SLAB_BYTES: usize = 32 << 20;
 /// Pages of a slab.

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::pages::PAGE;
 use crate::original::Object;
-use crate::{config, forked, ucm};
+use crate::{config, forked, system_pages, ucm};
 
 /// Set if this library's functions were written into UCX's operations table.
 static IS_PATCHED: AtomicBool = AtomicBool::new(false);
@@ -18,19 +17,9 @@ pub(crate) fn table_is_patched() {
 /// A reason for no arena.
 pub(super) type Off = &'static str;
 
-/// The units of pages are the system's. BlueField kernels with pages of 64 KiB exist.
-fn fits(system_page: libc::c_long) -> Result<(), &'static str> {
-    if system_page == PAGE as libc::c_long {
-        Ok(())
-    } else {
-        Err("the system's pages are not of 4 KiB")
-    }
-}
-
 /// The first condition that does not hold.
 pub(super) fn check(object: &Object) -> Result<(), Off> {
-    // SAFETY: it has no preconditions.
-    fits(unsafe { libc::sysconf(libc::_SC_PAGESIZE) })?;
+    system_pages::check()?;
     if !config::get().is_strict() {
         return Err("it needs UCX_XGVMI_INVALIDATE=strict");
     }
@@ -47,18 +36,4 @@ pub(super) fn check(object: &Object) -> Result<(), Off> {
         return Err("the program's allocator is not that of the C library");
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::fits;
-
-    #[test]
-    fn it_is_off_with_pages_of_64_kib() {
-        assert_eq!(fits(4096), Ok(()));
-        for page in [64 << 10, 16 << 10, 0, -1] {
-            let why = fits(page).expect_err("another size");
-            assert!(why.contains("4 KiB"), "{why}");
-        }
-    }
 }

@@ -4,8 +4,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-/// Bytes of a page; with another size nothing is kept.
-pub(super) const PAGE: usize = 4096;
+pub(super) use crate::system_pages::PAGE;
 
 /// The page is in memory (`Documentation/admin-guide/mm/pagemap.rst`).
 const PRESENT: u64 = 1 << 63;

@@ -1,8 +1,16 @@
 //! One registration: memory handle, address, length and kind of export, in one cache line.
 
-use std::hint;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::atomic::Ordering;
+
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+#[cfg(not(loom))]
+use std::{hint, thread};
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+#[cfg(loom)]
+use loom::{hint, thread};
 
 use xgvmi_pool::BoundKey;
 
@@ -30,6 +38,7 @@ pub(crate) struct Registration {
     is_locked: AtomicBool,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Registration>() == 64);
 
 /// No memory handle has this address.
@@ -42,7 +51,7 @@ const NATIVELY: u64 = 1;
 const UNDECIDED: u64 = 2;
 
 /// Looks at a decision before the thread yields to others: some microseconds.
-const SPINS: u32 = 256;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 256 };
 
 /// Kind of export of a memory handle. The first export decides, and all importers of the handle
 /// then get one key.
@@ -88,6 +97,7 @@ impl Drop for Locked<'_> {
 
 impl Registration {
     /// A line that no memory handle has.
+    #[cfg(not(loom))]
     #[expect(
         clippy::declare_interior_mutable_const,
         reason = "each line of the table is a new value"

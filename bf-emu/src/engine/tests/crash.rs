@@ -237,14 +237,16 @@ fn a_process_that_ended_is_known_by_its_thread() {
         let fabric = &world.fabric;
         let life = scope.spawn(move || {
             fabric.live(slot);
-            receiver.recv()
+            (receiver.recv(), sys::thread_id())
         });
         while world.fabric.life(slot) != Some(crate::fabric::lock::Holder::Alive) {
             std::thread::yield_now();
         }
         assert_eq!(world.fabric.lock().sweep(), 0);
         drop(sender);
-        assert!(life.join().unwrap().is_err());
+        let (told, thread) = life.join().unwrap();
+        assert!(told.is_err());
+        sys::tasks::wait_for_end(thread);
     });
     // The number still exists and is no longer used.
     assert_eq!(world.fabric.lock().pid(world.owner.process), None);
@@ -289,7 +291,12 @@ fn a_peer_that_is_gone_answers_no_more() {
         world.fabric.renew_life(&locked, index).unwrap();
         (index + 1, b.qpn - QPN_BASE)
     };
-    std::thread::scope(|scope| scope.spawn(|| world.fabric.live(dead - 1)).join().unwrap());
+    let life = || {
+        world.fabric.live(dead - 1);
+        sys::thread_id()
+    };
+    let thread = std::thread::scope(|scope| scope.spawn(life).join().unwrap());
+    sys::tasks::wait_for_end(thread);
     {
         let mut locked = world.fabric.lock();
         let qps = &mut locked.function(FAR).qps;

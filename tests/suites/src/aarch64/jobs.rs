@@ -14,6 +14,15 @@ pub(crate) fn packages(_world: &World) -> Result<Vec<Case>> {
     Ok(vec![Case::of("packages for arm64", ran)])
 }
 
+/// The library in stock UCX, loaded in both ways.
+pub(crate) fn matrix(_world: &World) -> Result<Vec<Case>> {
+    let ran = xtask(&["matrix", "--dpu", "aarch64"]).map(drop);
+    Ok(vec![Case::of(
+        "export and import by preload and plugin",
+        ran,
+    )])
+}
+
 /// The demo's workflow with the oldest UCX and the newest.
 pub(crate) fn demo(world: &World) -> Result<Vec<Case>> {
     let mut cases = Vec::new();

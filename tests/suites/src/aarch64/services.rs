@@ -1,14 +1,13 @@
 //! Services on DPUs of the other processor, with hosts of this one: collectives, an accelerator, a volume. The programs of the
 //! hosts compare each byte.
 
-use super::{foreign, tools};
+use super::{STARTER, STARTER_EMULATOR, compile, foreign, starter, tools};
 use crate::{Case, World, ucc};
 use anyhow::{Context as _, Result, ensure};
 use dev_setup as setup;
 use dev_setup::versions::VERSIONS;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 use testbed::cluster::Cluster;
 use testbed::foreign::Foreign;
@@ -19,8 +18,6 @@ use testbed::{naaice, port, workspace};
 const UP: Duration = Duration::from_secs(300);
 /// Time limit of a job, the same.
 const LIMIT: Duration = Duration::from_secs(1200);
-/// Programs that a service starts, as binfmt_misc would start them.
-const STARTER: &str = "libstart_foreign.so";
 /// Packages for the processor.
 const PACKAGES: &[&str] = &[
     "bf-emu-preload",
@@ -126,9 +123,9 @@ fn accelerator(world: &World, foreign: &Foreign) -> Result<()> {
     let tools = tools::ensure()?;
     let kernels = place.join("kernels.so");
     let shared = naaice::kernels(1);
-    compile(&tools.cc(), "naaice_kernels", &shared, &[], &kernels)?;
-    let starter = foreign.programs.join(STARTER);
-    compile(&tools.cc(), "start_foreign", &shared, &[], &starter)?;
+    let variables = tools.for_cc();
+    compile(&tools.cc(), "naaice_kernels", &shared, &variables, &kernels)?;
+    starter(&tools)?;
     let client = place.join("naaice_client");
     let options = naaice::program(1, &world.bin);
     let verbs = world.env.for_cc();
@@ -143,7 +140,7 @@ fn accelerator(world: &World, foreign: &Foreign) -> Result<()> {
     service.args(["--verbs-listen", &format!("0.0.0.0:{}", port::free()?)]);
     service.arg("--status-socket");
     service.arg(device.path().join("status.sock"));
-    service.env("XGVMI_FOREIGN_EMULATOR", &foreign.emulator);
+    service.env(STARTER_EMULATOR, &foreign.emulator);
     let service = Running::saying(&mut service, UP, " listens on ")?;
     let mut host = device.command("node0.host", &client);
     host.args(CHECKS)
@@ -162,21 +159,6 @@ fn accelerator(world: &World, foreign: &Foreign) -> Result<()> {
         service.said()
     );
     Ok(())
-}
-
-/// Compiles a C program of the tests.
-fn compile(
-    compiler: &Path,
-    source: &str,
-    options: &[String],
-    variables: &[(String, String)],
-    output: &PathBuf,
-) -> Result<()> {
-    let source = workspace::root().join(format!("tests/programs/{source}.c"));
-    let mut command = Command::new(compiler);
-    command.arg("-O2").arg("-o").arg(output).arg(source);
-    command.args(options).envs(variables.iter().cloned());
-    process::stdout(&mut command, LIMIT).map(drop)
 }
 
 /// Stock clients of a volume behind a service.

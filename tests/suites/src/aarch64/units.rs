@@ -1,9 +1,17 @@
 //! Unit tests of crates that run on a DPU, under a user-mode emulator.
 
-use super::{cargo, tools};
+use super::{LIMIT, STARTER_EMULATOR, cargo, command, starter, to_end, tools};
 use crate::{Case, World};
 use anyhow::{Context as _, Result, ensure};
 use dev_setup::aarch64::Aarch64;
+use std::process::Command;
+use std::time::Duration;
+use testbed::headers;
+
+/// Time limit of the tests of one crate. The longest take ten minutes on a loaded machine.
+const CRATE: Duration = Duration::from_secs(2400);
+/// Exit code of tests that the limit has ended.
+const ENDED: &str = "exit status: 124";
 
 /// Crates whose unit tests run on the processor.
 const TESTED: &[&str] = &[
@@ -27,12 +35,42 @@ const NAMES: [(&str, &str); 2] = [
     ("ucc-tl", "ucc_tl_xgvmi"),
 ];
 
+/// Bindings whose tests compare layouts and constants with headers.
+const BINDINGS: [&str; 3] = ["mlx5dv-sys", "rdmacm-sys", "ucx-sys"];
+
+/// Name of that comparison.
+const LAYOUTS: &str = "layouts of the libraries' headers";
+
 /// Each crate that is wanted.
 pub(crate) fn run_all(world: &World) -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
     let wants = |name: &&str| world.wants(name);
     let tested: Vec<&str> = TESTED.iter().copied().filter(wants).collect();
-    Ok(of(&tools, &tested))
+    let mut cases = of(&tools, &tested);
+    if world.wants(LAYOUTS) {
+        cases.push(layouts(&tools));
+    }
+    Ok(cases)
+}
+
+/// Compares the bindings with the headers of the processor's libraries, and of the stock UCX that the set-up has.
+pub(super) fn layouts(tools: &Aarch64) -> Case {
+    Case::of(LAYOUTS, compared(tools))
+}
+
+fn compared(tools: &Aarch64) -> Result<()> {
+    let env = dev_setup::ensure()?;
+    let words = ["test", "--test", "layout", "--no-fail-fast"];
+    let mut tests = command(tools, &words, &BINDINGS);
+    tests.args(["--", "--nocapture"]);
+    tests.env(headers::COMPILER, tools.cc());
+    tests.env(headers::RUNNER, tools.runner());
+    tests.env("XGVMI_UCX_INCLUDE", &env.ucx_include);
+    let said = to_end(&mut tests, LIMIT)?;
+    let passed = said.matches("test result: ok. 1 passed").count();
+    let is_whole = passed == BINDINGS.len() && !said.contains("SKIP ");
+    ensure!(is_whole, "{passed} of {} ran:\n{said}", BINDINGS.len());
+    Ok(())
 }
 
 /// Builds the tests together, so that nothing is compiled twice, and runs them all.
@@ -40,13 +78,31 @@ pub(super) fn of(tools: &Aarch64, packages: &[&str]) -> Vec<Case> {
     if packages.is_empty() {
         return Vec::new();
     }
-    // A failure's text contains the output as well.
-    let said = cargo(tools, &["test", "--lib", "--no-fail-fast"], packages);
-    let said = said.unwrap_or_else(|error| format!("{error:#}"));
+    let said = said(tools, packages).unwrap_or_else(|error| format!("{error:#}"));
     let cases = packages.iter();
     cases
         .map(|package| Case::of(format!("unit tests of {package}"), result(&said, package)))
         .collect()
+}
+
+/// The output of all tests. That of failed ones is in the error.
+fn said(tools: &Aarch64, packages: &[&str]) -> Result<String> {
+    cargo(tools, &["test", "--lib", "--no-run"], packages)?;
+    let mut tests = command(tools, &["test", "--lib", "--no-fail-fast"], packages);
+    starting(&mut tests, tools)?;
+    let (runner, words) = tools.limited(CRATE);
+    let count = u32::try_from(packages.len())?;
+    to_end(tests.env(runner, words), LIMIT + CRATE * count)
+}
+
+/// Lets the emulated program start itself again: the kernel knows no program of another processor. The variables are those of the
+/// emulator and of its library; programs of this machine do not read them.
+fn starting(command: &mut Command, tools: &Aarch64) -> Result<()> {
+    let preload = format!("LD_PRELOAD={}", starter(tools)?.display());
+    command.env("QEMU_SET_ENV", preload);
+    command.env("QEMU_LD_PREFIX", tools.libraries());
+    command.env(STARTER_EMULATOR, tools.emulator());
+    Ok(())
 }
 
 /// The result of a package in cargo's output.
@@ -61,6 +117,11 @@ fn result(said: &str, package: &str) -> Result<()> {
     let own = after.split("Running unittests").next().unwrap_or(after);
     let ended = own.lines().find(|line| line.starts_with("test result: "));
     let is_good = |line: &str| line.starts_with("test result: ok.") && !line.contains(" 0 passed");
+    let seconds = CRATE.as_secs();
+    ensure!(
+        ended.is_some() || !own.contains(ENDED),
+        "they did not end within {seconds} s:\n{own}"
+    );
     ensure!(ended.is_some_and(is_good), "{own}");
     Ok(())
 }
@@ -75,12 +136,14 @@ mod tests {
                     test result: ok. 33 passed; 0 failed\n     Running unittests src/lib.rs (t/deps/uct_ib_mlx5_xgvmi-2)\n\
                     test b ... FAILED\ntest result: FAILED. 2 passed; 1 failed\n\
                     Running unittests src/lib.rs (t/deps/bf_emu-3)\ntest result: ok. 0 passed; 0 failed\n\
-                    Running unittests src/lib.rs (t/deps/xgvmi_blk-4)\nsignal: 11\n";
+                    Running unittests src/lib.rs (t/deps/xgvmi_blk-4)\nsignal: 11\n\
+                    Running unittests src/lib.rs (t/deps/xgvmi_offload-5)\ntest c ... ok\n(exit status: 124)\n";
         result(said, "naaice").unwrap();
         for (package, expect) in [
             ("uct-plugin", "test b ... FAILED"),
             ("bf-emu", "ok. 0 passed"),
             ("xgvmi-blk", "signal: 11"),
+            ("xgvmi-offload", "did not end within 2400 s"),
             ("xgvmi-pool", "did not run"),
         ] {
             let error = format!("{:#}", result(said, package).unwrap_err());

@@ -34,6 +34,9 @@ Usage: matrix --library FILE --host COMMAND --dpu COMMAND --ucx VERSION=LIBUCP[=
   --library FILE     the library under test
   --host COMMAND     words that run a program on the host function, as in 'ssh node0'
   --dpu COMMAND      the same for the DPU function of the same adapter
+  --dpu-foreign PROCESSOR:EMULATOR:LIBRARIES:PROGRAMS:LIBUCP
+                     the DPU's process is of another processor, under a user-mode emulator; PROGRAMS
+                     contains library, this program, and a directory plugins
   --ucx VERSION=LIBUCP[=DIR]
                      a UCX: its libucp, and where its other libraries are if they are elsewhere
   --plugins DIR      a directory with the library as UCX's plugin, for UCX 1.22 and later
@@ -195,7 +198,7 @@ impl Ucx {
 
 fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
     let mut words = words.map(|word| word.to_string_lossy().into_owned());
-    let (mut library, mut host, mut dpu) = (None, None, None);
+    let (mut library, mut host, mut dpu, mut foreign) = (None, None, None, None);
     let (mut plugins, mut report, mut only) = (None, None, Vec::new());
     let (mut finds_modules, mut is_bound_inside, mut mended) = (false, false, Vec::new());
     let mut failing = Vec::new();
@@ -206,6 +209,10 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
             "--library" => library = Some(PathBuf::from(value()?)),
             "--host" => host = Some(split(&value()?)),
             "--dpu" => dpu = Some(split(&value()?)),
+            "--dpu-foreign" => {
+                let parsed = value()?.parse().map_err(|error| format!("{error:#}"));
+                foreign = Some(parsed?);
+            }
             "--plugins" => plugins = Some(PathBuf::from(value()?)),
             "--bound-inside" => is_bound_inside = true,
             "--module" => finds_modules = true,
@@ -222,6 +229,7 @@ fn parse(words: impl Iterator<Item = OsString>) -> Result<Arguments, String> {
         library: library.ok_or_else(|| missing("--library"))?,
         host: host.ok_or_else(|| missing("--host"))?,
         dpu: dpu.ok_or_else(|| missing("--dpu"))?,
+        foreign,
         plugins,
         finds_modules,
         is_bound_inside,

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 
+use testbed::foreign::Foreign;
+
 use crate::Ucx;
 
 /// The way of loading the library into a process.
@@ -73,6 +75,8 @@ pub(crate) struct Launch {
     pub(crate) library: PathBuf,
     pub(crate) host: Vec<String>,
     pub(crate) dpu: Vec<String>,
+    /// The DPU's processor, if it is another one: with its own UCX, library, program and plugins.
+    pub(crate) foreign: Option<Foreign>,
     pub(crate) plugins: Option<PathBuf>,
     /// The UCX is patched, and finds the library in its module directory.
     pub(crate) finds_modules: bool,
@@ -130,6 +134,10 @@ pub(crate) enum Side {
 
 /// Time limit of a process in seconds: a case takes one or two.
 const LIMIT_SECONDS: &str = "60";
+/// The same with a user-mode emulator, on a loaded machine.
+const FOREIGN_LIMIT_SECONDS: &str = "900";
+/// Directory of the plugins beside the other processor's programs.
+const FOREIGN_PLUGINS: &str = "plugins";
 
 /// Adds the library to the launcher's preloads, and executes the program.
 const PRELOAD: &str =
@@ -164,7 +172,20 @@ impl Peer {
             &launch.dpu
         };
         let mut command = Command::new("timeout");
-        command.arg(LIMIT_SECONDS).args(words).arg("env");
+        // Of both: each waits for the other.
+        command.arg(match launch.foreign {
+            None => LIMIT_SECONDS,
+            Some(_) => FOREIGN_LIMIT_SECONDS,
+        });
+        let foreign = launch.foreign.as_ref().filter(|_| side == Side::Dpu);
+        if let Some(foreign) = foreign {
+            // Before the launcher, which preloads the device's library.
+            command.arg("env");
+            for (name, value) in foreign.environment() {
+                command.arg(format!("{name}={}", value.display()));
+            }
+        }
+        command.args(words).arg("env");
         for (name, value) in [
             // Loopback connections must use the adapter, otherwise the bytes would bypass it.
             ("UCX_TLS", "rc_x"),
@@ -179,10 +200,12 @@ impl Peer {
             // Without the library, its variables are unused.
             command.arg("UCX_WARN_UNUSED_ENV_VARS=n");
         }
-        if let Some(dir) = &ucx.libraries {
+        if let (Some(dir), None) = (&ucx.libraries, foreign) {
             command.arg(format!("LD_LIBRARY_PATH={}", dir.display()));
         }
-        if let (true, Some(dir)) = (entry_point.needs_plugin_path(), &launch.plugins) {
+        let own_plugins = foreign.map(|foreign| foreign.programs.join(FOREIGN_PLUGINS));
+        let plugins = own_plugins.as_ref().or(launch.plugins.as_ref());
+        if let (true, Some(dir)) = (entry_point.needs_plugin_path(), plugins) {
             command.arg(format!("UCX_PLUGIN_PATH={}", dir.display()));
         }
         if let (EntryPoint::Module, Some(dir)) = (entry_point, &launch.plugins) {
@@ -191,12 +214,18 @@ impl Peer {
         for (name, value) in variables {
             command.arg(format!("{name}={value}"));
         }
+        let beside = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default();
+            foreign.map_or(path.clone(), |foreign| foreign.programs.join(name))
+        };
         if entry_point.preloads() {
             command
                 .args(["sh", "-c", PRELOAD, "sh"])
-                .arg(&launch.library);
+                .arg(beside(&launch.library));
         }
-        command.arg(own).arg(mode).arg(&ucx.libucp);
+        command.args(foreign.map(|foreign| &foreign.emulator));
+        command.arg(beside(&own)).arg(mode);
+        command.arg(foreign.map_or(&ucx.libucp, |foreign| &foreign.ucx));
         Ok(command)
     }
 
