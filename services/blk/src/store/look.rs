@@ -3,7 +3,7 @@
 use super::index::Entry;
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
 use super::space::{Extent, Space};
-use super::table::{Entries, parse_settled};
+use super::table::{Change, Entries, nth, parse_settled};
 use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
@@ -26,10 +26,10 @@ impl Store {
 
     /// An error if a block is outside the volume.
     pub(super) fn check(&self, block: u64) -> Result<()> {
-        let geometry = self.state().superblock.identity.geometry;
-        if block < geometry.blocks() {
+        if block < self.blocks.load(Ordering::Acquire) {
             return Ok(());
         }
+        let geometry = self.state().superblock.identity.geometry;
         let size = u64::from(geometry.block_size());
         Err(BlkError::Geometry(GeometryError::Bounds {
             offset: block.saturating_mul(size),
@@ -44,18 +44,13 @@ impl Store {
         if let Some(entry) = self.state().table.entry(block) {
             return Ok(entry);
         }
-        // Cannot be cut: less than eight.
-        let nth = usize::try_from(block % GROUP).unwrap_or(0);
-        Ok(self.settled(block / GROUP)?[nth])
+        Ok(self.settled(block / GROUP)?[nth(block)])
     }
 
     /// A group as the settled index has it. Its unit is there.
-    fn settled(&self, group: u64) -> Result<Entries> {
-        let (at, is_suspect) = {
-            let state = self.state();
-            let at = state.table.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
-            (at, state.table.suspects.contains(&group))
-        };
+    pub(super) fn settled(&self, group: u64) -> Result<Entries> {
+        let at = self.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
+        let is_suspect = self.state().table.suspects.contains(&group);
         let mut bytes = [0; GROUP_BYTES];
         let read = self.medium.read(at, &mut bytes);
         read.map_err(|error| self.io(error))?;
@@ -110,16 +105,19 @@ impl Store {
         Ok(self.state().table.begin(group, entries))
     }
 
-    /// Excludes other changes of the groups of some blocks.
-    pub(super) fn lock_groups(&self, blocks: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
-        let number = |block: u64| usize::try_from(block / GROUP % GROUP_LOCKS as u64).unwrap_or(0);
+    /// Excludes other changes of the groups that change.
+    pub(super) fn lock_groups(&self, changes: &[Change]) -> impl Sized + use<'_> {
+        let bit = |change: &Change| 1u64 << (change.block / GROUP % GROUP_LOCKS as u64);
+        let mut left = changes.iter().map(bit).fold(0, |all, bit| all | bit);
         // In their order: two threads never wait for each other.
-        let numbers: BTreeSet<usize> = blocks.map(number).collect();
-        let locks = numbers.into_iter().map(|number| &self.groups[number]);
-        // The locks protect no data of their own.
-        locks
-            .map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        let mut locks = std::iter::from_fn(move || {
+            let lock = self.groups.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            // The lock protects no data of its own.
+            Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        // One change needs no memory for a list.
+        (locks.next(), locks.collect::<Vec<_>>())
     }
 
     /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another
