@@ -414,7 +414,10 @@ impl Store {
     }
 
     fn place(&self, block: u64) -> Place {
-        Place { block, ..self.place }
+        Place {
+            block,
+            ..self.place
+        }
     }
 
     fn io(&self, error: io::Error) -> BlkError {

@@ -4,6 +4,7 @@ use super::index::{ENTRY, Entry, SLOT, slot_bytes};
 use super::layout::{GROUP, GROUP_BYTES, GROUP_LEN, SECTOR, Shape, UNIT, UNIT_BYTES};
 use super::space::Extent;
 use super::units::Units;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of no group.
@@ -58,14 +59,16 @@ pub(super) struct Copies {
 impl Copies {
     /// Adds bytes behind the others, which are as many groups.
     fn push(&mut self, at: u64, bytes: &[u8], groups: &[u64]) {
-        let of_last = |(last, end, _): &(u64, usize, usize), before: usize| {
-            last + (end - before) as u64
-        };
+        let of_last =
+            |(last, end, _): &(u64, usize, usize), before: usize| last + (end - before) as u64;
         let before = self.parts.len().checked_sub(2);
         let before = before.map_or(0, |before| self.parts[before].1);
         // No part begins in one unit and ends in another: the system may have no space for one of them.
         let is_adjacent = !at.is_multiple_of(UNIT_BYTES as u64)
-            && self.parts.last().is_some_and(|last| of_last(last, before) == at);
+            && self
+                .parts
+                .last()
+                .is_some_and(|last| of_last(last, before) == at);
         self.bytes.extend_from_slice(bytes);
         self.groups.extend_from_slice(groups);
         let ends = (self.bytes.len(), self.groups.len());
@@ -80,7 +83,11 @@ impl Copies {
         let mut from = (0, 0);
         self.parts.iter().map(move |&(at, bytes, groups)| {
             let start = std::mem::replace(&mut from, (bytes, groups));
-            (at, &self.bytes[start.0..bytes], &self.groups[start.1..groups])
+            (
+                at,
+                &self.bytes[start.0..bytes],
+                &self.groups[start.1..groups],
+            )
         })
     }
 }
@@ -96,8 +103,8 @@ pub(super) struct Change {
 /// Sectors that are to be written, in the order of their slots.
 #[derive(Default)]
 pub(super) struct Sectors {
-    slots: Vec<u64>,
-    bytes: Vec<u8>,
+    slots: SmallVec<[u64; 1]>,
+    bytes: SmallVec<[u8; SECTOR]>,
 }
 
 impl Sectors {
@@ -111,8 +118,8 @@ impl Sectors {
     /// Room for so many.
     fn with_capacity(count: usize) -> Self {
         Self {
-            slots: Vec::with_capacity(count),
-            bytes: Vec::with_capacity(count * SECTOR),
+            slots: SmallVec::with_capacity(count),
+            bytes: SmallVec::with_capacity(count * SECTOR),
         }
     }
 
@@ -364,7 +371,7 @@ impl Table {
     /// The sectors with new entries of blocks whose groups are in change. `changes` are in the order of their blocks.
     pub(super) fn sectors_with(&self, changes: &[Change]) -> Sectors {
         let of_groups = changes.chunk_by(|one, next| one.block / GROUP == next.block / GROUP);
-        let mut of_groups: Vec<(&Group, &[Change])> = of_groups
+        let mut of_groups: SmallVec<[(&Group, &[Change]); 1]> = of_groups
             .filter_map(|of_group| {
                 let number = of_group.first()?.block / GROUP;
                 Some((self.groups.get(&number)?.as_ref(), of_group))
@@ -430,7 +437,8 @@ impl Table {
         let mut copies = Copies::default();
         let in_change = self.groups.iter();
         let in_change = in_change.filter(|(_, group)| group.stage == Stage::InChange);
-        let settled = in_change.filter_map(|(number, group)| Some((*number, group.settled(*number)?)));
+        let settled =
+            in_change.filter_map(|(number, group)| Some((*number, group.settled(*number)?)));
         let settled: Vec<(u64, [u8; GROUP_BYTES])> = settled.collect();
         for of_unit in settled.chunk_by(|(one, _), (next, _)| one / UNIT == next / UNIT) {
             let unit = of_unit.first().map_or(0, |(group, _)| group / UNIT);
@@ -502,7 +510,10 @@ impl Table {
     pub(super) fn sector_of(&self, number: u64) -> Sectors {
         let mut sectors = Sectors::default();
         if let Some(group) = self.groups.get(&number) {
-            sectors.push(group.slot, &sector(group.slot, Some((number, &group.entries))));
+            sectors.push(
+                group.slot,
+                &sector(group.slot, Some((number, &group.entries))),
+            );
         }
         sectors
     }
