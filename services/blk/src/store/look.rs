@@ -4,7 +4,7 @@ use super::index::Entry;
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
 use super::space::{Extent, Space};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Looked, State, Store, fits};
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
@@ -40,11 +40,21 @@ impl Store {
 
     /// The entry of a block.
     pub(super) fn entry(&self, block: u64) -> Result<Entry> {
+        self.entry_of(block, &mut None)
+    }
+
+    /// As [`Store::entry`]. Blocks of one group read the settled index once. No other call changes them meanwhile.
+    pub(super) fn entry_of(&self, block: u64, looked: &mut Looked) -> Result<Entry> {
         self.check(block)?;
         if let Some(entry) = self.state().table.entry(block) {
             return Ok(entry);
         }
-        Ok(self.settled(block / GROUP)?[nth(block)])
+        let group = block / GROUP;
+        let entries = match looked {
+            Some((number, entries)) if *number == group => entries,
+            _ => &mut looked.insert((group, self.settled(group)?)).1,
+        };
+        Ok(entries[nth(block)])
     }
 
     /// A group as the settled index has it. Its unit is there.
@@ -82,27 +92,6 @@ impl Store {
     /// True if a record can be there.
     pub(super) fn fits(&self, extent: Extent) -> bool {
         fits(extent, (self.bounds.0, self.last))
-    }
-
-    /// Begins the change of a group. False if no sector is free for it: a sync must come first.
-    pub(super) fn begin_change(&self, group: u64) -> Result<bool> {
-        {
-            let mut state = self.state();
-            let table = &mut state.table;
-            if table.groups.contains_key(&group) {
-                return Ok(true);
-            }
-            if !table.units.is_there(group / UNIT) {
-                let damaged = table.suspects.contains(&group);
-                let entry = Entry {
-                    damaged,
-                    ..Entry::default()
-                };
-                return Ok(table.begin(group, [entry; GROUP_LEN]));
-            }
-        }
-        let entries = self.settled(group)?;
-        Ok(self.state().table.begin(group, entries))
     }
 
     /// Excludes other changes of the groups that change.

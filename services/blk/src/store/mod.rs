@@ -49,7 +49,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
-use table::{Change, Sectors, Table, nth};
+use table::{Change, Entries, Sectors, Table, nth};
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -335,6 +335,9 @@ struct Record {
     bytes: Vec<u8>,
 }
 
+/// The group of the settled index that a call has looked at last, and its number.
+type Looked = Option<(u64, Entries)>;
+
 /// A step that changes a block's entry.
 #[derive(Clone, Copy)]
 enum Intent {
@@ -472,10 +475,12 @@ impl Store {
     fn change(&self, block: u64, intent: Intent) -> Result<Option<Option<Change>>> {
         self.check(block)?;
         let (known, is_in_change) = self.state().table.look(block);
-        let old = match known {
-            Some(entry) => entry,
-            None => self.settled(block / GROUP)?[nth(block)],
+        let settled = match known {
+            Some(_) => None,
+            None => Some(self.settled(block / GROUP)?),
         };
+        let settled_entry = settled.map(|entries| entries[nth(block)]);
+        let old = known.or(settled_entry).unwrap_or_default();
         let new = match intent {
             Intent::Prepare { slot, keep } => match old.prepare(slot, keep) {
                 Some(new) => new,
@@ -490,8 +495,16 @@ impl Store {
             }
         };
         let has_changed = new != old;
-        if has_changed && !is_in_change && !self.begin_change(block / GROUP)? {
-            return Ok(None);
+        if has_changed && !is_in_change {
+            let group = block / GROUP;
+            let mut state = self.state();
+            let begun = match settled {
+                Some(entries) => state.table.begin(group, entries),
+                None => state.table.begin_new(group),
+            };
+            if !begun {
+                return Ok(None);
+            }
         }
         Ok(Some(has_changed.then_some(Change { block, old, new })))
     }
@@ -545,8 +558,8 @@ impl Store {
     }
 
     /// Where a half block is. None if it is zero.
-    fn find(&self, block: u64, generation: u64) -> Result<Option<Extent>> {
-        let slot = self.entry(block)?.get(generation);
+    fn find(&self, block: u64, generation: u64, looked: &mut Looked) -> Result<Option<Extent>> {
+        let slot = self.entry_of(block, looked)?.get(generation);
         let slot = slot.ok_or_else(|| BlkError::Absent {
             target: self.name.clone(),
             block,
@@ -692,7 +705,7 @@ impl Target for Store {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        match self.find(block, generation)? {
+        match self.find(block, generation, &mut None)? {
             Some(extent) => self.read(block, generation, extent),
             None => Ok(zero(generation)),
         }

@@ -347,6 +347,15 @@ impl Table {
             .retain(|group| !self.groups.contains_key(group));
     }
 
+    /// As [`Table::begin`], for a group that the settled index does not have.
+    pub(super) fn begin_new(&mut self, group: u64) -> bool {
+        let entry = Entry {
+            damaged: self.suspects.contains(&group),
+            ..Entry::default()
+        };
+        self.begin(group, [entry; GROUP_LEN])
+    }
+
     /// A sector for a group that begins to change. None: a sync must come first.
     pub(super) fn begin(&mut self, group: u64, entries: Entries) -> bool {
         if self.groups.contains_key(&group) {
