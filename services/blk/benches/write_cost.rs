@@ -6,6 +6,7 @@
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -62,8 +63,11 @@ fn main() -> ExitCode {
     };
     match run(writes) {
         Ok(calls) => {
-            println!("{{\"writes\":{writes},\"allocations\":{calls}}}");
-            ExitCode::SUCCESS
+            let said = format!("{{\"writes\":{writes},\"allocations\":{calls}}}");
+            match writeln!(std::io::stdout(), "{said}") {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            }
         }
         Err(error) => {
             eprintln!("write_cost: {error}");

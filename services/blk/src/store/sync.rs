@@ -4,7 +4,7 @@ use super::index::{Age, Entry, Slot};
 use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
 use super::superblock::Superblock;
-use super::table::{Change, Sectors, Stage};
+use super::table::{Change, Copies, Sectors, Stage};
 use super::{Mark, State, Store};
 use crate::error::{BlkError, Result};
 use crate::record;
@@ -96,7 +96,10 @@ impl Store {
             let table = &mut state.table;
             let is_crowded = table.is_crowded();
             let emptied = table.go_on();
-            let copies = is_crowded.then(|| table.copies()).unwrap_or_default();
+            let copies = match is_crowded {
+                true => table.copies(),
+                false => Copies::default(),
+            };
             (is_crowded, emptied, copies)
         };
         // The system may have no space for a part of the index that was never written: the group stays where it is.
