@@ -5,6 +5,8 @@
 //! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
 
 use crate::geometry::{Role, TARGETS};
+use lz4_flex::block::CompressTable;
+use std::cell::RefCell;
 
 /// Form in which a block is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,12 +77,36 @@ pub fn encode(block: &[u8]) -> Encoded {
 /// As [`encode`], but an all-zero block is stored as well.
 #[must_use]
 pub fn encode_allocated(block: &[u8]) -> Encoded {
-    let mut buffer = vec![0; lz4_flex::block::get_maximum_output_size(block.len())];
-    match lz4_flex::block::compress_into(block, &mut buffer) {
-        Ok(length) if length < block.len() => split(Kind::Lz4, &buffer[..length]),
-        // An error means that the buffer is too small: the block does not shrink.
-        _ => split(Kind::Raw, block),
-    }
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        let (buffer, table) = compressor;
+        let most = lz4_flex::block::get_maximum_output_size(block.len());
+        if buffer.len() < most {
+            buffer.resize(most, 0);
+        }
+        let encoded = match lz4_flex::block::compress_into_with_table(block, buffer, table) {
+            Ok(length) if length < block.len() => split(Kind::Lz4, &buffer[..length]),
+            // An error means that the buffer is too small: the block does not shrink.
+            _ => split(Kind::Raw, block),
+        };
+        if buffer.len() > KEPT {
+            *compressor = compressor_new();
+        }
+        encoded
+    })
+}
+
+/// Most bytes that a thread keeps for the compression of its next block.
+const KEPT: usize = 64 << 10;
+
+/// Output and table of compression.
+type Compressor = (Vec<u8>, CompressTable);
+
+thread_local! {
+    static COMPRESSOR: RefCell<Compressor> = RefCell::new(compressor_new());
+}
+
+fn compressor_new() -> Compressor {
+    (Vec::new(), CompressTable::small())
 }
 
 fn split(kind: Kind, stored: &[u8]) -> Encoded {

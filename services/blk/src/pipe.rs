@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, poll, pollfd};
 
@@ -25,9 +25,16 @@ type Result<T> = std::result::Result<T, Broken>;
 pub(crate) struct Pipe {
     limit: Duration,
     state: Mutex<State>,
-    arrived: Condvar,
     /// Wakes the thread that waits for the socket: there is something to send that it does not know of.
     wake: (UnixStream, UnixStream),
+}
+
+/// A thread that waits while another one reads.
+#[derive(Debug)]
+struct Waiter {
+    /// Its calls: it goes on when one of them is answered.
+    numbers: Vec<u64>,
+    wake: Arc<Condvar>,
 }
 
 #[derive(Debug)]
@@ -43,6 +50,8 @@ struct State {
     open: usize,
     /// A thread waits for the socket, without the lock.
     reading: bool,
+    /// The threads that wait for it.
+    waiting: Vec<Waiter>,
     /// A closed connection whose socket that thread still waits for.
     left: Option<Link>,
 }
@@ -66,9 +75,9 @@ impl Pipe {
                 answers: HashMap::new(),
                 open: 0,
                 reading: false,
+                waiting: Vec::new(),
                 left: None,
             }),
-            arrived: Condvar::new(),
             wake,
         })
     }
@@ -151,45 +160,50 @@ impl Pipe {
                 // An error closes the connection, which the wait reports.
                 let _ = self.receive(&mut state);
             }
-            let has = |number: &u64| state.answers.contains_key(number);
-            if state.link.is_none() || numbers.iter().any(has) {
-                return true;
+            if state.has_any(numbers) || Instant::now() >= end {
+                state.hand_over();
+                return state.has_any(numbers);
             }
-            if Instant::now() >= end || self.arrive(state, end).is_err() {
-                return self.has_any(numbers);
-            }
+            // An error closes the connection.
+            let _ = self.arrive(state, numbers, end);
         }
-    }
-
-    fn has_any(&self, numbers: &[u64]) -> bool {
-        let state = self.state();
-        state.link.is_none()
-            || numbers
-                .iter()
-                .any(|number| state.answers.contains_key(number))
     }
 
     /// Takes the answer, or takes part in waiting for one.
     fn look(&self, number: u64, end: Instant) -> Result<Option<Vec<u8>>> {
         let mut state = self.state();
-        if let Some(answer) = state.answers.remove(&number) {
-            return Ok(Some(answer));
+        let answer = state.answers.remove(&number);
+        if answer.is_some() || end <= Instant::now() {
+            state.hand_over();
+            return match answer {
+                Some(answer) => Ok(Some(answer)),
+                None => state.link().map(|_| None),
+            };
         }
         // Without a connection there is no answer.
         state.link()?;
-        if end <= Instant::now() {
-            return Ok(None);
-        }
-        self.arrive(state, end)?;
-        Ok(self.state().answers.remove(&number))
+        self.arrive(state, &[number], end).map(|()| None)
     }
 
-    /// Waits until something has arrived, at most until `end`. One thread reads for all.
-    fn arrive(&self, mut state: MutexGuard<'_, State>, end: Instant) -> Result<()> {
+    /// Waits until one of the calls may be answered, or nobody reads any more, at most until `end`. One thread reads for all.
+    fn arrive(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        numbers: &[u64],
+        end: Instant,
+    ) -> Result<()> {
         let left = end.saturating_duration_since(Instant::now());
         if state.reading {
-            let waited = self.arrived.wait_timeout(state, left);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let wake = Arc::new(Condvar::new());
+            state.waiting.push(Waiter {
+                numbers: numbers.to_vec(),
+                wake: Arc::clone(&wake),
+            });
+            let waited = wake.wait_timeout(state, left);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.wake, &wake);
+            state.waiting.retain(is_other);
+            state.leave_at(end);
             return Ok(());
         }
         let mut fds = [
@@ -204,15 +218,16 @@ impl Pipe {
         while matches!((&self.wake.0).read(&mut [0; 64]), Ok(1..)) {}
         state.reading = false;
         state.left = None;
-        let received = match polled {
+        match polled {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => {
                 Err(self.close(&mut state, error.to_string()))
             }
-            _ => self.receive(&mut state),
-        };
-        // Another thread reads from here on.
-        self.arrived.notify_all();
-        received
+            _ => {
+                let received = self.receive(&mut state);
+                state.leave_at(end);
+                received
+            }
+        }
     }
 
     /// Takes everything that has arrived.
@@ -232,7 +247,10 @@ impl Pipe {
             }
             state.open -= 1;
             state.answers.insert(number, bytes);
-            self.arrived.notify_all();
+            let waits = |waiter: &&Waiter| waiter.numbers.contains(&number);
+            if let Some(waiter) = state.waiting.iter().find(waits) {
+                waiter.wake.notify_one();
+            }
         }
     }
 
@@ -243,7 +261,9 @@ impl Pipe {
             unsafe { libc::shutdown(link.fd(), libc::SHUT_RDWR) };
             state.left = state.reading.then_some(link);
         }
-        self.arrived.notify_all();
+        for waiter in &state.waiting {
+            waiter.wake.notify_one();
+        }
         Broken(state.reason.clone())
     }
 
@@ -254,6 +274,29 @@ impl Pipe {
 }
 
 impl State {
+    /// True if one of the calls is answered, or none will be.
+    fn has_any(&self, numbers: &[u64]) -> bool {
+        let has = |number: &u64| self.answers.contains_key(number);
+        self.link.is_none() || numbers.iter().any(has)
+    }
+
+    /// A thread whose time is over may do something else before it comes back.
+    fn leave_at(&self, end: Instant) {
+        if end <= Instant::now() {
+            self.hand_over();
+        }
+    }
+
+    /// A thread does not wait any more. If nobody reads, another one does from here on.
+    fn hand_over(&self) {
+        let has_none = |waiter: &&Waiter| !self.has_any(&waiter.numbers);
+        if !self.reading
+            && let Some(waiter) = self.waiting.iter().find(has_none)
+        {
+            waiter.wake.notify_one();
+        }
+    }
+
     fn link(&mut self) -> Result<&mut Link> {
         let reason = &self.reason;
         self.link.as_mut().ok_or_else(|| Broken(reason.clone()))

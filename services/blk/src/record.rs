@@ -54,7 +54,8 @@ pub struct Place {
 /// The record of a half block.
 #[must_use]
 pub fn to_bytes(place: Place, half: &Half) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER];
+    let mut bytes = Vec::with_capacity(HEADER + half.data.len());
+    bytes.resize(HEADER, 0);
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4] = half.kind as u8;
     bytes[5] = role_number(place.role);

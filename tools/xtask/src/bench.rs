@@ -12,7 +12,7 @@ mod overlap;
 mod pool;
 pub(crate) mod scale;
 pub(crate) mod service;
-mod storage;
+pub(crate) mod storage;
 
 pub(crate) use pool::instructions;
 

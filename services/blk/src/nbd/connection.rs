@@ -9,7 +9,7 @@ use super::export::Export;
 use super::handshake::{Chosen, broken};
 use super::transmit;
 use super::wire::{Command, LENGTH_MAX, REQUEST, Request, request};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
 
@@ -17,6 +17,8 @@ use std::thread::{Builder, Scope};
 pub const REQUESTS_MAX: usize = 16;
 /// Most bytes of the READs and WRITEs of a connection that have no whole reply: a single one of any length fits.
 const BYTES_MAX: u32 = LENGTH_MAX;
+/// Bytes that are read at once, if a request is shorter: it comes with its data, and the next ones with it.
+const AHEAD: usize = 16 << 10;
 /// Longer buffers are given back after a request.
 const KEPT: usize = 1 << 20;
 
@@ -39,7 +41,7 @@ struct Connection<'a, R, W> {
     export: &'a Export,
     chosen: Chosen,
     width: usize,
-    reader: Mutex<R>,
+    reader: Mutex<BufReader<R>>,
     writer: Mutex<W>,
     state: Mutex<State>,
     /// Bytes have become free.
@@ -62,7 +64,7 @@ pub(super) fn serve<R: Read + Send, W: Write + Send>(
         export,
         chosen,
         width,
-        reader: Mutex::new(reader),
+        reader: Mutex::new(BufReader::with_capacity(AHEAD, reader)),
         writer: Mutex::new(writer),
         state: Mutex::new(State {
             threads: 1,
@@ -131,7 +133,7 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
     }
 
     /// The next request, with the data of a write. None if the client has left.
-    fn next(&self, reader: &mut R, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
+    fn next(&self, reader: &mut BufReader<R>, buffer: &mut Vec<u8>) -> io::Result<Option<Request>> {
         let mut bytes = [0; REQUEST];
         match reader.read_exact(&mut bytes) {
             // A client that closes between requests has left.

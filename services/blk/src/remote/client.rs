@@ -31,6 +31,14 @@ pub struct Address {
     pub take_over: bool,
 }
 
+/// Answers of a call with several steps.
+#[derive(Debug)]
+struct Untaken {
+    answers: Vec<Option<Answer>>,
+    /// Those that were not taken.
+    left: usize,
+}
+
 /// A connection to a target, for several calls at once. After an error it is closed for good: a new one takes its place.
 pub struct RemoteTarget {
     name: String,
@@ -45,7 +53,7 @@ pub struct RemoteTarget {
     patience: Duration,
     known: Mutex<(Identity, Usage)>,
     /// Answers of calls with several steps, as far as they were not taken.
-    steps: Mutex<HashMap<u64, Vec<Option<Answer>>>>,
+    steps: Mutex<HashMap<u64, Untaken>>,
     seating: OnceLock<Weak<dyn Seating>>,
 }
 
@@ -134,19 +142,31 @@ impl RemoteTarget {
 
     /// The answer of a step of a call.
     fn step(&self, call: u64, nth: usize) -> Result<Answer> {
-        let mut steps = self.steps().remove(&call);
-        if steps.is_none() {
+        let known = self.steps().contains_key(&call);
+        if !known {
             match self.answer(call)? {
-                Answer::Steps(answers) => steps = Some(answers.into_iter().map(Some).collect()),
+                Answer::Steps(answers) => {
+                    let untaken = Untaken {
+                        left: answers.len(),
+                        answers: answers.into_iter().map(Some).collect(),
+                    };
+                    self.steps().insert(call, untaken);
+                }
                 other => return Ok(other),
             }
         }
-        let mut steps = steps.unwrap_or_default();
-        let taken = steps.get_mut(nth).and_then(Option::take);
-        if steps.iter().any(Option::is_some) {
-            self.steps().insert(call, steps);
+        let mut steps = self.steps();
+        let untaken = steps.get_mut(&call);
+        let taken = untaken.and_then(|untaken| {
+            let taken = untaken.answers.get_mut(nth)?.take()?;
+            untaken.left -= 1;
+            Some((taken, untaken.left))
+        });
+        if let Some((_, 0)) = taken {
+            steps.remove(&call);
         }
-        taken.ok_or_else(|| {
+        drop(steps);
+        taken.map(|(taken, _)| taken).ok_or_else(|| {
             unreachable(
                 &self.name,
                 &self.pipe.shut("it answers fewer steps than were sent"),
@@ -154,7 +174,7 @@ impl RemoteTarget {
         })
     }
 
-    fn steps(&self) -> MutexGuard<'_, HashMap<u64, Vec<Option<Answer>>>> {
+    fn steps(&self) -> MutexGuard<'_, HashMap<u64, Untaken>> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

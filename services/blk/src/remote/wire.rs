@@ -281,9 +281,18 @@ impl Answer {
 
     /// The message that answers the call with this number.
     pub(super) fn to_bytes(&self, call: u64) -> Vec<u8> {
-        let mut writer = Writer::with_capacity(64);
+        let mut writer = Writer::with_capacity(16 + self.length());
         self.put(writer.u64(call));
         writer.finish()
+    }
+
+    /// Bytes of its message, but for the data of short answers.
+    fn length(&self) -> usize {
+        match self {
+            Self::Half(half) => 32 + half.data.len(),
+            Self::Steps(answers) => answers.iter().map(Self::length).sum(),
+            _ => 64,
+        }
     }
 
     fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {

@@ -20,6 +20,7 @@ impl Store {
     pub(super) fn run(&self, steps: &[Step<'_>]) -> Results {
         let mut results: Results = steps.iter().map(|_| Ok(None)).collect();
         let (mut intents, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+        let mut looked = None;
         for (at, step) in steps.iter().enumerate() {
             let planned = match *step {
                 Step::Prepare { block, half, keep } => {
@@ -33,7 +34,8 @@ impl Store {
                     Ok(())
                 }
                 Step::Fetch { block, generation } => {
-                    self.find(block, generation).map(|extent| match extent {
+                    let found = self.find(block, generation, &mut looked);
+                    found.map(|extent| match extent {
                         Some(extent) => fetches.push((at, extent)),
                         None => results[at] = Ok(Some(zero(generation))),
                     })

@@ -237,11 +237,15 @@ impl Entry {
     pub(super) fn to_bytes(self, block: u64) -> [u8; ENTRY] {
         let mut bytes = [0; ENTRY];
         let mut damaged = self.damaged;
-        for (slot, part) in self.slots.iter().zip(bytes.chunks_exact_mut(SLOT)) {
-            // A damaged entry stays so: one of its slots is zeros.
-            if slot.is_some() || !std::mem::take(&mut damaged) {
-                part.copy_from_slice(&slot_bytes(*slot, block));
-            }
+        // All empty slots of a block are the same.
+        let mut empty = None;
+        for (slot, part) in self.slots.iter().zip(bytes.as_chunks_mut::<SLOT>().0) {
+            *part = match slot {
+                Some(_) => slot_bytes(*slot, block),
+                // A damaged entry stays so: one of its slots is zeros.
+                None if std::mem::take(&mut damaged) => [0; SLOT],
+                None => *empty.get_or_insert_with(|| slot_bytes(None, block)),
+            };
         }
         bytes
     }
@@ -305,7 +309,11 @@ fn parse_slot(block: u64, bytes: &[u8; SLOT]) -> Result<Option<Slot>, Damaged> {
 }
 
 fn checksum(block: u64, bytes: &[u8; SLOT]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&block.to_be_bytes()), &bytes[..CRC_AT])
+    // By one call: both parts are short.
+    let mut both = [0; 8 + CRC_AT];
+    both[..8].copy_from_slice(&block.to_be_bytes());
+    both[8..].copy_from_slice(&bytes[..CRC_AT]);
+    crc32c::crc32c(&both)
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use super::index::Entry;
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
 use super::space::{Extent, Space};
-use super::table::{Entries, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, State, Store, fits};
+use super::table::{Change, Entries, nth, parse_settled};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Looked, State, Store, fits};
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
@@ -26,10 +26,10 @@ impl Store {
 
     /// An error if a block is outside the volume.
     pub(super) fn check(&self, block: u64) -> Result<()> {
-        let geometry = self.state().superblock.identity.geometry;
-        if block < geometry.blocks() {
+        if block < self.blocks.load(Ordering::Acquire) {
             return Ok(());
         }
+        let geometry = self.state().superblock.identity.geometry;
         let size = u64::from(geometry.block_size());
         Err(BlkError::Geometry(GeometryError::Bounds {
             offset: block.saturating_mul(size),
@@ -40,22 +40,27 @@ impl Store {
 
     /// The entry of a block.
     pub(super) fn entry(&self, block: u64) -> Result<Entry> {
+        self.entry_of(block, &mut None)
+    }
+
+    /// As [`Store::entry`]. Blocks of one group read the settled index once. No other call changes them meanwhile.
+    pub(super) fn entry_of(&self, block: u64, looked: &mut Looked) -> Result<Entry> {
         self.check(block)?;
         if let Some(entry) = self.state().table.entry(block) {
             return Ok(entry);
         }
-        // Cannot be cut: less than eight.
-        let nth = usize::try_from(block % GROUP).unwrap_or(0);
-        Ok(self.settled(block / GROUP)?[nth])
+        let group = block / GROUP;
+        let entries = match looked {
+            Some((number, entries)) if *number == group => entries,
+            _ => &mut looked.insert((group, self.settled(group)?)).1,
+        };
+        Ok(entries[nth(block)])
     }
 
     /// A group as the settled index has it. Its unit is there.
-    fn settled(&self, group: u64) -> Result<Entries> {
-        let (at, is_suspect) = {
-            let state = self.state();
-            let at = state.table.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
-            (at, state.table.suspects.contains(&group))
-        };
+    pub(super) fn settled(&self, group: u64) -> Result<Entries> {
+        let at = self.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
+        let is_suspect = self.state().table.suspects.contains(&group);
         let mut bytes = [0; GROUP_BYTES];
         let read = self.medium.read(at, &mut bytes);
         read.map_err(|error| self.io(error))?;
@@ -89,37 +94,19 @@ impl Store {
         fits(extent, (self.bounds.0, self.last))
     }
 
-    /// Begins the change of a group. False if no sector is free for it: a sync must come first.
-    pub(super) fn begin_change(&self, group: u64) -> Result<bool> {
-        {
-            let mut state = self.state();
-            let table = &mut state.table;
-            if table.groups.contains_key(&group) {
-                return Ok(true);
-            }
-            if !table.units.is_there(group / UNIT) {
-                let damaged = table.suspects.contains(&group);
-                let entry = Entry {
-                    damaged,
-                    ..Entry::default()
-                };
-                return Ok(table.begin(group, [entry; GROUP_LEN]));
-            }
-        }
-        let entries = self.settled(group)?;
-        Ok(self.state().table.begin(group, entries))
-    }
-
-    /// Excludes other changes of the groups of some blocks.
-    pub(super) fn lock_groups(&self, blocks: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
-        let number = |block: u64| usize::try_from(block / GROUP % GROUP_LOCKS as u64).unwrap_or(0);
+    /// Excludes other changes of the groups that change.
+    pub(super) fn lock_groups(&self, changes: &[Change]) -> impl Sized + use<'_> {
+        let bit = |change: &Change| 1u64 << (change.block / GROUP % GROUP_LOCKS as u64);
+        let mut left = changes.iter().map(bit).fold(0, |all, bit| all | bit);
         // In their order: two threads never wait for each other.
-        let numbers: BTreeSet<usize> = blocks.map(number).collect();
-        let locks = numbers.into_iter().map(|number| &self.groups[number]);
-        // The locks protect no data of their own.
-        locks
-            .map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
-            .collect()
+        let mut locks = std::iter::from_fn(move || {
+            let lock = self.groups.get(left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            // The lock protects no data of its own.
+            Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        // One change needs no memory for a list.
+        (locks.next(), locks.collect::<Vec<_>>())
     }
 
     /// Takes space for a record. If none is left but what was freed since the last sync, waits for the sync of another

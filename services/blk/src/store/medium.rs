@@ -1,5 +1,6 @@
 //! Bytes behind a store: a file or memory.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -133,10 +134,13 @@ impl Medium for FileMedium {
 /// Bytes per piece of memory. Pieces exist as soon as they are written to.
 const PIECE: usize = 1 << 20;
 
+/// A piece of memory. Several threads may read it at once.
+type Piece = RwLock<Vec<u8>>;
+
 /// Memory of this process, in pieces that exist as far as they were written.
 #[derive(Debug, Default)]
 pub struct MemoryMedium {
-    pieces: RwLock<std::collections::BTreeMap<u64, Vec<u8>>>,
+    pieces: RwLock<BTreeMap<u64, Piece>>,
 }
 
 impl MemoryMedium {
@@ -164,7 +168,10 @@ impl Medium for MemoryMedium {
         Self::pieces(offset, bytes.len(), |number, within, range| {
             let part = &mut bytes[range];
             match pieces.get(&number) {
-                Some(piece) => part.copy_from_slice(&piece[within..within + part.len()]),
+                Some(piece) => {
+                    let piece = piece.read().unwrap_or_else(PoisonError::into_inner);
+                    part.copy_from_slice(&piece[within..within + part.len()]);
+                }
                 None => part.fill(0),
             }
         });
@@ -172,11 +179,20 @@ impl Medium for MemoryMedium {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
+        let write = |piece: &Piece, within: usize, part: &[u8]| {
+            let mut piece = piece.write().unwrap_or_else(PoisonError::into_inner);
+            piece[within..within + part.len()].copy_from_slice(part);
+        };
         Self::pieces(offset, bytes.len(), |number, within, range| {
             let part = &bytes[range];
-            let piece = pieces.entry(number).or_insert_with(|| vec![0; PIECE]);
-            piece[within..within + part.len()].copy_from_slice(part);
+            let pieces = self.pieces.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(piece) = pieces.get(&number) {
+                return write(piece, within, part);
+            }
+            drop(pieces);
+            let mut pieces = self.pieces.write().unwrap_or_else(PoisonError::into_inner);
+            let new = || RwLock::new(vec![0; PIECE]);
+            write(pieces.entry(number).or_insert_with(new), within, part);
         });
         Ok(())
     }

@@ -43,13 +43,13 @@ use crate::record::{self, Half, Place};
 use index::{Entry, Slot};
 use layout::GROUP;
 use space::{Extent, Space};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
-use table::{Stage, Table, sector};
+use table::{Change, Entries, Sectors, Table, nth};
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -335,19 +335,14 @@ struct Record {
     bytes: Vec<u8>,
 }
 
+/// The group of the settled index that a call has looked at last, and its number.
+type Looked = Option<(u64, Entries)>;
+
 /// A step that changes a block's entry.
 #[derive(Clone, Copy)]
 enum Intent {
     Prepare { slot: Slot, keep: u64 },
     Commit { generation: u64 },
-}
-
-/// A change of a block's entry.
-#[derive(Clone, Copy)]
-struct Change {
-    block: u64,
-    old: Entry,
-    new: Entry,
 }
 
 /// Locks for groups.
@@ -375,6 +370,11 @@ pub struct Store {
     bounds: (u64, u64),
     /// Where the records of the medium can be.
     last: u64,
+    shape: Shape,
+    /// Where the records of block 0 belong.
+    place: Place,
+    /// Blocks of the volume. It can grow.
+    blocks: AtomicU64,
     /// Damaged entries that were found.
     damaged: Mutex<BTreeSet<u64>>,
     state: Mutex<State>,
@@ -416,8 +416,11 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self, state: &State, block: u64) -> Place {
-        state.superblock.identity.place(block)
+    fn place(&self, block: u64) -> Place {
+        Place {
+            block,
+            ..self.place
+        }
     }
 
     fn io(&self, error: io::Error) -> BlkError {
@@ -439,33 +442,12 @@ impl Store {
     /// old ones refer to. If it fails, the medium's entries are unknown. Their space stays in use, because they may refer to
     /// it.
     fn replace(&self, changes: &[Change]) -> Result<()> {
-        let _groups = self.lock_groups(changes.iter().map(|change| change.block));
-        let sectors = {
-            let state = self.state();
-            let mut sectors = BTreeMap::new();
-            for of_group in changes.chunk_by(|one, next| one.block / GROUP == next.block / GROUP) {
-                let number = of_group.first().map_or(0, |change| change.block / GROUP);
-                let Some(group) = state.table.groups.get(&number) else {
-                    continue;
-                };
-                let mut entries = group.entries;
-                for change in of_group {
-                    // Cannot be cut: less than eight.
-                    entries[usize::try_from(change.block % GROUP).unwrap_or(0)] = change.new;
-                }
-                sectors.insert(group.slot, sector(group.slot, Some((number, &entries))));
-            }
-            sectors
-        };
+        let _groups = self.lock_groups(changes);
+        let sectors = self.state().table.sectors_with(changes);
         self.write_sectors(&sectors)?;
         let mut state = self.state();
+        state.table.enter(changes, &sectors);
         for Change { block, old, new } in changes {
-            if let Some(entry) = state.table.entry_mut(*block) {
-                *entry = *new;
-            }
-            if let Some(group) = state.table.groups.get_mut(&(block / GROUP)) {
-                group.stage = Stage::InChange;
-            }
             state.touched.insert(*block);
             let kept = |extent: &Extent| {
                 let mut slots = new.slots.iter().flatten();
@@ -481,34 +463,24 @@ impl Store {
     }
 
     /// Writes sectors of groups in change, adjacent ones by one call.
-    fn write_sectors(&self, sectors: &BTreeMap<u64, [u8; layout::SECTOR]>) -> Result<()> {
-        let shape = self.shape();
-        let sectors: Vec<(u64, &[u8; layout::SECTOR])> =
-            sectors.iter().map(|(slot, bytes)| (*slot, bytes)).collect();
-        for run in sectors.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
-            let Some((slot, first)) = run.first() else {
-                continue;
-            };
-            let bytes = match run {
-                [_] => first.to_vec(),
-                run => run
-                    .iter()
-                    .flat_map(|(_, bytes)| bytes.iter().copied())
-                    .collect(),
-            };
-            let written = self.medium.write(shape.slot_at(*slot), &bytes);
+    fn write_sectors(&self, sectors: &Sectors) -> Result<()> {
+        for (slot, bytes) in sectors.runs() {
+            let written = self.medium.write(self.shape.slot_at(slot), bytes);
             written.map_err(|error| self.io(error))?;
         }
         Ok(())
     }
 
-    fn shape(&self) -> Shape {
-        self.state().table.shape
-    }
-
     /// What a step changes, if anything. [`None`] within: a sync under way must end first. The caller shares the entries.
     fn change(&self, block: u64, intent: Intent) -> Result<Option<Option<Change>>> {
-        let old = self.entry(block)?;
+        self.check(block)?;
+        let (known, is_in_change) = self.state().table.look(block);
+        let settled = match known {
+            Some(_) => None,
+            None => Some(self.settled(block / GROUP)?),
+        };
+        let settled_entry = settled.map(|entries| entries[nth(block)]);
+        let old = known.or(settled_entry).unwrap_or_default();
         let new = match intent {
             Intent::Prepare { slot, keep } => match old.prepare(slot, keep) {
                 Some(new) => new,
@@ -522,10 +494,19 @@ impl Store {
                 })?
             }
         };
-        if new != old && !self.begin_change(block / GROUP)? {
-            return Ok(None);
+        let has_changed = new != old;
+        if has_changed && !is_in_change {
+            let group = block / GROUP;
+            let mut state = self.state();
+            let begun = match settled {
+                Some(entries) => state.table.begin(group, entries),
+                None => state.table.begin_new(group),
+            };
+            if !begun {
+                return Ok(None);
+            }
         }
-        Ok(Some((new != old).then_some(Change { block, old, new })))
+        Ok(Some(has_changed.then_some(Change { block, old, new })))
     }
 
     /// Carries out the last part of a step: the change of the entry.
@@ -557,8 +538,7 @@ impl Store {
         let record = if matches!(half.kind, Kind::Zero | Kind::Lost) {
             None
         } else {
-            let place = self.place(&self.state(), block);
-            let bytes = record::to_bytes(place, half);
+            let bytes = record::to_bytes(self.place(block), half);
             let extent = self.take(bytes.len() as u64)?;
             Some(Record { extent, bytes })
         };
@@ -578,8 +558,8 @@ impl Store {
     }
 
     /// Where a half block is. None if it is zero.
-    fn find(&self, block: u64, generation: u64) -> Result<Option<Extent>> {
-        let slot = self.entry(block)?.get(generation);
+    fn find(&self, block: u64, generation: u64, looked: &mut Looked) -> Result<Option<Extent>> {
+        let slot = self.entry_of(block, looked)?.get(generation);
         let slot = slot.ok_or_else(|| BlkError::Absent {
             target: self.name.clone(),
             block,
@@ -605,8 +585,7 @@ impl Store {
     }
 
     fn parse(&self, block: u64, generation: u64, bytes: &[u8]) -> Result<Half> {
-        let place = self.place(&self.state(), block);
-        record::parse(place, generation, bytes).map_err(|fault| BlkError::Corrupt {
+        record::parse(self.place(block), generation, bytes).map_err(|fault| BlkError::Corrupt {
             target: self.name.clone(),
             block,
             fault: fault.to_owned(),
@@ -726,7 +705,7 @@ impl Target for Store {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        match self.find(block, generation)? {
+        match self.find(block, generation, &mut None)? {
             Some(extent) => self.read(block, generation, extent),
             None => Ok(zero(generation)),
         }

@@ -13,7 +13,7 @@ use crate::geometry::Id;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Mutex, RwLock};
 
 /// Bytes of the index per call.
@@ -124,6 +124,9 @@ impl Store {
             medium,
             bounds: (start, end),
             last,
+            shape,
+            place: superblock.identity.place(0),
+            blocks: AtomicU64::new(superblock.identity.geometry.blocks()),
             damaged: Mutex::default(),
             state: Mutex::new(State {
                 changed: known != superblock,

@@ -4,17 +4,20 @@ use super::index::{Age, Entry, Slot};
 use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
 use super::superblock::Superblock;
-use super::table::{Stage, sector};
-use super::{Change, Mark, State, Store};
+use super::table::{Change, Copies, Sectors, Stage};
+use super::{Mark, State, Store};
 use crate::error::{BlkError, Result};
 use crate::record;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 /// Most bytes of records that may be written behind the recorded end before it is recorded again.
 const TAIL_STEP: u64 = 64 << 20;
+
+/// Entries that lose older generations by one step.
+const DROPPED_AT_ONCE: usize = 256;
 
 /// What a sync makes durable beside entries and records.
 #[derive(Default)]
@@ -88,49 +91,21 @@ impl Store {
     /// Writes the next step of each group on its way to the settled index, the map, the superblock if it has changed, and more
     /// sectors for groups if few are free. The caller excludes changes.
     fn settle_groups(&self, written: &mut Written) -> Result<()> {
-        let (groups, is_crowded) = {
-            let state = self.state();
-            let is_crowded = state.table.is_crowded();
-            let groups = state.table.groups.iter();
-            let wanted = groups.filter(|(_, group)| is_crowded || group.stage != Stage::InChange);
-            let wanted: Vec<(u64, Stage)> = wanted
-                .map(|(number, group)| (*number, group.stage))
-                .collect();
-            (wanted, is_crowded)
-        };
-        let mut emptied = BTreeMap::new();
-        let mut copies: Vec<(u64, u64, Vec<u8>)> = Vec::new();
-        for (number, stage) in groups {
+        let (is_crowded, emptied, copies) = {
             let mut state = self.state();
             let table = &mut state.table;
-            let Some(slot) = table.groups.get(&number).map(|group| group.slot) else {
-                continue;
+            let is_crowded = table.is_crowded();
+            let emptied = table.go_on();
+            let copies = match is_crowded {
+                true => table.copies(),
+                false => Copies::default(),
             };
-            let next = match stage {
-                Stage::InChange => {
-                    copies.extend(table.copied(number).map(|(at, bytes)| (number, at, bytes)));
-                    continue;
-                }
-                Stage::Copied if !table.units.is_there(number / UNIT) => {
-                    table.units.add(number / UNIT);
-                    Stage::Mapped
-                }
-                Stage::Copied | Stage::Mapped => {
-                    emptied.insert(slot, sector(slot, None));
-                    Stage::Emptied
-                }
-                Stage::Emptied => continue,
-            };
-            if let Some(group) = table.groups.get_mut(&number) {
-                group.stage = next;
-            }
-        }
+            (is_crowded, emptied, copies)
+        };
         // The system may have no space for a part of the index that was never written: the group stays where it is.
-        for (number, at, bytes) in copies {
-            let done = self.medium.write(at, &bytes);
-            let mut state = self.state();
-            if let (Ok(()), Some(group)) = (done, state.table.groups.get_mut(&number)) {
-                group.stage = Stage::Copied;
+        for (at, bytes, groups) in copies.runs() {
+            if self.medium.write(at, bytes).is_ok() {
+                self.state().table.copied(groups);
             }
         }
         self.write_sectors(&emptied)?;
@@ -175,8 +150,7 @@ impl Store {
             }
             std::mem::take(&mut state.table.bad)
         };
-        let sectors = bad.iter().map(|slot| (*slot, sector(*slot, None)));
-        let done = self.write_sectors(&sectors.collect());
+        let done = self.write_sectors(&Sectors::empty(bad.iter().copied()));
         if done.is_err() {
             self.state().table.bad.extend(bad);
         } else {
@@ -205,11 +179,7 @@ impl Store {
     fn write_tail(&self) -> Result<()> {
         let next = {
             let state = self.state();
-            let settles = state
-                .table
-                .groups
-                .values()
-                .any(|group| group.stage != Stage::InChange);
+            let settles = !state.table.moving.is_empty();
             let (tail, mut next) = (state.space.tail(), state.superblock);
             let is_short = settles && tail > next.tail;
             if !is_short && !state.changed {
@@ -253,6 +223,8 @@ impl Store {
         }
         state.superblock = next;
         state.changed = false;
+        let blocks = next.identity.geometry.blocks();
+        self.blocks.store(blocks, Ordering::Release);
         Ok(())
     }
 
@@ -279,7 +251,7 @@ impl Store {
         entry: &Entry,
         wanted: impl Fn(&Slot) -> bool,
     ) -> io::Result<bool> {
-        let place = self.place(&self.state(), block);
+        let place = self.place(block);
         let mut are_whole = true;
         for slot in entry.slots.iter().flatten().filter(|slot| wanted(slot)) {
             let Some(extent) = slot.extent() else {
@@ -327,31 +299,24 @@ impl Store {
     }
 
     fn write_group_again(&self, number: u64) -> Result<()> {
-        let sector = {
-            let state = self.state();
-            let group = state.table.groups.get(&number);
-            group.map(|group| {
-                (
-                    group.slot,
-                    sector(group.slot, Some((number, &group.entries))),
-                )
-            })
-        };
-        self.write_sectors(&sector.into_iter().collect())
+        let sectors = self.state().table.sector_of(number);
+        self.write_sectors(&sectors)
     }
 
     /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
     fn drop_old(&self, touched: &BTreeSet<u64>) {
-        let mut changes = Vec::new();
-        for &block in touched {
-            let old = self.state().table.entry_mut(block).copied();
-            if let Some(old) = old {
-                let new = old.aged();
-                changes.extend((new != old).then_some(Change { block, old, new }));
-            }
-        }
-        for run in changes.chunk_by(|one, next| one.block + 1 == next.block) {
-            let _ = self.replace(run);
+        let changes: Vec<Change> = {
+            let mut state = self.state();
+            let old = |block: &u64| Some((*block, *state.table.entry_mut(*block)?));
+            let aged = touched.iter().filter_map(old).map(|(block, old)| Change {
+                block,
+                old,
+                new: old.aged(),
+            });
+            aged.filter(|change| change.new != change.old).collect()
+        };
+        for part in changes.chunks(DROPPED_AT_ONCE) {
+            let _ = self.replace(part);
         }
     }
 }
@@ -375,6 +340,7 @@ impl State {
             }
             group.stage = Stage::InChange;
         }
+        self.table.moving.clear();
         self.changed = true;
     }
 
@@ -388,15 +354,7 @@ impl State {
     /// A sync was successful.
     fn settled(&mut self, written: Written) {
         let table = &mut self.table;
-        let is_settled = |group: &super::table::Group| group.stage == Stage::Emptied;
-        let settled = table.groups.iter().filter(|(_, group)| is_settled(group));
-        let settled: Vec<(u64, u64)> = settled
-            .map(|(number, group)| (*number, group.slot))
-            .collect();
-        for (number, slot) in settled {
-            table.groups.remove(&number);
-            table.free.insert(slot);
-        }
+        table.remove_emptied();
         table.free.extend(written.healed);
         if !written.sectors.is_empty() {
             self.superblock.ready = written.sectors.end;

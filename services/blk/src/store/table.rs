@@ -4,6 +4,7 @@ use super::index::{ENTRY, Entry, SLOT, slot_bytes};
 use super::layout::{GROUP, GROUP_BYTES, GROUP_LEN, SECTOR, Shape, UNIT, UNIT_BYTES};
 use super::space::Extent;
 use super::units::Units;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of no group.
@@ -28,18 +29,132 @@ pub(super) enum Stage {
 }
 
 /// A group in change.
-#[derive(Debug)]
 pub(super) struct Group {
     pub(super) slot: u64,
     pub(super) entries: Entries,
     pub(super) stage: Stage,
+    /// Its sector as it was written last. None: this process has not written it.
+    written: Option<Box<[u8; SECTOR]>>,
+}
+
+impl std::fmt::Debug for Group {
+    /// Without the sector, which says the same as the entries.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = f.debug_struct("Group");
+        debug.field("slot", &self.slot);
+        debug.field("entries", &self.entries);
+        debug.field("stage", &self.stage).finish()
+    }
+}
+
+/// Groups that the settled index gets, in their order.
+#[derive(Default)]
+pub(super) struct Copies {
+    /// Offsets on the medium, and ends in `bytes` and `groups`.
+    parts: Vec<(u64, usize, usize)>,
+    bytes: Vec<u8>,
+    groups: Vec<u64>,
+}
+
+impl Copies {
+    /// Adds bytes behind the others, which are as many groups.
+    fn push(&mut self, at: u64, bytes: &[u8], groups: &[u64]) {
+        let of_last =
+            |(last, end, _): &(u64, usize, usize), before: usize| last + (end - before) as u64;
+        let before = self.parts.len().checked_sub(2);
+        let before = before.map_or(0, |before| self.parts[before].1);
+        // No part begins in one unit and ends in another: the system may have no space for one of them.
+        let is_adjacent = !at.is_multiple_of(UNIT_BYTES as u64)
+            && self
+                .parts
+                .last()
+                .is_some_and(|last| of_last(last, before) == at);
+        self.bytes.extend_from_slice(bytes);
+        self.groups.extend_from_slice(groups);
+        let ends = (self.bytes.len(), self.groups.len());
+        match self.parts.last_mut() {
+            Some(last) if is_adjacent => (last.1, last.2) = ends,
+            _ => self.parts.push((at, ends.0, ends.1)),
+        }
+    }
+
+    /// Offset, bytes and groups of each part.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, &[u8], &[u64])> {
+        let mut from = (0, 0);
+        self.parts.iter().map(move |&(at, bytes, groups)| {
+            let start = std::mem::replace(&mut from, (bytes, groups));
+            (
+                at,
+                &self.bytes[start.0..bytes],
+                &self.groups[start.1..groups],
+            )
+        })
+    }
+}
+
+/// A change of a block's entry.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    pub(super) block: u64,
+    pub(super) old: Entry,
+    pub(super) new: Entry,
+}
+
+/// Sectors that are to be written, in the order of their slots.
+#[derive(Default)]
+pub(super) struct Sectors {
+    slots: SmallVec<[u64; 1]>,
+    bytes: SmallVec<[u8; SECTOR]>,
+}
+
+impl Sectors {
+    /// Sectors without groups, for slots in their order.
+    pub(super) fn empty(slots: impl Iterator<Item = u64>) -> Self {
+        let mut sectors = Self::default();
+        slots.for_each(|slot| sectors.push(slot, &sector(slot, None)));
+        sectors
+    }
+
+    /// Room for so many.
+    fn with_capacity(count: usize) -> Self {
+        Self {
+            slots: SmallVec::with_capacity(count),
+            bytes: SmallVec::with_capacity(count * SECTOR),
+        }
+    }
+
+    /// Adds a sector. Its slot is behind the others.
+    fn push(&mut self, slot: u64, bytes: &[u8; SECTOR]) {
+        debug_assert!(self.slots.last().is_none_or(|last| *last < slot));
+        self.slots.push(slot);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The bytes for a slot.
+    fn get(&self, slot: u64) -> Option<&[u8; SECTOR]> {
+        let at = self.slots.binary_search(&slot).ok()?;
+        self.bytes.as_chunks::<SECTOR>().0.get(at)
+    }
+
+    /// The first slot and the bytes of each run of adjacent sectors.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = &self.bytes[..];
+        let runs = self.slots.chunk_by(|one, next| one + 1 == *next);
+        runs.filter_map(move |run| {
+            let (bytes, behind) = rest.split_at_checked(run.len() * SECTOR)?;
+            rest = behind;
+            Some((*run.first()?, bytes))
+        })
+    }
 }
 
 /// The index.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) shape: Shape,
-    pub(super) groups: BTreeMap<u64, Group>,
+    pub(super) groups: BTreeMap<u64, Box<Group>>,
+    /// Those that are on their way to the settled index.
+    pub(super) moving: BTreeSet<u64>,
     /// Sectors without a group.
     pub(super) free: BTreeSet<u64>,
     pub(super) units: Units,
@@ -47,6 +162,47 @@ pub(super) struct Table {
     pub(super) suspects: BTreeSet<u64>,
     /// These sectors.
     pub(super) bad: BTreeSet<u64>,
+}
+
+/// Where a block is in its group.
+pub(super) fn nth(block: u64) -> usize {
+    // Cannot be cut: less than eight.
+    usize::try_from(block % GROUP).unwrap_or(0)
+}
+
+impl Group {
+    /// The group for the settled index. None if it says more than that can hold.
+    fn settled(&self, number: u64) -> Option<[u8; GROUP_BYTES]> {
+        let mut bytes = [0; GROUP_BYTES];
+        let parts = bytes.as_chunks_mut::<SLOT>().0;
+        let written = self.written.as_deref();
+        let written = written.map(|sector| sector[HEADER..].as_chunks::<ENTRY>().0);
+        for (at, (entry, part)) in self.entries.iter().zip(parts).enumerate() {
+            let slot = entry.settled()?;
+            // The first slot has the same form there.
+            let same = written.filter(|_| entry.slots[0] == slot);
+            let same = same.and_then(|entries| entries[at].first_chunk::<SLOT>());
+            *part = match same {
+                Some(same) => *same,
+                None => slot_bytes(slot, number * GROUP + at as u64),
+            };
+        }
+        Some(bytes)
+    }
+
+    /// Its sector with new entries. Only these are made again.
+    fn sector_with(&self, changes: &[Change]) -> [u8; SECTOR] {
+        let number = changes.first().map_or(0, |change| change.block / GROUP);
+        let mut bytes = match &self.written {
+            Some(written) => **written,
+            None => sector(self.slot, Some((number, &self.entries))),
+        };
+        let places = bytes[HEADER..].as_chunks_mut::<ENTRY>().0;
+        for change in changes {
+            places[nth(change.block)] = change.new.to_bytes(change.block);
+        }
+        bytes
+    }
 }
 
 /// The sector of a group, or one without.
@@ -81,14 +237,14 @@ pub(super) fn parse_settled(group: u64, bytes: &[u8], fits: impl Fn(Extent) -> b
     entries
 }
 
-/// A group for the settled index. None if it says more than that can hold.
-fn settled(group: u64, entries: &Entries) -> Option<[u8; GROUP_BYTES]> {
+/// A group of empty entries for the settled index.
+fn nothing_settled(group: u64) -> [u8; GROUP_BYTES] {
     let mut bytes = [0; GROUP_BYTES];
     let parts = bytes.as_chunks_mut::<SLOT>().0;
-    for ((block, entry), part) in (group * GROUP..).zip(entries).zip(parts) {
-        *part = slot_bytes(entry.settled()?, block);
+    for (block, part) in (group * GROUP..).zip(parts) {
+        *part = slot_bytes(None, block);
     }
-    Some(bytes)
+    bytes
 }
 
 impl Table {
@@ -97,6 +253,7 @@ impl Table {
         Self {
             shape,
             groups: BTreeMap::new(),
+            moving: BTreeSet::new(),
             free: (0..ready).collect(),
             units: Units::new(shape.map_sectors()),
             suspects: BTreeSet::new(),
@@ -158,15 +315,17 @@ impl Table {
             self.bad.insert(slot);
             return;
         }
-        let stage = Stage::InChange;
-        self.groups.insert(
-            group,
-            Group {
-                slot,
-                entries,
-                stage,
-            },
-        );
+        self.insert(group, slot, entries);
+    }
+
+    fn insert(&mut self, group: u64, slot: u64, entries: Entries) {
+        let new = Group {
+            slot,
+            entries,
+            stage: Stage::InChange,
+            written: None,
+        };
+        self.groups.insert(group, Box::new(new));
     }
 
     /// Finds the groups that can have been in damaged sectors: those that have changed and have none, or if each group has
@@ -188,6 +347,15 @@ impl Table {
             .retain(|group| !self.groups.contains_key(group));
     }
 
+    /// As [`Table::begin`], for a group that the settled index does not have.
+    pub(super) fn begin_new(&mut self, group: u64) -> bool {
+        let entry = Entry {
+            damaged: self.suspects.contains(&group),
+            ..Entry::default()
+        };
+        self.begin(group, [entry; GROUP_LEN])
+    }
+
     /// A sector for a group that begins to change. None: a sync must come first.
     pub(super) fn begin(&mut self, group: u64, entries: Entries) -> bool {
         if self.groups.contains_key(&group) {
@@ -205,25 +373,53 @@ impl Table {
         self.bad.remove(&slot);
         self.suspects.remove(&group);
         self.units.change(group / UNIT);
-        let stage = Stage::InChange;
-        self.groups.insert(
-            group,
-            Group {
-                slot,
-                entries,
-                stage,
-            },
-        );
+        self.insert(group, slot, entries);
         true
+    }
+
+    /// The sectors with new entries of blocks whose groups are in change. `changes` are in the order of their blocks.
+    pub(super) fn sectors_with(&self, changes: &[Change]) -> Sectors {
+        let of_groups = changes.chunk_by(|one, next| one.block / GROUP == next.block / GROUP);
+        let mut of_groups: SmallVec<[(&Group, &[Change]); 1]> = of_groups
+            .filter_map(|of_group| {
+                let number = of_group.first()?.block / GROUP;
+                Some((self.groups.get(&number)?.as_ref(), of_group))
+            })
+            .collect();
+        of_groups.sort_unstable_by_key(|(group, _)| group.slot);
+        let mut sectors = Sectors::with_capacity(of_groups.len());
+        for (group, of_group) in of_groups {
+            sectors.push(group.slot, &group.sector_with(of_group));
+        }
+        sectors
+    }
+
+    /// Takes new entries whose sectors were written.
+    pub(super) fn enter(&mut self, changes: &[Change], sectors: &Sectors) {
+        for of_group in changes.chunk_by(|one, next| one.block / GROUP == next.block / GROUP) {
+            let number = of_group.first().map_or(0, |change| change.block / GROUP);
+            let Some(group) = self.groups.get_mut(&number) else {
+                continue;
+            };
+            match (&mut group.written, sectors.get(group.slot)) {
+                (Some(written), Some(sector)) => **written = *sector,
+                (written, sector) => *written = sector.map(|sector| Box::new(*sector)),
+            }
+            for change in of_group {
+                group.entries[nth(change.block)] = change.new;
+            }
+            if group.stage != Stage::InChange {
+                group.stage = Stage::InChange;
+                self.moving.remove(&number);
+            }
+        }
     }
 
     /// The entry of a block, as far as it is here. None: the settled index has it.
     pub(super) fn entry(&self, block: u64) -> Option<Entry> {
         let group = block / GROUP;
-        // Cannot be cut: less than eight.
-        let nth = usize::try_from(block % GROUP).unwrap_or(0);
         match self.groups.get(&group) {
-            Some(group) => Some(group.entries[nth]),
+            Some(group) => Some(group.entries[nth(block)]),
             None if self.units.is_there(group / UNIT) => None,
             None => Some(Entry {
                 damaged: self.suspects.contains(&group),
@@ -232,34 +428,103 @@ impl Table {
         }
     }
 
-    pub(super) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
-        // Cannot be cut: less than eight.
-        let nth = usize::try_from(block % GROUP).unwrap_or(0);
-        let group = self.groups.get_mut(&(block / GROUP))?;
-        Some(&mut group.entries[nth])
+    /// As [`Table::entry`], and whether its group is in change.
+    pub(super) fn look(&self, block: u64) -> (Option<Entry>, bool) {
+        match self.groups.get(&(block / GROUP)) {
+            Some(group) => (Some(group.entries[nth(block)]), true),
+            None => (self.entry(block), false),
+        }
     }
 
-    /// What must be written so that the settled index has a group: an offset on the medium, and bytes. None if the group
-    /// says more than it can hold.
-    pub(super) fn copied(&self, group: u64) -> Option<(u64, Vec<u8>)> {
-        let bytes = settled(group, &self.groups.get(&group)?.entries)?;
-        let unit = group / UNIT;
-        let at = self.shape.unit_at(unit);
-        if self.units.is_there(unit) {
-            return Some((at + Shape::within_unit(group) as u64, bytes.to_vec()));
+    pub(super) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
+        let group = self.groups.get_mut(&(block / GROUP))?;
+        Some(&mut group.entries[nth(block)])
+    }
+
+    /// What must be written so that the settled index has the groups in change that say no more than it can hold.
+    pub(super) fn copies(&self) -> Copies {
+        let mut copies = Copies::default();
+        let in_change = self.groups.iter();
+        let in_change = in_change.filter(|(_, group)| group.stage == Stage::InChange);
+        let settled =
+            in_change.filter_map(|(number, group)| Some((*number, group.settled(*number)?)));
+        let settled: Vec<(u64, [u8; GROUP_BYTES])> = settled.collect();
+        for of_unit in settled.chunk_by(|(one, _), (next, _)| one / UNIT == next / UNIT) {
+            let unit = of_unit.first().map_or(0, |(group, _)| group / UNIT);
+            let at = self.shape.unit_at(unit);
+            if self.units.is_there(unit) {
+                for (group, bytes) in of_unit {
+                    copies.push(at + Shape::within_unit(*group) as u64, bytes, &[*group]);
+                }
+                continue;
+            }
+            // The first ones of a unit bring the others with them.
+            let mut whole = [0; UNIT_BYTES];
+            for other in unit * UNIT..(unit + 1) * UNIT {
+                let known = of_unit.binary_search_by_key(&other, |(group, _)| *group);
+                let bytes = known.map_or_else(|_| nothing_settled(other), |known| of_unit[known].1);
+                let at = Shape::within_unit(other);
+                whole[at..at + GROUP_BYTES].copy_from_slice(&bytes);
+            }
+            let groups: Vec<u64> = of_unit.iter().map(|(group, _)| *group).collect();
+            copies.push(at, &whole, &groups);
         }
-        // The first one of a unit brings the others with it.
-        let mut whole = vec![0; UNIT_BYTES];
-        for other in unit * UNIT..(unit + 1) * UNIT {
-            let known = self
-                .groups
-                .get(&other)
-                .and_then(|known| settled(other, &known.entries));
-            let bytes = known.or_else(|| settled(other, &Entries::default()));
-            let at = Shape::within_unit(other);
-            whole[at..at + GROUP_BYTES].copy_from_slice(&bytes?);
+        copies
+    }
+
+    /// The settled index has these groups.
+    pub(super) fn copied(&mut self, groups: &[u64]) {
+        for number in groups {
+            if let Some(group) = self.groups.get_mut(number) {
+                group.stage = Stage::Copied;
+                self.moving.insert(*number);
+            }
         }
-        Some((at, whole))
+    }
+
+    /// The next step of groups on their way to the settled index, but for the first one. Returns the sectors that become empty.
+    pub(super) fn go_on(&mut self) -> Sectors {
+        let mut emptied = BTreeSet::new();
+        for number in &self.moving {
+            let Some(group) = self.groups.get_mut(number) else {
+                continue;
+            };
+            let unit = number / UNIT;
+            if group.stage == Stage::Copied && !self.units.is_there(unit) {
+                self.units.add(unit);
+                group.stage = Stage::Mapped;
+            } else if group.stage < Stage::Emptied {
+                emptied.insert(group.slot);
+                group.stage = Stage::Emptied;
+            }
+        }
+        Sectors::empty(emptied.into_iter())
+    }
+
+    /// Groups whose sectors are empty are in the settled index only.
+    pub(super) fn remove_emptied(&mut self) {
+        self.moving.retain(|number| {
+            let emptied = self.groups.get(number);
+            let emptied = emptied.filter(|group| group.stage == Stage::Emptied);
+            let Some(slot) = emptied.map(|group| group.slot) else {
+                return true;
+            };
+            self.groups.remove(number);
+            self.free.insert(slot);
+            false
+        });
+    }
+
+    /// The sector of a group in change.
+    pub(super) fn sector_of(&self, number: u64) -> Sectors {
+        let mut sectors = Sectors::default();
+        if let Some(group) = self.groups.get(&number) {
+            sectors.push(
+                group.slot,
+                &sector(group.slot, Some((number, &group.entries))),
+            );
+        }
+        sectors
     }
 
     /// True if clean groups should be settled.

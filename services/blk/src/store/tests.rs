@@ -479,7 +479,7 @@ fn a_wrong_record_spoils_only_itself() {
     let medium = Shared::new();
     let store = store(&medium, None);
     assert!(write_all(&store, 1).iter().all(Result::is_ok));
-    let extent = store.find(7, 1).unwrap().unwrap();
+    let extent = store.find(7, 1, &mut None).unwrap().unwrap();
     medium
         .write(extent.offset + extent.length - 1, &[0xff])
         .unwrap();

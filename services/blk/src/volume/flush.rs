@@ -82,15 +82,7 @@ impl Volume {
                 durable |= role.bit();
             }
         }
-        let mut left = Vec::new();
-        for due in batch.due {
-            if (due.holders & durable).count_ones() >= 2 {
-                self.pending.done(due);
-            } else {
-                left.push(due);
-            }
-        }
-        (done, left)
+        (done, self.pending.done(batch, durable))
     }
 
     /// Flushes the targets, all at once. One that fails is not used any more: nobody knows what it has.

@@ -8,7 +8,7 @@ use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
-use std::collections::BTreeSet;
+use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -105,8 +105,8 @@ impl Volume {
         self.each_group(groups, |group| {
             self.with_return(|| {
                 self.relieve()?;
-                self.update(group, block::encode, |piece, into| {
-                    into.copy_from_slice(&bytes[piece.range.clone()]);
+                self.update(group, block::encode, |piece| {
+                    Some(&bytes[piece.range.clone()])
                 })
             })
         })?;
@@ -158,7 +158,7 @@ impl Volume {
             }
             self.with_return(|| {
                 self.relieve()?;
-                self.update(&group, encode, |_, into| into.fill(0))
+                self.update(&group, encode, |_| None)
             })?;
         }
     }
@@ -217,7 +217,7 @@ impl Volume {
         &self,
         targets: &Targets,
         blocks: &'a [T],
-        step: impl Fn(&'a T, Role) -> Option<Step<'a>>,
+        step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
     ) -> Vec<[Result<()>; TARGETS]> {
         begin(targets, blocks, step)
             .into_iter()
@@ -261,9 +261,14 @@ impl Volume {
     }
 
     /// Excludes other operations on blocks.
-    pub(super) fn lock_blocks(&self, blocks: impl Iterator<Item = u64>) -> Vec<MutexGuard<'_, ()>> {
+    pub(super) fn lock_blocks(
+        &self,
+        blocks: impl Iterator<Item = u64>,
+    ) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
         // In the order of the locks: two groups never wait for each other.
-        let locks: BTreeSet<u64> = blocks.map(|block| block % LOCKS as u64).collect();
+        let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % LOCKS as u64).collect();
+        locks.sort_unstable();
+        locks.dedup();
         locks.into_iter().map(|lock| self.lock(lock)).collect()
     }
 
@@ -274,27 +279,40 @@ impl Volume {
         self.know(first.block..last.block + 1)
     }
 
-    fn lock_all(&self, group: &[Piece]) -> Vec<MutexGuard<'_, ()>> {
+    fn lock_all(&self, group: &[Piece]) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
         self.lock_blocks(group.iter().map(|piece| piece.block))
     }
 
-    /// Changes parts of blocks, or whole ones. `change` gets the part of a piece.
-    fn update(
+    /// Changes parts of blocks, or whole ones. `source` gives the new bytes of a piece. None: zeros.
+    fn update<'a>(
         &self,
         group: &[Piece],
         encode: fn(&[u8]) -> Encoded,
-        change: impl Fn(&Piece, &mut [u8]),
+        source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
         let _locks = self.lock_all(group);
         self.know_group(group)?;
-        let mut whole = vec![0; self.geometry().block_len()];
+        let length = self.geometry().block_len();
+        let mut whole = Vec::new();
         let mut writes = Vec::with_capacity(group.len());
         for piece in group {
-            if piece.range.len() != whole.len() {
-                self.read_block(piece.block, &mut whole)?;
-            }
-            change(piece, &mut whole[piece.at..piece.at + piece.range.len()]);
-            writes.push(self.new_write(piece.block, encode(&whole)));
+            let new = source(piece);
+            let encoded = match new {
+                Some(new) if new.len() == length => encode(new),
+                new => {
+                    whole.resize(length, 0);
+                    if piece.range.len() != length {
+                        self.read_block(piece.block, &mut whole)?;
+                    }
+                    let part = &mut whole[piece.at..piece.at + piece.range.len()];
+                    match new {
+                        Some(new) => part.copy_from_slice(new),
+                        None => part.fill(0),
+                    }
+                    encode(&whole)
+                }
+            };
+            writes.push(self.new_write(piece.block, encoded));
         }
         self.write_blocks(writes)
     }
@@ -330,7 +348,7 @@ impl Volume {
     /// Returns the first error.
     fn write_blocks(&self, writes: Vec<BlockWrite>) -> Result<()> {
         let targets = self.targets();
-        let prepared = self.each(&targets, &writes, |write, role| {
+        let prepared = self.each(&targets, &writes, |_, write, role| {
             Some(Step::Prepare {
                 block: write.block,
                 half: &write.halves[role.index()],
@@ -338,14 +356,12 @@ impl Volume {
             })
         });
         let is_prepared = |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= 2;
-        let numbered: Vec<(usize, &BlockWrite)> = writes.iter().enumerate().collect();
-        let committed = self.each(&targets, &numbered, |(at, write), role| {
-            (is_prepared(*at) && prepared[*at][role.index()].is_ok()).then_some(Step::Commit {
+        let committed = self.each(&targets, &writes, |at, write, role| {
+            (is_prepared(at) && prepared[at][role.index()].is_ok()).then_some(Step::Commit {
                 block: write.block,
                 generation: write.generation,
             })
         });
-        drop(numbered);
         let all = prepared.iter().chain(&committed).flatten();
         if all.into_iter().any(Result::is_err) {
             self.disturbed.store(true, Ordering::Relaxed);
@@ -410,7 +426,7 @@ impl Volume {
         let targets = self.targets();
         let states: Vec<BlockState> = group.iter().map(|piece| self.state(piece.block)).collect();
         let fetches: Vec<(&Piece, BlockState)> = group.iter().zip(states).collect();
-        let begun = begin(&targets, &fetches, |(piece, state), role| {
+        let begun = begin(&targets, &fetches, |_, (piece, state), role| {
             let held =
                 !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
             (held && DATA.contains(&role)).then_some(Step::Fetch {
@@ -615,19 +631,35 @@ impl Volume {
 fn begin<'a, T>(
     targets: &Targets,
     blocks: &'a [T],
-    step: impl Fn(&'a T, Role) -> Option<Step<'a>>,
+    step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
 ) -> Vec<[Option<Begun>; TARGETS]> {
     let mut begun: Vec<[Option<Begun>; TARGETS]> =
         blocks.iter().map(|_| Default::default()).collect();
-    let present = |role: &Role| Some((*role, targets[role.index()].as_ref()?));
-    let mut present: Vec<_> = Role::ALL.iter().filter_map(present).collect();
-    present.sort_by_key(|(_, target)| !target.is_elsewhere());
-    for (role, target) in present {
-        let steps = blocks.iter().enumerate();
-        let steps = steps.filter_map(|(at, block)| Some((at, step(block, role)?)));
-        let (places, steps): (Vec<usize>, Vec<Step<'_>>) = steps.unzip();
-        for (at, step) in places.into_iter().zip(target.begin_all(&steps)) {
-            begun[at][role.index()] = Some(step);
+    let is_elsewhere = |role: &Role| {
+        let target = targets[role.index()].as_ref();
+        target.is_some_and(|target| target.is_elsewhere())
+    };
+    let mut roles = Role::ALL;
+    roles.sort_by_key(|role| !is_elsewhere(role));
+    let (mut places, mut steps) = (Vec::new(), Vec::new());
+    for role in roles {
+        let Some(target) = &targets[role.index()] else {
+            continue;
+        };
+        places.clear();
+        steps.clear();
+        for (at, block) in blocks.iter().enumerate() {
+            if let Some(step) = step(at, block, role) {
+                places.push(at);
+                steps.push(step);
+            }
+        }
+        if let ([at], [step]) = (&places[..], &steps[..]) {
+            begun[*at][role.index()] = Some(target.begin(*step));
+            continue;
+        }
+        for (at, step) in places.iter().zip(target.begin_all(&steps)) {
+            begun[*at][role.index()] = Some(step);
         }
     }
     begun

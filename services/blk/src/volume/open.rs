@@ -308,7 +308,7 @@ impl Volume {
             let targets = self.targets();
             let states = group.iter().map(|unclean| self.state(unclean.block));
             let steps: Vec<(&Unclean, BlockState)> = group.iter().zip(states).collect();
-            let done = self.each(&targets, &steps, |(unclean, state), role| {
+            let done = self.each(&targets, &steps, |_, (unclean, state), role| {
                 let has_it = state.generation == 0 || state.is_held_by(role);
                 (unclean.roles & role.bit() != 0 && !state.lost && has_it).then_some(Step::Commit {
                     block: unclean.block,

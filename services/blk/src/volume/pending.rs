@@ -32,8 +32,10 @@ impl Written {
 struct State {
     blocks: BTreeMap<u64, Written>,
     bytes: usize,
-    /// Blocks and generations that a target holds and has not made durable.
-    unsynced: [BTreeMap<u64, u64>; TARGETS],
+    /// Flushes that have begun.
+    begun: u64,
+    /// Blocks that targets hold and have not made durable. For each target the number of the first flush that does; 0: none.
+    unsynced: BTreeMap<u64, [u64; TARGETS]>,
     /// Blocks of which nothing at a target counts before it is written again: the target has left before they were durable.
     doubted: [BTreeSet<u64>; TARGETS],
 }
@@ -50,7 +52,8 @@ pub(super) struct Due {
 /// What a flush has to do.
 pub(super) struct Batch {
     pub(super) due: Vec<Due>,
-    unsynced: [BTreeMap<u64, u64>; TARGETS],
+    /// Number of the flush.
+    number: u64,
 }
 
 /// Blocks that wait for a flush.
@@ -76,13 +79,14 @@ impl Pending {
         state.bytes += new.bytes();
         let old = state.blocks.insert(block, new);
         state.bytes -= old.map_or(0, |old| old.bytes());
-        for role in Role::ALL {
-            state.doubted[role.index()].remove(&block);
-            if holders & role.bit() != 0 {
-                state.unsynced[role.index()].insert(block, generation);
-            } else {
-                state.unsynced[role.index()].remove(&block);
-            }
+        let next = state.begun + 1;
+        let unsynced = Role::ALL.map(|role| match holders & role.bit() {
+            0 => 0,
+            _ => next,
+        });
+        state.unsynced.insert(block, unsynced);
+        for doubted in &mut state.doubted {
+            doubted.remove(&block);
         }
     }
 
@@ -96,15 +100,22 @@ impl Pending {
         }
         if !is_durable {
             state.doubted[role.index()].remove(&block);
-            state.unsynced[role.index()].insert(block, generation);
+            let next = state.begun + 1;
+            state.unsynced.entry(block).or_default()[role.index()] = next;
         }
     }
 
     /// A target has left its place. What it had not made durable does not count when it returns.
     pub(super) fn left(&self, role: Role) {
         let mut state = self.state();
-        let unsynced = std::mem::take(&mut state.unsynced[role.index()]);
-        state.doubted[role.index()].extend(unsynced.into_keys());
+        let State {
+            unsynced, doubted, ..
+        } = &mut *state;
+        for (block, flushes) in unsynced {
+            if std::mem::take(&mut flushes[role.index()]) != 0 {
+                doubted[role.index()].insert(*block);
+            }
+        }
         for written in state.blocks.values_mut() {
             written.holders &= !role.bit();
         }
@@ -152,7 +163,8 @@ impl Pending {
 
     /// What a flush that begins now has to make durable.
     pub(super) fn begin(&self) -> Batch {
-        let state = self.state();
+        let mut state = self.state();
+        state.begun += 1;
         let due = state.blocks.iter().map(|(block, written)| Due {
             block: *block,
             generation: written.generation,
@@ -160,29 +172,38 @@ impl Pending {
         });
         Batch {
             due: due.collect(),
-            unsynced: state.unsynced.clone(),
+            number: state.begun,
         }
     }
 
     /// A target has made durable what it held when `batch` began.
     pub(super) fn synced(&self, role: Role, batch: &Batch) {
         let mut state = self.state();
-        let unsynced = &mut state.unsynced[role.index()];
-        for (block, generation) in &batch.unsynced[role.index()] {
-            if unsynced.get(block) == Some(generation) {
-                unsynced.remove(block);
+        state.unsynced.retain(|_, flushes| {
+            if flushes[role.index()] <= batch.number {
+                flushes[role.index()] = 0;
             }
-        }
+            *flushes != [0; TARGETS]
+        });
     }
 
-    /// Two targets have made a block durable.
-    pub(super) fn done(&self, due: Due) {
+    /// The targets `durable` have made durable what they held when the flush began. Returns the blocks of it of which that
+    /// are fewer than two.
+    pub(super) fn done(&self, batch: Batch, durable: u8) -> Vec<Due> {
         let mut state = self.state();
-        let is_same = state.blocks.get(&due.block);
-        if is_same.is_some_and(|written| written.generation == due.generation) {
-            let old = state.blocks.remove(&due.block);
-            state.bytes -= old.map_or(0, |old| old.bytes());
-        }
+        let mut left = batch.due;
+        left.retain(|due| {
+            if (due.holders & durable).count_ones() < 2 {
+                return true;
+            }
+            let is_same = state.blocks.get(&due.block);
+            if is_same.is_some_and(|written| written.generation == due.generation) {
+                let old = state.blocks.remove(&due.block);
+                state.bytes -= old.map_or(0, |old| old.bytes());
+            }
+            false
+        });
+        left
     }
 }
 
@@ -217,7 +238,7 @@ mod tests {
         pending.holds(4, 9, Role::Second, false);
         assert!(!pending.is_doubted(Role::Second, 4));
         assert_eq!(pending.begin().due[0].holders, 0b011);
-        pending.done(pending.begin().due[0]);
+        assert!(pending.done(pending.begin(), 0b011).is_empty());
         assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
     }
 
@@ -228,7 +249,7 @@ mod tests {
         let batch = pending.begin();
         pending.wrote(4, 10, 0b111, parts(10));
         pending.synced(Role::First, &batch);
-        pending.done(batch.due[0]);
+        assert!(pending.done(batch, 0b111).is_empty());
         assert_eq!(pending.begin().due[0].generation, 10);
         pending.left(Role::First);
         assert!(pending.is_doubted(Role::First, 4));

@@ -1,5 +1,7 @@
 //! A byte queue that copies each byte a constant number of times on average.
 
+use std::ops::Range;
+
 /// Capacity that an empty buffer retains.
 const KEPT: usize = 16 << 10;
 
@@ -27,6 +29,27 @@ impl Buffer {
 
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Removes `count` bytes from the front, and returns a `part` of them. A long part that ends the queue is not copied
+    /// elsewhere.
+    pub(super) fn take(&mut self, count: usize, part: Range<usize>) -> Vec<u8> {
+        if count < self.len() || count < KEPT {
+            let taken = self.bytes()[part].to_vec();
+            self.consume(count);
+            return taken;
+        }
+        let mut taken = std::mem::take(&mut self.bytes);
+        let head = std::mem::take(&mut self.head);
+        taken.truncate(head + part.end);
+        taken.drain(..head + part.start);
+        taken
+    }
+
+    /// Place for at least `count` more bytes behind the others.
+    pub(super) fn place(&mut self, count: usize) -> &mut Vec<u8> {
+        self.bytes.reserve(count);
+        &mut self.bytes
     }
 
     /// Removes `count` bytes from the front.
@@ -68,6 +91,15 @@ mod tests {
         left.extend_from_slice(buffer.bytes());
         buffer.consume(buffer.len());
         assert!(left == all && buffer.is_empty());
+        for (count, part) in [(7, 2..5), (100_000, 9..99_990), (99_993, 13..99_993)] {
+            let from = all.len() - 200_000;
+            if buffer.is_empty() {
+                buffer.push(&all[from..]);
+            }
+            let before = buffer.bytes()[part.clone()].to_vec();
+            assert!(buffer.take(count, part) == before);
+        }
+        assert!(buffer.is_empty());
         assert!(buffer.bytes.capacity() <= KEPT);
     }
 }

@@ -16,7 +16,7 @@ use super::text::printable;
 use buffer::Buffer;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use std::io::{self, Write as _};
+use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -432,13 +432,35 @@ impl Link {
         head[4..8].copy_from_slice(&self.protocol.version.to_le_bytes());
         head[8..HEADER].copy_from_slice(&length.to_le_bytes());
         head[HEADER] = class as u8;
-        self.output.push(&head);
-        self.output.push(body);
-        if let Trust::Sealed(_, seals) = &mut self.trust {
-            let seal = seals.send.of(&head, body);
-            self.output.push(&seal);
+        let seal = match &mut self.trust {
+            Trust::Sealed(_, seals) => Some(seals.send.of(&head, body)),
+            _ => None,
+        };
+        let seal = seal.as_ref().map_or(&[][..], |seal| &seal[..]);
+        let parts = [&head[..], body, seal];
+        // What leaves at once is not copied.
+        let mut sent = match self.output.is_empty() {
+            true => self.send_parts(parts)?,
+            false => 0,
+        };
+        for part in parts {
+            let of_part = sent.min(part.len());
+            sent -= of_part;
+            self.output.push(&part[of_part..]);
         }
         self.flush()
+    }
+
+    /// Sends as much as the connection takes at once. Returns the number of bytes.
+    fn send_parts(&mut self, parts: [&[u8]; 3]) -> Result<usize, LinkError> {
+        loop {
+            match self.stream.write_vectored(&parts.map(IoSlice::new)) {
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Removes a complete frame from the input and checks its seal.
@@ -486,8 +508,8 @@ impl Link {
             }
             _ => body,
         };
-        let body = body.to_vec();
-        self.input.consume(HEADER + length);
+        let part = HEADER + 1..HEADER + 1 + body.len();
+        let body = self.input.take(HEADER + length, part);
         self.partial = (!self.input.is_empty()).then(Instant::now);
         self.account()?;
         Ok(Some((class, body)))
@@ -580,27 +602,35 @@ impl Link {
         let mut chunk = [const { MaybeUninit::uninit() }; CHUNK];
         let mut count = 0;
         while count < VISIT_MAX && self.input.len() < HEADER + self.frame_max {
-            match rustix::io::read(&self.stream, &mut chunk) {
-                Ok(([], _)) => {
+            // The rest of a long frame comes where it stays.
+            let rest = self.rest_of_frame().min(VISIT_MAX);
+            let (wanted, read) = if rest > CHUNK {
+                let place = self.input.place(rest);
+                let place = rustix::buffer::spare_capacity(place);
+                (rest, rustix::io::read(&self.stream, place))
+            } else {
+                let read = rustix::io::read(&self.stream, &mut chunk);
+                let read = read.map(|(read, _)| {
+                    self.input.push(read);
+                    read.len()
+                });
+                (CHUNK, read)
+            };
+            match read {
+                // A peer that ended with unread data resets the connection.
+                Ok(0) | Err(Errno::CONNRESET) => {
                     self.closed = true;
                     return Ok(true);
                 }
-                Ok((read, _)) => {
-                    self.input.push(read);
-                    count += read.len();
-                    let is_short = read.len() < CHUNK;
+                Ok(read) => {
+                    count += read;
                     self.account()?;
-                    if is_short {
+                    if read < wanted {
                         break;
                     }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::WOULDBLOCK) => break,
-                // A peer that ended with unread data resets the connection.
-                Err(Errno::CONNRESET) => {
-                    self.closed = true;
-                    return Ok(true);
-                }
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }
@@ -608,6 +638,17 @@ impl Link {
             self.partial = Some(Instant::now());
         }
         Ok(count > 0)
+    }
+
+    /// Bytes that the first frame of the input lacks. 0 if that is not known, or the frame may be refused.
+    fn rest_of_frame(&self) -> usize {
+        let input = self.input.bytes();
+        let length = input.first_chunk::<HEADER>();
+        let length = length.map_or(0, |header| word(header, 8) as usize);
+        match length <= self.frame_max {
+            true => (HEADER + length).saturating_sub(input.len()),
+            false => 0,
+        }
     }
 
     /// Charges the bytes of both buffers to the budget.

@@ -4,6 +4,7 @@
 //! The pair is two exports of nbdkit's file plugin, mirrored by QEMU's quorum driver: it writes and flushes both, and reads the
 //! first one.
 
+use super::place::Served;
 use super::{FILES, LIMIT, Place, START, Server, World};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -13,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testbed::port;
-use testbed::process::{self, Running};
+use testbed::process::Running;
 use testbed::workspace;
 
 /// Size of a volume in MiB.
@@ -69,11 +70,8 @@ impl Peer {
     }
 }
 
-/// Its processes: the server of the clients, and those behind it.
-struct Disks {
-    server: Server,
-    behind: Vec<Running>,
-}
+/// Its processes.
+struct Disks(Served);
 
 /// What is counted before and after a job.
 struct Counts {
@@ -90,16 +88,14 @@ impl Disks {
         // A slow disk is no absent one.
         let more = ["--target-timeout", "60s", "--status-socket", "status"];
         match peer {
-            Peer::Memory => Ok(Self {
-                server: place.export(&[&["--memory", &size], &more[..]].concat())?,
-                behind: Vec::new(),
-            }),
+            Peer::Memory => {
+                let server = place.export(&[&["--memory", &size], &more[..]].concat())?;
+                Ok(Self(Served::alone(server)))
+            }
             Peer::File => {
                 place.create(SIZE_MIB, 4096)?;
-                Ok(Self {
-                    server: place.export(&[&FILES[..], &more].concat())?,
-                    behind: Vec::new(),
-                })
+                let server = place.export(&[&FILES[..], &more].concat())?;
+                Ok(Self(Served::alone(server)))
             }
             Peer::Tcp => {
                 place.create(SIZE_MIB, 4096)?;
@@ -116,7 +112,7 @@ impl Disks {
                 }
                 let words: Vec<&str> = words.iter().map(String::as_str).chain(more).collect();
                 let server = place.export(&words)?;
-                Ok(Self { server, behind })
+                Ok(Self(Served { server, behind }))
             }
             Peer::Pair => Self::pair(place),
         }
@@ -161,23 +157,17 @@ impl Disks {
             socket,
             &options,
         ];
-        Ok(Self {
-            server: Server {
-                running: place.stock_server("qemu-nbd", &words, "socket")?,
-                uri: "nbd+unix:///?socket=socket".to_owned(),
-                service: None,
-            },
-            behind,
-        })
+        let server = Server {
+            running: place.stock_server("qemu-nbd", &words, "socket")?,
+            uri: "nbd+unix:///?socket=socket".to_owned(),
+            service: None,
+        };
+        Ok(Self(Served { server, behind }))
     }
 
     fn counts(&self, place: &Place<'_>, peer: Peer) -> Result<Counts> {
-        let mut processor = Duration::ZERO;
-        for running in std::iter::once(&self.server.running).chain(&self.behind) {
-            processor += process::processor_time(running.group.child.id())?;
-        }
         let mut counts = Counts {
-            processor,
+            processor: self.0.processor()?,
             moved: 0,
             calls: Vec::new(),
         };
@@ -238,7 +228,7 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
     for peer in Peer::ALL {
         let place = Place::on_host(world, "disks")?;
         let disks = Disks::start(&place, peer)?;
-        let uri = disks.server.uri.as_str();
+        let uri = disks.0.server.uri.as_str();
         // Reads find data everywhere, and files have their size.
         job(
             &place,
@@ -306,11 +296,11 @@ fn row(
         flushes,
         seconds,
     } = match options {
-        [] => random_writes(place, &disks.server.uri, seconds)?,
+        [] => random_writes(place, &disks.0.server.uri, seconds)?,
         options => {
             let (bs, runtime) = (format!("--bs={bs}"), format!("--runtime={seconds}"));
             let timed = [bs.as_str(), "--time_based", runtime.as_str()];
-            let job = job(place, &disks.server.uri, &[options, &timed].concat())?;
+            let job = job(place, &disks.0.server.uri, &[options, &timed].concat())?;
             let number = |name: &str| job[kind][name].as_f64().context("fio's report");
             let bytes = number("io_bytes")?;
             Done {

@@ -1,5 +1,6 @@
 //! The NBD servers that others have, beside ours, with the same fio jobs; and the bytes that a volume takes.
 
+use super::place::Served;
 use super::{FILES, LIMIT, Place, SIZE_MIB, START, Server, World};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -42,38 +43,6 @@ impl Backend {
     }
 }
 
-/// A backend that runs: the server of the clients, and those behind it.
-struct Peer {
-    server: Server,
-    behind: Vec<Running>,
-}
-
-impl Peer {
-    /// Processor seconds of all its processes.
-    fn cpu_s(&self) -> Result<f64> {
-        let each = std::iter::once(&self.server.running).chain(&self.behind);
-        each.map(|running| cpu_s(running.group.child.id())).sum()
-    }
-}
-
-/// Processor seconds of a process, in user and system mode.
-fn cpu_s(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    // The name in parentheses may contain spaces. Behind it, utime is word 12 and stime word 13.
-    let words = text.rsplit_once(')').map(|(_, words)| words);
-    let words: Vec<&str> = words.unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| -> Result<f64> {
-        Ok(words
-            .get(at)
-            .with_context(|| path.clone())?
-            .parse::<f64>()?)
-    };
-    // SAFETY: a number without memory.
-    let per_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
-    Ok((ticks(11)? + ticks(12)?) / per_second as f64)
-}
-
 impl Place<'_> {
     /// Starts a stock server that has `socket` when it is ready.
     pub(super) fn stock_server(
@@ -109,7 +78,7 @@ impl Place<'_> {
         Ok((servers, FILES.map(|name| format!("nbd:{name}"))))
     }
 
-    fn peer(&self, backend: Backend) -> Result<Peer> {
+    fn peer(&self, backend: Backend) -> Result<Served> {
         let size = format!("{SIZE_MIB}M");
         let stock = |running| Server {
             running,
@@ -147,7 +116,7 @@ impl Place<'_> {
                 stock(self.stock_server("qemu-nbd", &words, "socket")?)
             }
         };
-        Ok(Peer { server, behind })
+        Ok(Served { server, behind })
     }
 
     /// Runs a job of fio and returns its part of the report.
@@ -186,10 +155,10 @@ pub fn bench(world: &World<'_>, seconds: u64) -> Result<Value> {
         for (kind, rw) in [("write", "--rw=randwrite"), ("read", "--rw=randread")] {
             for (bs, size) in SIZES {
                 let (bs, runtime) = (format!("--bs={bs}"), format!("--runtime={seconds}"));
-                let before = peer.cpu_s()?;
+                let before = peer.processor()?;
                 let options = [rw, &bs, "--iodepth=16", "--time_based", &runtime];
                 let job = place.job(uri, &options)?;
-                let cpu_s = peer.cpu_s()? - before;
+                let cpu_s = (peer.processor()? - before).as_secs_f64();
                 let number = |path: &str| -> Result<f64> {
                     let number = job[kind].pointer(path).and_then(Value::as_f64);
                     number.with_context(|| format!("fio reports no {path}"))
@@ -358,11 +327,5 @@ mod tests {
             (&0.5.into(), &2.0.into())
         );
         assert!(compared(&rows[3], &rows)["of_qemu_nbd"].is_null());
-    }
-
-    #[test]
-    fn processor_time_of_this_process_is_found() {
-        assert!(cpu_s(std::process::id()).unwrap() >= 0.0);
-        assert!(cpu_s(u32::MAX).is_err());
     }
 }

@@ -256,3 +256,24 @@ pub(super) fn without(absent: Option<usize>) -> Vec<&'static str> {
         .map(|(_, name)| *name)
         .collect()
 }
+
+/// Servers that run: that of the clients, and those behind it.
+pub(super) struct Served {
+    pub(super) server: Server,
+    pub(super) behind: Vec<Running>,
+}
+
+impl Served {
+    /// Without servers behind it.
+    pub(super) fn alone(server: Server) -> Self {
+        let behind = Vec::new();
+        Self { server, behind }
+    }
+
+    /// Processor time of all processes.
+    pub(super) fn processor(&self) -> Result<Duration> {
+        let each = std::iter::once(&self.server.running).chain(&self.behind);
+        each.map(|running| process::processor_time(running.group.child.id()))
+            .sum()
+    }
+}

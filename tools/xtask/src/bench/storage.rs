@@ -1,6 +1,7 @@
 //! `cargo xtask bench storage`: runs the same fio jobs on `xgvmi-blk` and on stock NBD servers, measures the stored bytes,
 //! and requests of fio's own memory through an emulated DPU; writes `target/bench/storage.json` and `storage.svg`.
 
+use super::pool::instructions;
 use crate::{process, setup, workspace};
 use anyhow::{Context, Result, bail};
 use bench_report::{columns, files, table};
@@ -12,6 +13,30 @@ use std::time::Duration;
 /// Seconds of each job, unless the user wants others.
 const SECONDS: u64 = 3;
 const PLOT_LIMIT: Duration = Duration::from_secs(60);
+
+/// Writes of two runs. Their difference excludes the start-up.
+const WRITES: [u32; 2] = [2000, 8000];
+/// Most time of a run under valgrind.
+const COUNT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Instructions, and calls of the allocator, for a random write of 4 KiB to targets in memory.
+pub(crate) fn per_write() -> Result<[f64; 2]> {
+    workspace::build(&["-p xgvmi-blk --example write_cost"])?;
+    let program = workspace::target_dir().join("release/examples/write_cost");
+    let mut counts = Vec::new();
+    for writes in WRITES {
+        let mut command = Command::new(&program);
+        command.arg(writes.to_string());
+        let said = process::stdout(&mut command, COUNT_LIMIT)?;
+        let said: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
+        let calls = said["allocations"].as_u64().context("allocations")?;
+        counts.push([instructions::of(&mut command, COUNT_LIMIT)?, calls]);
+    }
+    let between = |at: usize| counts[1][at].saturating_sub(counts[0][at]);
+    #[expect(clippy::cast_precision_loss, reason = "counts below 2^52")]
+    let each = |at: usize| between(at) as f64 / f64::from(WRITES[1] - WRITES[0]);
+    Ok([each(0), each(1)])
+}
 
 /// Measures, writes `file`, and prints the rows.
 pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {

@@ -1,7 +1,7 @@
 //! Counts of instructions and of memory that must not grow.
 
 use super::tally::Case;
-use crate::bench::{hotpath, instructions, scale, service};
+use crate::bench::{hotpath, instructions, scale, service, storage};
 use crate::setup::Env;
 use anyhow::Result;
 
@@ -52,6 +52,26 @@ const SCALE: [(&str, f64, f64, f64); 4] = [
     ("barrier", 1024.0, 18.0, 1024.0),
 ];
 const SCALE_MEMORY_MAX: f64 = (64 << 20) as f64 + 32.0 * 2048.0;
+
+/// Maximum instructions and calls of the allocator for a random write of 4 KiB to a block volume with targets in memory, a
+/// flush behind each 64 included. A third of the instructions compress, checksum and copy the data.
+const STORAGE_WRITE: [(&str, f64); 2] = [("instructions", 130_000.0), ("allocations", 32.0)];
+
+/// Checks the cost of a small write to a block volume.
+fn storage_write() -> Result<Vec<Case>> {
+    let found = storage::per_write()?;
+    let cases = STORAGE_WRITE
+        .iter()
+        .zip(found)
+        .map(|((what, most), found)| {
+            let name = format!("{what} of a random write of 4 KiB to a volume in memory");
+            match found > 0.0 && found <= *most {
+                true => Case::pass(name),
+                false => Case::fail(name, format!("{found:.1}; at most {most}")),
+            }
+        });
+    Ok(cases.collect())
+}
 
 /// Checks the messages and memory of a service in a large job.
 fn at_scale() -> Result<Vec<Case>> {
@@ -167,7 +187,7 @@ pub(super) fn cases(env: &Env) -> Result<Vec<Case>> {
         })
     });
     let per_rank = services_per_rank()?.into_iter().map(Ok);
-    let scale = at_scale()?.into_iter().map(Ok);
+    let scale = at_scale()?.into_iter().chain(storage_write()?).map(Ok);
     let all = pool.chain(maps).chain(hot_path);
     all.chain(services).chain(per_rank).chain(scale).collect()
 }
