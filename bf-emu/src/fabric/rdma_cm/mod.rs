@@ -7,7 +7,7 @@
 //! byte of a file's pipe that an event leaves wakes its reader.
 //!
 //! A side on another machine has an identifier too, in the file of the process that carries requests there
-//! ([`carried`]).
+//! (`carried`).
 
 mod carried;
 mod groups;

@@ -15,7 +15,7 @@ use super::secret::{Called, Calling, Nonce, Proof, SEAL, Seals, Secret, WORD};
 use super::text::printable;
 use buffer::Buffer;
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use std::io::{self, IoSlice, Write as _};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Shutdown, TcpStream, ToSocketAddrs as _};
@@ -452,13 +452,17 @@ impl Link {
     }
 
     /// Sends as much as the connection takes at once. Returns the number of bytes.
+    ///
+    /// Not by `writev`: on a closed connection it would end a host program that does not ignore SIGPIPE.
     fn send_parts(&mut self, parts: [&[u8]; 3]) -> Result<usize, LinkError> {
+        let mut control = SendAncillaryBuffer::default();
+        let parts = parts.map(IoSlice::new);
         loop {
-            match self.stream.write_vectored(&parts.map(IoSlice::new)) {
+            match sendmsg(&self.stream, &parts, &mut control, SendFlags::NOSIGNAL) {
                 Ok(count) => return Ok(count),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-                Err(error) => return Err(error.into()),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(0),
+                Err(error) => return Err(io::Error::from(error).into()),
             }
         }
     }

@@ -187,6 +187,32 @@ fn another_version_is_named_and_strangers_are_refused() {
     );
 }
 
+/// The signal would end a host program that keeps its default action.
+#[test]
+fn a_closed_connection_is_an_error_and_no_signal() {
+    // SAFETY: plain data; the calls fill the sets, and change the mask of this thread alone.
+    let is_pending = |signal| unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigpending(&raw mut set);
+        libc::sigismember(&raw const set, signal) == 1
+    };
+    // A blocked signal stays pending, even if it is ignored.
+    // SAFETY: as above.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        libc::sigaddset(&raw mut set, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+    let (mut left, right) = pair();
+    drop(right);
+    let end = Instant::now() + LIMIT;
+    while left.send(b"anyone?").is_ok() {
+        assert!(Instant::now() < end, "no error");
+    }
+    assert!(!is_pending(libc::SIGPIPE));
+}
+
 #[test]
 fn strangers_get_no_memory() {
     let (mut left, mut right) = pair();
