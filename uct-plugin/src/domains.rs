@@ -158,8 +158,8 @@ pub(crate) unsafe fn first<'a>(md: MdHandle) -> Option<&'a Md> {
     if hot.md.load(Ordering::Acquire) != md.addr() {
         return None;
     }
-    // SAFETY: as in `known`.
-    unsafe { hot.served.load(Ordering::Relaxed).cast::<Md>().as_ref() }
+    // SAFETY: as in `known`; while `md` is set, so is this.
+    Some(unsafe { &*hot.served.load(Ordering::Relaxed).cast::<Md>() })
 }
 
 /// What serves the memory domain at this address; null if nothing does.
@@ -232,6 +232,7 @@ pub(crate) fn keep_numbers(numbers: Numbers) {
 /// In a forked child UCX handles everything, because keys, aliases and counters belong to the
 /// parent.
 fn in_child() {
+    hot().md.store(NEVER_USED, Ordering::Relaxed);
     hot().served.store(null_mut(), Ordering::Relaxed);
     for entry in &ENTRIES {
         entry.served.store(null_mut(), Ordering::Relaxed);

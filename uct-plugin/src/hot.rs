@@ -60,7 +60,7 @@ pub(crate) struct Hot {
     pub(crate) object: AtomicPtr<c_void>,
     /// Address of a memory domain of [`crate::domains`]; zero if there is none. Written after `served`.
     pub(crate) md: AtomicUsize,
-    /// What serves this domain, a [`crate::md::Md`]; null if nothing does.
+    /// What serves this domain, a [`crate::md::Md`]; null only if there is none.
     pub(crate) served: AtomicPtr<c_void>,
     /// The first thread, as [`mlx5::thread_mark`] marks it, zero before; written after its number.
     thread_mark: AtomicUsize,

@@ -211,19 +211,18 @@ pub(crate) unsafe extern "C" fn uct_ib_mlx5_devx_mem_reg(
         && !arena::exists()
     {
         // SAFETY: the arguments are UCX's.
-        let mut status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
-        if !status.is_ok() && is_relieved(md) {
-            // SAFETY: as above.
-            status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
-        }
-        if status.is_ok()
+        let status = unsafe { (served.mem_reg)(md, address, length, params, memh_p) };
+        if status.is_ok() {
             // SAFETY: the operation succeeded, so it has written the handle.
-            && !unsafe { release::shows(served, memh_p.read(), address.addr(), length) }
-        {
-            // SAFETY: as above.
-            unsafe { note(served, memh_p.read(), address.addr(), length) };
+            if !unsafe { release::shows(served, memh_p.read(), address.addr(), length) } {
+                // SAFETY: as above.
+                unsafe { note(served, memh_p.read(), address.addr(), length) };
+            }
+            return status;
         }
-        return status;
+        // The domain's own handle is the argument, which would take a register until here.
+        // SAFETY: the arguments are UCX's.
+        return unsafe { reg_again(status, served.handle(), address, length, params, memh_p) };
     }
     // SAFETY: the arguments are UCX's.
     unsafe { reg(md, address, length, params, memh_p) }
@@ -237,6 +236,27 @@ fn is_relieved(md: MdHandle) -> bool {
     let is_full = matches!(refused, Some(libc::ENOMEM | libc::EAGAIN));
     let relieve = || arena::relieve() > 0 || is_full && serve::shed_keys(md);
     guard("mem_reg", relieve).unwrap_or(false)
+}
+
+/// `mem_reg` after a refusal, with its arguments.
+///
+/// # Safety
+/// The preconditions of UCX's operation `mem_reg`.
+#[cold]
+#[inline(never)]
+unsafe fn reg_again(
+    refused: UcsStatus,
+    md: MdHandle,
+    address: *mut c_void,
+    length: usize,
+    params: *const c_void,
+    memh_p: *mut MemHandle,
+) -> UcsStatus {
+    if !is_relieved(md) {
+        return refused;
+    }
+    // SAFETY: the arguments are UCX's.
+    unsafe { reg(md, address, length, params, memh_p) }
 }
 
 /// The other cases of `mem_reg`, with its arguments.
