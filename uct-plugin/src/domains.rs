@@ -158,8 +158,11 @@ pub(crate) unsafe fn first<'a>(md: MdHandle) -> Option<&'a Md> {
     if hot.md.load(Ordering::Acquire) != md.addr() {
         return None;
     }
-    // SAFETY: as in `known`; while `md` is set, so is this.
-    Some(unsafe { &*hot.served.load(Ordering::Relaxed).cast::<Md>() })
+    let served = hot.served.load(Ordering::Relaxed).cast::<Md>();
+    // SAFETY: while `md` is set, so is this, which the compiler cannot know.
+    unsafe { std::hint::assert_unchecked(!served.is_null()) };
+    // SAFETY: as in `known`.
+    unsafe { served.as_ref() }
 }
 
 /// What serves the memory domain at this address; null if nothing does.
