@@ -177,6 +177,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 01; write 0; power 0 none; machine first 5; open 01; part 1 1; flush; restart 1; attach 2; read; kill; open 012; read",
     ),
     new(
+        "a complete target that took a place since the targets were equal does not return while one of the others is there",
+        "open 012; write 0; term; open 012; replace 0; keep; kill; open 12; restart 2; attach 0; read; attach 2; flush; kill; open 01; read",
+    ),
+    new(
         "the model: a half block that a read has restored counts as durable without a sync",
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),

@@ -645,9 +645,12 @@ impl World {
         }
         self.model.returns(1 << target);
         part.used |= 1 << target;
+        // One that has taken a place since the targets were equal does not know alone what nobody has looked up.
+        let is_alone = self.others[usize::from(target)].is_some() && volume.present().is_empty();
         match result {
             Err(error)
                 if !self.is_killed()
+                    && !is_alone
                     && (part.faulty | self.doubted) & 1 << target == 0
                     && self.model.is_return_sure() =>
             {

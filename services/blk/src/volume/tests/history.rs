@@ -331,3 +331,68 @@ fn a_returned_entry_without_its_record_does_not_count() {
         expect_each(&world, &shadow);
     }
 }
+
+/// After a clean close the volume is opened without a look at all blocks. A target that has taken a place since then, and is
+/// complete, tells together with one of the two others what nobody has looked up. Alone it is refused.
+#[test]
+fn a_complete_target_that_took_a_place_returns_beside_one_other() {
+    let mut world = World::new();
+    let shadow = fill(&world.open(), 3);
+    world.open().close().unwrap();
+    let volume = world.open();
+    let disk = Disk {
+        bytes: Arc::default(),
+        writes_left: Arc::clone(&world.writes_left),
+    };
+    let new = new_target(Role::First, false);
+    let new = Store::create("new", Box::new(disk.clone()), new, None).unwrap();
+    world.disks[0] = disk;
+    volume.replace(Arc::new(new)).unwrap();
+    assert_eq!(volume.rebuild(Role::First).unwrap(), BLOCKS);
+    drop(volume);
+    let others = [Role::Second, Role::Parity];
+    for stopped in [&others[1..], &others] {
+        let world = world.copy();
+        let volume = world.open_without(Some(Role::First));
+        for role in stopped {
+            volume.detach(*role, "it was stopped");
+        }
+        if stopped.len() == others.len() {
+            let refused = volume.attach(world.store(Role::First)).unwrap_err();
+            assert!(refused.to_string().contains("needs 2"), "{refused}");
+            volume.attach(world.store(Role::Parity)).unwrap();
+        }
+        volume.attach(world.store(Role::First)).unwrap();
+        assert!(volume.is_complete(Role::First));
+        expect(&volume, &shadow);
+        drop(volume);
+        expect_each(&world, &shadow);
+    }
+}
+
+/// As above, but the one that has taken the place lacks a block that nobody has looked up.
+#[test]
+fn a_block_that_nobody_has_looked_up_is_given_to_a_target_that_returns() {
+    let mut world = World::new();
+    let shadow = fill(&world.open(), 3);
+    let older = world.copy();
+    let mut later = shadow;
+    let volume = world.open();
+    volume.write(offset(7), &content(7, 6)).unwrap();
+    later[7] = 6;
+    volume.close().unwrap();
+    drop(volume);
+    // It is a disk of before the last close: it has not agreed with the others then.
+    world.disks[0] = older.disks[0].clone();
+    let volume = world.open_without(Some(Role::First));
+    volume.detach(Role::Second, "it was stopped");
+    volume.attach(world.store(Role::First)).unwrap();
+    // Which of the two generations counts is not known without the third one.
+    let mut bytes = vec![0; BLOCK];
+    assert!(volume.read(offset(7), &mut bytes).is_err());
+    volume.attach(world.store(Role::Second)).unwrap();
+    assert_eq!(volume.rebuild(Role::First).unwrap(), 1);
+    expect(&volume, &later);
+    drop(volume);
+    expect_each(&world, &later);
+}
