@@ -101,7 +101,8 @@ const fn quick(phase: Phase) -> Phase {
     }
 }
 
-/// Of the phases that may start, the first in this order does. Those that build with the profile of tests start one after
+/// Of the phases that may start, the first in this order does: the longest of those that wait for the build, so that no core
+/// waits for it at the end. Those that build with the profile of tests start one after
 /// the other, because cargo's lock would hold up the next one until its limit.
 const PHASES: &[Phase] = &[
     quick(after(&[], "setup", 900, set_up)),
@@ -110,10 +111,10 @@ const PHASES: &[Phase] = &[
     quick(after(&[], "tidy", 300, tidiness)),
     quick(after(&["tidy"], "clippy", 1500, clippy)),
     quick(after(&["setup", "clippy"], "unit", 900, unit)),
-    after(&["setup", "build"], "suites", 1000, judges),
-    after(&["setup", "build"], "matrix", 1000, matrix_cells),
     after(&["setup", "build", "clippy"], "system", 1000, system),
     after(&["setup", "build"], "counts", 600, counts),
+    after(&["setup", "build"], "suites", 1000, judges),
+    after(&["setup", "build"], "matrix", 1000, matrix_cells),
     after(&["setup", "build"], "dist", 600, packages),
     after(&["unit"], "docs", 900, documents),
     alone("patches", 600, patches),
