@@ -14,8 +14,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -568,7 +570,142 @@ static void shared_send_buffer(void)
 	free_shape(shape);
 }
 
+/* Calls that one thread has started, and another one completes by tests only. */
+struct started {
+	MPI_Request *requests;
+	int count;
+};
+
+static void *complete(void *argument)
+{
+	struct started *started = argument;
+	int *which = allocate(sizeof(int) * (size_t)started->count), left = started->count, is_done, some;
+	MPI_Status *statuses = allocate(sizeof(*statuses) * (size_t)started->count);
+
+	while (left) {
+		MPI_Request_get_status(started->requests[left - 1], &is_done, statuses);
+		MPI_Testsome(started->count, started->requests, &some, which, statuses);
+		if (some == MPI_UNDEFINED)
+			fail("%d calls are neither under way nor done", left);
+		left -= some;
+	}
+	free(statuses);
+	free(which);
+	return NULL;
+}
+
+static void other_thread(void)
+{
+	enum { CALLS = 24 };
+	struct exchange one[CALLS];
+	MPI_Request requests[CALLS];
+	struct started started = { requests, CALLS };
+	unsigned call;
+	pthread_t id;
+
+	for (call = 0; call < CALLS; call++) {
+		one[call] = prepare(MPI_COMM_WORLD, 1024 << call % 5, 450 + call);
+		requests[call] = start(&one[call]);
+	}
+	if (pthread_create(&id, NULL, complete, &started))
+		fail("pthread_create");
+	pthread_join(id, NULL);
+	for (call = 0; call < CALLS; call++)
+		finish(&one[call], rank, ranks);
+}
+
+/* --- What happens to a process meanwhile --- */
+
+/* A rank is stopped for a while, as by a debugger, when its calls are under way. */
+static void stopped(void)
+{
+	struct exchange one = prepare(MPI_COMM_WORLD, BLOCK, 480), two = prepare(MPI_COMM_WORLD, 512, 481);
+	MPI_Request requests[2] = { start(&one), start(&two) };
+	pid_t parent = getpid(), child = -1;
+
+	if (rank == 1) {
+		child = fork();
+		if (child == 0) {
+			kill(parent, SIGSTOP);
+			be_late();
+			kill(parent, SIGCONT);
+			_exit(0);
+		}
+		if (child < 0)
+			fail("fork: %s", strerror(errno));
+	}
+	wait_all(2, requests);
+	finish(&one, rank, ranks);
+	finish(&two, rank, ranks);
+	if (child > 0 && waitpid(child, NULL, 0) != child)
+		fail("waitpid: %s", strerror(errno));
+	alltoallv_on(MPI_COMM_WORLD, BLOCK, 482);
+}
+
+/* Children of fork that live while the parent's calls are under way. They write to what they have inherited of its buffers,
+ * which their parent must not see, and the parent writes to its own copy. */
+static void forked(void)
+{
+	unsigned round;
+
+	for (round = 0; round < 6; round++) {
+		struct exchange one = prepare(MPI_COMM_WORLD, BLOCK, 490 + round);
+		int ready[2], gone[2], status, peer;
+		MPI_Request request;
+		char byte = 0;
+		pid_t child;
+
+		if (pipe(ready) || pipe(gone))
+			fail("pipe: %s", strerror(errno));
+		child = fork();
+		if (child == 0) {
+			memset(one.from, 0x55, (size_t)ranks * BLOCK);
+			memset(one.to, 0x66, (size_t)ranks * BLOCK);
+			close(gone[1]);
+			_exit(write(ready[1], &byte, 1) != 1 || read(gone[0], &byte, 1) != 0);
+		}
+		if (child < 0 || read(ready[0], &byte, 1) != 1)
+			fail("fork: %s", strerror(errno));
+		/* Every page of the parent's is a copy from here on, made after an earlier call may have registered it. */
+		for (peer = 0; peer < ranks; peer++)
+			fill(one.from + (size_t)peer * BLOCK, BLOCK, rank, peer, one.number);
+		memset(one.to, 0, (size_t)ranks * BLOCK);
+		request = start(&one);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		close(gone[1]);
+		if (waitpid(child, &status, 0) != child || status)
+			fail("a child ended with %d", status);
+		close(gone[0]);
+		close(ready[0]);
+		close(ready[1]);
+		finish(&one, rank, ranks);
+	}
+}
+
 /* --- Communicators --- */
+
+/* A communicator is made without waiting while calls on its parent are under way, three times each from the last one. */
+static void duplicated(void)
+{
+	enum { COMMS = 3 };
+	MPI_Comm comms[COMMS + 1] = { MPI_COMM_WORLD };
+	int at;
+
+	for (at = 0; at < COMMS; at++) {
+		struct exchange one = prepare(comms[at], BLOCK, 502 + (unsigned)at);
+		MPI_Request requests[3];
+
+		requests[0] = start(&one);
+		MPI_Comm_idup(comms[at], &comms[at + 1], &requests[1]);
+		MPI_Ibarrier(comms[at], &requests[2]);
+		wait_all(3, requests);
+		finish(&one, rank, ranks);
+	}
+	for (at = COMMS; at > 0; at--) {
+		alltoallv_on(comms[at], BLOCK, 506 + (unsigned)at);
+		MPI_Comm_free(&comms[at]);
+	}
+}
 
 /* A communicator is freed while a call on it is under way. */
 static void freed_before_completion(void)
@@ -1035,6 +1172,136 @@ static void types(void)
 	release(to, (size_t)ranks * COUNT * 8);
 }
 
+/* Ranks describe the same elements by different types: the root's have gaps, and some receivers take pairs. */
+static void mixed_types(void)
+{
+	enum { COUNT = 4096 };
+	int32_t *data = (int32_t *)fresh((size_t)COUNT * 8), *all = (int32_t *)fresh((size_t)ranks * COUNT * 4), at;
+	MPI_Datatype pair, strided;
+	unsigned round;
+
+	MPI_Type_contiguous(2, MPI_INT32_T, &pair);
+	MPI_Type_create_resized(MPI_INT32_T, 0, 8, &strided);
+	MPI_Type_commit(&pair);
+	MPI_Type_commit(&strided);
+	for (round = 0; round < 4; round++) {
+		int root = (int)round % ranks;
+
+		memset(data, 0, (size_t)COUNT * 8);
+		for (at = 0; at < COUNT && rank == root; at++)
+			data[2 * at] = at * 3 + (int)round;
+		if (rank == root)
+			MPI_Bcast(data, COUNT, strided, root, MPI_COMM_WORLD);
+		else if (rank % 2)
+			MPI_Bcast(data, COUNT / 2, pair, root, MPI_COMM_WORLD);
+		else
+			MPI_Bcast(data, COUNT, MPI_INT32_T, root, MPI_COMM_WORLD);
+		for (at = 0; at < COUNT; at++)
+			if (data[rank == root ? 2 * at : at] != at * 3 + (int)round)
+				fail("element %d of the broadcast is %d", at, data[rank == root ? 2 * at : at]);
+		/* What each contributes. */
+		for (at = 0; at < COUNT; at++)
+			data[rank == root ? 2 * at : at] = rank * COUNT + at;
+		if (rank == root)
+			MPI_Allgather(data, COUNT, strided, all, COUNT, MPI_INT32_T, MPI_COMM_WORLD);
+		else
+			MPI_Allgather(data, COUNT, MPI_INT32_T, all, COUNT / 2, pair, MPI_COMM_WORLD);
+		for (at = 0; at < ranks * COUNT; at++)
+			if (all[at] != at)
+				fail("element %d of all is %d", at, all[at]);
+	}
+	MPI_Type_free(&pair);
+	MPI_Type_free(&strided);
+	release(data, (size_t)COUNT * 8);
+	release(all, (size_t)ranks * COUNT * 4);
+}
+
+/* A product of 2 x 2 matrices, in which the order of the ranks matters. */
+static void multiply(void *in, void *inout, int *length, MPI_Datatype *type)
+{
+	enum { MODULUS = 32749 };
+	const uint32_t *left = in;
+	uint32_t *right = inout;
+	int each, at;
+
+	(void)type;
+	for (each = 0; each < *length; each++, left += 4, right += 4) {
+		uint32_t product[4];
+
+		for (at = 0; at < 4; at++)
+			product[at] = (left[at / 2 * 2] * right[at % 2] + left[at / 2 * 2 + 1] * right[at % 2 + 2]) % MODULUS;
+		memcpy(right, product, sizeof(product));
+	}
+}
+
+static void matrices_of(uint32_t *matrices, int count, int of_rank)
+{
+	int at;
+
+	for (at = 0; at < 4 * count; at++)
+		matrices[at] = mix((unsigned)(at * 64 + of_rank)) % 251;
+}
+
+struct place_of_value {
+	double value;
+	int place;
+};
+
+/* Operators of the program's own, and those on pairs of value and place. */
+static void operators(void)
+{
+	enum { COUNT = 2000, CALLS = 4 };
+	uint32_t *own = allocate(sizeof(uint32_t) * 4 * COUNT), *expect = allocate(sizeof(uint32_t) * 4 * COUNT);
+	uint32_t *got[CALLS], *next = allocate(sizeof(uint32_t) * 4 * COUNT);
+	struct place_of_value in[COUNT], least[COUNT];
+	MPI_Request requests[CALLS];
+	MPI_Datatype matrix;
+	MPI_Op product;
+	int call, at, length = COUNT;
+
+	MPI_Type_contiguous(4, MPI_UINT32_T, &matrix);
+	MPI_Type_commit(&matrix);
+	MPI_Op_create(multiply, 0, &product);
+	matrices_of(own, COUNT, rank);
+	matrices_of(expect, COUNT, ranks - 1);
+	for (at = ranks - 2; at >= 0; at--) {
+		matrices_of(next, COUNT, at);
+		multiply(next, expect, &length, &matrix);
+	}
+	for (call = 0; call < CALLS; call++)
+		got[call] = allocate(sizeof(uint32_t) * 4 * COUNT);
+	memcpy(got[1], own, sizeof(uint32_t) * 4 * COUNT);
+	MPI_Iallreduce(own, got[0], COUNT, matrix, product, MPI_COMM_WORLD, &requests[0]);
+	MPI_Iallreduce(MPI_IN_PLACE, got[1], COUNT, matrix, product, MPI_COMM_WORLD, &requests[1]);
+	MPI_Ireduce(own, got[2], COUNT, matrix, product, ranks - 1, MPI_COMM_WORLD, &requests[2]);
+	MPI_Iscan(own, got[3], COUNT, matrix, product, MPI_COMM_WORLD, &requests[3]);
+	for (at = 0; at < COUNT; at++)
+		in[at] = (struct place_of_value){ mix((unsigned)(at + 7 * rank)) % 5, rank };
+	MPI_Allreduce(in, least, COUNT, MPI_DOUBLE_INT, MPI_MINLOC, MPI_COMM_WORLD);
+	wait_all(CALLS, requests);
+	for (call = 0; call < CALLS; call++) {
+		int has = call < 2 || rank == ranks - 1;
+
+		if (has && memcmp(got[call], expect, sizeof(uint32_t) * 4 * COUNT))
+			fail("the product of call %d is wrong", call);
+		free(got[call]);
+	}
+	for (at = 0; at < COUNT; at++) {
+		int other, best = 0;
+
+		for (other = 1; other < ranks; other++)
+			if (mix((unsigned)(at + 7 * other)) % 5 < mix((unsigned)(at + 7 * best)) % 5)
+				best = other;
+		if (least[at].place != best)
+			fail("the least value %d is at %d, not at %d", at, least[at].place, best);
+	}
+	MPI_Op_free(&product);
+	MPI_Type_free(&matrix);
+	free(own);
+	free(expect);
+	free(next);
+}
+
 /* Memory is reused at once after a call: the same address with other data, for many calls. */
 static void reused_memory(void)
 {
@@ -1154,6 +1421,10 @@ static const struct program programs[] = {
 	{ "many-reductions", many_reductions },
 	{ "mixture", mixture },
 	{ "shared-send-buffer", shared_send_buffer },
+	{ "other-thread", other_thread },
+	{ "stopped", stopped },
+	{ "forked", forked },
+	{ "duplicated", duplicated },
 	{ "freed-before-completion", freed_before_completion },
 	{ "many-communicators", many_communicators },
 	{ "groups", groups },
@@ -1168,6 +1439,8 @@ static const struct program programs[] = {
 	{ "generated", generated },
 	{ "in-place", in_place },
 	{ "types", types },
+	{ "mixed-types", mixed_types },
+	{ "operators", operators },
 	{ "reused-memory", reused_memory },
 };
 enum { PROGRAMS = sizeof(programs) / sizeof(programs[0]) };

@@ -175,6 +175,11 @@ impl Model {
         self.blocks[block].holders.are_two_of(targets)
     }
 
+    /// True if a target counts as complete.
+    pub(crate) fn is_whole(&self, target: u8) -> bool {
+        self.whole & 1 << target != 0
+    }
+
     /// True if a volume is bound to open with these targets.
     pub(crate) fn opens(&self, targets: u8) -> bool {
         targets == ALL || (targets & self.whole).count_ones() >= 2

@@ -645,8 +645,11 @@ impl World {
         }
         self.model.returns(1 << target);
         part.used |= 1 << target;
-        // One that has taken a place since the targets were equal does not know alone what nobody has looked up.
-        let is_alone = self.others[usize::from(target)].is_some() && volume.present().is_empty();
+        // One that has taken a place since the targets were equal does not know alone what nobody has looked up. Until it
+        // holds everything, it takes two others.
+        let has_place = self.others[usize::from(target)].is_some();
+        let others = if self.model.is_whole(target) { 1 } else { 2 };
+        let is_alone = has_place && volume.present().len() < others;
         match result {
             Err(error)
                 if !self.is_killed()

@@ -207,8 +207,10 @@ fn is_offloaded(names: &[&str], launcher: Launcher) -> bool {
         "in-place",
         "reused-memory",
     ];
-    const ON_THE_HOSTS: [&str; 6] = [
+    const ON_THE_HOSTS: [&str; 8] = [
         "intercommunicator",
+        "mixed-types",
+        "operators",
         "persistent-orders",
         "reduce-scatter",
         "sessions",
