@@ -38,8 +38,11 @@ const LATE_S: &str = "1";
 
 /// Time limit of a job in seconds, after which Open MPI itself ends the ranks. Some programs do not end with stock UCC.
 fn limit_s(names: &[&str]) -> u64 {
-    // It takes 10 s, and does not end with the stock UCC that the testing suite has.
-    if names == ["spawn"] { 60 } else { 180 }
+    // They take at most 10 s, and do not end with the stock UCC that the testing suite has.
+    match names {
+        ["spawn" | "empty-at-once" | "mixed-types"] => 60,
+        _ => 180,
+    }
 }
 /// Time for the launcher's own end.
 const GRACE: Duration = Duration::from_secs(20);
