@@ -1,16 +1,17 @@
 //! `xgvmi-blk export`: serves a volume to NBD clients.
 
+use super::certificates;
 use super::common::initiator_secret;
 use super::control::{Commanded, take_commands};
 use super::daemon::{Unlink, run};
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
-use super::options::ExportArgs;
+use super::options::{ExportArgs, NbdAddress};
 use super::status::{ExportStatus, Status};
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
-use crate::nbd::{Export, Server};
+use crate::nbd::{Export, Listener, Server};
 use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
@@ -25,7 +26,8 @@ use xgvmi_daemon::{Daemon, ready};
 /// # Errors
 /// The options contradict each other, the volume cannot be opened, the socket fails.
 pub fn export(args: &ExportArgs) -> Result<()> {
-    let socket = args.check()?;
+    let address = args.check()?;
+    let tls = certificates::read(&args.tls)?;
     let limit = args.drain_limit;
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
@@ -37,19 +39,19 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             (Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
     };
-    let listener = bind(&socket)?;
-    let unlink = Unlink(socket.clone());
+    let (listener, socket, unlink) = listen(&address)?;
     let _commands = take_commands(&daemon, owned.clone())?;
     let owned = owned.map(|(volume, _)| volume);
     ready(&format!(
         "xgvmi-blk {} exports volume {} on {}",
         env!("CARGO_PKG_VERSION"),
         volume.id(),
-        socket.display()
+        socket
     ))?;
     let server = Arc::new(Server::new(
         listener,
         Export::new(Arc::clone(&volume), &name),
+        tls,
     ));
     let serving = Arc::clone(&server);
     let status = || {
@@ -57,20 +59,32 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: daemon.uptime_s(),
-            socket: socket.display().to_string(),
+            socket: socket.clone(),
             name: name.clone(),
             clients: server.connections(),
+            refused_clients: server.refused(),
             buffered_bytes: server.buffered_bytes(),
             volume: volume.status(),
         })
     };
-    let reload = || {
-        say("SIGHUP: an export has nothing to read again");
-        Ok(())
+    let reload = || match server.tls() {
+        Some(tls) => {
+            match certificates::reload(&args.tls, tls) {
+                Ok(()) => say("SIGHUP: the certificates were read again"),
+                Err(error) => say(format_args!(
+                    "the certificates stay as they were: {error:#}"
+                )),
+            }
+            Ok(())
+        }
+        None => {
+            say("SIGHUP: an export without certificates has nothing to read again");
+            Ok(())
+        }
     };
     let closing = owned.clone();
     let ended = run(&daemon, move || serving.run(), owned, status, reload)
-        .with_context(|| format!("the socket {}", socket.display()))?;
+        .with_context(|| format!("the socket {socket}"))?;
     drop(unlink);
     let mut drained = Ok(());
     if ended.drains {
@@ -136,6 +150,23 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
         )?));
     }
     Ok(Volume::open(stores)?)
+}
+
+/// Listens for NBD clients. Returns the name of the socket too, and removes its file in the end.
+fn listen(address: &NbdAddress) -> Result<(Listener, String, Option<Unlink>)> {
+    Ok(match address {
+        NbdAddress::File(path) => {
+            let listener = Listener::Unix(bind(path)?);
+            let unlink = Unlink(path.clone());
+            (listener, path.display().to_string(), Some(unlink))
+        }
+        NbdAddress::Tcp(address) => {
+            let listener = xgvmi_daemon::listen(address)
+                .with_context(|| format!("cannot listen on {address}"))?;
+            let address = listener.local_addr().context("the address")?;
+            (Listener::Tcp(listener), format!("tcp:{address}"), None)
+        }
+    })
 }
 
 /// Listens on a socket. Replaces one that a process has left behind.
