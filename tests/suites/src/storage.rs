@@ -3,11 +3,35 @@
 use super::{Case, World};
 use anyhow::Result;
 use dev_setup as setup;
+use std::path::Path;
 use testbed::foreign::Foreign;
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     run_with(world, &world.parts, None)
+}
+
+/// The tests of NBD with TLS.
+pub(super) fn run_tls(world: &World) -> Result<Vec<Case>> {
+    let tools = setup::storage()?;
+    let results = storage_suite::run_tls(&parts(world, &tools))?;
+    Ok(results
+        .into_iter()
+        .map(|(name, result)| Case::of(name, result))
+        .collect())
+}
+
+/// What tests without the device need.
+fn parts<'a>(world: &'a World, tools: &'a [(String, String)]) -> storage_suite::World<'a> {
+    storage_suite::World {
+        bin: &world.bin,
+        dir: &world.dir,
+        tools,
+        ucx: Path::new(""),
+        verbs: &[],
+        parts: &world.parts,
+        dpu: None,
+    }
 }
 
 /// The tests whose names contain one of these words, with the services on this processor or on another one.

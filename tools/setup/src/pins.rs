@@ -18,6 +18,7 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "qemu-utils",
     "fio",
     "e2fsprogs",
+    "openssl",
     "liblz4-1",
     "libisal2",
 ];

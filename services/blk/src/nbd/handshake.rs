@@ -12,6 +12,8 @@ pub(super) const CONTEXT: u32 = 1;
 /// Most options of a connection.
 const OPTIONS_MAX: usize = 1024;
 
+const NO_TLS: &str = "it does not use TLS, which is required";
+
 /// What a client has chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
@@ -67,9 +69,15 @@ pub(super) fn options<S: Read + Write>(
     (security, no_zeroes): (Security, bool),
 ) -> io::Result<Shaken> {
     let mut chosen = Chosen::default();
+    let mut denied = false;
     for _ in 0..OPTIONS_MAX {
         let mut header = [0; OPTION_HEADER];
-        stream.read_exact(&mut header)?;
+        match stream.read_exact(&mut header) {
+            Err(error) if denied && error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(broken(NO_TLS));
+            }
+            other => other?,
+        }
         let header = option_header(&header).map_err(|error| broken(error.0))?;
         if header.length > OPTION_MAX {
             let text = "the data of an option has at most 65536 bytes";
@@ -82,7 +90,11 @@ pub(super) fn options<S: Read + Write>(
             option::ABORT => {
                 // The client may be gone already.
                 let _ = answer(stream, header.option, reply::ACK, &[]);
-                return Ok(Shaken::Left);
+                return if denied {
+                    Err(broken(NO_TLS))
+                } else {
+                    Ok(Shaken::Left)
+                };
             }
             option::STARTTLS => {
                 if start_tls(stream, security, &data)? {
@@ -91,11 +103,12 @@ pub(super) fn options<S: Read + Write>(
             }
             // This option has no reply that could be an error.
             option::EXPORT_NAME if security == Security::Required => {
-                return Err(broken("the client does not use TLS, which is required"));
+                return Err(broken(NO_TLS));
             }
             option if security == Security::Required => {
                 let text = b"this server requires TLS";
                 answer(stream, option, reply::ERR_TLS_REQD, text)?;
+                denied = true;
             }
             option::EXPORT_NAME => {
                 let known = std::str::from_utf8(&data).is_ok_and(|name| export.is(name));

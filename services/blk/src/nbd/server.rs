@@ -173,9 +173,18 @@ impl Server {
     fn serve(&self, number: u64, stream: &Stream) -> io::Result<()> {
         stream.prepare()?;
         let admit = || self.admit(number);
-        serve_stream(stream, &self.export, self.tls.as_ref(), &admit).inspect_err(|_| {
-            if !self.open().clients.contains_key(&number) {
+        serve_stream(stream, &self.export, self.tls.as_ref(), &admit).map_err(|error| {
+            let is_client = self.open().clients.contains_key(&number);
+            if !is_client {
                 self.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            let phase = if is_client { "request" } else { "handshake" };
+            match (error.kind(), error.get_ref()) {
+                // The standard library's own text says nothing of a client.
+                (io::ErrorKind::UnexpectedEof, None) => {
+                    io::Error::other(format!("it has left in the middle of a {phase}"))
+                }
+                _ => error,
             }
         })
     }

@@ -3,21 +3,19 @@
 use super::certificates;
 use super::common::initiator_secret;
 use super::control::{Commanded, take_commands};
-use super::daemon::{Unlink, run};
+use super::daemon::run;
+use super::fronts::Fronts;
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
-use super::options::{ExportArgs, NbdAddress};
+use super::options::ExportArgs;
 use super::status::{ExportStatus, Status};
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
-use crate::nbd::{Export, Listener, Server};
 use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
-use anyhow::{Context as _, Result, bail};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use xgvmi_daemon::{Daemon, ready};
 
@@ -39,35 +37,32 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             (Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
     };
-    let (listener, socket, unlink) = listen(&address)?;
+    let fronts = Fronts::open(args, address, &volume, tls)?;
     let _commands = take_commands(&daemon, owned.clone())?;
     let owned = owned.map(|(volume, _)| volume);
     ready(&format!(
         "xgvmi-blk {} exports volume {} on {}",
         env!("CARGO_PKG_VERSION"),
         volume.id(),
-        socket
+        fronts.names()
     ))?;
-    let server = Arc::new(Server::new(
-        listener,
-        Export::new(Arc::clone(&volume), &name),
-        tls,
-    ));
-    let serving = Arc::clone(&server);
     let status = || {
         Status::Export(ExportStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: daemon.uptime_s(),
-            socket: socket.clone(),
+            socket: fronts.names(),
             name: name.clone(),
-            clients: server.connections(),
-            refused_clients: server.refused(),
-            buffered_bytes: server.buffered_bytes(),
+            clients: fronts.connections(),
+            refused_clients: fronts.nbd.as_ref().map_or(0, |server| server.refused()),
+            buffered_bytes: fronts
+                .nbd
+                .as_ref()
+                .map_or(0, |server| server.buffered_bytes()),
             volume: volume.status(),
         })
     };
-    let reload = || match server.tls() {
+    let reload = || match fronts.nbd.as_ref().and_then(|server| server.tls()) {
         Some(tls) => {
             match certificates::reload(&args.tls, tls) {
                 Ok(()) => say("SIGHUP: the certificates were read again"),
@@ -83,18 +78,18 @@ pub fn export(args: &ExportArgs) -> Result<()> {
         }
     };
     let closing = owned.clone();
-    let ended = run(&daemon, move || serving.run(), owned, status, reload)
-        .with_context(|| format!("the socket {socket}"))?;
-    drop(unlink);
+    let ended = run(&daemon, fronts.serve(), owned, status, reload)
+        .with_context(|| format!("the socket {}", fronts.names()))?;
+    fronts.unlink();
     let mut drained = Ok(());
     if ended.drains {
-        server.drain();
-        let is_done = || server.connections() == 0;
+        fronts.drain();
+        let is_done = || fronts.connections() == 0;
         let is_drained = daemon.wait_until(limit, is_done, || status().to_json())?;
         if !is_drained {
             say(format_args!(
                 "{} clients still have requests after {limit:?}",
-                server.connections()
+                fronts.connections()
             ));
         }
         // Fails at once for a volume that another process has opened.
@@ -150,37 +145,4 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
         )?));
     }
     Ok(Volume::open(stores)?)
-}
-
-/// Listens for NBD clients. Returns the name of the socket too, and removes its file in the end.
-fn listen(address: &NbdAddress) -> Result<(Listener, String, Option<Unlink>)> {
-    Ok(match address {
-        NbdAddress::File(path) => {
-            let listener = Listener::Unix(bind(path)?);
-            let unlink = Unlink(path.clone());
-            (listener, path.display().to_string(), Some(unlink))
-        }
-        NbdAddress::Tcp(address) => {
-            let listener = xgvmi_daemon::listen(address)
-                .with_context(|| format!("cannot listen on {address}"))?;
-            let address = listener.local_addr().context("the address")?;
-            (Listener::Tcp(listener), format!("tcp:{address}"), None)
-        }
-    })
-}
-
-/// Listens on a socket. Replaces one that a process has left behind.
-fn bind(path: &Path) -> Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                bail!("{}: another process listens on this socket", path.display());
-            }
-            std::fs::remove_file(path)
-                .with_context(|| format!("cannot replace {}", path.display()))?;
-            UnixListener::bind(path)
-        }
-        other => other,
-    };
-    listener.with_context(|| format!("cannot listen on {}", path.display()))
 }

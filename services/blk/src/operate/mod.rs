@@ -6,6 +6,7 @@ mod common;
 mod control;
 mod daemon;
 mod export;
+mod fronts;
 mod keeper;
 mod opener;
 mod options;

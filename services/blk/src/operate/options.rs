@@ -134,6 +134,16 @@ pub struct ExportArgs {
     /// Serve NBD clients beyond loopback without certificates: for networks in which each process is trusted.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub insecure: Option<bool>,
+    /// Unix socket of a virtual machine: a vhost-user-blk device, beside the NBD clients or instead of them. Who may
+    /// connect has the rights of a client.
+    #[arg(long, value_name = "FILE")]
+    pub vhost_socket: Option<PathBuf>,
+    /// Most queues of the vhost-user-blk device. Each has a thread, and carries out one request at a time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=crate::vhost::QUEUES_MAX as i64))]
+    pub vhost_queues: u8,
+    /// Refuse writes, discards and zeros of all clients.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub read_only: Option<bool>,
     /// Name of the export [default: the empty name].
     #[arg(long)]
     pub name: Option<String>,
@@ -204,14 +214,14 @@ pub enum NbdAddress {
 }
 
 impl ExportArgs {
-    /// Checks the options. Returns where NBD clients connect.
+    /// Checks the options. Returns where NBD clients connect, if they may.
     ///
     /// # Errors
     /// A necessary option is missing.
-    pub fn check(&self) -> Result<NbdAddress> {
+    pub fn check(&self) -> Result<Option<NbdAddress>> {
         self.tls.check()?;
         let socket = match (self.socket.clone(), self.listen) {
-            (Some(socket), None) => NbdAddress::File(socket),
+            (Some(socket), None) => Some(NbdAddress::File(socket)),
             (None, Some(listen)) => {
                 let is_open = !self.tls.proves_clients() && self.insecure != Some(true);
                 if is_open && !listen.ip().is_loopback() {
@@ -220,11 +230,13 @@ impl ExportArgs {
                          --tls-client-ca without --tls-optional, or --insecure in a network where every process may be trusted"
                     );
                 }
-                NbdAddress::Tcp(listen)
+                Some(NbdAddress::Tcp(listen))
             }
             (Some(_), Some(_)) => bail!("--socket and --listen: an export has one of them"),
+            (None, None) if self.vhost_socket.is_some() => None,
             (None, None) => bail!(
-                "no socket: give --socket FILE or --listen ADDRESS:PORT, or socket or listen in the file of --config"
+                "no socket: give --socket FILE, --listen ADDRESS:PORT or --vhost-socket FILE, or one of them in the file of \
+                 --config"
             ),
         };
         if self.memory.is_none() && self.service.is_none() {
@@ -413,6 +425,17 @@ mod tests {
             export(&["a", "b", "--socket", "s", "--drain-limit", "3601s"]),
             "it must be from 0ns to 3600s",
         );
+        assert_eq!(
+            export(&["a", "b", "--vhost-socket", "v"])
+                .unwrap()
+                .check()
+                .unwrap(),
+            None
+        );
+        for wrong in ["0", "17"] {
+            let words = ["a", "b", "--vhost-socket", "v", "--vhost-queues", wrong];
+            check(export(&words), "is not in 1..=16");
+        }
         let listens = |words: &[&str]| {
             let all = [&["--memory", "1M", "--listen", "192.0.2.1:1"], words];
             export(&all.concat())

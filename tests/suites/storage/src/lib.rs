@@ -25,8 +25,10 @@ mod faults;
 mod peers;
 mod place;
 mod soak;
+mod tls;
 
 pub use peers::bench;
+pub use tls::run_tls;
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};
