@@ -77,6 +77,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   storage-tls
             libnbd, nbdcopy, qemu-img, qemu-io and Python's ssl with certificates on an export with TLS, and clients that it
             must refuse
+  storage-vhost
+            a Linux guest of Debian's QEMU, without KVM, on the vhost-user-blk device of an export, which is killed meanwhile
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
@@ -243,6 +245,7 @@ const SUITES: &[Suite] = &[
     ),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),
+    Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
     Suite::alone("join", Some(join::SAMPLE), join::run_all),

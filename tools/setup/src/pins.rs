@@ -23,6 +23,13 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "libisal2",
 ];
 
+/// Debian packages of a virtual machine: an emulator, a kernel, and a user's programs. They are unpacked, not installed.
+pub const MACHINE_PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "busybox-static",
+    "linux-image-cloud-amd64",
+];
+
 /// Debian packages of the tests of device code: compilers for RISC-V, their C library, an emulator and a debugger.
 pub const RISCV_PACKAGES: &[&str] = &[
     "gcc-riscv64-unknown-elf",

@@ -8,8 +8,8 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use vhost::vhost_user::Listener;
-use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
+use vhost::vhost_user::{Error as VhostUserError, Listener};
+use vhost_user_backend::{Error, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 /// Serves a volume to the virtual machine that is connected.
@@ -106,7 +106,10 @@ impl VhostServer {
             self.stop();
         }
         match daemon.wait() {
-            Ok(()) => say("the vhost-user front end has left"),
+            Ok(())
+            | Err(Error::HandleRequest(
+                VhostUserError::Disconnected | VhostUserError::PartialMessage,
+            )) => say("the vhost-user front end has left"),
             Err(error) => say(format_args!("the vhost-user front end has left: {error}")),
         }
         device.stop();
