@@ -336,6 +336,22 @@ fn what_a_request_must_not_be_is_refused_and_the_next_one_is_served() {
 }
 
 #[test]
+fn a_read_only_export_refuses_what_changes_the_volume() {
+    let export = export().read_only(true);
+    let mut client = Client::connect(&export, 3);
+    client.option(option::STRUCTURED_REPLY, &[]);
+    let told = client.option(option::GO, &[name("vol"), vec![0, 0]].concat());
+    assert_eq!(told[0].1[11] & 2, 2, "its flag");
+    for (command, data) in [(WRITE, &[7; 512][..]), (TRIM, &[]), (ZEROES, &[])] {
+        let refused = client.request((command, FUA), 0, 512, data);
+        assert_eq!(refused.unwrap_err(), errno::EPERM);
+    }
+    client.request((FLUSH, 0), 0, 0, &[]).unwrap();
+    assert_eq!(client.read(0, 512), [0; 512]);
+    client.leave();
+}
+
+#[test]
 fn options_are_answered_or_refused() {
     let export = export();
     let mut client = Client::connect(&export, 3);

@@ -377,13 +377,51 @@ mod tests {
         assert_eq!(service(&["a", "b"]).unwrap().listen.port(), 7720);
     }
 
+    #[track_caller]
+    fn check<T: std::fmt::Debug>(result: Result<T>, expect: &str) {
+        let error = format!("{:#}", result.unwrap_err());
+        assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn sockets_and_certificates_belong_together() {
+        assert_eq!(
+            export(&["a", "b", "--vhost-socket", "v"])
+                .unwrap()
+                .check()
+                .unwrap(),
+            None
+        );
+        for wrong in ["0", "17"] {
+            let words = ["a", "b", "--vhost-socket", "v", "--vhost-queues", wrong];
+            check(export(&words), "is not in 1..=16");
+        }
+        let listens = |words: &[&str]| {
+            let all = [&["--memory", "1M", "--listen", "192.0.2.1:1"], words];
+            export(&all.concat())
+        };
+        let tls = ["--tls-certificate", "c", "--tls-key", "k"];
+        let proves = [&tls[..], &["--tls-client-ca", "a"]].concat();
+        check(listens(&[]), "needs certificates");
+        check(listens(&tls), "needs certificates");
+        let optional = [&proves[..], &["--tls-optional"]].concat();
+        check(listens(&optional), "needs certificates");
+        assert!(listens(&proves).is_ok());
+        assert!(listens(&["--insecure"]).is_ok());
+        assert!(export(&["--memory", "1M", "--listen", "[::1]:0"]).is_ok());
+        check(listens(&tls[..2]), "give --tls-key FILE");
+        check(listens(&tls[2..]), "give --tls-certificate FILE");
+        for words in [&["--tls-client-ca", "a"][..], &["--tls-optional"]] {
+            check(listens(words), "no certificate for TLS");
+        }
+        check(
+            export(&["a", "b", "--socket", "s", "--listen", "[::1]:0"]),
+            "cannot be used with",
+        );
+    }
+
     #[test]
     fn what_cannot_be_right_is_named() {
-        #[track_caller]
-        fn check<T: std::fmt::Debug>(result: Result<T>, expect: &str) {
-            let error = format!("{:#}", result.unwrap_err());
-            assert!(error.contains(expect), "{error}");
-        }
         check(target(&[]), "give FILE");
         check(target(&["a", "--listen", "192.0.2.1:1"]), "needs a secret");
         check(target(&["a", "--listen", "[::]:1"]), "needs a secret");
@@ -424,39 +462,6 @@ mod tests {
         check(
             export(&["a", "b", "--socket", "s", "--drain-limit", "3601s"]),
             "it must be from 0ns to 3600s",
-        );
-        assert_eq!(
-            export(&["a", "b", "--vhost-socket", "v"])
-                .unwrap()
-                .check()
-                .unwrap(),
-            None
-        );
-        for wrong in ["0", "17"] {
-            let words = ["a", "b", "--vhost-socket", "v", "--vhost-queues", wrong];
-            check(export(&words), "is not in 1..=16");
-        }
-        let listens = |words: &[&str]| {
-            let all = [&["--memory", "1M", "--listen", "192.0.2.1:1"], words];
-            export(&all.concat())
-        };
-        let tls = ["--tls-certificate", "c", "--tls-key", "k"];
-        let proves = [&tls[..], &["--tls-client-ca", "a"]].concat();
-        check(listens(&[]), "needs certificates");
-        check(listens(&tls), "needs certificates");
-        let optional = [&proves[..], &["--tls-optional"]].concat();
-        check(listens(&optional), "needs certificates");
-        assert!(listens(&proves).is_ok());
-        assert!(listens(&["--insecure"]).is_ok());
-        assert!(export(&["--memory", "1M", "--listen", "[::1]:0"]).is_ok());
-        check(listens(&tls[..2]), "give --tls-key FILE");
-        check(listens(&tls[2..]), "give --tls-certificate FILE");
-        for words in [&["--tls-client-ca", "a"][..], &["--tls-optional"]] {
-            check(listens(words), "no certificate for TLS");
-        }
-        check(
-            export(&["a", "b", "--socket", "s", "--listen", "[::1]:0"]),
-            "cannot be used with",
         );
         check(service(&[]), "no targets");
         check(service(&["a", "--listen", "192.0.2.1:1"]), "needs a secret");
