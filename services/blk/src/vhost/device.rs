@@ -72,8 +72,10 @@ pub(super) struct Device {
     stopped: AtomicBool,
     /// Buffers of the queues. Each lock is held while a request is carried out.
     queues: Vec<Mutex<Vec<u8>>>,
-    /// Ends of events that nobody else closes.
-    events: Mutex<Vec<OwnedFd>>,
+    /// Events of threads that have not begun.
+    exits: Mutex<Vec<(EventConsumer, EventNotifier)>>,
+    /// Events of the others, each of which ends its thread.
+    given: Mutex<Vec<OwnedFd>>,
     /// Its drop tells that no thread uses the device any more.
     _ended: Sender<()>,
 }
@@ -84,16 +86,30 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Device {
-    pub(super) fn new(served: Served, memory: Memory, ended: Sender<()>) -> Self {
-        Self {
+    pub(super) fn new(served: Served, memory: Memory, ended: Sender<()>) -> io::Result<Self> {
+        // Here, because a thread without its event would never end.
+        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
+        let exits = (0..served.queues).map(|_| new_event_consumer_and_notifier(flags));
+        let exits = exits.collect::<io::Result<Vec<_>>>()?;
+        Ok(Self {
             queues: (0..served.queues).map(|_| Mutex::default()).collect(),
             served,
             memory,
             event_idx: AtomicBool::new(false),
             write_through: AtomicBool::new(true),
             stopped: AtomicBool::new(false),
-            events: Mutex::default(),
+            exits: Mutex::new(exits),
+            given: Mutex::default(),
             _ended: ended,
+        })
+    }
+
+    /// Ends the threads of the queues, each after its request.
+    pub(super) fn end(&self) {
+        self.stop();
+        for event in locked(&self.given).iter() {
+            // An event that has happened already needs nothing.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
         }
     }
 
@@ -271,13 +287,11 @@ impl VhostUserBackend for Device {
     }
 
     fn exit_event(&self, _: usize) -> Option<(EventConsumer, EventNotifier)> {
-        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
-        // Without it the thread would never end: a shortage of descriptors ends the connection at its next step.
-        let (consumer, notifier) = new_event_consumer_and_notifier(flags).ok()?;
+        let (consumer, notifier) = locked(&self.exits).pop()?;
         // SAFETY: The crate gives the descriptor up (`into_raw_fd`) and never closes it, so it has one owner: this one,
         // which lives longer than the crate's thread.
         let owned = unsafe { OwnedFd::from_raw_fd(consumer.as_raw_fd()) };
-        locked(&self.events).push(owned);
+        locked(&self.given).push(owned);
         Some((consumer, notifier))
     }
 

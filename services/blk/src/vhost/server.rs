@@ -8,9 +8,14 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
 use vhost::vhost_user::{Error as VhostUserError, Listener};
 use vhost_user_backend::{Error, ShutdownHandle, VhostUserDaemon};
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+/// Pause after a front end that could not be accepted, and how many such pauses there are in a row: ten seconds.
+const PAUSE: Duration = Duration::from_millis(100);
+const FAILURES_MAX: u32 = 100;
 
 /// Serves a volume to the virtual machine that is connected.
 #[derive(Debug)]
@@ -75,14 +80,23 @@ impl VhostServer {
     /// Serves one front end after the other until [`VhostServer::drain`].
     ///
     /// # Errors
-    /// The socket fails.
+    /// No front end could be accepted for a while.
     pub fn run(&self) -> io::Result<()> {
         let mut listener = Listener::from(self.listener.try_clone()?);
+        let mut failures = 0;
         while !self.drains.load(Ordering::SeqCst) {
             match self.serve(&mut listener) {
-                Ok(()) => {}
+                Ok(()) => failures = 0,
                 Err(_) if self.drains.load(Ordering::SeqCst) => {}
-                Err(error) => return Err(error),
+                Err(error) if failures == FAILURES_MAX => return Err(error),
+                // A lack of descriptors, memory or threads ends.
+                Err(error) => {
+                    if failures == 0 {
+                        say(format_args!("no vhost-user front end is accepted: {error}"));
+                    }
+                    failures += 1;
+                    std::thread::sleep(PAUSE);
+                }
             }
         }
         Ok(())
@@ -92,14 +106,29 @@ impl VhostServer {
     fn serve(&self, listener: &mut Listener) -> io::Result<()> {
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let (ended, has_ended) = mpsc::channel();
-        let device = Arc::new(Device::new(self.served.clone(), memory.clone(), ended));
-        let name = "vhost".to_owned();
-        let daemon = VhostUserDaemon::new(name, Arc::clone(&device), memory);
+        let device = Device::new(self.served.clone(), memory.clone(), ended)?;
+        let device = Arc::new(device);
+        let served = self.serve_device(listener, &device, memory);
+        device.end();
+        drop((device, self.current().take()));
+        // The requests under way end before another front end may repeat them.
+        let _ = has_ended.recv();
+        self.busy.store(false, Ordering::SeqCst);
+        served
+    }
+
+    fn serve_device(
+        &self,
+        listener: &mut Listener,
+        device: &Arc<Device>,
+        memory: GuestMemoryAtomic<GuestMemoryMmap>,
+    ) -> io::Result<()> {
+        let daemon = VhostUserDaemon::new("vhost".to_owned(), Arc::clone(device), memory);
         let mut daemon = daemon.map_err(|error| failed(&error))?;
         daemon.start(listener).map_err(|error| failed(&error))?;
         self.busy.store(true, Ordering::SeqCst);
         if let Some(handle) = daemon.shutdown_handle() {
-            let device = Arc::clone(&device);
+            let device = Arc::clone(device);
             *self.current() = Some(Current { device, handle });
         }
         if self.drains.load(Ordering::SeqCst) {
@@ -112,14 +141,6 @@ impl VhostServer {
             )) => say("the vhost-user front end has left"),
             Err(error) => say(format_args!("the vhost-user front end has left: {error}")),
         }
-        device.stop();
-        for handler in daemon.get_epoll_handlers() {
-            handler.send_exit_event();
-        }
-        drop((daemon, device, self.current().take()));
-        // The requests under way end before another front end may repeat them.
-        let _ = has_ended.recv();
-        self.busy.store(false, Ordering::SeqCst);
         Ok(())
     }
 

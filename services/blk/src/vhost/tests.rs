@@ -444,6 +444,27 @@ fn rings_that_are_wrong_end_their_queue_and_the_next_front_end_is_served() {
     assert_eq!(guest.front.get_vring_base(0).unwrap(), 1);
 }
 
+/// Neither a descriptor nor a thread stays, also of a front end that says nothing.
+#[test]
+fn a_front_end_that_leaves_keeps_nothing() {
+    let site = Site::new(false);
+    let path = site.dir.path().join("vhost");
+    // Of this server alone: other tests have descriptors and threads too.
+    let held = || Arc::strong_count(&site.volume);
+    let before = held();
+    for _ in 0..50 {
+        drop(std::os::unix::net::UnixStream::connect(&path).unwrap());
+        let mut guest = site.guest(0);
+        assert_eq!(guest.request(4, 0, &[]).0, 0);
+    }
+    let end = Instant::now() + LIMIT;
+    // The device that waits for the next front end may not have been there before.
+    while site.server.connections() != 0 || held() > before + 1 {
+        assert!(Instant::now() < end, "{} devices stay", held() - before);
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_drain_ends_the_front_end_and_later_ones() {
     let site = Site::new(false);
