@@ -340,7 +340,7 @@ const CRATES: &[Crate] = &[
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
             ("service", &["frames", "service", "client"]),
-            ("export", &["nbd"]),
+            ("export", &["nbd", "vhost"]),
             ("processes", &["operate"]),
             ("programs", &["fuzzing", "bin::xgvmi-blk"]),
         ],

@@ -14,6 +14,8 @@ def refused(what, code, call):
 
 h.set_request_structured_replies(True)
 h.add_meta_context(nbd.CONTEXT_BASE_ALLOCATION)
+# Certificates.
+h.set_uri_allow_local_file(True)
 h.connect_uri(uri)
 size = h.get_size()
 assert size == 16 << 20
@@ -81,6 +83,7 @@ assert h.pread(512, 512) == b"b" * 512, "the connection goes on"
 
 # A second connection sees what the first one wrote, and its flush is a flush of both.
 other = nbd.NBD()
+other.set_uri_allow_local_file(True)
 other.connect_uri(uri)
 h.pwrite(b"c" * 512, 0)
 assert other.pread(512, 0) == b"c" * 512

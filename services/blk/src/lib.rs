@@ -42,6 +42,7 @@ mod say;
 pub mod sbc;
 pub mod service;
 pub mod store;
+pub mod vhost;
 pub mod volume;
 
 pub use disk::Disk;

@@ -59,7 +59,8 @@ pub use dialer::{Dialed, Dialer, Group};
 pub use error::{DaemonError, Result};
 pub use histogram::Histogram;
 pub use link::{
-    FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, reach, reach_within,
+    FRAME_MAX, Link, LinkError, NO_SECRET, Protocol, STRANGER_FRAME_MAX, keep_alive, reach,
+    reach_within,
 };
 pub use listener::{accept_patiently, listen};
 pub use log::LogLevel;
@@ -70,7 +71,7 @@ pub use poller::Poller;
 pub use processor::thread_time;
 pub use random::{random, random_bytes};
 pub use ready::{print, ready};
-pub use secret::Secret;
+pub use secret::{Secret, read_private};
 pub use secrets::Secrets;
 pub use signal::{Asked, Signals};
 pub use text::printable;

@@ -97,40 +97,13 @@ impl Secret {
     /// The file is unreadable or no regular file, other users can access it (mode bits `o`), or it has fewer than 16 or
     /// more than 4,096 bytes. A symbolic link is followed, and its target is checked.
     pub fn read(path: &Path, context: &str) -> Result<Self> {
-        let refused =
-            |what: String| DaemonError::Options(format!("the secret in {} {what}", path.display()));
-        let unread = |error: io::Error| {
-            let path = path.display();
-            DaemonError::Options(format!("cannot read the secret in {path}: {error}"))
-        };
-        // A daemon also reads it while it serves: a FIFO must not stop it, and a device must not fill its memory.
-        let file = File::options()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
-            .map_err(unread)?;
-        // The checks are of the file that is read, whatever takes its place meanwhile.
-        let metadata = file.metadata().map_err(unread)?;
-        if !metadata.is_file() {
-            return Err(refused("is no regular file".to_owned()));
-        }
-        let mode = metadata.permissions().mode();
-        if mode & 0o007 != 0 {
-            return Err(refused(format!(
-                "is open to everybody (mode {:03o}): chmod o= it",
-                mode & 0o777
-            )));
-        }
+        let text = read_private(path, "secret", FILE_MAX)?;
         let none = |error: &dyn fmt::Display| {
-            refused(format!(
-                "is none: {error} (`openssl rand -hex 32` makes a good one)"
+            DaemonError::Options(format!(
+                "the secret in {} is none: {error} (`openssl rand -hex 32` makes a good one)",
+                path.display()
             ))
         };
-        if metadata.len() > FILE_MAX {
-            return Err(none(&format_args!("a file of {} bytes", metadata.len())));
-        }
-        let mut text = Vec::new();
-        file.take(FILE_MAX).read_to_end(&mut text).map_err(unread)?;
         let secret = xgvmi_pool::Secret::from_text(&text).map_err(|error| none(&error))?;
         Ok(Self(secret.derive_key(context)))
     }
@@ -245,6 +218,47 @@ impl Proof {
     fn is(&self, other: &Self) -> bool {
         blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
     }
+}
+
+/// Reads a file that other users must not see: a secret, or a private key. `what` names its contents in errors.
+///
+/// # Errors
+/// The file is unreadable or no regular file, other users can access it (mode bits `o`), or it has more than `most` bytes.
+/// A symbolic link is followed, and its target is checked.
+pub fn read_private(path: &Path, what: &str, most: u64) -> Result<Vec<u8>> {
+    let refused =
+        |why: String| DaemonError::Options(format!("the {what} in {} {why}", path.display()));
+    let unread = |error: io::Error| {
+        let path = path.display();
+        DaemonError::Options(format!("cannot read the {what} in {path}: {error}"))
+    };
+    // A daemon also reads it while it serves: a FIFO must not stop it, and a device must not fill its memory.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(unread)?;
+    // The checks are of the file that is read, whatever takes its place meanwhile.
+    let metadata = file.metadata().map_err(unread)?;
+    if !metadata.is_file() {
+        return Err(refused("is no regular file".to_owned()));
+    }
+    let mode = metadata.permissions().mode();
+    if mode & 0o007 != 0 {
+        return Err(refused(format!(
+            "is open to everybody (mode {:03o}): chmod o= it",
+            mode & 0o777
+        )));
+    }
+    if metadata.len() > most {
+        return Err(refused(format!(
+            "is none: a file of {} bytes, the most is {most}",
+            metadata.len()
+        )));
+    }
+    let mut text = Vec::new();
+    file.take(most).read_to_end(&mut text).map_err(unread)?;
+    Ok(text)
 }
 
 #[cfg(test)]

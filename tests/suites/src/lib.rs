@@ -74,6 +74,11 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
             volume for an hour, while targets and the service are killed, and only if it is named
+  storage-tls
+            libnbd, nbdcopy, qemu-img, qemu-io and Python's ssl with certificates on an export with TLS, and clients that it
+            must refuse
+  storage-vhost
+            a Linux guest of Debian's QEMU, without KVM, on the vhost-user-blk device of an export, which is killed meanwhile
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
@@ -239,6 +244,8 @@ const SUITES: &[Suite] = &[
         ucc::legal::mpich,
     ),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
+    Suite::new("storage-tls", Some(&[]), storage::run_tls),
+    Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
     Suite::alone("join", Some(join::SAMPLE), join::run_all),

@@ -1,13 +1,55 @@
 //! Stock block clients on exports of `xgvmi-blk`: the crate `storage-suite` with the programs of the set-up.
 
-use super::{Case, World};
+use super::{Case, Outcome, World};
 use anyhow::Result;
 use dev_setup as setup;
+use std::path::Path;
 use testbed::foreign::Foreign;
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     run_with(world, &world.parts, None)
+}
+
+/// The tests of NBD with TLS.
+pub(super) fn run_tls(world: &World) -> Result<Vec<Case>> {
+    let tools = setup::storage()?;
+    let results = storage_suite::run_tls(&parts(world, &tools))?;
+    Ok(results
+        .into_iter()
+        .map(|(name, result)| Case::of(name, result))
+        .collect())
+}
+
+/// The tests of a virtual machine, or why there is none.
+pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
+    let Some(root) = setup::virtual_machine()? else {
+        let reason = "needs x86-64 and Debian's packages of QEMU, a kernel and busybox";
+        let skipped = |name: &str| Case {
+            name: name.to_owned(),
+            outcome: Outcome::Skipped(reason.to_owned()),
+        };
+        return Ok(storage_suite::VHOST_TESTS.map(skipped).to_vec());
+    };
+    let tools = setup::storage()?;
+    let results = storage_suite::run_vhost(&parts(world, &tools), &root)?;
+    Ok(results
+        .into_iter()
+        .map(|(name, result)| Case::of(name, result))
+        .collect())
+}
+
+/// What tests without the device need.
+fn parts<'a>(world: &'a World, tools: &'a [(String, String)]) -> storage_suite::World<'a> {
+    storage_suite::World {
+        bin: &world.bin,
+        dir: &world.dir,
+        tools,
+        ucx: Path::new(""),
+        verbs: &[],
+        parts: &world.parts,
+        dpu: None,
+    }
 }
 
 /// The tests whose names contain one of these words, with the services on this processor or on another one.

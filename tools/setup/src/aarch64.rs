@@ -275,6 +275,8 @@ impl Aarch64 {
                 "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER".to_owned(),
                 shown(self.cc()),
             ),
+            // Of crates with parts in C.
+            ("CC_aarch64_unknown_linux_gnu".to_owned(), shown(self.cc())),
             (RUNNER.to_owned(), shown(self.runner())),
         ];
         // Everything is built once, and nobody debugs it. No other program strips what the linker leaves in packages.

@@ -140,6 +140,24 @@ pub fn storage() -> Result<Vec<(String, String)>> {
     ])
 }
 
+/// Directory with a virtual machine's emulator, kernel and programs, unpacked in the cache. None on a machine that has no
+/// such packages.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn virtual_machine() -> Result<Option<PathBuf>> {
+    if std::env::consts::ARCH != "x86_64" || !process::is_installed("apt-get") {
+        return Ok(None);
+    }
+    let cache = Cache::open()?;
+    let packages = pins::MACHINE_PACKAGES;
+    let key = cache::key(&[&packages.join(" ")]);
+    let part = cache.part(&format!("machine-{key}"), |dir| {
+        apt::unpack(&cache, packages, dir)
+    })?;
+    Ok(Some(part.join("root")))
+}
+
 /// Ensures the compilers, the emulator and the debugger for RISC-V. Returns search paths that a command needs before its own.
 ///
 /// # Errors

@@ -18,8 +18,16 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "qemu-utils",
     "fio",
     "e2fsprogs",
+    "openssl",
     "liblz4-1",
     "libisal2",
+];
+
+/// Debian packages of a virtual machine: an emulator, a kernel, and a user's programs. They are unpacked, not installed.
+pub const MACHINE_PACKAGES: &[&str] = &[
+    "qemu-system-x86",
+    "busybox-static",
+    "linux-image-cloud-amd64",
 ];
 
 /// Debian packages of the tests of device code: compilers for RISC-V, their C library, an emulator and a debugger.

@@ -277,7 +277,7 @@ impl Medium for NbdMedium {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::{Export, Server};
+    use crate::nbd::{Export, Listener, Server};
     use std::os::unix::net::UnixListener;
     use std::sync::Arc;
 
@@ -287,7 +287,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         assert!(NbdMedium::connect(&path).is_err(), "there is no server");
-        let server = Server::new(UnixListener::bind(&path).unwrap(), export());
+        let server = Server::new(
+            Listener::Unix(UnixListener::bind(&path).unwrap()),
+            export(),
+            None,
+        );
         let server = Arc::new(server);
         std::thread::spawn({
             let server = Arc::clone(&server);

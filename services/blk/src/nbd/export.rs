@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Export {
     volume: Arc<dyn Disk>,
     name: String,
+    read_only: bool,
     /// Bytes of requests that have no whole reply.
     buffered: Arc<AtomicU64>,
 }
@@ -30,8 +31,19 @@ impl Export {
         Self {
             volume,
             name: name.to_owned(),
+            read_only: false,
             buffered: Arc::default(),
         }
+    }
+
+    /// Refuses what changes the volume, if `read_only` is set.
+    #[must_use]
+    pub fn read_only(self, read_only: bool) -> Self {
+        Self { read_only, ..self }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// The volume.
@@ -72,7 +84,13 @@ impl Export {
     }
 
     pub(super) fn flags(&self) -> u16 {
-        export_flag::HAS_FLAGS
+        let read_only = if self.read_only {
+            export_flag::READ_ONLY
+        } else {
+            0
+        };
+        read_only
+            | export_flag::HAS_FLAGS
             | export_flag::FLUSH
             | export_flag::FUA
             | export_flag::TRIM

@@ -12,6 +12,8 @@ pub(super) const CONTEXT: u32 = 1;
 /// Most options of a connection.
 const OPTIONS_MAX: usize = 1024;
 
+const NO_TLS: &str = "it does not use TLS, which is required";
+
 /// What a client has chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
@@ -21,11 +23,32 @@ pub(super) struct Chosen {
     pub(super) allocation: bool,
 }
 
-/// Runs the handshake. None if the client leaves without choosing the export.
-pub(super) fn shake<S: Read + Write>(
-    stream: &mut S,
-    export: &Export,
-) -> io::Result<Option<Chosen>> {
+/// How far TLS has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Security {
+    /// The server has no certificate.
+    Absent,
+    /// The client may ask for TLS.
+    Offered,
+    /// The client must ask for TLS.
+    Required,
+    /// The connection has TLS.
+    Active,
+}
+
+/// The end of the options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shaken {
+    /// The client leaves without choosing the export.
+    Left,
+    /// The client starts TLS next, then sends options again.
+    StartTls,
+    /// Requests follow.
+    Chosen(Chosen),
+}
+
+/// Greets the client. True if it wants no zeros after the old form of choosing an export.
+pub(super) fn greet<S: Read + Write>(stream: &mut S) -> io::Result<bool> {
     let ours = handshake_flag::FIXED | handshake_flag::NO_ZEROES;
     stream.write_all(&[&GREETING[..], &ours.to_be_bytes()].concat())?;
     let mut flags = [0; 4];
@@ -36,11 +59,25 @@ pub(super) fn shake<S: Read + Write>(
             "the client has other handshake flags than fixed newstyle",
         ));
     }
-    let no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+    Ok(flags & u32::from(handshake_flag::NO_ZEROES) != 0)
+}
+
+/// Answers options until the client has chosen, starts TLS, or leaves. What was negotiated before TLS does not count.
+pub(super) fn options<S: Read + Write>(
+    stream: &mut S,
+    export: &Export,
+    (security, no_zeroes): (Security, bool),
+) -> io::Result<Shaken> {
     let mut chosen = Chosen::default();
+    let mut denied = false;
     for _ in 0..OPTIONS_MAX {
         let mut header = [0; OPTION_HEADER];
-        stream.read_exact(&mut header)?;
+        match stream.read_exact(&mut header) {
+            Err(error) if denied && error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(broken(NO_TLS));
+            }
+            other => other?,
+        }
         let header = option_header(&header).map_err(|error| broken(error.0))?;
         if header.length > OPTION_MAX {
             let text = "the data of an option has at most 65536 bytes";
@@ -50,6 +87,29 @@ pub(super) fn shake<S: Read + Write>(
         let mut data = vec![0; header.length as usize];
         stream.read_exact(&mut data)?;
         match header.option {
+            option::ABORT => {
+                // The client may be gone already.
+                let _ = answer(stream, header.option, reply::ACK, &[]);
+                return if denied {
+                    Err(broken(NO_TLS))
+                } else {
+                    Ok(Shaken::Left)
+                };
+            }
+            option::STARTTLS => {
+                if start_tls(stream, security, &data)? {
+                    return Ok(Shaken::StartTls);
+                }
+            }
+            // This option has no reply that could be an error.
+            option::EXPORT_NAME if security == Security::Required => {
+                return Err(broken(NO_TLS));
+            }
+            option if security == Security::Required => {
+                let text = b"this server requires TLS";
+                answer(stream, option, reply::ERR_TLS_REQD, text)?;
+                denied = true;
+            }
             option::EXPORT_NAME => {
                 let known = std::str::from_utf8(&data).is_ok_and(|name| export.is(name));
                 if !known {
@@ -62,21 +122,28 @@ pub(super) fn shake<S: Read + Write>(
                 .concat();
                 answer.resize(if no_zeroes { 10 } else { 134 }, 0);
                 stream.write_all(&answer)?;
-                return Ok(Some(chosen));
-            }
-            option::ABORT => {
-                // The client may be gone already.
-                let _ = answer(stream, header.option, reply::ACK, &[]);
-                return Ok(None);
+                return Ok(Shaken::Chosen(chosen));
             }
             option => {
                 if negotiate(stream, export, (option, &data), &mut chosen)? {
-                    return Ok(Some(chosen));
+                    return Ok(Shaken::Chosen(chosen));
                 }
             }
         }
     }
     Err(broken("the client sends too many options"))
+}
+
+/// Answers STARTTLS. True if TLS starts.
+fn start_tls<S: Write>(stream: &mut S, security: Security, data: &[u8]) -> io::Result<bool> {
+    let (kind, text): (u32, &[u8]) = match security {
+        Security::Active => (reply::ERR_INVALID, b"the connection has TLS already"),
+        _ if !data.is_empty() => (reply::ERR_INVALID, b"this option has no data"),
+        Security::Absent => (reply::ERR_POLICY, b"this server has no certificate for TLS"),
+        Security::Offered | Security::Required => (reply::ACK, &[]),
+    };
+    answer(stream, option::STARTTLS, kind, text)?;
+    Ok(kind == reply::ACK)
 }
 
 /// Answers an option. True if the client has chosen the export by it.

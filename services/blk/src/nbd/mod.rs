@@ -1,12 +1,15 @@
-//! An NBD server for one volume on a Unix socket: fixed newstyle handshake, structured replies, block status, flush, FUA,
-//! trim, write zeroes, several connections, several requests of each at once.
+//! An NBD server for one volume on a Unix socket or TCP: fixed newstyle handshake, TLS, structured replies, block status,
+//! flush, FUA, trim, write zeroes, several connections, several requests of each at once.
 
 mod answer;
 mod client;
 mod connection;
 mod export;
 mod handshake;
+mod secure;
 mod server;
+mod stream;
+mod tls;
 mod transmit;
 pub mod wire;
 
@@ -14,8 +17,11 @@ pub use client::NbdMedium;
 pub use connection::REQUESTS_MAX;
 pub use export::Export;
 pub use server::{CONNECTIONS_MAX, Server};
+pub use stream::Listener;
+pub use tls::{Pems, Tls, TlsError};
 pub use wire::LENGTH_MAX;
 
+use handshake::{Security, Shaken};
 use std::io::{self, Read, Write};
 
 /// Serves one connection until the client leaves, one request after the other. The stream's clones are the stream.
@@ -23,12 +29,13 @@ use std::io::{self, Read, Write};
 /// # Errors
 /// The client breaks the protocol, or errors of the connection.
 pub fn serve<S: Read + Write + Clone + Send>(stream: &mut S, export: &Export) -> io::Result<()> {
-    match handshake::shake(stream, export)? {
-        Some(chosen) => {
+    let no_zeroes = handshake::greet(stream)?;
+    match handshake::options(stream, export, (Security::Absent, no_zeroes))? {
+        Shaken::Chosen(chosen) => {
             let ends = (stream.clone(), stream.clone());
             connection::serve(ends, export, chosen, (1, &|| ()))
         }
-        None => Ok(()),
+        Shaken::StartTls | Shaken::Left => Ok(()),
     }
 }
 

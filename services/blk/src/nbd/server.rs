@@ -1,42 +1,57 @@
-//! The Unix socket of an export and its connections.
+//! The socket of an export and its connections.
 
 use super::connection::{self, REQUESTS_MAX};
 use super::export::Export;
-use super::handshake;
+use super::handshake::{self, Chosen, Security, Shaken};
+use super::secure::{self, Both, Session};
+use super::stream::{Hurried, Listener, Stream};
+use super::tls::Tls;
 use crate::say::say;
-use std::collections::HashMap;
-use std::io;
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xgvmi_daemon::accept_patiently;
 
-/// Most connections at once. Each may hold buffers of 32 MiB for the data of requests.
+/// Most clients at once. Each may hold buffers of 32 MiB for the data of requests.
 pub const CONNECTIONS_MAX: usize = 32;
-/// A client that takes longer for its handshake loses its connection.
+/// Most connections whose handshake is not finished. Beyond them the oldest one ends.
+const VISITORS_MAX: usize = 32;
+/// A client that takes longer for its handshake, with that of TLS, loses its connection.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The connections by age.
+#[derive(Debug, Default)]
+struct Open {
+    /// Their handshake is not finished.
+    visitors: BTreeMap<u64, Arc<Stream>>,
+    clients: BTreeMap<u64, Arc<Stream>>,
+}
 
 /// Accepts connections to an export, up to [`CONNECTIONS_MAX`] at once.
 #[derive(Debug)]
 pub struct Server {
-    listener: UnixListener,
+    listener: Listener,
     export: Export,
-    open: Mutex<HashMap<u64, Arc<UnixStream>>>,
+    tls: Option<Tls>,
+    open: Mutex<Open>,
     drains: AtomicBool,
+    refused: AtomicU64,
 }
 
 impl Server {
     /// Serves `export` on a socket.
     #[must_use]
-    pub fn new(listener: UnixListener, export: Export) -> Self {
+    pub fn new(listener: Listener, export: Export, tls: Option<Tls>) -> Self {
         Self {
             listener,
             export,
+            tls,
             open: Mutex::default(),
             drains: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
         }
     }
 
@@ -46,13 +61,26 @@ impl Server {
         self.export.buffered_bytes()
     }
 
-    /// Number of connections.
+    /// Number of connections, also of those whose handshake is not finished.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.open().len()
+        let open = self.open();
+        open.visitors.len() + open.clients.len()
     }
 
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, Arc<UnixStream>>> {
+    /// Connections that have ended before they had chosen the export: by an error, or for want of a place.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// TLS of the server.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Tls> {
+        self.tls.as_ref()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
         // A panic cannot leave the table half changed.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -65,38 +93,70 @@ impl Server {
         for number in 0.. {
             let tell = |error: &io::Error| say(format_args!("no client is accepted: {error}"));
             let stream = match accept_patiently(|| self.listener.accept(), tell) {
-                Ok((stream, _)) => stream,
+                Ok(stream) => Arc::new(stream),
                 Err(_) if self.drains.load(Ordering::SeqCst) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            let stream = Arc::new(stream);
-            {
-                let mut open = self.open();
-                if open.len() >= CONNECTIONS_MAX || self.drains.load(Ordering::SeqCst) {
-                    say(format_args!(
-                        "a client was refused: {} are connected",
-                        open.len()
-                    ));
-                    continue;
-                }
-                open.insert(number, Arc::clone(&stream));
+            if !self.arrive(number, &stream) {
+                continue;
             }
             let server = Arc::clone(self);
             let work = move || {
-                if let Err(error) = serve_stream(&stream, &server.export) {
-                    say(format_args!("a client is disconnected: {error}"));
+                if let Err(error) = server.serve(number, &stream) {
+                    say(format_args!("{stream} is disconnected: {error}"));
                 }
-                server.open().remove(&number);
+                server.leave(number);
             };
             if let Err(error) = std::thread::Builder::new()
                 .name("nbd".to_owned())
                 .spawn(work)
             {
-                self.open().remove(&number);
+                self.leave(number);
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 say(format_args!("a client was refused: {error}"));
             }
         }
         Ok(())
+    }
+
+    /// Takes a place for a handshake. If there is none, the one that has lasted longest ends: silent clients cannot keep
+    /// others out.
+    fn arrive(&self, number: u64, stream: &Arc<Stream>) -> bool {
+        let mut open = self.open();
+        let clients = open.clients.len();
+        if clients >= CONNECTIONS_MAX || self.drains.load(Ordering::SeqCst) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            say(format_args!(
+                "{stream} was refused: {clients} are connected"
+            ));
+            return false;
+        }
+        if open.visitors.len() >= VISITORS_MAX
+            && let Some((_, oldest)) = open.visitors.pop_first()
+        {
+            oldest.shutdown(Shutdown::Both);
+        }
+        open.visitors.insert(number, Arc::clone(stream));
+        true
+    }
+
+    /// The handshake is finished: takes a place of a client.
+    fn admit(&self, number: u64) -> io::Result<()> {
+        let mut open = self.open();
+        let Some(stream) = open.visitors.remove(&number) else {
+            return Err(io::Error::other("newer clients needed its place"));
+        };
+        if open.clients.len() >= CONNECTIONS_MAX {
+            return Err(io::Error::other("all places are taken"));
+        }
+        open.clients.insert(number, stream);
+        Ok(())
+    }
+
+    fn leave(&self, number: u64) {
+        let mut open = self.open();
+        open.visitors.remove(&number);
+        open.clients.remove(&number);
     }
 
     /// Accepts nothing more: neither connections nor requests that have not arrived yet. Requests that have arrived are
@@ -104,26 +164,92 @@ impl Server {
     pub fn drain(&self) {
         let open = self.open();
         self.drains.store(true, Ordering::SeqCst);
-        // SAFETY: an open socket of this process; no memory is involved.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
-        for stream in open.values() {
-            // The client may be gone already.
-            let _ = stream.shutdown(Shutdown::Read);
+        self.listener.close();
+        for stream in open.visitors.values().chain(open.clients.values()) {
+            stream.end_reads();
         }
+    }
+
+    fn serve(&self, number: u64, stream: &Stream) -> io::Result<()> {
+        stream.prepare()?;
+        let admit = || self.admit(number);
+        serve_stream(stream, &self.export, self.tls.as_ref(), &admit).map_err(|error| {
+            let is_client = self.open().clients.contains_key(&number);
+            if !is_client {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+            }
+            let phase = if is_client { "request" } else { "handshake" };
+            match (error.kind(), error.get_ref()) {
+                // The standard library's own text says nothing of a client.
+                (io::ErrorKind::UnexpectedEof, None) => {
+                    io::Error::other(format!("it has left in the middle of a {phase}"))
+                }
+                _ => error,
+            }
+        })
     }
 }
 
-/// Serves one client.
-pub(super) fn serve_stream(stream: &UnixStream, export: &Export) -> io::Result<()> {
-    stream.set_read_timeout(Some(HANDSHAKE))?;
-    let mut both = stream;
-    let Some(chosen) = handshake::shake(&mut both, export)? else {
-        return Ok(());
+/// Serves one client. `admit` is asked when it has chosen the export.
+pub(super) fn serve_stream(
+    stream: &Stream,
+    export: &Export,
+    tls: Option<&Tls>,
+    admit: &dyn Fn() -> io::Result<()>,
+) -> io::Result<()> {
+    let mut hurried = Hurried::new(stream, HANDSHAKE);
+    let security = match tls {
+        None => Security::Absent,
+        Some(tls) if tls.is_required() => Security::Required,
+        Some(_) => Security::Offered,
     };
-    stream.set_read_timeout(None)?;
-    let hang_up = || {
-        // The client may be gone already.
-        let _ = stream.shutdown(Shutdown::Both);
-    };
-    connection::serve((stream, stream), export, chosen, (REQUESTS_MAX, &hang_up))
+    let no_zeroes = handshake::greet(&mut hurried)?;
+    match (
+        handshake::options(&mut hurried, export, (security, no_zeroes))?,
+        tls,
+    ) {
+        (Shaken::Chosen(chosen), _) => {
+            admit()?;
+            let stream = hurried.relax()?;
+            transmit((stream, stream), stream, export, chosen)
+        }
+        (Shaken::StartTls, Some(tls)) => {
+            // The client learns why it is refused.
+            let parted = |_: &io::Error| secure::part(stream);
+            let session = Session::shake(&mut hurried, tls.config()).inspect_err(parted)?;
+            let served = serve_secure((stream, hurried), export, &session, (no_zeroes, admit));
+            session.close(stream);
+            served
+        }
+        (Shaken::StartTls | Shaken::Left, _) => Ok(()),
+    }
+}
+
+/// The options and requests of a client with TLS.
+fn serve_secure(
+    (stream, hurried): (&Stream, Hurried<'_>),
+    export: &Export,
+    session: &Session,
+    (no_zeroes, admit): (bool, &dyn Fn() -> io::Result<()>),
+) -> io::Result<()> {
+    let mut ends = session.over((hurried, hurried));
+    match handshake::options(&mut ends, export, (Security::Active, no_zeroes))? {
+        Shaken::Chosen(chosen) => {
+            admit()?;
+            hurried.relax()?;
+            let Both(reader, writer) = ends.over((stream, stream));
+            transmit((reader, writer), stream, export, chosen)
+        }
+        Shaken::StartTls | Shaken::Left => Ok(()),
+    }
+}
+
+fn transmit<R: Read + Send, W: Write + Send>(
+    ends: (R, W),
+    stream: &Stream,
+    export: &Export,
+    chosen: Chosen,
+) -> io::Result<()> {
+    let hang_up = || stream.shutdown(Shutdown::Both);
+    connection::serve(ends, export, chosen, (REQUESTS_MAX, &hang_up))
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 mod concurrent;
+mod tls;
 
 const SIZE: u64 = 1 << 20;
 const FUA: u16 = 1;
@@ -38,8 +39,8 @@ pub(super) fn export() -> Export {
 }
 
 /// A client of a server in a thread of this process.
-struct Client {
-    stream: UnixStream,
+struct Client<S = UnixStream> {
+    stream: S,
     server: Option<std::thread::JoinHandle<io::Result<()>>>,
 }
 
@@ -53,7 +54,9 @@ impl Client {
             end.set_write_timeout(limit).unwrap();
         }
         let export = export.clone();
-        let server = std::thread::spawn(move || server::serve_stream(&theirs, &export));
+        let server = std::thread::spawn(move || {
+            server::serve_stream(&theirs.into(), &export, None, &|| Ok(()))
+        });
         let mut client = Self {
             stream,
             server: Some(server),
@@ -83,6 +86,15 @@ impl Client {
         client
     }
 
+    /// The error by which the server has ended the connection.
+    fn ended(mut self) -> String {
+        let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        let done = self.server.take().unwrap().join().unwrap();
+        done.unwrap_err().to_string()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
     fn go(&mut self) {
         let replies = self.option(option::GO, &[name("vol"), vec![0, 0]].concat());
         assert_eq!(replies.last().unwrap().0, reply::ACK);
@@ -197,13 +209,6 @@ impl Client {
             }
         }
         bytes
-    }
-
-    /// The error by which the server has ended the connection.
-    fn ended(mut self) -> String {
-        let _ = self.stream.shutdown(std::net::Shutdown::Write);
-        let done = self.server.take().unwrap().join().unwrap();
-        done.unwrap_err().to_string()
     }
 
     /// Leaves. The server must end without an error.
@@ -331,13 +336,29 @@ fn what_a_request_must_not_be_is_refused_and_the_next_one_is_served() {
 }
 
 #[test]
+fn a_read_only_export_refuses_what_changes_the_volume() {
+    let export = export().read_only(true);
+    let mut client = Client::connect(&export, 3);
+    client.option(option::STRUCTURED_REPLY, &[]);
+    let told = client.option(option::GO, &[name("vol"), vec![0, 0]].concat());
+    assert_eq!(told[0].1[11] & 2, 2, "its flag");
+    for (command, data) in [(WRITE, &[7; 512][..]), (TRIM, &[]), (ZEROES, &[])] {
+        let refused = client.request((command, FUA), 0, 512, data);
+        assert_eq!(refused.unwrap_err(), errno::EPERM);
+    }
+    client.request((FLUSH, 0), 0, 0, &[]).unwrap();
+    assert_eq!(client.read(0, 512), [0; 512]);
+    client.leave();
+}
+
+#[test]
 fn options_are_answered_or_refused() {
     let export = export();
     let mut client = Client::connect(&export, 3);
     let listed = client.option(option::LIST, &[]);
     assert_eq!(listed[0], (reply::SERVER, name("vol")));
     assert_eq!(client.option(option::LIST, &[1])[0].0, reply::ERR_INVALID);
-    assert_eq!(client.option(option::STARTTLS, &[])[0].0, reply::ERR_UNSUP);
+    assert_eq!(client.option(99, &[])[0].0, reply::ERR_UNSUP);
     assert_eq!(client.option(4711, &[0; 100])[0].0, reply::ERR_UNSUP);
     assert_eq!(client.option(option::GO, &[0; 3])[0].0, reply::ERR_INVALID);
     assert_eq!(

@@ -94,6 +94,13 @@ fn check(request: &Request, export: &Export, chosen: Chosen) -> Result<(), Refus
             invalid("FLUSH has no range".to_owned())
         };
     }
+    let changes = matches!(
+        request.command,
+        Command::Write | Command::WriteZeroes | Command::Trim
+    );
+    if changes && export.is_read_only() {
+        return Err((errno::EPERM, "the export is read-only".to_owned()));
+    }
     let (offset, length) = (request.offset, request.length);
     if length == 0 {
         return invalid("the length is 0".to_owned());

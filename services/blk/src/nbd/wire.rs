@@ -66,7 +66,9 @@ pub mod reply {
     pub const INFO: u32 = 3;
     pub const META_CONTEXT: u32 = 4;
     pub const ERR_UNSUP: u32 = 1 << 31 | 1;
+    pub const ERR_POLICY: u32 = 1 << 31 | 2;
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
+    pub const ERR_TLS_REQD: u32 = 1 << 31 | 5;
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
     pub const ERR_TOO_BIG: u32 = 1 << 31 | 9;
 }
@@ -106,6 +108,7 @@ pub mod chunk {
 /// Errors of requests.
 #[expect(missing_docs, reason = "the protocol's own names say it all")]
 pub mod errno {
+    pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;

@@ -151,6 +151,7 @@ mod tests {
             socket: "s".to_owned(),
             name: String::new(),
             clients: 0,
+            refused_clients: 0,
             buffered_bytes: 0,
             volume: crate::volume::VolumeStatus::default(),
         })

@@ -1,8 +1,10 @@
 //! `xgvmi-blk export`: serves a volume to NBD clients.
 
+use super::certificates;
 use super::common::initiator_secret;
 use super::control::{Commanded, take_commands};
-use super::daemon::{Unlink, run};
+use super::daemon::run;
+use super::fronts::Fronts;
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
@@ -10,13 +12,10 @@ use super::status::{ExportStatus, Status};
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
-use crate::nbd::{Export, Server};
 use crate::say::say;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
-use anyhow::{Context as _, Result, bail};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use anyhow::{Context as _, Result};
 use std::sync::Arc;
 use xgvmi_daemon::{Daemon, ready};
 
@@ -25,7 +24,8 @@ use xgvmi_daemon::{Daemon, ready};
 /// # Errors
 /// The options contradict each other, the volume cannot be opened, the socket fails.
 pub fn export(args: &ExportArgs) -> Result<()> {
-    let socket = args.check()?;
+    let address = args.check()?;
+    let tls = certificates::read(&args.tls)?;
     let limit = args.drain_limit;
     let name = args.name.clone().unwrap_or_default();
     // Before any other thread: they inherit the blocked signals.
@@ -37,50 +37,59 @@ pub fn export(args: &ExportArgs) -> Result<()> {
             (Arc::clone(&volume) as Arc<dyn Disk>, Some((volume, opener)))
         }
     };
-    let listener = bind(&socket)?;
-    let unlink = Unlink(socket.clone());
+    let fronts = Fronts::open(args, address, &volume, tls)?;
     let _commands = take_commands(&daemon, owned.clone())?;
     let owned = owned.map(|(volume, _)| volume);
     ready(&format!(
         "xgvmi-blk {} exports volume {} on {}",
         env!("CARGO_PKG_VERSION"),
         volume.id(),
-        socket.display()
+        fronts.names()
     ))?;
-    let server = Arc::new(Server::new(
-        listener,
-        Export::new(Arc::clone(&volume), &name),
-    ));
-    let serving = Arc::clone(&server);
     let status = || {
         Status::Export(ExportStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: daemon.uptime_s(),
-            socket: socket.display().to_string(),
+            socket: fronts.names(),
             name: name.clone(),
-            clients: server.connections(),
-            buffered_bytes: server.buffered_bytes(),
+            clients: fronts.connections(),
+            refused_clients: fronts.nbd.as_ref().map_or(0, |server| server.refused()),
+            buffered_bytes: fronts
+                .nbd
+                .as_ref()
+                .map_or(0, |server| server.buffered_bytes()),
             volume: volume.status(),
         })
     };
-    let reload = || {
-        say("SIGHUP: an export has nothing to read again");
-        Ok(())
+    let reload = || match fronts.nbd.as_ref().and_then(|server| server.tls()) {
+        Some(tls) => {
+            match certificates::reload(&args.tls, tls) {
+                Ok(()) => say("SIGHUP: the certificates were read again"),
+                Err(error) => say(format_args!(
+                    "the certificates stay as they were: {error:#}"
+                )),
+            }
+            Ok(())
+        }
+        None => {
+            say("SIGHUP: an export without certificates has nothing to read again");
+            Ok(())
+        }
     };
     let closing = owned.clone();
-    let ended = run(&daemon, move || serving.run(), owned, status, reload)
-        .with_context(|| format!("the socket {}", socket.display()))?;
-    drop(unlink);
+    let ended = run(&daemon, fronts.serve(), owned, status, reload)
+        .with_context(|| format!("the socket {}", fronts.names()))?;
+    fronts.unlink();
     let mut drained = Ok(());
     if ended.drains {
-        server.drain();
-        let is_done = || server.connections() == 0;
+        fronts.drain();
+        let is_done = || fronts.connections() == 0;
         let is_drained = daemon.wait_until(limit, is_done, || status().to_json())?;
         if !is_drained {
             say(format_args!(
                 "{} clients still have requests after {limit:?}",
-                server.connections()
+                fronts.connections()
             ));
         }
         // Fails at once for a volume that another process has opened.
@@ -136,20 +145,4 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
         )?));
     }
     Ok(Volume::open(stores)?)
-}
-
-/// Listens on a socket. Replaces one that a process has left behind.
-fn bind(path: &Path) -> Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            if std::os::unix::net::UnixStream::connect(path).is_ok() {
-                bail!("{}: another process listens on this socket", path.display());
-            }
-            std::fs::remove_file(path)
-                .with_context(|| format!("cannot replace {}", path.display()))?;
-            UnixListener::bind(path)
-        }
-        other => other,
-    };
-    listener.with_context(|| format!("cannot listen on {}", path.display()))
 }

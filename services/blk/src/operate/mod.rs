@@ -1,10 +1,12 @@
 //! The parts of the command `xgvmi-blk`: options, opening of volumes, and the processes that serve them.
 
 mod asking;
+mod certificates;
 mod common;
 mod control;
 mod daemon;
 mod export;
+mod fronts;
 mod keeper;
 mod opener;
 mod options;
@@ -17,7 +19,7 @@ pub use common::initiator_secret;
 pub use control::{ControlArgs, ctl};
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
-pub use options::{ExportArgs, OpenArgs, ServiceArgs, TargetArgs};
+pub use options::{ExportArgs, NbdAddress, OpenArgs, ServiceArgs, TargetArgs, TlsArgs};
 pub use service::service;
 pub use status::{ExportStatus, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus};
 pub use target::target;

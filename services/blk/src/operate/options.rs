@@ -124,6 +124,26 @@ pub struct ExportArgs {
     /// Unix socket of NBD clients. It must not exist, unless no process listens on it.
     #[arg(long, value_name = "FILE")]
     pub socket: Option<PathBuf>,
+    /// Serve NBD clients over TCP, instead of a socket file; port 0 chooses one. Beyond loopback it needs --tls-client-ca,
+    /// or --insecure.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "socket")]
+    pub listen: Option<SocketAddr>,
+    /// TLS of NBD clients.
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    /// Serve NBD clients beyond loopback without certificates: for networks in which each process is trusted.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub insecure: Option<bool>,
+    /// Unix socket of a virtual machine: a vhost-user-blk device, beside the NBD clients or instead of them. Who may
+    /// connect has the rights of a client.
+    #[arg(long, value_name = "FILE")]
+    pub vhost_socket: Option<PathBuf>,
+    /// Most queues of the vhost-user-blk device. Each has a thread, and carries out one request at a time.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=crate::vhost::QUEUES_MAX as i64))]
+    pub vhost_queues: u8,
+    /// Refuse writes, discards and zeros of all clients.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub read_only: Option<bool>,
     /// Name of the export [default: the empty name].
     #[arg(long)]
     pub name: Option<String>,
@@ -148,14 +168,76 @@ pub struct ExportArgs {
     pub status_socket: Option<PathBuf>,
 }
 
+/// TLS of NBD clients, which then need TLS 1.3. SIGHUP reads the files again; open connections stay.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+pub struct TlsArgs {
+    /// File with the certificate of the export, and those of authorities between it and the clients' one, in PEM. Clients
+    /// must use TLS.
+    #[arg(long, value_name = "FILE")]
+    pub tls_certificate: Option<PathBuf>,
+    /// File with the private key of the certificate in PEM, which other users cannot read.
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// File with certificates of authorities in PEM. Clients need a certificate of one of them.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Serve clients without TLS too.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub tls_optional: Option<bool>,
+}
+
+impl TlsArgs {
+    fn check(&self) -> Result<()> {
+        match (&self.tls_certificate, &self.tls_key) {
+            (Some(_), None) => bail!("a certificate without its key: give --tls-key FILE"),
+            (None, Some(_)) => bail!("a key without its certificate: give --tls-certificate FILE"),
+            (None, None) if self.tls_client_ca.is_some() || self.tls_optional == Some(true) => {
+                bail!("no certificate for TLS: give --tls-certificate FILE and --tls-key FILE")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether only clients with a certificate are served.
+    fn proves_clients(&self) -> bool {
+        self.tls_client_ca.is_some() && self.tls_optional != Some(true)
+    }
+}
+
+/// Where NBD clients connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// A socket file.
+    File(PathBuf),
+    /// TCP.
+    Tcp(SocketAddr),
+}
+
 impl ExportArgs {
-    /// Checks the options. Returns the socket of NBD clients.
+    /// Checks the options. Returns where NBD clients connect, if they may.
     ///
     /// # Errors
     /// A necessary option is missing.
-    pub fn check(&self) -> Result<PathBuf> {
-        let Some(socket) = self.socket.clone() else {
-            bail!("no socket: give --socket FILE, or socket in the file of --config");
+    pub fn check(&self) -> Result<Option<NbdAddress>> {
+        self.tls.check()?;
+        let socket = match (self.socket.clone(), self.listen) {
+            (Some(socket), None) => Some(NbdAddress::File(socket)),
+            (None, Some(listen)) => {
+                let is_open = !self.tls.proves_clients() && self.insecure != Some(true);
+                if is_open && !listen.ip().is_loopback() {
+                    bail!(
+                        "{listen}: beyond loopback an export needs certificates: give --tls-certificate, --tls-key and \
+                         --tls-client-ca without --tls-optional, or --insecure in a network where every process may be trusted"
+                    );
+                }
+                Some(NbdAddress::Tcp(listen))
+            }
+            (Some(_), Some(_)) => bail!("--socket and --listen: an export has one of them"),
+            (None, None) if self.vhost_socket.is_some() => None,
+            (None, None) => bail!(
+                "no socket: give --socket FILE, --listen ADDRESS:PORT or --vhost-socket FILE, or one of them in the file of \
+                 --config"
+            ),
         };
         if self.memory.is_none() && self.service.is_none() {
             check_targets(
@@ -295,13 +377,51 @@ mod tests {
         assert_eq!(service(&["a", "b"]).unwrap().listen.port(), 7720);
     }
 
+    #[track_caller]
+    fn check<T: std::fmt::Debug>(result: Result<T>, expect: &str) {
+        let error = format!("{:#}", result.unwrap_err());
+        assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn sockets_and_certificates_belong_together() {
+        assert_eq!(
+            export(&["a", "b", "--vhost-socket", "v"])
+                .unwrap()
+                .check()
+                .unwrap(),
+            None
+        );
+        for wrong in ["0", "17"] {
+            let words = ["a", "b", "--vhost-socket", "v", "--vhost-queues", wrong];
+            check(export(&words), "is not in 1..=16");
+        }
+        let listens = |words: &[&str]| {
+            let all = [&["--memory", "1M", "--listen", "192.0.2.1:1"], words];
+            export(&all.concat())
+        };
+        let tls = ["--tls-certificate", "c", "--tls-key", "k"];
+        let proves = [&tls[..], &["--tls-client-ca", "a"]].concat();
+        check(listens(&[]), "needs certificates");
+        check(listens(&tls), "needs certificates");
+        let optional = [&proves[..], &["--tls-optional"]].concat();
+        check(listens(&optional), "needs certificates");
+        assert!(listens(&proves).is_ok());
+        assert!(listens(&["--insecure"]).is_ok());
+        assert!(export(&["--memory", "1M", "--listen", "[::1]:0"]).is_ok());
+        check(listens(&tls[..2]), "give --tls-key FILE");
+        check(listens(&tls[2..]), "give --tls-certificate FILE");
+        for words in [&["--tls-client-ca", "a"][..], &["--tls-optional"]] {
+            check(listens(words), "no certificate for TLS");
+        }
+        check(
+            export(&["a", "b", "--socket", "s", "--listen", "[::1]:0"]),
+            "cannot be used with",
+        );
+    }
+
     #[test]
     fn what_cannot_be_right_is_named() {
-        #[track_caller]
-        fn check<T: std::fmt::Debug>(result: Result<T>, expect: &str) {
-            let error = format!("{:#}", result.unwrap_err());
-            assert!(error.contains(expect), "{error}");
-        }
         check(target(&[]), "give FILE");
         check(target(&["a", "--listen", "192.0.2.1:1"]), "needs a secret");
         check(target(&["a", "--listen", "[::]:1"]), "needs a secret");

@@ -36,6 +36,7 @@ xgvmi_daemon::status! {
         pub value socket: String, "Socket of NBD clients.";
         pub value name: String, "Name of the export.";
         pub gauge clients: usize, "NBD clients.";
+        pub counter refused_clients, "NBD clients that had no right to the export, no place, or no end of their handshake.";
         pub gauge buffered_bytes, "Bytes of requests of NBD clients that have no whole reply.";
         pub value volume: VolumeStatus, "State and counters of the volume.";
     }
@@ -251,6 +252,7 @@ mod tests {
             socket: "s".to_owned(),
             name: String::new(),
             clients: 3,
+            refused_clients: 25,
             buffered_bytes: 4,
             volume: VolumeStatus {
                 volume: "id".to_owned(),
@@ -421,6 +423,7 @@ mod tests {
                     "xgvmi_blk_corrupt_halves_total 16",
                     "xgvmi_blk_damaged_entries 18",
                     "xgvmi_blk_clients 3",
+                    "xgvmi_blk_refused_clients_total 25",
                     "xgvmi_blk_buffered_bytes 4",
                 ][..],
                 &[

@@ -731,7 +731,10 @@ fn connect_once(address: &str, limit: Duration) -> io::Result<TcpStream> {
 }
 
 /// A peer that loses power does not close its connections: the kernel closes them after about ten seconds of silence.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+///
+/// # Errors
+/// Errors of the system.
+pub fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(5))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(2))?;

@@ -25,8 +25,12 @@ mod faults;
 mod peers;
 mod place;
 mod soak;
+mod tls;
+mod vhost;
 
 pub use peers::bench;
+pub use tls::run_tls;
+pub use vhost::{VHOST_TESTS, run_vhost};
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};

@@ -113,6 +113,14 @@ impl<'a> Place<'a> {
         self.ours(&words).map(drop)
     }
 
+    /// Creates the targets of another volume in place of what is there.
+    pub(super) fn create_again(&self, mib: u64) -> Result<()> {
+        for name in FILES {
+            fs::remove_file(self.path(name))?;
+        }
+        self.create(mib, 4096)
+    }
+
     /// Exports the volume on these targets.
     pub(super) fn export(&self, targets: &[&str]) -> Result<Server> {
         let service = match self.way {

@@ -284,8 +284,9 @@ fn a_server_that_drains_answers_what_has_arrived_and_accepts_nothing_more() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let server = Arc::new(Server::new(
-        UnixListener::bind(&path).unwrap(),
+        Listener::Unix(UnixListener::bind(&path).unwrap()),
         export.clone(),
+        None,
     ));
     let running = {
         let server = Arc::clone(&server);

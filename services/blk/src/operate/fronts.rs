@@ -1,0 +1,145 @@
+//! The front ends of an export: NBD clients, and a virtual machine.
+
+use super::daemon::Unlink;
+use super::options::{ExportArgs, NbdAddress};
+use crate::disk::Disk;
+use crate::nbd::{Export, Listener, Server, Tls};
+use crate::vhost::VhostServer;
+use anyhow::{Context as _, Result, bail};
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+/// The front ends of an export, at least one.
+pub(super) struct Fronts {
+    pub(super) nbd: Option<Arc<Server>>,
+    vhost: Option<Arc<VhostServer>>,
+    names: Vec<String>,
+    files: Mutex<Vec<Unlink>>,
+}
+
+impl Fronts {
+    /// Listens on all sockets of the options.
+    pub(super) fn open(
+        args: &ExportArgs,
+        address: Option<NbdAddress>,
+        disk: &Arc<dyn Disk>,
+        tls: Option<Tls>,
+    ) -> Result<Self> {
+        let (mut names, mut files) = (Vec::new(), Vec::new());
+        let read_only = args.read_only == Some(true);
+        let nbd = match address {
+            None => None,
+            Some(address) => {
+                let (listener, name, file) = listen(&address)?;
+                names.push(name);
+                files.extend(file);
+                let name = args.name.as_deref().unwrap_or_default();
+                let export = Export::new(Arc::clone(disk), name).read_only(read_only);
+                Some(Arc::new(Server::new(listener, export, tls)))
+            }
+        };
+        let vhost = match &args.vhost_socket {
+            None => None,
+            Some(path) => {
+                let listener = bind(path)?;
+                names.push(format!("vhost-user {}", path.display()));
+                files.push(Unlink(path.clone()));
+                let queues = usize::from(args.vhost_queues);
+                let server = VhostServer::new(listener, Arc::clone(disk), queues, read_only);
+                Some(Arc::new(server))
+            }
+        };
+        Ok(Self {
+            nbd,
+            vhost,
+            names,
+            files: Mutex::new(files),
+        })
+    }
+
+    /// Names of the sockets.
+    pub(super) fn names(&self) -> String {
+        self.names.join(" and ")
+    }
+
+    /// Number of clients.
+    pub(super) fn connections(&self) -> usize {
+        let nbd = self.nbd.as_ref().map_or(0, |server| server.connections());
+        nbd + self.vhost.as_ref().map_or(0, |server| server.connections())
+    }
+
+    /// Serves all clients until one of the sockets fails, or [`Fronts::drain`].
+    pub(super) fn serve(&self) -> impl FnOnce() -> io::Result<()> + Send + 'static {
+        let (nbd, vhost) = (self.nbd.clone(), self.vhost.clone());
+        move || {
+            let (first, ended) = mpsc::channel();
+            let start = |name: &str, serve: Box<dyn FnOnce() -> io::Result<()> + Send>| {
+                let first = first.clone();
+                let thread = std::thread::Builder::new().name(name.to_owned());
+                thread.spawn(move || {
+                    // The other one may have ended before.
+                    let _ = first.send(serve());
+                })
+            };
+            if let Some(nbd) = nbd {
+                start("accept-nbd", Box::new(move || nbd.run()))?;
+            }
+            if let Some(vhost) = vhost {
+                start("accept-vhost", Box::new(move || vhost.run()))?;
+            }
+            drop(first);
+            ended.recv().unwrap_or(Ok(()))
+        }
+    }
+
+    /// Accepts nothing more. What has arrived is answered; [`Fronts::connections`] is 0 afterwards.
+    pub(super) fn drain(&self) {
+        if let Some(nbd) = &self.nbd {
+            nbd.drain();
+        }
+        if let Some(vhost) = &self.vhost {
+            vhost.drain();
+        }
+    }
+
+    /// Removes the files of the sockets.
+    pub(super) fn unlink(&self) {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        files.clear();
+    }
+}
+
+/// Listens for NBD clients. Returns the name of the socket too, and removes its file in the end.
+fn listen(address: &NbdAddress) -> Result<(Listener, String, Option<Unlink>)> {
+    Ok(match address {
+        NbdAddress::File(path) => {
+            let listener = Listener::Unix(bind(path)?);
+            let unlink = Unlink(path.clone());
+            (listener, path.display().to_string(), Some(unlink))
+        }
+        NbdAddress::Tcp(address) => {
+            let listener = xgvmi_daemon::listen(address)
+                .with_context(|| format!("cannot listen on {address}"))?;
+            let address = listener.local_addr().context("the address")?;
+            (Listener::Tcp(listener), format!("tcp:{address}"), None)
+        }
+    })
+}
+
+/// Listens on a socket. Replaces one that a process has left behind.
+fn bind(path: &Path) -> Result<UnixListener> {
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            if std::os::unix::net::UnixStream::connect(path).is_ok() {
+                bail!("{}: another process listens on this socket", path.display());
+            }
+            std::fs::remove_file(path)
+                .with_context(|| format!("cannot replace {}", path.display()))?;
+            UnixListener::bind(path)
+        }
+        other => other,
+    };
+    listener.with_context(|| format!("cannot listen on {}", path.display()))
+}

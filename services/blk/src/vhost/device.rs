@@ -1,0 +1,319 @@
+//! The device of one connection: features, configuration, and its queues.
+//!
+//! A thread carries out the requests of a queue in their order. So the used ring always tells which requests were carried
+//! out: a front end that connects again repeats the others, as QEMU does.
+
+use super::request::{LENGTH_MAX, Parts, RANGE_SECTORS_MAX, RANGES_MAX, Status, Terms, carry_out};
+use crate::disk::Disk;
+use crate::geometry::SECTOR;
+use std::io;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+use vhost_user_backend::{VhostUserBackend, VringMutex, VringT as _};
+use virtio_queue::{DescriptorChain, QueueT as _};
+use vm_memory::{GuestAddressSpace as _, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::event::{
+    EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
+};
+
+/// Most queues of a device.
+pub const QUEUES_MAX: usize = 16;
+/// Most descriptors of a queue.
+const QUEUE_SIZE: usize = 256;
+/// Most segments of a READ or WRITE, and most bytes of each: together less than the longest request.
+const SEGMENTS: u32 = 126;
+const SEGMENT_BYTES: u32 = 256 << 10;
+const _: () = assert!(SEGMENTS as usize * SEGMENT_BYTES as usize <= LENGTH_MAX);
+
+/// Bits of the features.
+mod feature {
+    pub(super) const SIZE_MAX: u64 = 1 << 1;
+    pub(super) const SEG_MAX: u64 = 1 << 2;
+    pub(super) const READ_ONLY: u64 = 1 << 5;
+    pub(super) const BLK_SIZE: u64 = 1 << 6;
+    pub(super) const FLUSH: u64 = 1 << 9;
+    pub(super) const TOPOLOGY: u64 = 1 << 10;
+    pub(super) const MQ: u64 = 1 << 12;
+    pub(super) const DISCARD: u64 = 1 << 13;
+    pub(super) const WRITE_ZEROES: u64 = 1 << 14;
+    pub(super) const INDIRECT: u64 = 1 << 28;
+    pub(super) const EVENT_IDX: u64 = 1 << 29;
+    pub(super) const VERSION_1: u64 = 1 << 32;
+}
+
+/// What a device serves.
+#[derive(Clone)]
+pub(super) struct Served {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) queues: usize,
+    pub(super) read_only: bool,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Served").finish_non_exhaustive()
+    }
+}
+
+type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
+
+/// A device of one connection.
+pub(super) struct Device {
+    served: Served,
+    memory: Memory,
+    event_idx: AtomicBool,
+    write_through: AtomicBool,
+    /// No request is begun any more.
+    stopped: AtomicBool,
+    /// Buffers of the queues. Each lock is held while a request is carried out.
+    queues: Vec<Mutex<Vec<u8>>>,
+    /// Events of threads that have not begun.
+    exits: Mutex<Vec<(EventConsumer, EventNotifier)>>,
+    /// Events of the others, each of which ends its thread.
+    given: Mutex<Vec<OwnedFd>>,
+    /// Its drop tells that no thread uses the device any more.
+    _ended: Sender<()>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is inside has no state that a panic could leave half changed.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    pub(super) fn new(served: Served, memory: Memory, ended: Sender<()>) -> io::Result<Self> {
+        // Here, because a thread without its event would never end.
+        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
+        let exits = (0..served.queues).map(|_| new_event_consumer_and_notifier(flags));
+        let exits = exits.collect::<io::Result<Vec<_>>>()?;
+        Ok(Self {
+            queues: (0..served.queues).map(|_| Mutex::default()).collect(),
+            served,
+            memory,
+            event_idx: AtomicBool::new(false),
+            write_through: AtomicBool::new(true),
+            stopped: AtomicBool::new(false),
+            exits: Mutex::new(exits),
+            given: Mutex::default(),
+            _ended: ended,
+        })
+    }
+
+    /// Ends the threads of the queues, each after its request.
+    pub(super) fn end(&self) {
+        self.stop();
+        for event in locked(&self.given).iter() {
+            // An event that has happened already needs nothing.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// No request is begun any more.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+    }
+
+    /// Carries out what is in a queue. The queue's lock is free meanwhile, so that the front end can stop it.
+    fn work(&self, vring: &VringMutex<Memory>, buffer: &Mutex<Vec<u8>>) {
+        for round in 0.. {
+            // Without notifications while there is work; a failure only costs some.
+            let _ = vring.disable_notification();
+            let mut some = false;
+            while self.step(vring, buffer) {
+                some = true;
+            }
+            // Requests may have arrived before notifications were on again. A ring whose index is wrong always looks so.
+            let more = vring.enable_notification().unwrap_or(false);
+            if !more || self.is_stopped() || (round > 0 && !some) {
+                return;
+            }
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Carries out the next request. False if there is none.
+    fn step(&self, vring: &VringMutex<Memory>, buffer: &Mutex<Vec<u8>>) -> bool {
+        let mut buffer = locked(buffer);
+        if self.is_stopped() {
+            return false;
+        }
+        let memory = self.memory.memory();
+        let chain = {
+            let mut state = vring.get_mut();
+            state.get_queue_mut().pop_descriptor_chain(memory.clone())
+        };
+        let Some(chain) = chain else {
+            return false;
+        };
+        let head = chain.head_index();
+        let written = self.request(chain, &memory, &mut buffer);
+        if vring.add_used(head, written).is_err() {
+            return false;
+        }
+        if !self.event_idx.load(Ordering::Relaxed) || vring.needs_notification().unwrap_or(true) {
+            // The front end may be gone.
+            let _ = vring.signal_used_queue();
+        }
+        true
+    }
+
+    /// Carries out a request. Returns how many bytes it has written to the guest's memory.
+    fn request(&self, chain: Chain, memory: &GuestMemoryMmap, buffer: &mut Vec<u8>) -> u32 {
+        let reader = chain.clone().reader(memory);
+        // Without a place for the status the guest learns nothing.
+        let Ok(mut writer) = chain.writer(memory) else {
+            return 0;
+        };
+        let Some(to_length) = writer.available_bytes().checked_sub(1) else {
+            return 0;
+        };
+        let Ok(mut status) = writer.split_at(to_length) else {
+            return 0;
+        };
+        let (result, written) = match reader {
+            Ok(from) => {
+                let terms = Terms {
+                    read_only: self.served.read_only,
+                    write_through: self.write_through.load(Ordering::Relaxed),
+                };
+                let mut parts = Parts {
+                    from_length: from.available_bytes(),
+                    from,
+                    to: writer,
+                    to_length,
+                };
+                carry_out(self.served.disk.as_ref(), terms, &mut parts, buffer)
+            }
+            Err(_) => (Status::IoError, 0),
+        };
+        if status.write_obj(result as u8).is_err() {
+            return 0;
+        }
+        // Cannot be cut: at most the longest READ.
+        u32::try_from(written + 1).unwrap_or(u32::MAX)
+    }
+
+    /// The configuration of the device, as the guest reads it.
+    pub(super) fn config(&self) -> [u8; 60] {
+        let geometry = self.served.disk.geometry();
+        let block = geometry.block_size().next_power_of_two().max(SECTOR);
+        let exponent = (block / SECTOR).trailing_zeros();
+        // Cannot be cut: a block has at most 1 MiB, there are at most 16 queues.
+        let small = |number: u32| u16::try_from(number).unwrap_or(u16::MAX).to_le_bytes();
+        let sectors = block / SECTOR;
+        let mut config = [0; 60];
+        let mut put = |at: usize, bytes: &[u8]| config[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &(geometry.size() / u64::from(SECTOR)).to_le_bytes());
+        put(8, &SEGMENT_BYTES.to_le_bytes());
+        put(12, &SEGMENTS.to_le_bytes());
+        put(20, &SECTOR.to_le_bytes());
+        put(24, &small(exponent)[..1]);
+        put(26, &small(sectors));
+        put(28, &sectors.to_le_bytes());
+        put(32, &[1]);
+        put(
+            34,
+            &u16::try_from(self.served.queues)
+                .unwrap_or(u16::MAX)
+                .to_le_bytes(),
+        );
+        put(36, &RANGE_SECTORS_MAX.to_le_bytes());
+        put(40, &RANGES_MAX.to_le_bytes());
+        put(44, &sectors.to_le_bytes());
+        put(48, &RANGE_SECTORS_MAX.to_le_bytes());
+        put(52, &RANGES_MAX.to_le_bytes());
+        put(56, &[1]);
+        config
+    }
+}
+
+impl VhostUserBackend for Device {
+    type Bitmap = ();
+    type Vring = VringMutex<Memory>;
+
+    fn num_queues(&self) -> usize {
+        self.served.queues
+    }
+
+    fn max_queue_size(&self) -> usize {
+        QUEUE_SIZE
+    }
+
+    fn features(&self) -> u64 {
+        use feature::*;
+        let own = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | MQ | DISCARD | WRITE_ZEROES;
+        let read_only = if self.served.read_only { READ_ONLY } else { 0 };
+        let ring = INDIRECT | EVENT_IDX | VERSION_1;
+        own | read_only | ring | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+    }
+
+    fn acked_features(&self, features: u64) {
+        let write_through = features & feature::FLUSH == 0;
+        self.write_through.store(write_through, Ordering::Relaxed);
+    }
+
+    fn protocol_features(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+    }
+
+    fn set_event_idx(&self, enabled: bool) {
+        self.event_idx.store(enabled, Ordering::Relaxed);
+    }
+
+    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        let config = self.config();
+        let byte = |at: u32| config.get(at as usize).copied().unwrap_or(0);
+        // The protocol allows 256 bytes.
+        let end = offset.saturating_add(size.min(256));
+        (offset..end).map(byte).collect()
+    }
+
+    fn update_memory(&self, _: Memory) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn queues_per_thread(&self) -> Vec<u64> {
+        (0..self.served.queues).map(|queue| 1 << queue).collect()
+    }
+
+    fn exit_event(&self, _: usize) -> Option<(EventConsumer, EventNotifier)> {
+        let (consumer, notifier) = locked(&self.exits).pop()?;
+        // SAFETY: The crate gives the descriptor up (`into_raw_fd`) and never closes it, so it has one owner: this one,
+        // which lives longer than the crate's thread.
+        let owned = unsafe { OwnedFd::from_raw_fd(consumer.as_raw_fd()) };
+        locked(&self.given).push(owned);
+        Some((consumer, notifier))
+    }
+
+    fn stop_vring(&self, queue: u32) -> io::Result<()> {
+        // The request under way, if any, ends first: the front end learns which one is the next.
+        if let Some(queue) = self.queues.get(queue as usize) {
+            drop(locked(queue));
+        }
+        Ok(())
+    }
+
+    fn handle_event(
+        &self,
+        event: u16,
+        _: EventSet,
+        vrings: &[VringMutex<Memory>],
+        thread: usize,
+    ) -> io::Result<()> {
+        // An error would end the thread. Each thread has one queue.
+        if let (0, Some(vring), Some(queue)) = (event, vrings.first(), self.queues.get(thread)) {
+            self.work(vring, queue);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! Stock QEMU without KVM on the vhost-user-blk device of an export: a Linux guest reads, writes, discards and flushes.
+
+use super::{FILES, LIMIT, Place, SIZE_MIB, START, World};
+use anyhow::{Context as _, Result, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use testbed::process::{self, Running};
+use testbed::workspace;
+
+type Test = fn(&Machine<'_>) -> Result<()>;
+
+/// Names of the tests.
+pub const VHOST_TESTS: [&str; 3] = [
+    "qemu: a guest reads, copies in two queues, discards and flushes",
+    "qemu: the export is killed while the guest writes, and returns",
+    "qemu: a guest of a read-only device",
+];
+
+/// Modules of the guest, in the order in which they are loaded.
+const MODULES: [&str; 6] = [
+    "virtio/virtio.ko",
+    "virtio/virtio_ring.ko",
+    "virtio/virtio_pci_legacy_dev.ko",
+    "virtio/virtio_pci_modern_dev.ko",
+    "virtio/virtio_pci.ko",
+    "block/virtio_blk.ko",
+];
+
+/// Bytes of the copies of the guest.
+const BLOCK: usize = 64 << 10;
+/// Single copies of the guest that writes while the export is killed.
+const STEPS: usize = 150;
+
+/// A directory with a volume, and what a guest needs.
+struct Machine<'a> {
+    place: Place<'a>,
+    /// QEMU, the kernel and busybox, unpacked.
+    root: &'a Path,
+}
+
+/// Runs all tests that are wanted, with the packages that are unpacked at `root`.
+///
+/// # Errors
+/// The directory cannot be created.
+pub fn run_vhost(world: &World<'_>, root: &Path) -> Result<Vec<(&'static str, Result<()>)>> {
+    let tests: [Test; 3] = [copies, killed, read_only];
+    let wants = |name: &str| {
+        let parts = &world.parts;
+        parts.is_empty() || parts.iter().any(|part| name.contains(part))
+    };
+    let named = VHOST_TESTS.into_iter().zip(tests);
+    named
+        .filter(|(name, _)| wants(name))
+        .map(|(name, test)| {
+            let place = Place::on_host(world, "storage-vhost")?;
+            let machine = Machine { place, root };
+            Ok((name, machine.prepare().and_then(|()| test(&machine))))
+        })
+        .collect()
+}
+
+/// The only path below `dir` that begins with this name.
+fn only(dir: PathBuf, begin: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(&dir).with_context(|| dir.display().to_string())?;
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_it = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with(begin))
+    };
+    let found = names.find(is_it);
+    found.with_context(|| format!("no {begin}... in {}", dir.display()))
+}
+
+impl Machine<'_> {
+    /// Makes the volume, its image, and the guest's files.
+    fn prepare(&self) -> Result<()> {
+        let place = &self.place;
+        place.image("image", SIZE_MIB)?;
+        place.create(SIZE_MIB, 4096)?;
+        let dir = place.path("guest");
+        for sub in ["bin", "dev", "proc", "sys"] {
+            fs::create_dir_all(dir.join(sub))?;
+        }
+        let copy =
+            |from: &Path, to: &Path| fs::copy(from, to).with_context(|| from.display().to_string());
+        copy(&self.root.join("bin/busybox"), &dir.join("bin/busybox"))?;
+        let script = workspace::root().join("tests/suites/storage_guest.sh");
+        copy(&script, &dir.join("init"))?;
+        let modules = only(self.root.join("lib/modules"), "")?;
+        for module in MODULES {
+            let from = modules.join("kernel/drivers").join(module);
+            let name = from.file_name().context("a name")?;
+            copy(&from, &dir.join(name))?;
+        }
+        let pack =
+            "chmod 755 guest/init; cd guest; find . | ./bin/busybox cpio -o -H newc > ../initrd";
+        place.stock("sh", &["-c", pack]).map(drop)
+    }
+
+    /// An export with both sockets.
+    fn export(&self, options: &[&str]) -> Result<Running> {
+        let mut command = Command::new(self.place.world.bin.join("xgvmi-blk"));
+        command
+            .arg("export")
+            .args(FILES)
+            .current_dir(&self.place.dir);
+        command.args(["--socket", "socket", "--vhost-socket", "vhost"]);
+        Running::saying(command.args(options), START, "exports volume")
+    }
+
+    fn nbdcopy(&self, from: &str, to: &str) -> Result<()> {
+        self.place
+            .stock("nbdcopy", &["--flush", from, to])
+            .map(drop)
+    }
+
+    /// Starts a guest.
+    fn start(&self, part: &str) -> Result<Running> {
+        let root = self.root;
+        let kernel = only(root.join("boot"), "vmlinuz-")?;
+        let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+        let libraries = libraries.map(|dir| root.join(dir).display().to_string());
+        let mut command = Command::new(root.join("usr/bin/qemu-system-x86_64"));
+        command
+            .current_dir(&self.place.dir)
+            .env("LD_LIBRARY_PATH", libraries.join(":"));
+        for dir in ["usr/share/qemu", "usr/share/seabios"] {
+            command.arg("-L").arg(root.join(dir));
+        }
+        let words = "-machine pc,accel=tcg -nodefaults -display none -no-reboot -serial stdio -m 256 -smp 2 \
+                     -object memory-backend-memfd,id=memory,size=256M,share=on -numa node,memdev=memory \
+                     -chardev socket,id=disk,path=vhost,reconnect=1 \
+                     -device vhost-user-blk-pci,chardev=disk,num-queues=2 -initrd initrd";
+        command.args(words.split_whitespace());
+        command.arg("-kernel").arg(kernel);
+        let line = format!("console=ttyS0 quiet panic=-1 part={part}");
+        Running::spawn(command.args(["-append", &line]))
+    }
+
+    /// Waits until the guest has ended. Returns what it has said.
+    fn end(&self, guest: Running) -> Result<String> {
+        let done = guest.wait(LIMIT)?;
+        ensure!(
+            done.ok() && done.output.contains("guest: done"),
+            "{}",
+            done.output
+        );
+        Ok(done.output)
+    }
+
+    /// The volume is the image after these changes of it, which `scrub` confirms.
+    fn holds(&self, export: Running, change: impl FnOnce(&mut [u8])) -> Result<()> {
+        let uri = "nbd+unix:///?socket=socket";
+        self.nbdcopy(uri, "out")?;
+        drop(export);
+        let mut expect = fs::read(self.place.path("image"))?;
+        change(&mut expect);
+        fs::write(self.place.path("expect"), expect)?;
+        self.place.same("expect", "out")?;
+        self.place.scrub().map(drop)
+    }
+
+    /// What a guest says about its disk.
+    fn describes(&self, said: &str, export: &Running, read_only: &str) -> Result<()> {
+        let sum = self.place.stock("sha256sum", &["image"])?;
+        let sum = sum.split_whitespace().next().context("a sum")?.to_owned();
+        let told = export.said();
+        let id = told
+            .split("exports volume ")
+            .nth(1)
+            .context("an identifier")?;
+        let serial = id.get(..20).context("a serial number")?;
+        for line in [
+            format!(
+                "guest: sectors {} serial {serial} queues 2 cache write back read-only {read_only}",
+                (SIZE_MIB << 20) / 512
+            ),
+            format!("guest: sum {sum}"),
+        ] {
+            ensure!(said.contains(&line), "'{line}' is not in:\n{said}");
+        }
+        Ok(())
+    }
+}
+
+fn copies(machine: &Machine<'_>) -> Result<()> {
+    let export = machine.export(&[])?;
+    machine.nbdcopy("image", "nbd+unix:///?socket=socket")?;
+    let said = machine.end(machine.start("copy")?)?;
+    machine.describes(&said, &export, "0")?;
+    ensure!(!said.contains("guest: error"), "{said}");
+    machine.holds(export, |bytes| {
+        bytes.copy_within(128 * BLOCK..256 * BLOCK, 512 * BLOCK);
+        bytes.copy_within(256 * BLOCK..384 * BLOCK, 640 * BLOCK);
+        bytes[4 << 20..5 << 20].fill(0);
+    })
+}
+
+fn killed(machine: &Machine<'_>) -> Result<()> {
+    let mut export = machine.export(&[])?;
+    machine.nbdcopy("image", "nbd+unix:///?socket=socket")?;
+    let mut guest = machine.start("steps")?;
+    for step in [20, 60, 100] {
+        let sign = format!("guest: step {step}\r");
+        let reached = process::wait_until(LIMIT, || {
+            guest.said().contains(&sign) || guest.group.has_ended()
+        });
+        ensure!(reached && !guest.group.has_ended(), "{}", guest.said());
+        export.group.kill();
+        process::wait_until(START, || export.group.has_ended());
+        export = machine.export(&[])?;
+    }
+    let said = machine.end(guest)?;
+    ensure!(!said.contains("guest: error"), "{said}");
+    machine.holds(export, |bytes| {
+        for step in 1..=STEPS {
+            bytes.copy_within(step * BLOCK..(step + 1) * BLOCK, (768 + step) * BLOCK);
+        }
+    })
+}
+
+fn read_only(machine: &Machine<'_>) -> Result<()> {
+    let export = machine.export(&[])?;
+    let uri = "nbd+unix:///?socket=socket";
+    machine.nbdcopy("image", uri)?;
+    drop(export);
+    let export = machine.export(&["--read-only"])?;
+    let said = machine.end(machine.start("read-only")?)?;
+    machine.describes(&said, &export, "1")?;
+    ensure!(said.contains("guest: error at 1"), "{said}");
+    let mut info = Command::new("nbdinfo");
+    info.args(["--is", "read-only", uri])
+        .current_dir(&machine.place.dir);
+    for (name, value) in machine.place.world.tools {
+        info.env(name, value);
+    }
+    ensure!(
+        process::run(&mut info, LIMIT)?.ok(),
+        "NBD clients may write"
+    );
+    machine.holds(export, |_| ())
+}

@@ -1,0 +1,33 @@
+#!/bin/busybox sh
+# The first program of a guest of storage-vhost, on a virtio disk of 64 MiB. The kernel's command line chooses its part.
+b=/bin/busybox
+for kind in devtmpfs:dev proc:proc sysfs:sys; do $b mount -t ${kind%:*} none /${kind#*:}; done
+for module in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk; do
+    $b insmod /$module.ko
+done
+disk=/sys/block/vda
+echo "guest: sectors $($b cat $disk/size) serial $($b cat $disk/serial) queues $($b ls $disk/mq | $b wc -l)" \
+    "cache $($b cat $disk/queue/write_cache) read-only $($b cat $disk/ro)"
+echo "guest: sum $($b sha256sum /dev/vda)"
+# from, to and number of blocks of 64 KiB
+copy() {
+    $b dd if=/dev/vda of=/dev/vda bs=64k skip=$1 seek=$2 count=$3 conv=fsync,notrunc 2>/dev/null ||
+        echo "guest: error at $2"
+}
+case $part in
+copy)
+    copy 128 512 128 &
+    copy 256 640 128 &
+    wait
+    $b blkdiscard -o 4194304 -l 1048576 /dev/vda || echo "guest: error of a discard"
+    ;;
+steps)
+    for step in $($b seq 1 150); do
+        copy $step $((768 + step)) 1
+        echo "guest: step $step"
+    done
+    ;;
+read-only) copy 0 1 1 ;;
+esac
+echo "guest: done"
+$b poweroff -f
