@@ -25,7 +25,7 @@ pub(super) struct Chosen {
 pub(super) fn shake<S: Read + Write>(
     stream: &mut S,
     export: &Export,
-) -> io::Result<Option<Chosen>> {
+) -> io::Result<Option<(Chosen, Export)>> {
     let ours = handshake_flag::FIXED | handshake_flag::NO_ZEROES;
     stream.write_all(&[&GREETING[..], &ours.to_be_bytes()].concat())?;
     let mut flags = [0; 4];
@@ -51,10 +51,10 @@ pub(super) fn shake<S: Read + Write>(
         stream.read_exact(&mut data)?;
         match header.option {
             option::EXPORT_NAME => {
-                let known = std::str::from_utf8(&data).is_ok_and(|name| export.is(name));
-                if !known {
+                let name = std::str::from_utf8(&data).ok();
+                let Some(export) = name.and_then(|name| export.named(name)) else {
                     return Err(broken("the client wants an export that there is not"));
-                }
+                };
                 let mut answer = [
                     &export.size().to_be_bytes()[..],
                     &export.flags().to_be_bytes(),
@@ -62,7 +62,7 @@ pub(super) fn shake<S: Read + Write>(
                 .concat();
                 answer.resize(if no_zeroes { 10 } else { 134 }, 0);
                 stream.write_all(&answer)?;
-                return Ok(Some(chosen));
+                return Ok(Some((chosen, export)));
             }
             option::ABORT => {
                 // The client may be gone already.
@@ -70,8 +70,8 @@ pub(super) fn shake<S: Read + Write>(
                 return Ok(None);
             }
             option => {
-                if negotiate(stream, export, (option, &data), &mut chosen)? {
-                    return Ok(Some(chosen));
+                if let Some(export) = negotiate(stream, export, (option, &data), &mut chosen)? {
+                    return Ok(Some((chosen, export)));
                 }
             }
         }
@@ -79,13 +79,13 @@ pub(super) fn shake<S: Read + Write>(
     Err(broken("the client sends too many options"))
 }
 
-/// Answers an option. True if the client has chosen the export by it.
+/// Answers an option. Returns the export that the client has chosen by it.
 fn negotiate<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
     chosen: &mut Chosen,
-) -> io::Result<bool> {
+) -> io::Result<Option<Export>> {
     match option {
         option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
             answer(
@@ -96,13 +96,10 @@ fn negotiate<S: Write>(
             )?;
         }
         option::LIST => {
-            let name = export.name().as_bytes();
-            answer(
-                stream,
-                option,
-                reply::SERVER,
-                &[&length(name.len()), name].concat(),
-            )?;
+            for name in export.names() {
+                let data = [&length(name.len()), name.as_bytes()].concat();
+                answer(stream, option, reply::SERVER, &data)?;
+            }
             answer(stream, option, reply::ACK, &[])?;
         }
         option::STRUCTURED_REPLY => {
@@ -120,15 +117,15 @@ fn negotiate<S: Write>(
             b"this server does not have the option",
         )?,
     }
-    Ok(false)
+    Ok(None)
 }
 
-/// Answers INFO and GO. True if GO was successful.
+/// Answers INFO and GO. Returns the export if GO was successful.
 fn describe<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
-) -> io::Result<bool> {
+) -> io::Result<Option<Export>> {
     let Some(request) = info_request(data) else {
         answer(
             stream,
@@ -136,13 +133,16 @@ fn describe<S: Write>(
             reply::ERR_INVALID,
             b"the data of the option is malformed",
         )?;
-        return Ok(false);
+        return Ok(None);
     };
-    if !export.is(request.name) {
-        let text = format!("the only export is '{}'", export.name());
+    let Some(export) = export.named(request.name) else {
+        let text = format!(
+            "the volume's export is '{}'; others have the names of its snapshots",
+            export.name()
+        );
         answer(stream, option, reply::ERR_UNKNOWN, text.as_bytes())?;
-        return Ok(false);
-    }
+        return Ok(None);
+    };
     let mut tell = |kind: u16, data: &[u8]| {
         let data = [&kind.to_be_bytes(), data].concat();
         answer(stream, option, reply::INFO, &data)
@@ -164,7 +164,7 @@ fn describe<S: Write>(
         tell(info::DESCRIPTION, export.description().as_bytes())?;
     }
     answer(stream, option, reply::ACK, &[])?;
-    Ok(option == option::GO)
+    Ok((option == option::GO).then_some(export))
 }
 
 /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
@@ -190,7 +190,7 @@ fn contexts<S: Write>(
             b"negotiate structured replies first",
         );
     }
-    if !export.is(request.name) {
+    if export.named(request.name).is_none() {
         return answer(
             stream,
             option,

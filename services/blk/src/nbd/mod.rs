@@ -24,9 +24,9 @@ use std::io::{self, Read, Write};
 /// The client breaks the protocol, or errors of the connection.
 pub fn serve<S: Read + Write + Clone + Send>(stream: &mut S, export: &Export) -> io::Result<()> {
     match handshake::shake(stream, export)? {
-        Some(chosen) => {
+        Some((chosen, export)) => {
             let ends = (stream.clone(), stream.clone());
-            connection::serve(ends, export, chosen, (1, &|| ()))
+            connection::serve(ends, &export, chosen, (1, &|| ()))
         }
         None => Ok(()),
     }

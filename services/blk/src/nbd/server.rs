@@ -117,7 +117,7 @@ impl Server {
 pub(super) fn serve_stream(stream: &UnixStream, export: &Export) -> io::Result<()> {
     stream.set_read_timeout(Some(HANDSHAKE))?;
     let mut both = stream;
-    let Some(chosen) = handshake::shake(&mut both, export)? else {
+    let Some((chosen, export)) = handshake::shake(&mut both, export)? else {
         return Ok(());
     };
     stream.set_read_timeout(None)?;
@@ -125,5 +125,5 @@ pub(super) fn serve_stream(stream: &UnixStream, export: &Export) -> io::Result<(
         // The client may be gone already.
         let _ = stream.shutdown(Shutdown::Both);
     };
-    connection::serve((stream, stream), export, chosen, (REQUESTS_MAX, &hang_up))
+    connection::serve((stream, stream), &export, chosen, (REQUESTS_MAX, &hang_up))
 }

@@ -152,10 +152,10 @@ fn carry_out(request: &Request, export: &Export, buffer: &mut Vec<u8>) -> Result
 }
 
 fn refusal(error: BlkError) -> Refusal {
-    let code = if error.is_full() {
-        errno::ENOSPC
-    } else {
-        errno::EIO
+    let code = match error {
+        BlkError::ReadOnly => errno::EPERM,
+        _ if error.is_full() => errno::ENOSPC,
+        _ => errno::EIO,
     };
     say(&error);
     (code, error.to_string())

@@ -106,6 +106,7 @@ pub mod chunk {
 /// Errors of requests.
 #[expect(missing_docs, reason = "the protocol's own names say it all")]
 pub mod errno {
+    pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;

@@ -6,13 +6,14 @@ use super::daemon::{Unlink, run};
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
+use super::snapshots::merge_beside;
 use super::status::{ExportStatus, Status};
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
 use crate::nbd::{Export, Server};
 use crate::say::say;
-use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result, bail};
 use std::os::unix::net::UnixListener;
@@ -112,6 +113,7 @@ fn here(args: &ExportArgs) -> Result<Commanded> {
         None => opener.open_volume()?,
     });
     keep(&opener, &volume)?;
+    merge_beside(&volume)?;
     Ok((volume, opener))
 }
 
@@ -128,10 +130,11 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
             volume,
             complete: true,
         };
-        stores.push(Arc::new(Store::create(
+        stores.push(Arc::new(Store::create_with(
             &format!("memory {role}"),
             Box::new(MemoryMedium::default()),
             new,
+            Shape::that_grows(geometry),
             args.open.capacity,
         )?));
     }

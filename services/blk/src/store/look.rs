@@ -153,7 +153,7 @@ impl Store {
     pub(super) fn look_for_space(&self) -> Result<()> {
         let _alone = self.alone();
         let mut used = Vec::new();
-        let blocks = self.state().superblock.identity.geometry.blocks();
+        let blocks = self.blocks.load(Ordering::Acquire);
         let mut from = 0;
         while from < blocks {
             from = self.each_group(from, |group, entries| {
@@ -182,7 +182,7 @@ impl Store {
             let (next, known, is_there, is_suspect, at) = {
                 let state = self.state();
                 let table = &state.table;
-                let blocks = state.superblock.identity.geometry.blocks();
+                let blocks = self.blocks.load(Ordering::Acquire);
                 let Some(next) = table
                     .next(group, false)
                     .filter(|next| next * GROUP < blocks)

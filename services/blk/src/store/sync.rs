@@ -223,8 +223,7 @@ impl Store {
         }
         state.superblock = next;
         state.changed = false;
-        let blocks = next.identity.geometry.blocks();
-        self.blocks.store(blocks, Ordering::Release);
+        self.blocks.store(next.reach(), Ordering::Release);
         Ok(())
     }
 
@@ -332,7 +331,7 @@ impl State {
 
     /// Groups begin their way to the settled index again. Sectors that are empty on the medium are written again.
     fn unsettle(&mut self) {
-        let blocks = self.superblock.identity.geometry.blocks();
+        let blocks = self.superblock.reach();
         for (number, group) in &mut self.table.groups {
             if group.stage == Stage::Emptied {
                 self.doubtful

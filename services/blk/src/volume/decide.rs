@@ -64,6 +64,7 @@ struct Votes {
     torn: u8,
     settled: bool,
     zero: bool,
+    hole: bool,
 }
 
 impl Votes {
@@ -78,7 +79,8 @@ impl Votes {
             (Record::Whole, _) => self.holders |= role.bit(),
         }
         self.settled |= held.settled;
-        self.zero |= held.kind == Kind::Zero;
+        self.zero |= matches!(held.kind, Kind::Zero | Kind::Hole);
+        self.hole |= held.kind == Kind::Hole;
     }
 
     fn state(self, generation: u64, lost: bool) -> BlockState {
@@ -87,6 +89,7 @@ impl Votes {
             holders: self.holders,
             marked: self.marked,
             zero: self.zero,
+            hole: self.hole,
             lost,
         }
     }

@@ -49,7 +49,7 @@ impl Volume {
         let is_near = identity.standing != Standing::New && identity.equal == self.equal;
         let mut ranges = Vec::new();
         if is_near && self.equal != 0 {
-            ranges = pages(changed(target.as_ref())?, self.geometry().blocks());
+            ranges = pages(changed(target.as_ref())?, self.end());
             for range in &ranges {
                 match self.know(range.clone()) {
                     // Then it is known with this target.
@@ -63,6 +63,7 @@ impl Volume {
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
         self.tell_members(role, &target)?;
+        self.tell_layers(&target)?;
         self.seat(&target);
         drop(turn);
         self.arrive(role, &target, ranges)?;
@@ -135,7 +136,7 @@ impl Volume {
         target: &Arc<dyn Target>,
         mut ranges: Vec<Range<u64>>,
     ) -> Result<()> {
-        let blocks = self.geometry().blocks();
+        let blocks = self.end();
         {
             let known = self.blocks();
             match known.are_all_known() {
@@ -309,7 +310,7 @@ impl Volume {
         let mut lost = 0;
         let mut unread = None;
         // What was not looked at lacks nothing.
-        for block in self.written_blocks(0..self.geometry().blocks()) {
+        for block in self.written_blocks(0..self.end()) {
             let _lock = self.lock(block);
             let state = self.state(block);
             if !state.is_missing_at(role) {
@@ -441,7 +442,7 @@ impl Volume {
         };
         let mut content = vec![0; self.block_size as usize];
         let mut from = 0;
-        'all: while from < self.geometry().blocks() {
+        'all: while from < self.end() {
             let next = self.know_next(from)?;
             for block in self.written_blocks(from..next) {
                 self.scrub_block(block, &mut content, &mut report);
@@ -457,7 +458,7 @@ impl Volume {
     }
 
     /// Blocks of pages of which something was written.
-    fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
+    pub(super) fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
         let mut page = blocks.start..blocks.start;
         let mut from = blocks.start;
         std::iter::from_fn(move || {

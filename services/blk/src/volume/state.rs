@@ -1,5 +1,7 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
+use super::layering::Layering;
+use super::merge::Merging;
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::turns::{Commits, Helpers, Scrubbing};
@@ -26,6 +28,8 @@ pub(super) struct BlockState {
     pub(super) marked: u8,
     /// The block is all zeros.
     pub(super) zero: bool,
+    /// Its layer does not have it any more. Then it also counts as zeros.
+    pub(super) hole: bool,
     /// The generation was settled and has fewer than two holders, or too few targets say what the block is.
     pub(super) lost: bool,
 }
@@ -312,6 +316,10 @@ pub struct Volume {
     pub(super) commits: Commits,
     pub(super) helpers: Helpers,
     pub(super) scrubbing: Scrubbing,
+    pub(super) layering: Layering,
+    /// A block and its places in all layers have the same remainder: one lock for all.
+    pub(super) step: u64,
+    pub(super) merging: Mutex<Merging>,
     pub(super) counters: Counters,
 }
 
@@ -508,7 +516,7 @@ impl Volume {
     /// Excludes other operations on a block.
     pub(super) fn lock(&self, block: u64) -> MutexGuard<'_, ()> {
         // Cannot be cut: less than LOCKS.
-        let index = usize::try_from(block % LOCKS as u64).unwrap_or(0);
+        let index = usize::try_from(block % self.step).unwrap_or(0);
         // The lock protects no data of its own.
         self.locks[index]
             .lock()
