@@ -71,11 +71,13 @@ impl Store {
             state.not_settled(written);
             return Err(self.io(error));
         }
+        let sectors = written.sectors.clone();
         {
             let mut state = self.state();
             state.change_age(&touched, Age::Syncing, Age::Durable);
             state.settled(written);
         }
+        self.use_sectors(sectors);
         let free = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
         for extent in free {
@@ -171,6 +173,22 @@ impl Store {
             if self.medium.write(shape.slot_at(ready), &bytes).is_ok() {
                 written.sectors = ready..end;
             }
+        }
+    }
+
+    /// Lets groups have new sectors, of which the superblock must say that they are there: if this process is killed before the
+    /// next sync, the next one reads no others. Without that they stay unused.
+    fn use_sectors(&self, sectors: std::ops::Range<u64>) {
+        if sectors.is_empty() {
+            return;
+        }
+        let mut next = self.state().superblock;
+        next.sequence += 1;
+        if self.medium.write(next.offset(), &next.to_bytes()).is_ok() {
+            let mut state = self.state();
+            // The next sync writes it again, and makes it durable with what is in them.
+            state.superblock = next;
+            state.table.free.extend(sectors);
         }
     }
 
@@ -357,7 +375,6 @@ impl State {
         table.free.extend(written.healed);
         if !written.sectors.is_empty() {
             self.superblock.ready = written.sectors.end;
-            table.free.extend(written.sectors);
             self.changed = true;
         }
     }
