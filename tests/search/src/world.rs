@@ -9,7 +9,11 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::store::{NewTarget, Shape};
+use xgvmi_blk::volume::Merge;
 use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, operate};
+
+/// Most steps of a merge.
+const MERGES: usize = 40;
 
 /// What a sequence starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +82,10 @@ impl Fresh {
                 volume: Id([7; 16]),
                 complete,
             };
-            // Room for twice as many groups as can be in change, or for one group.
+            // Room for three snapshots. Some groups can be in change, or all.
             let shape = match setting.settles {
-                true => Shape { room: 16, slots: 1 },
-                false => Shape { room: 8, slots: 1 },
+                true => Shape { room: 40, slots: 3 },
+                false => Shape { room: 40, slots: 5 },
             };
             let disk_of = Box::new(disk.clone());
             drop(Store::create_with("new", disk_of, new, shape, None)?);
@@ -369,6 +373,9 @@ impl World {
             Step::Scrub => self.scrub(volume),
             Step::Grow => self.grow(volume),
             Step::Replace(target) => self.replace(volume, target),
+            Step::Snap => self.snapshot(volume),
+            Step::Unsnap(nth) => self.unsnapshot(volume, nth),
+            Step::Merge => self.merge(volume),
             _ => Ok(()),
         }
     }
@@ -552,6 +559,60 @@ impl World {
         Ok(())
     }
 
+    fn snapshot(&mut self, volume: &Volume) -> Outcome {
+        if volume.snapshots().len() > 2 {
+            return Ok(());
+        }
+        self.version += 1;
+        let name = format!("s{}", self.version);
+        let part = self.part(volume);
+        self.model.layered();
+        let result = volume.create_snapshot(&name, true);
+        let part = self.ended(part);
+        match &result {
+            _ if self.is_killed() => {}
+            Ok(()) => self.model.snapshot(&name, part),
+            Err(error) => self.refused(volume, part, self.are_readable(part), error)?,
+        }
+        Ok(())
+    }
+
+    fn unsnapshot(&mut self, volume: &Volume, nth: u8) -> Outcome {
+        let named = volume.snapshots().into_iter().map(|one| one.name);
+        let mut named = named.filter(|name| !name.is_empty());
+        let Some(name) = named.nth(nth.into()) else {
+            return Ok(());
+        };
+        let part = self.part(volume);
+        let result = volume.delete_snapshot(&name);
+        let part = self.ended(part);
+        self.model.unsnapshot(&name, self.end(&result));
+        match result {
+            Err(error) => self.refused(volume, part, true, &error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn merge(&mut self, volume: &Volume) -> Outcome {
+        let part = self.part(volume);
+        let mut result = Ok(Merge::Going);
+        for _ in 0..MERGES {
+            if !matches!(result, Ok(Merge::Going)) {
+                break;
+            }
+            result = volume.merge();
+        }
+        let part = self.ended(part);
+        self.model.merged(part);
+        let is_sound = self.damaged.is_none() && part.healthy() == ALL && self.are_readable(part);
+        match result {
+            _ if self.is_killed() || !is_sound => Ok(()),
+            Ok(Merge::Done | Merge::Stuck(_)) => Ok(()),
+            Ok(Merge::Going) => violation("no merge", "it has no end"),
+            Err(error) => violation("no merge", error.to_string()),
+        }
+    }
+
     /// As SIGTERM does.
     fn terminate(&mut self, volume: &Volume) -> Outcome {
         let part = self.part(volume);
@@ -572,11 +633,35 @@ impl World {
     }
 
     fn read(&mut self, volume: &Volume) -> Outcome {
+        self.read_blocks(volume, None)?;
+        if self.is_killed() {
+            return Ok(());
+        }
+        let there = volume.snapshots().into_iter().map(|one| one.name);
+        if let Some(wrong) = self.model.wrong_snapshot(&there.collect::<Vec<_>>()) {
+            return violation("snapshot", wrong);
+        }
+        for (name, first) in self.model.snapshots() {
+            self.read_blocks(volume, Some((&name, first)))?;
+        }
+        if self.is_killed() {
+            return Ok(());
+        }
+        self.read_grown(volume)
+    }
+
+    /// Reads the blocks of the volume, or of a snapshot whose first block has this number in the model.
+    fn read_blocks(&mut self, volume: &Volume, of: Option<(&str, usize)>) -> Outcome {
         let half = self.block_len() / 2;
         let mut bytes = vec![0xaa; 2 * half];
-        for block in 0..usize::from(self.setting.blocks) {
+        for at in 0..usize::from(self.setting.blocks) {
             let part = self.part(volume);
-            let result = volume.read((block * 2 * half) as u64, &mut bytes);
+            let offset = (at * 2 * half) as u64;
+            let result = match of {
+                None => volume.read(offset, &mut bytes),
+                Some((name, _)) => volume.read_snapshot(name, offset, &mut bytes),
+            };
+            let block = at + of.map_or(0, |(_, first)| first);
             let part = self.ended(part);
             if self.is_killed() {
                 return Ok(());
@@ -586,7 +671,8 @@ impl World {
                 self.refused(volume, part, readable, &error)?;
                 continue;
             }
-            let sectors = [0, 1].map(|at| version_of(&bytes[at * half..][..half], block, at));
+            let sectors =
+                [0, 1].map(|sector| version_of(&bytes[sector * half..][..half], at, sector));
             let [Some(first), Some(second)] = sectors else {
                 return violation(
                     "wrong data",
@@ -602,7 +688,7 @@ impl World {
                 return violation(kind, detail);
             }
         }
-        self.read_grown(volume)
+        Ok(())
     }
 
     /// What the volume has grown by is zeros.

@@ -21,7 +21,8 @@ pub(super) fn read(superblock: &Superblock, pages: &[u8]) -> Result<(Layers, usi
         return Ok((Layers::default(), 0));
     }
     let copies = pages.chunks(PAGE).take(2).enumerate();
-    let copies = copies.filter_map(|(copy, page)| Some((Layers::parse(page.get(SECTOR..)?)?, copy)));
+    let copies =
+        copies.filter_map(|(copy, page)| Some((Layers::parse(page.get(SECTOR..)?)?, copy)));
     let newest = copies.max_by_key(|(layers, _)| layers.version);
     newest.ok_or_else(|| "its table of snapshots is damaged".to_owned())
 }

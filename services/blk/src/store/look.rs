@@ -19,8 +19,8 @@ impl Store {
         let state = self.state();
         let blocks = (&state.touched, &state.doubtful);
         format!(
-            "{:?} {} {:?} {:?} {blocks:?}",
-            state.superblock, state.changed, state.table, state.space
+            "{:?} {} {:?} {:?} {blocks:?} {:?}",
+            state.superblock, state.changed, state.table, state.space, state.layers
         )
     }
 

@@ -200,7 +200,11 @@ impl Superblock {
         let identity = self.identity;
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        let version = if self.has_layers { WITH_LAYERS } else { VERSION };
+        let version = if self.has_layers {
+            WITH_LAYERS
+        } else {
+            VERSION
+        };
         bytes[8..12].copy_from_slice(&version.to_be_bytes());
         // Cannot be cut: 0 to 2.
         bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);

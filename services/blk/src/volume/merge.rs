@@ -194,7 +194,9 @@ impl Volume {
                     writes.push(self.new_write(below, block::encode(&content)));
                     copied.push((*block, state.generation));
                 }
-                Err(error) if error.wants_target() && self.targets().iter().flatten().count() < 3 => {
+                Err(error)
+                    if error.wants_target() && self.targets().iter().flatten().count() < 3 =>
+                {
                     return Err(error);
                 }
                 Err(_) => lost += 1,

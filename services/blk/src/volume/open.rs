@@ -135,7 +135,10 @@ impl Found {
     /// The table of layers. Its owner lets all targets have it, as its own.
     fn layers(&mut self, epoch: Option<u64>) -> Result<Layers> {
         let known = self.each(|_, target| target.layers())?;
-        let newest = known.into_iter().flatten().max_by_key(|layers| layers.version);
+        let newest = known
+            .into_iter()
+            .flatten()
+            .max_by_key(|layers| layers.version);
         let mut newest = newest.unwrap_or_default();
         if let Some(epoch) = epoch.filter(|_| !newest.is_empty()) {
             newest.version = (epoch, 0);

@@ -412,6 +412,16 @@ impl Volume {
         role: Role,
         target: &Arc<dyn Target>,
     ) -> Result<()> {
+        if state.hole {
+            // There is nothing to read.
+            let half = Half {
+                generation: state.generation,
+                kind: Kind::Hole,
+                stored: 0,
+                data: Vec::new(),
+            };
+            return self.put(block, state, (role, target), &half);
+        }
         let mut halves = Halves::default();
         for other in self.others(role) {
             self.get(block, state, other, &mut halves);
@@ -460,12 +470,12 @@ impl Volume {
     /// Blocks of pages of which something was written.
     pub(super) fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
         let mut page = blocks.start..blocks.start;
-        let mut from = blocks.start;
+        let mut from = blocks.start / PAGE * PAGE;
         std::iter::from_fn(move || {
             if page.is_empty() {
                 let first = self.blocks().next_page(from, blocks.end)?;
-                page = first..(first + PAGE).min(blocks.end);
-                from = page.end.next_multiple_of(PAGE);
+                page = first.max(blocks.start)..(first + PAGE).min(blocks.end);
+                from = first + PAGE;
             }
             page.next()
         })

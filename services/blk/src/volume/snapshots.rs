@@ -89,7 +89,10 @@ impl Volume {
     /// Blocks for which the indexes of all targets in use have room.
     fn room(&self) -> u64 {
         let targets = self.targets();
-        let rooms = targets.iter().flatten().map(|target| target.identity().room);
+        let rooms = targets
+            .iter()
+            .flatten()
+            .map(|target| target.identity().room);
         rooms.min().unwrap_or(0)
     }
 

@@ -50,7 +50,7 @@ impl BlockState {
     }
 
     fn is_unreadable(self) -> bool {
-        self.lost || (self.generation != 0 && self.holders.count_ones() < 2)
+        self.lost || (self.generation != 0 && !self.hole && self.holders.count_ones() < 2)
     }
 }
 
