@@ -271,6 +271,11 @@ impl Model {
         block.due |= end == End::Done;
     }
 
+    /// True if there may be layers: some say nothing of a block that is readable.
+    pub(crate) fn has_layers(&self) -> bool {
+        self.layered
+    }
+
     /// A snapshot begins.
     pub(crate) fn layered(&mut self) {
         self.layered = true;

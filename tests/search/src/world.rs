@@ -84,7 +84,7 @@ impl Fresh {
             };
             // Room for three snapshots. Some groups can be in change, or all.
             let shape = match setting.settles {
-                true => Shape { room: 40, slots: 3 },
+                true => Shape { room: 40, slots: 4 },
                 false => Shape { room: 40, slots: 5 },
             };
             let disk_of = Box::new(disk.clone());
@@ -806,6 +806,8 @@ impl World {
         // A replacement takes one away of those that say what was never written, and damage another one.
         let tells = self.damaged.is_none() || self.spent == 0;
         let is_sound = all_answer && tells && part.faulty == 0 && part.used.count_ones() >= 2;
+        // What a snapshot has, the targets of its block may not.
+        let is_sound = is_sound && (!self.model.has_layers() || part.healthy() == ALL);
         if self.is_killed() {
             return Ok(());
         }
