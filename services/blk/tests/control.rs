@@ -515,9 +515,9 @@ fn a_snapshot_is_read_by_its_name_and_deleted() {
     world.ctl(&["replace", &address, "--wait"]);
     world.used[1] = address;
     // The one that was away and the new one have both snapshots.
-    world.targets[2].child.kill().unwrap();
     world.export.take().unwrap().kill();
-    world.start();
+    let more = ["--status-socket", world.status()];
+    world.export = Some(Running::export(&world.used[..2], &socket, &more));
     let list = world.ctl(&["snapshot", "list"]);
     let list: serde_json::Value = serde_json::from_str(&list).unwrap();
     assert_eq!(
