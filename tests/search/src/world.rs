@@ -9,11 +9,7 @@ use std::hash::{Hash as _, Hasher as _};
 use std::sync::Arc;
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::store::{NewTarget, Shape};
-use xgvmi_blk::volume::Merge;
 use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume, operate};
-
-/// Most steps of a merge.
-const MERGES: usize = 40;
 
 /// What a sequence starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,9 +35,9 @@ pub struct Violation {
     pub detail: String,
 }
 
-type Outcome<T = ()> = std::result::Result<T, Violation>;
+pub(crate) type Outcome<T = ()> = std::result::Result<T, Violation>;
 
-fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
+pub(crate) fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
     Err(Violation {
         kind,
         detail: detail.into(),
@@ -114,12 +110,12 @@ pub struct World {
     links: [Option<u32>; 3],
     volume: Option<Volume>,
     fuse: Fuse,
-    model: Model,
-    version: u32,
+    pub(crate) model: Model,
+    pub(crate) version: u32,
     /// Blocks that the volume is bound to have.
     size: u64,
     /// The target that is damaged. Two are not: nothing is promised then.
-    damaged: Option<u8>,
+    pub(crate) damaged: Option<u8>,
     /// The fuse of the last step has burnt.
     cut: bool,
 }
@@ -219,7 +215,7 @@ impl World {
     }
 
     /// The targets that the volume uses and that answer, and those that are full.
-    fn part(&self, volume: &Volume) -> Part {
+    pub(crate) fn part(&self, volume: &Volume) -> Part {
         let mut used = 0;
         let present = volume.present();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -230,7 +226,7 @@ impl World {
     }
 
     /// The targets of a step that has ended, and what has failed in it.
-    fn ended(&mut self, mut part: Part) -> Part {
+    pub(crate) fn ended(&mut self, mut part: Part) -> Part {
         let mut synced = 0;
         for target in 0..3 {
             let node = Arc::clone(self.node(target));
@@ -248,11 +244,11 @@ impl World {
         part
     }
 
-    fn is_killed(&self) -> bool {
+    pub(crate) fn is_killed(&self) -> bool {
         self.fuse.is_burnt()
     }
 
-    fn end<T>(&self, result: &Result<T>) -> End {
+    pub(crate) fn end<T>(&self, result: &Result<T>) -> End {
         match result {
             _ if self.is_killed() => End::Killed,
             Ok(_) => End::Done,
@@ -448,7 +444,13 @@ impl World {
     }
 
     /// A request has failed: an error if it must not, or not yet.
-    fn refused(&self, volume: &Volume, part: Part, readable: bool, error: &BlkError) -> Outcome {
+    pub(crate) fn refused(
+        &self,
+        volume: &Volume,
+        part: Part,
+        readable: bool,
+        error: &BlkError,
+    ) -> Outcome {
         if self.is_killed() {
             return Ok(());
         }
@@ -559,60 +561,6 @@ impl World {
         Ok(())
     }
 
-    fn snapshot(&mut self, volume: &Volume) -> Outcome {
-        if volume.snapshots().len() > 2 {
-            return Ok(());
-        }
-        self.version += 1;
-        let name = format!("s{}", self.version);
-        let part = self.part(volume);
-        self.model.layered();
-        let result = volume.create_snapshot(&name, true);
-        let part = self.ended(part);
-        match &result {
-            _ if self.is_killed() => {}
-            Ok(()) => self.model.snapshot(&name, part),
-            Err(error) => self.refused(volume, part, self.are_readable(part), error)?,
-        }
-        Ok(())
-    }
-
-    fn unsnapshot(&mut self, volume: &Volume, nth: u8) -> Outcome {
-        let named = volume.snapshots().into_iter().map(|one| one.name);
-        let mut named = named.filter(|name| !name.is_empty());
-        let Some(name) = named.nth(nth.into()) else {
-            return Ok(());
-        };
-        let part = self.part(volume);
-        let result = volume.delete_snapshot(&name);
-        let part = self.ended(part);
-        self.model.unsnapshot(&name, self.end(&result));
-        match result {
-            Err(error) => self.refused(volume, part, true, &error),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    fn merge(&mut self, volume: &Volume) -> Outcome {
-        let part = self.part(volume);
-        let mut result = Ok(Merge::Going);
-        for _ in 0..MERGES {
-            if !matches!(result, Ok(Merge::Going)) {
-                break;
-            }
-            result = volume.merge();
-        }
-        let part = self.ended(part);
-        self.model.merged(part);
-        let is_sound = self.damaged.is_none() && part.healthy() == ALL && self.are_readable(part);
-        match result {
-            _ if self.is_killed() || !is_sound => Ok(()),
-            Ok(Merge::Done | Merge::Stuck(_)) => Ok(()),
-            Ok(Merge::Going) => violation("no merge", "it has no end"),
-            Err(error) => violation("no merge", error.to_string()),
-        }
-    }
-
     /// As SIGTERM does.
     fn terminate(&mut self, volume: &Volume) -> Outcome {
         let part = self.part(volume);
@@ -627,7 +575,7 @@ impl World {
     }
 
     /// True if all blocks are bound to be readable with these targets.
-    fn are_readable(&self, part: Part) -> bool {
+    pub(crate) fn are_readable(&self, part: Part) -> bool {
         let mut blocks = 0..usize::from(self.setting.blocks);
         blocks.all(|block| self.model.is_readable(block, part.healthy()))
     }

@@ -1,10 +1,11 @@
 //! Looks at the index of a store: entries that are in memory, those of the settled index, and what neither refers to.
 
-use super::index::Entry;
+use super::index::{Entry, Slot};
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
 use super::space::{Extent, Space};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, Looked, State, Store, fits};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store, fits};
+use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
@@ -222,5 +223,25 @@ impl Store {
                 return Ok(group * GROUP);
             }
         }
+    }
+
+    /// What an entry says.
+    pub(super) fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
+        let held = |slot: Slot| Held {
+            block,
+            generation: slot.generation,
+            kind: slot.kind,
+            settled: slot.settled,
+            damaged: false,
+        };
+        let damaged = entry.damaged.then_some(Held {
+            block,
+            generation: 0,
+            kind: Kind::Lost,
+            settled: false,
+            damaged: true,
+        });
+        let slots: Vec<Held> = entry.slots.into_iter().flatten().map(held).collect();
+        slots.into_iter().chain(damaged)
     }
 }

@@ -42,7 +42,7 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
-use index::{Entry, Slot};
+use index::Slot;
 use layout::GROUP;
 use space::{Extent, Space};
 use std::collections::BTreeSet;
@@ -629,26 +629,6 @@ fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
         && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
-/// What an entry says.
-fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
-    let held = |slot: Slot| Held {
-        block,
-        generation: slot.generation,
-        kind: slot.kind,
-        settled: slot.settled,
-        damaged: false,
-    };
-    let damaged = entry.damaged.then_some(Held {
-        block,
-        generation: 0,
-        kind: Kind::Lost,
-        settled: false,
-        damaged: true,
-    });
-    let slots: Vec<Held> = entry.slots.into_iter().flatten().map(held).collect();
-    slots.into_iter().chain(damaged)
-}
-
 impl Target for Store {
     fn name(&self) -> &str {
         &self.name
@@ -664,7 +644,7 @@ impl Target for Store {
         let next = self.each_group(blocks.start, |group, entries| {
             for (block, entry) in (group * GROUP..).zip(entries) {
                 if blocks.contains(&block) && all.contains(&block) {
-                    held.extend(held_in(block, entry));
+                    held.extend(Self::held_in(block, entry));
                 }
             }
             held.len() < PART_MAX && (group + 1) * GROUP < blocks.end

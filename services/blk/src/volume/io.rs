@@ -1,7 +1,7 @@
 //! Reads, writes and flushes of a volume.
 
-use super::layering::View;
 use super::seats::{Seat, same};
+use super::stack::View;
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};

@@ -1,54 +1,19 @@
 //! Where the blocks of the volume and of its snapshots are (`layers`): what requests, targets that return, and growth need.
 
+use super::stack::View;
 use super::state::{BlockState, Volume};
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
 use crate::layers::Layers;
 use crate::store::Target;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-
-/// The table of layers of an open volume. It changes while its changer has all locks of blocks, so that each request sees one.
-#[derive(Debug)]
-pub(super) struct Layering {
-    /// False for most volumes: there never was a snapshot.
-    is_used: AtomicBool,
-    /// All places are below.
-    end: AtomicU64,
-    layers: RwLock<Arc<Layers>>,
-}
-
-/// The layers from which a request reads: up to the one with this number. None: a block is where it is.
-pub(super) type View = Option<(Arc<Layers>, usize)>;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl BlockState {
     /// True if its layer has the block, or should have.
     pub(super) fn is_in_layer(self) -> bool {
         self.lost || (self.generation != 0 && !self.hole)
-    }
-}
-
-impl Layering {
-    pub(super) fn new(layers: Layers) -> Self {
-        Self {
-            is_used: AtomicBool::new(!layers.is_empty()),
-            end: AtomicU64::new(layers.end),
-            layers: RwLock::new(Arc::new(layers)),
-        }
-    }
-
-    /// The table, also that of a volume without snapshots.
-    pub(super) fn table(&self) -> Arc<Layers> {
-        Arc::clone(&self.layers.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Replaces the table. The caller has all locks of blocks.
-    pub(super) fn replace(&self, layers: Layers) {
-        self.end.fetch_max(layers.end, Ordering::AcqRel);
-        let is_used = !layers.is_empty();
-        *self.layers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(layers);
-        self.is_used.store(is_used, Ordering::Release);
     }
 }
 

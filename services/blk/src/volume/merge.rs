@@ -5,6 +5,7 @@
 //! of power leaves is the same data at one of two places.
 
 use super::io::BlockWrite;
+use super::stack::Merging;
 use super::state::Volume;
 use crate::block;
 use crate::error::Result;
@@ -21,19 +22,6 @@ pub enum Merge {
     Going,
     /// This many blocks cannot be read: a write of the volume, or the return of a target, mends that.
     Stuck(u64),
-}
-
-/// Where the next step begins.
-#[derive(Debug, Default)]
-pub(super) struct Merging {
-    /// The layer that becomes empty.
-    upper: u32,
-    /// The first block that was not looked at.
-    next: u64,
-    /// Blocks that this pass has moved, and that it could not read.
-    moved: u64,
-    lost: u64,
-    stopped: bool,
 }
 
 /// Two layers, the upper of which the lower takes over.

@@ -51,6 +51,7 @@ mod scrub;
 mod searching;
 mod seats;
 mod snapshots;
+mod stack;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,10 @@
 
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
-use super::layering::Layering;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
+use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};

@@ -1,9 +1,8 @@
 //! State of an open volume: targets, blocks, locks and counters.
 
-use super::layering::Layering;
-use super::merge::Merging;
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
+use super::stack::{Layering, Merging};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
