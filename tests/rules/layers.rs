@@ -336,7 +336,7 @@ const CRATES: &[Crate] = &[
         name: "xgvmi_blk",
         layers: &[
             ("basics", &["geometry", "error", "pipe", "say"]),
-            ("formats", &["block", "record", "sbc"]),
+            ("formats", &["block", "layers", "record", "sbc"]),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
             ("service", &["frames", "service", "client"]),

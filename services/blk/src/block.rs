@@ -20,6 +20,8 @@ pub enum Kind {
     Lz4 = 3,
     /// The target knows of this generation and has no half of it: fewer than two targets had one when it was completed.
     Lost = 4,
+    /// The layer does not have the block any more: an older one does, or it is zeros. No bytes are stored.
+    Hole = 5,
 }
 
 impl Kind {
@@ -31,8 +33,15 @@ impl Kind {
             2 => Some(Self::Raw),
             3 => Some(Self::Lz4),
             4 => Some(Self::Lost),
+            5 => Some(Self::Hole),
             _ => None,
         }
+    }
+
+    /// True if a half block has bytes.
+    #[must_use]
+    pub fn has_bytes(self) -> bool {
+        !matches!(self, Self::Zero | Self::Lost | Self::Hole)
     }
 }
 
@@ -72,6 +81,16 @@ pub fn encode(block: &[u8]) -> Encoded {
         };
     }
     encode_allocated(block)
+}
+
+/// A block that its layer does not have any more.
+#[must_use]
+pub fn hole() -> Encoded {
+    Encoded {
+        kind: Kind::Hole,
+        stored: 0,
+        parts: Default::default(),
+    }
 }
 
 /// As [`encode`], but an all-zero block is stored as well.
@@ -176,7 +195,7 @@ pub fn decode(kind: Kind, first: &[u8], second: &[u8], block: &mut [u8]) -> Resu
         return Err(BadBlock::Halves);
     }
     match kind {
-        Kind::Zero if stored == 0 => block.fill(0),
+        Kind::Zero | Kind::Hole if stored == 0 => block.fill(0),
         Kind::Raw if stored == block.len() => {
             let (left, right) = block.split_at_mut(first.len());
             left.copy_from_slice(first);

@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::geometry::{Geometry, Id};
 use crate::volume::{Extent, Volume, VolumeStatus};
+use std::sync::Arc;
 
 /// A block device. Any thread may call it.
 pub trait Disk: Send + Sync {
@@ -48,6 +49,22 @@ pub trait Disk: Send + Sync {
     /// The range is outside the volume.
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>>;
 
+    /// True if nobody may write it.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Names of its snapshots.
+    fn snapshot_names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// A snapshot of it.
+    fn open_snapshot(self: Arc<Self>, name: &str) -> Option<Arc<dyn Disk>> {
+        let _ = name;
+        None
+    }
+
     /// State and counters, as far as this process knows them.
     fn status(&self) -> VolumeStatus;
 }
@@ -83,6 +100,15 @@ impl Disk for Volume {
 
     fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         self.extents(offset, length, limit)
+    }
+
+    fn snapshot_names(&self) -> Vec<String> {
+        let names = self.snapshots().into_iter().map(|snapshot| snapshot.name);
+        names.filter(|name| !name.is_empty()).collect()
+    }
+
+    fn open_snapshot(self: Arc<Self>, name: &str) -> Option<Arc<dyn Disk>> {
+        Some(Arc::new(self.snapshot(name)?))
     }
 
     fn status(&self) -> VolumeStatus {

@@ -202,6 +202,9 @@ pub enum BlkError {
     /// The host's adapter cannot give access to memory.
     #[error("keys of the host's memory: {0}")]
     Keys(String),
+    /// A write of a snapshot.
+    #[error("a snapshot is read-only")]
+    ReadOnly,
     /// An argument that cannot be right.
     #[error("{0}")]
     Argument(String),

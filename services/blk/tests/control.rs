@@ -482,6 +482,68 @@ fn a_volume_grows_while_it_is_exported() {
     assert_eq!(again.read(more, BLOCK), Err(22), "EINVAL, not {EIO}");
 }
 
+/// Snapshots by commands, read by their names, through a target that is away, one that is replaced, growth and a kill.
+#[test]
+fn a_snapshot_is_read_by_its_name_and_deleted() {
+    const EPERM: u32 = 1;
+    let _turn = turn();
+    let mut world = World::new(64);
+    let mut client = world.client();
+    client.write_through(0, &[1; BLOCK]).unwrap();
+    world.wait_complete();
+    world.ctl(&["snapshot", "create", "first"]);
+    client.write(0, &[2; BLOCK]).unwrap();
+    world.refused(&["snapshot", "create", "first"], "there is a snapshot");
+    world.refused(&["snapshot", "create", "a/b"], "letters");
+    world.refused(&["snapshot", "delete", "none"], "there is no snapshot");
+    let socket = world.place("nbd");
+    let mut first = Nbd::connect_to(&socket, "first");
+    assert_eq!(first.read(0, BLOCK), Ok(vec![1; BLOCK]));
+    assert_eq!(first.write(0, &[3; BLOCK]), Err(EPERM));
+    assert_eq!(client.read(0, BLOCK), Ok(vec![2; BLOCK]));
+    // A volume that lacks a target.
+    world.targets[0].child.kill().unwrap();
+    client.write_through(BLOCK, &[4; BLOCK]).unwrap();
+    world.refused(&["snapshot", "create", "second"], "--force");
+    world.ctl(&["snapshot", "create", "second", "--force"]);
+    client.write_through(BLOCK, &[5; BLOCK]).unwrap();
+    let listen = world.used[0].strip_prefix("tcp:").unwrap().to_owned();
+    world.targets[0] = Running::target(&world.paths[0], &listen, &[]);
+    world.wait_complete();
+    world.ctl(&["resize", &(128 * SECTOR).to_string()]);
+    let address = world.new_target(1, "new");
+    world.ctl(&["replace", &address, "--wait"]);
+    world.used[1] = address;
+    // The one that was away and the new one have both snapshots.
+    world.export.take().unwrap().kill();
+    let more = ["--status-socket", world.status()];
+    world.export = Some(Running::export(&world.used[..2], &socket, &more));
+    let list = world.ctl(&["snapshot", "list"]);
+    let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+    assert_eq!(
+        (&list[0]["name"], &list[1]["name"]),
+        (&"first".into(), &"second".into())
+    );
+    assert_eq!(list[1]["size"], 64 * SECTOR as u64);
+    for (name, bytes) in [("first", [1, 0]), ("second", [2, 4]), ("", [2, 5])] {
+        let mut client = Nbd::connect_to(&socket, name);
+        for (at, byte) in bytes.into_iter().enumerate() {
+            let read = client.read(at * BLOCK, BLOCK);
+            assert_eq!(read, Ok(vec![byte; BLOCK]), "{name}");
+        }
+    }
+    let mut first = Nbd::connect_to(&socket, "first");
+    for name in ["first", "second"] {
+        world.ctl(&["snapshot", "delete", name]);
+    }
+    assert_eq!(first.read(0, BLOCK), Err(EIO), "it was deleted");
+    wait_until("the space comes back", || {
+        world.ctl(&["snapshot", "list"]).trim() == "[]"
+    });
+    let mut client = world.client();
+    assert_eq!(client.read(BLOCK, BLOCK), Ok(vec![5; BLOCK]));
+}
+
 /// A target on a small file system of its own.
 struct Small {
     address: String,

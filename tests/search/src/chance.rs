@@ -78,6 +78,18 @@ impl Dice {
             _ => Step::Scrub,
         }
     }
+
+    /// A request, or one for snapshots.
+    fn any_request(&mut self, with_snapshots: bool) -> Step {
+        if !with_snapshots || self.below(5) > 1 {
+            return self.request();
+        }
+        match self.below(7) {
+            0..3 => Step::Snap,
+            3 | 4 => Step::Unsnap(self.below(3)),
+            _ => Step::Merge,
+        }
+    }
 }
 
 /// The sequence of a seed.
@@ -119,11 +131,13 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
             0 | 1 if has(1) => steps.push(Step::Power(dice.mask(), dice.keep())),
             2 | 3 if has(2) => steps.push(Step::Restart(dice.mask())),
             4 if has(3) => {
-                steps.extend([Step::KillAt(dice.below(24)), dice.request(), Step::Kill]);
+                let request = dice.any_request(has(11));
+                steps.extend([Step::KillAt(dice.below(24)), request, Step::Kill]);
                 open = false;
             }
             5 if has(4) => {
-                steps.extend([Step::DieAt(dice.below(3), dice.below(10)), dice.request()])
+                let dies = Step::DieAt(dice.below(3), dice.below(10));
+                steps.extend([dies, dice.any_request(has(11))]);
             }
             6 if has(5) => steps.push(Step::SyncFails(dice.below(3))),
             7 if has(5) => steps.push(Step::SyncFull(dice.below(3))),
@@ -139,7 +153,7 @@ pub fn sequence(seed: u64) -> (Setting, Vec<Step>) {
                 steps.push(if dice.below(4) == 0 { Step::Term } else { end });
                 open = false;
             }
-            _ => steps.push(dice.request()),
+            _ => steps.push(dice.any_request(has(11))),
         }
     }
     for _ in 0..2 {

@@ -38,6 +38,9 @@ fn whole_steps() -> Vec<Step> {
         Step::Machine(Keep::None),
         Step::Replace(1),
         Step::Swap(1),
+        Step::Snap,
+        Step::Unsnap(0),
+        Step::Merge,
     ];
     steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
     steps.extend([0, 1, 2].map(Step::Attach));
@@ -60,6 +63,9 @@ fn cut_steps() -> Vec<Step> {
         Step::Scrub,
         Step::Replace(0),
         Step::Replace(1),
+        Step::Snap,
+        Step::Unsnap(0),
+        Step::Merge,
     ];
     steps.extend([0b111, 0b011, 0b101, 0b110].map(Step::Open));
     steps.extend([0, 1, 2].map(Step::Attach));

@@ -18,6 +18,7 @@ mod model;
 mod node;
 mod regressions;
 mod report;
+mod snapshots;
 mod step;
 mod world;
 

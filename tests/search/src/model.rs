@@ -117,7 +117,18 @@ impl Part {
 /// The model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Model {
+    /// Those of the volume, then those of each snapshot.
     blocks: Vec<Block>,
+    /// Blocks of the volume.
+    size: usize,
+    /// There may be layers.
+    layered: bool,
+    /// Targets that were damaged.
+    damaged: u8,
+    /// Names of the snapshots that were answered.
+    snapshots: Vec<String>,
+    /// Names of snapshots whose deletion was answered.
+    deleted: Vec<String>,
     /// Targets that count as complete.
     whole: u8,
     /// An opening was killed or has failed: until the next one its targets may be ahead of those of another.
@@ -164,6 +175,11 @@ impl Model {
         };
         Self {
             blocks: vec![block; blocks],
+            size: blocks,
+            layered: false,
+            damaged: 0,
+            snapshots: Vec::new(),
+            deleted: Vec::new(),
             whole: ALL,
             cut: false,
             seen: 0,
@@ -172,7 +188,12 @@ impl Model {
 
     /// True if a block is bound to be readable with these targets.
     pub(crate) fn is_readable(&self, block: usize, targets: u8) -> bool {
-        self.blocks[block].holders.are_two_of(targets)
+        let sure = match self.layered && self.damaged != 0 {
+            // It does not know what an empty layer does not have, and neither does a new one.
+            true => targets & self.whole & !self.damaged,
+            false => targets,
+        };
+        self.blocks[block].holders.are_two_of(sure)
     }
 
     /// True if a target counts as complete.
@@ -255,6 +276,64 @@ impl Model {
         block.due |= end == End::Done;
     }
 
+    /// True if there may be layers: some say nothing of a block that is readable.
+    pub(crate) fn has_layers(&self) -> bool {
+        self.layered
+    }
+
+    /// A snapshot begins.
+    pub(crate) fn layered(&mut self) {
+        self.layered = true;
+    }
+
+    /// A snapshot was made, which ends with a flush.
+    pub(crate) fn snapshot(&mut self, name: &str, part: Part) {
+        self.flushed(part);
+        self.blocks.extend_from_within(..self.size);
+        self.snapshots.push(name.to_owned());
+    }
+
+    /// The deletion of a snapshot has begun.
+    pub(crate) fn unsnapshot(&mut self, name: &str, end: End) {
+        if let Some(at) = self.snapshots.iter().position(|known| known == name) {
+            self.snapshots.remove(at);
+            let first = self.size * (at + 1);
+            self.blocks.drain(first..first + self.size);
+        }
+        if end == End::Done {
+            self.deleted.push(name.to_owned());
+        }
+    }
+
+    /// Blocks of deleted snapshots may have moved to the targets in use, durably. Nothing of what they are changes.
+    pub(crate) fn merged(&mut self, part: Part) {
+        let moved = Sets::of(|set| set & !part.used == 0 && part.healthy() & !set == 0);
+        let moved = match part.healthy().count_ones() {
+            0 | 1 => Sets::two_of(part.used),
+            _ => moved,
+        };
+        for block in &mut self.blocks {
+            block.holders = block.holders.or(moved);
+        }
+    }
+
+    /// The snapshots that are bound to be there, and the number of the first block of each.
+    pub(crate) fn snapshots(&self) -> Vec<(String, usize)> {
+        let firsts = (1..).map(|nth| nth * self.size);
+        self.snapshots.iter().cloned().zip(firsts).collect()
+    }
+
+    /// A snapshot that is bound to be there and is not, or must not be there.
+    pub(crate) fn wrong_snapshot(&self, there: &[String]) -> Option<String> {
+        let mut bound = self.snapshots.iter();
+        let absent = bound.find(|name| !there.contains(name));
+        let mut gone = self.deleted.iter();
+        let back = gone.find(|name| there.contains(name));
+        absent
+            .map(|name| format!("{name} is lost"))
+            .or(back.map(|name| format!("{name} is there again")))
+    }
+
     /// A flush that succeeded.
     pub(crate) fn flushed(&mut self, part: Part) {
         for block in &mut self.blocks {
@@ -317,6 +396,7 @@ impl Model {
 
     /// A target has lost bytes that were flushed. Those that were not may be lost as by a loss of power.
     pub(crate) fn damaged(&mut self, target: u8) {
+        self.damaged |= target;
         self.lost_power(target);
         for block in &mut self.blocks {
             block.rotten |= target;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use xgvmi_blk::error::{BlkError, Result};
 use xgvmi_blk::record::Half;
 use xgvmi_blk::store::{Begun, Changed, Identity, Mark, Part, Step, Usage};
-use xgvmi_blk::{Store, Target};
+use xgvmi_blk::{Layers, Store, Target};
 
 /// A target: its disk, and the store that serves it if there is one.
 #[derive(Debug)]
@@ -176,6 +176,14 @@ impl Target for Link {
 
     fn mark(&self, epoch: u64, mark: Mark) -> Result<()> {
         self.store()?.mark(epoch, mark)
+    }
+
+    fn layers(&self) -> Result<Layers> {
+        self.store()?.layers()
+    }
+
+    fn set_layers(&self, layers: &Layers) -> Result<()> {
+        self.store()?.set_layers(layers)
     }
 
     fn usage(&self) -> Usage {

@@ -35,6 +35,12 @@ pub enum Step {
     Scrub,
     /// The volume grows by a block.
     Grow,
+    /// Makes a snapshot, also of a degraded volume.
+    Snap,
+    /// Deletes the snapshot with this number, the oldest first.
+    Unsnap(u8),
+    /// The space of deleted snapshots comes back.
+    Merge,
     /// A new target takes the place of this one, while the volume serves. Each place has one new target.
     Replace(u8),
     /// The target that was replaced is named again in place of the new one, or the new one in place of that.
@@ -98,6 +104,9 @@ impl fmt::Display for Step {
             Self::Keep => f.write_str("keep"),
             Self::Scrub => f.write_str("scrub"),
             Self::Grow => f.write_str("grow"),
+            Self::Snap => f.write_str("snap"),
+            Self::Unsnap(nth) => write!(f, "unsnap {nth}"),
+            Self::Merge => f.write_str("merge"),
             Self::Replace(target) => write!(f, "replace {target}"),
             Self::Swap(target) => write!(f, "swap {target}"),
             Self::Restart(mask) => write!(f, "restart {}", names(*mask)),
@@ -179,6 +188,9 @@ impl<'a> Words<'a> {
             "keep" => Step::Keep,
             "scrub" => Step::Scrub,
             "grow" => Step::Grow,
+            "snap" => Step::Snap,
+            "unsnap" => Step::Unsnap(self.number(3)?),
+            "merge" => Step::Merge,
             "replace" => Step::Replace(self.target()?),
             "swap" => Step::Swap(self.target()?),
             "restart" => Step::Restart(self.mask()?),

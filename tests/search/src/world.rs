@@ -35,9 +35,9 @@ pub struct Violation {
     pub detail: String,
 }
 
-type Outcome<T = ()> = std::result::Result<T, Violation>;
+pub(crate) type Outcome<T = ()> = std::result::Result<T, Violation>;
 
-fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
+pub(crate) fn violation<T>(kind: &'static str, detail: impl Into<String>) -> Outcome<T> {
     Err(Violation {
         kind,
         detail: detail.into(),
@@ -78,10 +78,10 @@ impl Fresh {
                 volume: Id([7; 16]),
                 complete,
             };
-            // Room for twice as many groups as can be in change, or for one group.
+            // Room for three snapshots. Some groups can be in change, or all.
             let shape = match setting.settles {
-                true => Shape { room: 16, slots: 1 },
-                false => Shape { room: 8, slots: 1 },
+                true => Shape { room: 40, slots: 4 },
+                false => Shape { room: 40, slots: 5 },
             };
             let disk_of = Box::new(disk.clone());
             drop(Store::create_with("new", disk_of, new, shape, None)?);
@@ -110,12 +110,12 @@ pub struct World {
     links: [Option<u32>; 3],
     volume: Option<Volume>,
     fuse: Fuse,
-    model: Model,
-    version: u32,
+    pub(crate) model: Model,
+    pub(crate) version: u32,
     /// Blocks that the volume is bound to have.
     size: u64,
     /// The target that is damaged. Two are not: nothing is promised then.
-    damaged: Option<u8>,
+    pub(crate) damaged: Option<u8>,
     /// The fuse of the last step has burnt.
     cut: bool,
 }
@@ -215,7 +215,7 @@ impl World {
     }
 
     /// The targets that the volume uses and that answer, and those that are full.
-    fn part(&self, volume: &Volume) -> Part {
+    pub(crate) fn part(&self, volume: &Volume) -> Part {
         let mut used = 0;
         let present = volume.present();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -226,7 +226,7 @@ impl World {
     }
 
     /// The targets of a step that has ended, and what has failed in it.
-    fn ended(&mut self, mut part: Part) -> Part {
+    pub(crate) fn ended(&mut self, mut part: Part) -> Part {
         let mut synced = 0;
         for target in 0..3 {
             let node = Arc::clone(self.node(target));
@@ -244,11 +244,11 @@ impl World {
         part
     }
 
-    fn is_killed(&self) -> bool {
+    pub(crate) fn is_killed(&self) -> bool {
         self.fuse.is_burnt()
     }
 
-    fn end<T>(&self, result: &Result<T>) -> End {
+    pub(crate) fn end<T>(&self, result: &Result<T>) -> End {
         match result {
             _ if self.is_killed() => End::Killed,
             Ok(_) => End::Done,
@@ -369,6 +369,9 @@ impl World {
             Step::Scrub => self.scrub(volume),
             Step::Grow => self.grow(volume),
             Step::Replace(target) => self.replace(volume, target),
+            Step::Snap => self.snapshot(volume),
+            Step::Unsnap(nth) => self.unsnapshot(volume, nth),
+            Step::Merge => self.merge(volume),
             _ => Ok(()),
         }
     }
@@ -441,7 +444,13 @@ impl World {
     }
 
     /// A request has failed: an error if it must not, or not yet.
-    fn refused(&self, volume: &Volume, part: Part, readable: bool, error: &BlkError) -> Outcome {
+    pub(crate) fn refused(
+        &self,
+        volume: &Volume,
+        part: Part,
+        readable: bool,
+        error: &BlkError,
+    ) -> Outcome {
         if self.is_killed() {
             return Ok(());
         }
@@ -566,17 +575,41 @@ impl World {
     }
 
     /// True if all blocks are bound to be readable with these targets.
-    fn are_readable(&self, part: Part) -> bool {
+    pub(crate) fn are_readable(&self, part: Part) -> bool {
         let mut blocks = 0..usize::from(self.setting.blocks);
         blocks.all(|block| self.model.is_readable(block, part.healthy()))
     }
 
     fn read(&mut self, volume: &Volume) -> Outcome {
+        self.read_blocks(volume, None)?;
+        if self.is_killed() {
+            return Ok(());
+        }
+        let there = volume.snapshots().into_iter().map(|one| one.name);
+        if let Some(wrong) = self.model.wrong_snapshot(&there.collect::<Vec<_>>()) {
+            return violation("snapshot", wrong);
+        }
+        for (name, first) in self.model.snapshots() {
+            self.read_blocks(volume, Some((&name, first)))?;
+        }
+        if self.is_killed() {
+            return Ok(());
+        }
+        self.read_grown(volume)
+    }
+
+    /// Reads the blocks of the volume, or of a snapshot whose first block has this number in the model.
+    fn read_blocks(&mut self, volume: &Volume, of: Option<(&str, usize)>) -> Outcome {
         let half = self.block_len() / 2;
         let mut bytes = vec![0xaa; 2 * half];
-        for block in 0..usize::from(self.setting.blocks) {
+        for at in 0..usize::from(self.setting.blocks) {
             let part = self.part(volume);
-            let result = volume.read((block * 2 * half) as u64, &mut bytes);
+            let offset = (at * 2 * half) as u64;
+            let result = match of {
+                None => volume.read(offset, &mut bytes),
+                Some((name, _)) => volume.read_snapshot(name, offset, &mut bytes),
+            };
+            let block = at + of.map_or(0, |(_, first)| first);
             let part = self.ended(part);
             if self.is_killed() {
                 return Ok(());
@@ -586,7 +619,8 @@ impl World {
                 self.refused(volume, part, readable, &error)?;
                 continue;
             }
-            let sectors = [0, 1].map(|at| version_of(&bytes[at * half..][..half], block, at));
+            let sectors =
+                [0, 1].map(|sector| version_of(&bytes[sector * half..][..half], at, sector));
             let [Some(first), Some(second)] = sectors else {
                 return violation(
                     "wrong data",
@@ -602,7 +636,7 @@ impl World {
                 return violation(kind, detail);
             }
         }
-        self.read_grown(volume)
+        Ok(())
     }
 
     /// What the volume has grown by is zeros.
@@ -726,6 +760,8 @@ impl World {
         // A replacement takes one away of those that say what was never written, and damage another one.
         let tells = self.damaged.is_none() || self.spent == 0;
         let is_sound = all_answer && tells && part.faulty == 0 && part.used.count_ones() >= 2;
+        // What a snapshot has, the targets of its block may not.
+        let is_sound = is_sound && (!self.model.has_layers() || part.healthy() == ALL);
         if self.is_killed() {
             return Ok(());
         }

@@ -43,7 +43,7 @@ impl Export {
     }
 
     pub(super) fn is_read_only(&self) -> bool {
-        self.read_only
+        self.read_only || self.volume.is_read_only()
     }
 
     /// The volume.
@@ -70,9 +70,24 @@ impl Export {
         &self.name
     }
 
-    /// True if a client means this export. The empty name means the only one.
-    pub(super) fn is(&self, name: &str) -> bool {
-        name.is_empty() || name == self.name
+    /// The export that a client means: this one, also by the empty name, or a snapshot of its volume.
+    pub(super) fn named(&self, name: &str) -> Option<Self> {
+        if name.is_empty() || name == self.name {
+            return Some(self.clone());
+        }
+        Some(Self {
+            volume: Arc::clone(&self.volume).open_snapshot(name)?,
+            name: name.to_owned(),
+            read_only: true,
+            buffered: Arc::clone(&self.buffered),
+        })
+    }
+
+    /// Names of all exports.
+    pub(super) fn names(&self) -> Vec<String> {
+        let mut names = self.volume.snapshot_names();
+        names.insert(0, self.name.clone());
+        names
     }
 
     pub(super) fn description(&self) -> String {
@@ -84,17 +99,14 @@ impl Export {
     }
 
     pub(super) fn flags(&self) -> u16 {
-        let read_only = if self.read_only {
-            export_flag::READ_ONLY
-        } else {
-            0
+        let of_writers = export_flag::FUA | export_flag::TRIM | export_flag::WRITE_ZEROES;
+        let access = match self.is_read_only() {
+            true => export_flag::READ_ONLY,
+            false => of_writers,
         };
-        read_only
+        access
             | export_flag::HAS_FLAGS
             | export_flag::FLUSH
-            | export_flag::FUA
-            | export_flag::TRIM
-            | export_flag::WRITE_ZEROES
             | export_flag::DF
             | export_flag::MULTI_CONN
             | export_flag::CACHE

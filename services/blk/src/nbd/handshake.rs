@@ -37,14 +37,13 @@ pub(super) enum Security {
 }
 
 /// The end of the options.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shaken {
     /// The client leaves without choosing the export.
     Left,
     /// The client starts TLS next, then sends options again.
     StartTls,
-    /// Requests follow.
-    Chosen(Chosen),
+    /// Requests to this export follow.
+    Chosen(Chosen, Export),
 }
 
 /// Greets the client. True if it wants no zeros after the old form of choosing an export.
@@ -111,10 +110,10 @@ pub(super) fn options<S: Read + Write>(
                 denied = true;
             }
             option::EXPORT_NAME => {
-                let known = std::str::from_utf8(&data).is_ok_and(|name| export.is(name));
-                if !known {
+                let name = std::str::from_utf8(&data).ok();
+                let Some(export) = name.and_then(|name| export.named(name)) else {
                     return Err(broken("the client wants an export that there is not"));
-                }
+                };
                 let mut answer = [
                     &export.size().to_be_bytes()[..],
                     &export.flags().to_be_bytes(),
@@ -122,11 +121,11 @@ pub(super) fn options<S: Read + Write>(
                 .concat();
                 answer.resize(if no_zeroes { 10 } else { 134 }, 0);
                 stream.write_all(&answer)?;
-                return Ok(Shaken::Chosen(chosen));
+                return Ok(Shaken::Chosen(chosen, export));
             }
             option => {
-                if negotiate(stream, export, (option, &data), &mut chosen)? {
-                    return Ok(Shaken::Chosen(chosen));
+                if let Some(export) = negotiate(stream, export, (option, &data), &mut chosen)? {
+                    return Ok(Shaken::Chosen(chosen, export));
                 }
             }
         }
@@ -146,13 +145,13 @@ fn start_tls<S: Write>(stream: &mut S, security: Security, data: &[u8]) -> io::R
     Ok(kind == reply::ACK)
 }
 
-/// Answers an option. True if the client has chosen the export by it.
+/// Answers an option. Returns the export that the client has chosen by it.
 fn negotiate<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
     chosen: &mut Chosen,
-) -> io::Result<bool> {
+) -> io::Result<Option<Export>> {
     match option {
         option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
             answer(
@@ -163,13 +162,10 @@ fn negotiate<S: Write>(
             )?;
         }
         option::LIST => {
-            let name = export.name().as_bytes();
-            answer(
-                stream,
-                option,
-                reply::SERVER,
-                &[&length(name.len()), name].concat(),
-            )?;
+            for name in export.names() {
+                let data = [&length(name.len()), name.as_bytes()].concat();
+                answer(stream, option, reply::SERVER, &data)?;
+            }
             answer(stream, option, reply::ACK, &[])?;
         }
         option::STRUCTURED_REPLY => {
@@ -187,15 +183,15 @@ fn negotiate<S: Write>(
             b"this server does not have the option",
         )?,
     }
-    Ok(false)
+    Ok(None)
 }
 
-/// Answers INFO and GO. True if GO was successful.
+/// Answers INFO and GO. Returns the export if GO was successful.
 fn describe<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
-) -> io::Result<bool> {
+) -> io::Result<Option<Export>> {
     let Some(request) = info_request(data) else {
         answer(
             stream,
@@ -203,13 +199,16 @@ fn describe<S: Write>(
             reply::ERR_INVALID,
             b"the data of the option is malformed",
         )?;
-        return Ok(false);
+        return Ok(None);
     };
-    if !export.is(request.name) {
-        let text = format!("the only export is '{}'", export.name());
+    let Some(export) = export.named(request.name) else {
+        let text = format!(
+            "the volume's export is '{}'; others have the names of its snapshots",
+            export.name()
+        );
         answer(stream, option, reply::ERR_UNKNOWN, text.as_bytes())?;
-        return Ok(false);
-    }
+        return Ok(None);
+    };
     let mut tell = |kind: u16, data: &[u8]| {
         let data = [&kind.to_be_bytes(), data].concat();
         answer(stream, option, reply::INFO, &data)
@@ -231,7 +230,7 @@ fn describe<S: Write>(
         tell(info::DESCRIPTION, export.description().as_bytes())?;
     }
     answer(stream, option, reply::ACK, &[])?;
-    Ok(option == option::GO)
+    Ok((option == option::GO).then_some(export))
 }
 
 /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
@@ -257,7 +256,7 @@ fn contexts<S: Write>(
             b"negotiate structured replies first",
         );
     }
-    if !export.is(request.name) {
+    if export.named(request.name).is_none() {
         return answer(
             stream,
             option,

@@ -31,9 +31,9 @@ use std::io::{self, Read, Write};
 pub fn serve<S: Read + Write + Clone + Send>(stream: &mut S, export: &Export) -> io::Result<()> {
     let no_zeroes = handshake::greet(stream)?;
     match handshake::options(stream, export, (Security::Absent, no_zeroes))? {
-        Shaken::Chosen(chosen) => {
+        Shaken::Chosen(chosen, export) => {
             let ends = (stream.clone(), stream.clone());
-            connection::serve(ends, export, chosen, (1, &|| ()))
+            connection::serve(ends, &export, chosen, (1, &|| ()))
         }
         Shaken::StartTls | Shaken::Left => Ok(()),
     }

@@ -208,10 +208,10 @@ pub(super) fn serve_stream(
         handshake::options(&mut hurried, export, (security, no_zeroes))?,
         tls,
     ) {
-        (Shaken::Chosen(chosen), _) => {
+        (Shaken::Chosen(chosen, export), _) => {
             admit()?;
             let stream = hurried.relax()?;
-            transmit((stream, stream), stream, export, chosen)
+            transmit((stream, stream), stream, &export, chosen)
         }
         (Shaken::StartTls, Some(tls)) => {
             // The client learns why it is refused.
@@ -234,11 +234,11 @@ fn serve_secure(
 ) -> io::Result<()> {
     let mut ends = session.over((hurried, hurried));
     match handshake::options(&mut ends, export, (Security::Active, no_zeroes))? {
-        Shaken::Chosen(chosen) => {
+        Shaken::Chosen(chosen, export) => {
             admit()?;
             hurried.relax()?;
             let Both(reader, writer) = ends.over((stream, stream));
-            transmit((reader, writer), stream, export, chosen)
+            transmit((reader, writer), stream, &export, chosen)
         }
         Shaken::StartTls | Shaken::Left => Ok(()),
     }

@@ -116,16 +116,16 @@ fn check(request: &Request, export: &Export, chosen: Chosen) -> Result<(), Refus
             format!("{length} bytes at once; the most is {LENGTH_MAX}"),
         ));
     }
-    let writes = matches!(
-        request.command,
-        Command::Write | Command::WriteZeroes | Command::Trim
-    );
     export
         .volume()
         .geometry()
         .check(offset, u64::from(length))
         .map_err(|error| {
-            let code = if writes { errno::ENOSPC } else { errno::EINVAL };
+            let code = if changes {
+                errno::ENOSPC
+            } else {
+                errno::EINVAL
+            };
             (code, error.to_string())
         })
 }
@@ -159,10 +159,10 @@ fn carry_out(request: &Request, export: &Export, buffer: &mut Vec<u8>) -> Result
 }
 
 fn refusal(error: BlkError) -> Refusal {
-    let code = if error.is_full() {
-        errno::ENOSPC
-    } else {
-        errno::EIO
+    let code = match error {
+        BlkError::ReadOnly => errno::EPERM,
+        _ if error.is_full() => errno::ENOSPC,
+        _ => errno::EIO,
     };
     say(&error);
     (code, error.to_string())

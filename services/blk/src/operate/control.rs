@@ -2,6 +2,7 @@
 
 use super::daemon::Unlink;
 use super::opener::Opener;
+use super::snapshots::Snapshot;
 use super::status::Status;
 use super::{asking, status::StatusArgs};
 use crate::geometry::Role;
@@ -58,6 +59,11 @@ enum Command {
         #[arg(long)]
         wait: bool,
     },
+    /// Makes, names or deletes snapshots.
+    Snapshot {
+        #[command(subcommand)]
+        command: Snapshot,
+    },
     /// Gives the volume more blocks, which are zeros. Clients see them at their next connection.
     Resize {
         /// New size of the volume in bytes, or with K, M, G, T.
@@ -77,6 +83,7 @@ enum Request {
     StopScrub {},
     Replace { target: String },
     Resize { size: u64 },
+    Snapshot { is: Snapshot },
 }
 
 /// Lets a running process carry out a command. Returns what it says.
@@ -128,6 +135,9 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
             Ok(said)
         }
         Command::Resize { size } => ask(&Request::Resize { size: *size }),
+        Command::Snapshot { command } => ask(&Request::Snapshot {
+            is: command.clone(),
+        }),
     }
 }
 
@@ -200,6 +210,7 @@ fn carry_out(request: &str, volume: &Arc<Volume>, opener: &Opener) -> Result<Str
                 volume.missing_blocks(role)
             ))
         }
+        Request::Snapshot { is } => is.carry_out(volume),
         Request::Resize { size } => {
             let geometry = volume.grow(size)?;
             say(format_args!("the volume has {} bytes", geometry.size()));

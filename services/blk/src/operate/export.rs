@@ -8,12 +8,13 @@ use super::fronts::Fronts;
 use super::keeper::keep;
 use super::opener::{Opener, new_id};
 use super::options::ExportArgs;
+use super::snapshots::merge_beside;
 use super::status::{ExportStatus, Status};
 use crate::client;
 use crate::disk::Disk;
 use crate::geometry::{Geometry, Role};
 use crate::say::say;
-use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
@@ -121,6 +122,7 @@ fn here(args: &ExportArgs) -> Result<Commanded> {
         None => opener.open_volume()?,
     });
     keep(&opener, &volume)?;
+    merge_beside(&volume)?;
     Ok((volume, opener))
 }
 
@@ -137,10 +139,11 @@ fn in_memory(args: &ExportArgs, size: u64) -> Result<Volume> {
             volume,
             complete: true,
         };
-        stores.push(Arc::new(Store::create(
+        stores.push(Arc::new(Store::create_with(
             &format!("memory {role}"),
             Box::new(MemoryMedium::default()),
             new,
+            Shape::that_grows(geometry),
             args.open.capacity,
         )?));
     }

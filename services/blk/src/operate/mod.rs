@@ -11,6 +11,7 @@ mod keeper;
 mod opener;
 mod options;
 mod service;
+mod snapshots;
 mod status;
 mod target;
 

@@ -6,6 +6,7 @@ use super::daemon::run;
 use super::keeper::keep;
 use super::opener::Opener;
 use super::options::ServiceArgs;
+use super::snapshots::merge_beside;
 use super::status::{ServiceProcessStatus, Status};
 use crate::say::say;
 use crate::service::Service;
@@ -39,6 +40,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
         service.transfer(),
     ))?;
     keep(&opener, &volume)?;
+    merge_beside(&volume)?;
     let _commands = take_commands(&daemon, Some((Arc::clone(&volume), opener)))?;
     let serving = Arc::clone(&service);
     let status = || {

@@ -3,6 +3,7 @@
 use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX, steps_to_bytes};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
+use crate::layers::Layers;
 use crate::pipe::{Broken, Pipe};
 use crate::record::Half;
 use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
@@ -243,6 +244,7 @@ fn refusal(name: &str, block: u64, generation: u64, answer: Answer) -> BlkError 
         | Answer::Held(..)
         | Answer::Changed(..)
         | Answer::Steps(_)
+        | Answer::Layers(_)
         | Answer::Half(_)
         | Answer::Done(_) => {
             unreachable(name, &"it answers another call than the one that was sent")
@@ -303,6 +305,17 @@ impl Target for RemoteTarget {
         self.done(&Call::Grow { blocks }, 0, 0)?;
         self.known().0.geometry = Geometry::new(geometry.block_size(), blocks)?;
         Ok(())
+    }
+
+    fn layers(&self) -> Result<Layers> {
+        match self.call(&Call::Layers)? {
+            Answer::Layers(layers) => Ok(layers),
+            other => Err(refusal(&self.name, 0, 0, other)),
+        }
+    }
+
+    fn set_layers(&self, layers: &Layers) -> Result<()> {
+        self.done(&Call::SetLayers(layers.clone()), 0, 0)
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {

@@ -320,6 +320,13 @@ impl TargetServer {
             }
             Call::Steps(steps) => return self.steps(steps, peer),
             Call::Grow { blocks } => self.owned(peer, |store| store.grow(*blocks)),
+            Call::Layers => {
+                return match self.store.layers() {
+                    Ok(layers) => Answer::Layers(layers),
+                    Err(error) => Answer::of_error(&error),
+                };
+            }
+            Call::SetLayers(layers) => self.owned(peer, |store| store.set_layers(layers)),
             Call::Fetch { block, generation } => {
                 // The next owner may begin during the fetch, which then counts as earlier. A connection that has not marked
                 // the target yet looks at what it holds.

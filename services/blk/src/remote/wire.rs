@@ -6,15 +6,16 @@
 use crate::block::Kind;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
+use crate::layers::Layers;
 use crate::record::{Half, RECORD_MAX};
 use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 6 answers name their calls.
+/// The frames. Since version 6 answers name their calls, since version 7 there are layers.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 6,
+    version: 7,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
@@ -72,6 +73,10 @@ pub(super) enum Call {
     },
     /// Has no effect. Only the owner is answered.
     Confirm,
+    /// The table of layers.
+    Layers,
+    /// A new one.
+    SetLayers(Layers),
 }
 
 /// The result of a call.
@@ -96,6 +101,8 @@ pub(super) enum Answer {
         capacity: u64,
     },
     Failed(String),
+    /// The table of layers.
+    Layers(Layers),
     /// The connection of another owner is open.
     Owned,
     /// Another process has become the owner since.
@@ -146,6 +153,8 @@ impl Call {
                 writer.raw(owner).u8(u8::from(*take_over))
             }
             Self::Confirm => writer.u8(8),
+            Self::Layers => writer.u8(12),
+            Self::SetLayers(layers) => writer.u8(13).blob(&layers.to_bytes()),
         }
     }
 
@@ -200,6 +209,8 @@ impl Call {
                 let steps = (0..count).map(|_| Self::take(reader, true));
                 Self::Steps(steps.collect::<Result<_, _>>()?)
             }
+            12 => Self::Layers,
+            13 => Self::SetLayers(take_layers(reader)?),
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }
@@ -362,6 +373,7 @@ impl Answer {
             Self::Failed(error) => writer.u8(8).blob(&text(error)),
             Self::Owned => writer.u8(9),
             Self::Superseded => writer.u8(10),
+            Self::Layers(layers) => writer.u8(13).blob(&layers.to_bytes()),
         }
     }
 
@@ -422,9 +434,15 @@ impl Answer {
                 let answers = (0..count).map(|_| Self::take(reader, true));
                 Self::Steps(answers.collect::<Result<_, _>>()?)
             }
+            13 => Self::Layers(take_layers(reader)?),
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }
+}
+
+fn take_layers(reader: &mut Reader<'_>) -> Result<Layers, BadMessage> {
+    let fault = reader.fault("with a damaged table of layers");
+    Layers::parse(reader.blob()?).ok_or(fault)
 }
 
 fn put_half<'a>(writer: &'a mut Writer, half: &Half) -> &'a mut Writer {

@@ -5,7 +5,7 @@
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
 use super::space::{Extent, Space};
-use super::{Change, Intent, Record, Step, Store, Target as _, zero};
+use super::{Change, Intent, Record, Step, Store, Target as _, without_bytes};
 use crate::error::{BlkError, Result};
 use crate::record::Half;
 
@@ -35,9 +35,9 @@ impl Store {
                 }
                 Step::Fetch { block, generation } => {
                     let found = self.find(block, generation, &mut looked);
-                    found.map(|extent| match extent {
+                    found.map(|slot| match slot.extent() {
                         Some(extent) => fetches.push((at, extent)),
-                        None => results[at] = Ok(Some(zero(generation))),
+                        None => results[at] = Ok(Some(without_bytes(&slot))),
                     })
                 }
             };

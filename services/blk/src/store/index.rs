@@ -301,8 +301,7 @@ fn parse_slot(block: u64, bytes: &[u8; SLOT]) -> Result<Option<Slot>, Damaged> {
         settled: form & SETTLED != 0,
         age: Age::Durable,
     };
-    let has_bytes = !matches!(slot.kind, Kind::Zero | Kind::Lost);
-    if slot.extent().is_some() != has_bytes {
+    if slot.extent().is_some() != slot.kind.has_bytes() {
         return Err(Damaged);
     }
     Ok(Some(slot))

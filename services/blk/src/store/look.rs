@@ -1,10 +1,11 @@
 //! Looks at the index of a store: entries that are in memory, those of the settled index, and what neither refers to.
 
-use super::index::Entry;
+use super::index::{Entry, Slot};
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
 use super::space::{Extent, Space};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, Looked, State, Store, fits};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store, fits};
+use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
@@ -19,8 +20,8 @@ impl Store {
         let state = self.state();
         let blocks = (&state.touched, &state.doubtful);
         format!(
-            "{:?} {} {:?} {:?} {blocks:?}",
-            state.superblock, state.changed, state.table, state.space
+            "{:?} {} {:?} {:?} {blocks:?} {:?}",
+            state.superblock, state.changed, state.table, state.space, state.layers
         )
     }
 
@@ -153,7 +154,7 @@ impl Store {
     pub(super) fn look_for_space(&self) -> Result<()> {
         let _alone = self.alone();
         let mut used = Vec::new();
-        let blocks = self.state().superblock.identity.geometry.blocks();
+        let blocks = self.blocks.load(Ordering::Acquire);
         let mut from = 0;
         while from < blocks {
             from = self.each_group(from, |group, entries| {
@@ -182,7 +183,7 @@ impl Store {
             let (next, known, is_there, is_suspect, at) = {
                 let state = self.state();
                 let table = &state.table;
-                let blocks = state.superblock.identity.geometry.blocks();
+                let blocks = self.blocks.load(Ordering::Acquire);
                 let Some(next) = table
                     .next(group, false)
                     .filter(|next| next * GROUP < blocks)
@@ -222,5 +223,25 @@ impl Store {
                 return Ok(group * GROUP);
             }
         }
+    }
+
+    /// What an entry says.
+    pub(super) fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
+        let held = |slot: Slot| Held {
+            block,
+            generation: slot.generation,
+            kind: slot.kind,
+            settled: slot.settled,
+            damaged: false,
+        };
+        let damaged = entry.damaged.then_some(Held {
+            block,
+            generation: 0,
+            kind: Kind::Lost,
+            settled: false,
+            damaged: true,
+        });
+        let slots: Vec<Held> = entry.slots.into_iter().flatten().map(held).collect();
+        slots.into_iter().chain(damaged)
     }
 }

@@ -20,6 +20,7 @@
 
 mod batch;
 mod index;
+mod layered;
 mod layout;
 mod look;
 mod medium;
@@ -39,14 +40,15 @@ pub use superblock::{Identity, Mark, Members, Standing};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
+use crate::layers::Layers;
 use crate::record::{self, Half, Place};
-use index::{Entry, Slot};
+use index::Slot;
 use layout::GROUP;
 use space::{Extent, Space};
 use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
 use table::{Change, Entries, Sectors, Table, nth};
@@ -193,7 +195,11 @@ pub trait Target: Send + Sync {
     /// The target does not answer.
     fn held(&self) -> Result<Vec<Held>> {
         let mut all = Vec::new();
-        let blocks = self.identity().geometry.blocks();
+        let identity = self.identity();
+        let blocks = match self.layers()?.is_empty() {
+            true => identity.geometry.blocks(),
+            false => identity.room,
+        };
         let mut from = 0;
         while from < blocks {
             let part = self.part(from..blocks)?;
@@ -293,6 +299,26 @@ pub trait Target: Send + Sync {
     /// No volume has such an epoch, or errors of the system.
     fn mark(&self, epoch: u64, mark: Mark) -> Result<()>;
 
+    /// The table of layers that it has.
+    ///
+    /// # Errors
+    /// The target does not answer.
+    fn layers(&self) -> Result<Layers> {
+        Ok(Layers::default())
+    }
+
+    /// Takes a table of layers, durably. From then on programs are refused that know none.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    fn set_layers(&self, layers: &Layers) -> Result<()> {
+        let _ = layers;
+        Err(BlkError::Refused {
+            target: self.name().to_owned(),
+            reason: "it has no snapshots".to_owned(),
+        })
+    }
+
     /// Use of its space.
     fn usage(&self) -> Usage;
 
@@ -319,6 +345,8 @@ pub trait Seating: Send + Sync {
 
 struct State {
     superblock: Superblock,
+    /// The table of layers, and in which of its two places the medium has it.
+    layers: (Layers, usize),
     /// The superblock is not on the medium as it is here.
     changed: bool,
     table: Table,
@@ -353,10 +381,10 @@ const DAMAGED_MAX: usize = 1 << 20;
 const SYNCS_MAX: u32 = 8;
 
 /// A half block without data.
-fn zero(generation: u64) -> Half {
+fn without_bytes(slot: &Slot) -> Half {
     Half {
-        generation,
-        kind: Kind::Zero,
+        generation: slot.generation,
+        kind: slot.kind,
         stored: 0,
         data: Vec::new(),
     }
@@ -373,7 +401,7 @@ pub struct Store {
     shape: Shape,
     /// Where the records of block 0 belong.
     place: Place,
-    /// Blocks of the volume. It can grow.
+    /// Blocks that it can hold now: those of the volume, or with layers all for which the index has room.
     blocks: AtomicU64,
     /// Damaged entries that were found.
     damaged: Mutex<BTreeSet<u64>>,
@@ -535,7 +563,7 @@ impl Store {
     /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
     fn plan(&self, block: u64, half: &Half) -> Result<(Slot, Option<Record>)> {
         self.check(block)?;
-        let record = if matches!(half.kind, Kind::Zero | Kind::Lost) {
+        let record = if !half.kind.has_bytes() {
             None
         } else {
             let bytes = record::to_bytes(self.place(block), half);
@@ -557,8 +585,8 @@ impl Store {
         })
     }
 
-    /// Where a half block is. None if it is zero.
-    fn find(&self, block: u64, generation: u64, looked: &mut Looked) -> Result<Option<Extent>> {
+    /// What the entry says of a half block.
+    fn find(&self, block: u64, generation: u64, looked: &mut Looked) -> Result<Slot> {
         let slot = self.entry_of(block, looked)?.get(generation);
         let slot = slot.ok_or_else(|| BlkError::Absent {
             target: self.name.clone(),
@@ -572,7 +600,7 @@ impl Store {
                 generation,
             });
         }
-        Ok(slot.extent())
+        Ok(slot)
     }
 
     fn read(&self, block: u64, generation: u64, extent: Extent) -> Result<Half> {
@@ -601,26 +629,6 @@ fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
         && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
-/// What an entry says.
-fn held_in(block: u64, entry: &Entry) -> impl Iterator<Item = Held> + use<> {
-    let held = |slot: Slot| Held {
-        block,
-        generation: slot.generation,
-        kind: slot.kind,
-        settled: slot.settled,
-        damaged: false,
-    };
-    let damaged = entry.damaged.then_some(Held {
-        block,
-        generation: 0,
-        kind: Kind::Lost,
-        settled: false,
-        damaged: true,
-    });
-    let slots: Vec<Held> = entry.slots.into_iter().flatten().map(held).collect();
-    slots.into_iter().chain(damaged)
-}
-
 impl Target for Store {
     fn name(&self) -> &str {
         &self.name
@@ -631,12 +639,12 @@ impl Target for Store {
     }
 
     fn part(&self, blocks: Range<u64>) -> Result<Part> {
-        let all = 0..self.identity().geometry.blocks();
+        let all = 0..self.blocks.load(Ordering::Acquire);
         let mut held = Vec::new();
         let next = self.each_group(blocks.start, |group, entries| {
             for (block, entry) in (group * GROUP..).zip(entries) {
                 if blocks.contains(&block) && all.contains(&block) {
-                    held.extend(held_in(block, entry));
+                    held.extend(Self::held_in(block, entry));
                 }
             }
             held.len() < PART_MAX && (group + 1) * GROUP < blocks.end
@@ -705,9 +713,10 @@ impl Target for Store {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        match self.find(block, generation, &mut None)? {
+        let slot = self.find(block, generation, &mut None)?;
+        match slot.extent() {
             Some(extent) => self.read(block, generation, extent),
-            None => Ok(zero(generation)),
+            None => Ok(without_bytes(&slot)),
         }
     }
 
@@ -754,6 +763,14 @@ impl Target for Store {
             self.forget_changes();
         }
         Ok(())
+    }
+
+    fn layers(&self) -> Result<Layers> {
+        Ok(self.state().layers.0.clone())
+    }
+
+    fn set_layers(&self, layers: &Layers) -> Result<()> {
+        self.store_layers(layers)
     }
 
     fn usage(&self) -> Usage {

@@ -7,13 +7,13 @@ use super::space::{Extent, Space};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits};
+use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits, layered};
 use crate::error::{BlkError, Result};
 use crate::geometry::Id;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, RwLock};
 
 /// Bytes of the index per call.
@@ -74,6 +74,7 @@ impl Store {
             tail: shape.data_at(),
             used: 0,
             has_suspects: false,
+            has_layers: false,
         };
         check_size(
             name,
@@ -111,6 +112,10 @@ impl Store {
             medium.size(),
             (superblock.shape, superblock.identity.geometry),
         )?;
+        let layers = layered::read(&superblock, &pages).map_err(|fault| BlkError::NotATarget {
+            target: name.to_owned(),
+            fault,
+        })?;
         let shape = superblock.shape;
         let start = shape.data_at();
         let last = last_byte(medium.size()).max(start);
@@ -126,9 +131,10 @@ impl Store {
             last,
             shape,
             place: superblock.identity.place(0),
-            blocks: AtomicU64::new(superblock.identity.geometry.blocks()),
+            blocks: AtomicU64::new(superblock.reach()),
             damaged: Mutex::default(),
             state: Mutex::new(State {
+                layers,
                 changed: known != superblock,
                 superblock: known,
                 table,
@@ -150,7 +156,7 @@ impl Store {
 
     fn look_at_damage(&self) {
         let state = self.state();
-        let blocks = state.superblock.identity.geometry.blocks();
+        let blocks = self.blocks.load(Ordering::Acquire);
         let mut damaged = self.damaged();
         for (number, group) in &state.table.groups {
             for (block, entry) in (number * GROUP..blocks).zip(&group.entries) {
@@ -180,6 +186,7 @@ impl Store {
             (state.superblock, map, state.superblock.ready)
         };
         self.write_records_again()?;
+        self.write_layers_again()?;
         if superblock.is_closed() {
             return Ok(());
         }
@@ -282,7 +289,7 @@ fn read_table(
     };
     let map = read(shape.map_at(0), shape.map_sectors())?;
     let sectors = read(shape.slot_at(0), superblock.ready)?;
-    let blocks = superblock.identity.geometry.blocks();
+    let blocks = superblock.reach();
     let suspects = superblock.has_suspects;
     Ok(Table::parse(
         shape,

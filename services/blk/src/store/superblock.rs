@@ -18,6 +18,8 @@ const CRC_AT: usize = 200;
 const MEMBERS_AT: usize = 152;
 const MAGIC: [u8; 8] = *b"XGVMIBLK";
 const VERSION: u32 = 4;
+/// The same with a table of layers, which programs must know.
+const WITH_LAYERS: u32 = 5;
 /// The version before, which says nothing about members, and where its checksum was. The next write makes it the present one.
 const WITHOUT_MEMBERS: (u32, usize) = (3, 144);
 /// The versions before that, and where their checksums were. Their indexes have other entries.
@@ -170,6 +172,8 @@ pub(super) struct Superblock {
     pub(super) used: u64,
     /// Sectors of groups in change were damaged, and what was in them is not known yet.
     pub(super) has_suspects: bool,
+    /// The volume has, or had, snapshots: the table of layers counts.
+    pub(super) has_layers: bool,
 }
 
 impl Superblock {
@@ -177,6 +181,14 @@ impl Superblock {
     pub(super) fn is_closed(&self) -> bool {
         let identity = &self.identity;
         identity.is_complete() && identity.equal == identity.epoch && identity.epoch != 0
+    }
+
+    /// End of the blocks that the index can have.
+    pub(super) fn reach(&self) -> u64 {
+        match self.has_layers {
+            true => self.shape.room,
+            false => self.identity.geometry.blocks(),
+        }
     }
 
     /// Offset of the copy that this sequence number is written to.
@@ -188,7 +200,12 @@ impl Superblock {
         let identity = self.identity;
         let mut bytes = [0; BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
+        let version = if self.has_layers {
+            WITH_LAYERS
+        } else {
+            VERSION
+        };
+        bytes[8..12].copy_from_slice(&version.to_be_bytes());
         // Cannot be cut: 0 to 2.
         bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
         bytes[13] = identity.standing.number();
@@ -261,9 +278,10 @@ impl Superblock {
         if has_members && be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
             return Err("its superblock is damaged".to_owned());
         }
-        if has_members && be32(8) != VERSION {
+        let has_layers = be32(8) == WITH_LAYERS;
+        if has_members && be32(8) != VERSION && !has_layers {
             return Err(format!(
-                "its format has version {}; this program reads version {VERSION}",
+                "its format has version {}; this program reads versions up to {WITH_LAYERS}",
                 be32(8)
             ));
         }
@@ -308,6 +326,7 @@ impl Superblock {
             tail: be64(120),
             used: be64(128),
             has_suspects: be64(136) != 0,
+            has_layers,
         })
     }
 }
@@ -337,6 +356,7 @@ mod tests {
             tail: 1 << 40,
             used: 1 << 39,
             has_suspects: true,
+            has_layers: true,
         }
     }
 

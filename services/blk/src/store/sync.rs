@@ -71,11 +71,13 @@ impl Store {
             state.not_settled(written);
             return Err(self.io(error));
         }
+        let sectors = written.sectors.clone();
         {
             let mut state = self.state();
             state.change_age(&touched, Age::Syncing, Age::Durable);
             state.settled(written);
         }
+        self.use_sectors(sectors);
         let free = self.state().space.synced(freed);
         // Another write may take such a range at once, so the lock is held while it is given back.
         for extent in free {
@@ -174,6 +176,22 @@ impl Store {
         }
     }
 
+    /// Lets groups have new sectors, of which the superblock must say that they are there: if this process is killed before the
+    /// next sync, the next one reads no others. Without that they stay unused.
+    fn use_sectors(&self, sectors: std::ops::Range<u64>) {
+        if sectors.is_empty() {
+            return;
+        }
+        let mut next = self.state().superblock;
+        next.sequence += 1;
+        if self.medium.write(next.offset(), &next.to_bytes()).is_ok() {
+            let mut state = self.state();
+            // The next sync writes it again, and makes it durable with what is in them.
+            state.superblock = next;
+            state.table.free.extend(sectors);
+        }
+    }
+
     /// Records the end of all records if that of the settled index may be behind the recorded one, and other changes of the
     /// superblock.
     fn write_tail(&self) -> Result<()> {
@@ -223,8 +241,7 @@ impl Store {
         }
         state.superblock = next;
         state.changed = false;
-        let blocks = next.identity.geometry.blocks();
-        self.blocks.store(blocks, Ordering::Release);
+        self.blocks.store(next.reach(), Ordering::Release);
         Ok(())
     }
 
@@ -332,7 +349,7 @@ impl State {
 
     /// Groups begin their way to the settled index again. Sectors that are empty on the medium are written again.
     fn unsettle(&mut self) {
-        let blocks = self.superblock.identity.geometry.blocks();
+        let blocks = self.superblock.reach();
         for (number, group) in &mut self.table.groups {
             if group.stage == Stage::Emptied {
                 self.doubtful
@@ -358,7 +375,6 @@ impl State {
         table.free.extend(written.healed);
         if !written.sectors.is_empty() {
             self.superblock.ready = written.sectors.end;
-            table.free.extend(written.sectors);
             self.changed = true;
         }
     }

@@ -51,6 +51,16 @@ impl Medium for Shared {
     }
 }
 
+/// A half block of zeros.
+fn zero(generation: u64) -> Half {
+    Half {
+        generation,
+        kind: Kind::Zero,
+        stored: 0,
+        data: Vec::new(),
+    }
+}
+
 fn new_target() -> NewTarget {
     NewTarget {
         geometry: Geometry::new(4096, BLOCKS).unwrap(),
@@ -479,7 +489,7 @@ fn a_wrong_record_spoils_only_itself() {
     let medium = Shared::new();
     let store = store(&medium, None);
     assert!(write_all(&store, 1).iter().all(Result::is_ok));
-    let extent = store.find(7, 1, &mut None).unwrap().unwrap();
+    let extent = store.find(7, 1, &mut None).unwrap().extent().unwrap();
     medium
         .write(extent.offset + extent.length - 1, &[0xff])
         .unwrap();
@@ -554,4 +564,31 @@ fn a_medium_that_cannot_grow_is_full_at_its_end() {
         }
         assert_eq!(store.usage().used, 2 * record);
     }
+}
+
+/// A process that is killed after its index got more sectors for groups in change leaves what is in them.
+#[test]
+fn a_kill_after_the_index_has_grown_loses_no_write() {
+    let medium = Shared::new();
+    let geometry = Geometry::new(4096, 1 << 16).unwrap();
+    let new = NewTarget {
+        geometry,
+        ..new_target()
+    };
+    let shape = Shape::that_grows(geometry);
+    let store = Store::create_with("t", Box::new(medium.clone()), new, shape, None).unwrap();
+    let groups = 2 * shape.first_slots(geometry) - 1;
+    for group in 0..groups {
+        store.prepare(8 * group, &zero(1), 0).unwrap();
+        store.commit(8 * group, 1).unwrap();
+    }
+    drop(store);
+    let store = Store::open("t", Box::new(medium.clone()), None).unwrap();
+    let held = store.held().unwrap().into_iter();
+    let blocks: Vec<u64> = held
+        .filter(|held| held.generation == 1)
+        .map(|held| held.block)
+        .collect();
+    let all: Vec<u64> = (0..groups).map(|group| 8 * group).collect();
+    assert!(blocks == all, "{} of {groups}", blocks.len());
 }

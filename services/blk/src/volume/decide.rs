@@ -14,6 +14,8 @@
 //! The oldest record of an entry was durable. If it cannot be read, its target only knows of the generation: the block is lost
 //! unless two others hold this one or a newer one.
 //!
+//! A hole counts also if one target alone has it: before it was written, two others had made the data durable at another place.
+//!
 //! A target says nothing about a block whose index entry is damaged, or was damaged and has nothing settled and whole since.
 //! A new target says nothing about a block of which it holds nothing. Fewer than two targets that say something decide
 //! nothing.
@@ -64,6 +66,7 @@ struct Votes {
     torn: u8,
     settled: bool,
     zero: bool,
+    hole: bool,
 }
 
 impl Votes {
@@ -78,7 +81,8 @@ impl Votes {
             (Record::Whole, _) => self.holders |= role.bit(),
         }
         self.settled |= held.settled;
-        self.zero |= held.kind == Kind::Zero;
+        self.zero |= matches!(held.kind, Kind::Zero | Kind::Hole);
+        self.hole |= held.kind == Kind::Hole;
     }
 
     fn state(self, generation: u64, lost: bool) -> BlockState {
@@ -87,6 +91,7 @@ impl Votes {
             holders: self.holders,
             marked: self.marked,
             zero: self.zero,
+            hole: self.hole,
             lost,
         }
     }
@@ -125,7 +130,7 @@ pub(super) fn decide_block(
             if let Some((newer, its_votes)) = alone
                 && !overrules(newer, generation, voters, witnesses)
             {
-                return its_votes.state(newer, true);
+                return its_votes.state(newer, !its_votes.hole);
             }
             return votes.state(generation, !enough || votes.holders.count_ones() < 2);
         }
@@ -144,7 +149,7 @@ pub(super) fn decide_block(
     let never = known & never_written(&slots) & !newer_at;
     match alone {
         Some((newer, _)) if overrules(newer, 0, never, witnesses) => BlockState::default(),
-        Some((newer, votes)) => votes.state(newer, true),
+        Some((newer, votes)) => votes.state(newer, !votes.hole),
         None if enough => BlockState::default(),
         None => {
             let (generation, votes) = newest.unwrap_or_default();

@@ -6,7 +6,6 @@
 use super::decide::{Record, Unclean, Witness, Witnesses, decide_block, unclean};
 use super::io::Targets;
 use super::state::{BlockState, PAGE};
-use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::store::{Held, Part, Step, Target};
@@ -258,7 +257,7 @@ pub(super) fn pages(mut ranges: Vec<Range<u64>>, blocks: u64) -> Vec<Range<u64>>
 }
 
 fn has_bytes(held: &Held) -> bool {
-    !matches!(held.kind, Kind::Zero | Kind::Lost)
+    held.kind.has_bytes()
 }
 
 /// Generations whose entry a loss of power has left without its record. An older one beside it shows that it was not durable

@@ -1,7 +1,8 @@
 //! Reads, writes and flushes of a volume.
 
 use super::seats::{Seat, same};
-use super::state::{BlockState, LOCKS, Volume, add};
+use super::stack::View;
+use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
@@ -21,8 +22,14 @@ struct Piece {
     range: std::ops::Range<usize>,
 }
 
+impl Piece {
+    fn block(&self) -> u64 {
+        self.block
+    }
+}
+
 /// A block that is to be written.
-struct BlockWrite {
+pub(super) struct BlockWrite {
     block: u64,
     keep: u64,
     generation: u64,
@@ -75,6 +82,11 @@ impl Volume {
     /// The range is outside the volume, or a block is lost.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
+        self.read_of(None, offset, bytes)
+    }
+
+    /// Reads the volume, or a snapshot. The range is inside it.
+    pub(super) fn read_of(&self, of: Option<u32>, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let pieces: Vec<Piece> = self.pieces(offset, bytes.len()).collect();
         let length = bytes.len() as u64;
         let mut rest = bytes;
@@ -86,7 +98,7 @@ impl Volume {
             rest = behind;
         }
         self.each_group(groups, |(group, part)| {
-            self.with_return(|| self.read_group(group, part))
+            self.with_return(|| self.read_group(of, group, part))
         })?;
         add(&self.counters.read_bytes, length);
         Ok(())
@@ -169,26 +181,43 @@ impl Volume {
     /// The range is outside the volume, or another process has opened the volume since.
     pub fn extents(&self, offset: u64, length: u64, limit: usize) -> Result<Vec<Extent>> {
         self.geometry().check(offset, length)?;
+        self.extents_of(None, (offset, length), limit)
+    }
+
+    /// As [`Volume::extents`], of the volume or a snapshot. The range is inside it.
+    pub(super) fn extents_of(
+        &self,
+        of: Option<u32>,
+        (offset, length): (u64, u64),
+        limit: usize,
+    ) -> Result<Vec<Extent>> {
         let first = offset / u64::from(self.block_size);
         let last = (offset + length).div_ceil(u64::from(self.block_size));
         // Of a volume that was written from end to end most would be looked up for nothing.
         let last = last.min(first + EXTENT_BLOCKS);
-        self.with_return(|| self.know(first..last))?;
         let mut extents: Vec<Extent> = Vec::new();
-        for piece in self.pieces(offset, length_of(length)?) {
-            if piece.block >= last {
-                break;
+        self.with_return(|| {
+            // With any lock the table of layers stays.
+            let _lock = self.lock(first);
+            let view = self.view(of)?;
+            self.know_of(&view, first..last)?;
+            extents.clear();
+            for piece in self.pieces(offset, length_of(length)?) {
+                if piece.block >= last {
+                    break;
+                }
+                let state = self.state(self.source(&view, piece.block));
+                let zero = !state.lost && (state.generation == 0 || state.zero);
+                let length = piece.range.len() as u64;
+                let last = extents.len();
+                match extents.last_mut() {
+                    Some(run) if run.zero == zero => run.length += length,
+                    _ if last == limit => break,
+                    _ => extents.push(Extent { length, zero }),
+                }
             }
-            let state = self.state(piece.block);
-            let zero = !state.lost && (state.generation == 0 || state.zero);
-            let length = piece.range.len() as u64;
-            let last = extents.len();
-            match extents.last_mut() {
-                Some(run) if run.zero == zero => run.length += length,
-                _ if last == limit => break,
-                _ => extents.push(Extent { length, zero }),
-            }
-        }
+            Ok(())
+        })?;
         let shows_zeros = extents.iter().any(|extent| extent.zero);
         self.with_return(|| if shows_zeros { self.confirm() } else { Ok(()) })?;
         Ok(extents)
@@ -266,17 +295,17 @@ impl Volume {
         blocks: impl Iterator<Item = u64>,
     ) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
         // In the order of the locks: two groups never wait for each other.
-        let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % LOCKS as u64).collect();
+        let mut locks: SmallVec<[u64; 1]> = blocks.map(|block| block % self.step).collect();
         locks.sort_unstable();
         locks.dedup();
         locks.into_iter().map(|lock| self.lock(lock)).collect()
     }
 
-    fn know_group(&self, group: &[Piece]) -> Result<()> {
+    fn know_group(&self, view: &View, group: &[Piece]) -> Result<()> {
         let (Some(first), Some(last)) = (group.first(), group.last()) else {
             return Ok(());
         };
-        self.know(first.block..last.block + 1)
+        self.know_of(view, first.block..last.block + 1)
     }
 
     fn lock_all(&self, group: &[Piece]) -> SmallVec<[MutexGuard<'_, ()>; 1]> {
@@ -291,7 +320,8 @@ impl Volume {
         source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
         let _locks = self.lock_all(group);
-        self.know_group(group)?;
+        let view = self.view(None)?;
+        self.know_group(&view, group)?;
         let length = self.geometry().block_len();
         let mut whole = Vec::new();
         let mut writes = Vec::with_capacity(group.len());
@@ -302,7 +332,7 @@ impl Volume {
                 new => {
                     whole.resize(length, 0);
                     if piece.range.len() != length {
-                        self.read_block(piece.block, &mut whole)?;
+                        self.read_block(self.source(&view, piece.block), &mut whole)?;
                     }
                     let part = &mut whole[piece.at..piece.at + piece.range.len()];
                     match new {
@@ -312,12 +342,13 @@ impl Volume {
                     encode(&whole)
                 }
             };
-            writes.push(self.new_write(piece.block, encoded));
+            writes.push(self.new_write(self.sink(&view, piece.block), encoded));
         }
         self.write_blocks(writes)
     }
 
-    fn new_write(&self, block: u64, encoded: Encoded) -> BlockWrite {
+    /// A write of a block, which replaces what is at its place.
+    pub(super) fn new_write(&self, block: u64, encoded: Encoded) -> BlockWrite {
         let Encoded {
             kind,
             stored,
@@ -346,7 +377,7 @@ impl Volume {
 
     /// Writes blocks, whose locks the caller holds: all parts are stored at all targets before the first one is settled.
     /// Returns the first error.
-    fn write_blocks(&self, writes: Vec<BlockWrite>) -> Result<()> {
+    pub(super) fn write_blocks(&self, writes: Vec<BlockWrite>) -> Result<()> {
         let targets = self.targets();
         let prepared = self.each(&targets, &writes, |_, write, role| {
             Some(Step::Prepare {
@@ -408,7 +439,8 @@ impl Volume {
                     generation: write.generation,
                     holders,
                     marked: 0,
-                    zero: write.kind == Kind::Zero,
+                    zero: !write.kind.has_bytes(),
+                    hole: write.kind == Kind::Hole,
                     lost: false,
                 },
             );
@@ -419,28 +451,32 @@ impl Volume {
     }
 
     /// Reads a group of pieces into their part of the caller's bytes.
-    fn read_group(&self, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
+    fn read_group(&self, of: Option<u32>, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
         const DATA: [Role; 2] = [Role::First, Role::Second];
         let _locks = self.lock_all(group);
-        self.know_group(group)?;
+        let view = self.view(of)?;
+        self.know_group(&view, group)?;
         let targets = self.targets();
-        let states: Vec<BlockState> = group.iter().map(|piece| self.state(piece.block)).collect();
-        let fetches: Vec<(&Piece, BlockState)> = group.iter().zip(states).collect();
-        let begun = begin(&targets, &fetches, |_, (piece, state), role| {
+        let fetch = |piece| {
+            let block = self.source(&view, Piece::block(piece));
+            (piece, block, self.state(block))
+        };
+        let fetches: Vec<(&Piece, u64, BlockState)> = group.iter().map(fetch).collect();
+        let begun = begin(&targets, &fetches, |_, (_, block, state), role| {
             let held =
                 !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
             (held && DATA.contains(&role)).then_some(Step::Fetch {
-                block: piece.block,
+                block: *block,
                 generation: state.generation,
             })
         });
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
-        let shows_zeros = fetches.iter().any(|(_, state)| is_zero(state));
+        let shows_zeros = fetches.iter().any(|(_, _, state)| is_zero(state));
         let mut whole = Vec::new();
         let start = group.first().map_or(0, |piece| piece.range.start);
         let mut result = Ok(());
         // All are taken, also after an error.
-        for ((piece, state), begun) in fetches.into_iter().zip(begun) {
+        for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
             let mut halves = Halves::default();
             for (role, begun) in Role::ALL.into_iter().zip(begun) {
                 if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
@@ -452,10 +488,10 @@ impl Volume {
             }
             let part = &mut bytes[piece.range.start - start..piece.range.end - start];
             let done = if part.len() == self.geometry().block_len() {
-                self.decode_block(piece.block, state, halves, part)
+                self.decode_block(block, state, halves, part)
             } else {
                 whole.resize(self.geometry().block_len(), 0);
-                self.decode_block(piece.block, state, halves, &mut whole)
+                self.decode_block(block, state, halves, &mut whole)
                     .map(|()| part.copy_from_slice(&whole[piece.at..piece.at + part.len()]))
             };
             result = result.and(done);

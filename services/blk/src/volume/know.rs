@@ -18,7 +18,7 @@ impl Volume {
     /// # Errors
     /// Too few targets are there.
     pub(super) fn know(&self, blocks: Range<u64>) -> Result<()> {
-        let end = self.size.load(Ordering::Acquire);
+        let end = self.end();
         loop {
             let unknown = self.blocks().unknown(blocks.start, blocks.end.min(end));
             let Some(from) = unknown else {
@@ -31,7 +31,7 @@ impl Volume {
 
     /// Looks up the next blocks from `from` on, as many as the targets tell at once. Returns the first of the others.
     pub(super) fn know_next(&self, from: u64) -> Result<u64> {
-        let end = self.size.load(Ordering::Acquire);
+        let end = self.end();
         if self.blocks().are_all_known() {
             return Ok(end);
         }
@@ -42,7 +42,7 @@ impl Volume {
     pub(super) fn know_all(&self) -> Result<()> {
         let mut from = 0;
         loop {
-            let end = self.size.load(Ordering::Acquire);
+            let end = self.end();
             if self.blocks().are_all_known() {
                 return Ok(());
             }
@@ -112,6 +112,7 @@ impl Volume {
                 });
             }
         }
+        self.grow_layers(wanted.blocks())?;
         let grown = Role::ALL.map(|role| self.target(role)?.grow(wanted.blocks()));
         for (role, done) in Role::ALL.into_iter().zip(&grown) {
             if let (Err(error), Ok(target)) = (done, self.target(role)) {
@@ -129,6 +130,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::flush`].
     pub fn close(&self) -> Result<()> {
+        self.stop_merging();
         self.flush()?;
         let is_whole = |seat: &Seat| matches!(seat, Seat::Present(occupant) if occupant.whole);
         let are_there = self.seats.look(|seats| seats.iter().all(is_whole));

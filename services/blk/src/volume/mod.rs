@@ -41,6 +41,8 @@ mod flush;
 mod groups;
 mod io;
 mod know;
+mod layering;
+mod merge;
 mod open;
 mod pending;
 mod repair;
@@ -48,12 +50,16 @@ mod replace;
 mod scrub;
 mod searching;
 mod seats;
+mod snapshots;
+mod stack;
 mod state;
 #[cfg(test)]
 mod tests;
 mod turns;
 
 pub use io::Extent;
+pub use merge::Merge;
 pub use repair::ScrubReport;
 pub use scrub::{Pace, ScrubTurn};
+pub use snapshots::{Snapshot, SnapshotStatus};
 pub use state::{TargetStatus, Volume, VolumeStatus};

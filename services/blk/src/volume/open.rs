@@ -5,10 +5,12 @@ use super::evidence::{changed, examine, pages};
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
+use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
+use crate::layers::Layers;
 use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -130,6 +132,21 @@ impl Found {
         Ok(members)
     }
 
+    /// The table of layers. Its owner lets all targets have it, as its own.
+    fn layers(&mut self, epoch: Option<u64>) -> Result<Layers> {
+        let known = self.each(|_, target| target.layers())?;
+        let newest = known
+            .into_iter()
+            .flatten()
+            .max_by_key(|layers| layers.version);
+        let mut newest = newest.unwrap_or_default();
+        if let Some(epoch) = epoch.filter(|_| !newest.is_empty()) {
+            newest.version = (epoch, 0);
+            self.each(|_, target| target.set_layers(&newest))?;
+        }
+        Ok(newest)
+    }
+
     /// The epoch at whose end all these targets were equal. 0: they do not agree about it.
     fn equal(&self) -> u64 {
         let identities = self.present().map(|(_, target)| target.identity());
@@ -230,7 +247,12 @@ impl Volume {
             found.each(|_, target| target.grow(blocks))?;
         }
         let blocks = found.blocks();
-        let decided = found.decide(blocks)?;
+        let layers = found.layers(as_owner.then_some(epoch))?;
+        let step = match layers.is_empty() {
+            true => Layers::step_of(identity.room),
+            false => layers.step,
+        };
+        let decided = found.decide(blocks.max(layers.end))?;
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
         let Found { mut seats, reasons } = found;
@@ -264,6 +286,9 @@ impl Volume {
             commits: Commits::default(),
             helpers: Helpers::default(),
             scrubbing: Scrubbing::default(),
+            layering: Layering::new(layers),
+            step,
+            merging: Mutex::default(),
             counters: Counters::default(),
         };
         add(&volume.counters.damaged_entries, damaged);

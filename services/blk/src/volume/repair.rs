@@ -50,7 +50,7 @@ impl Volume {
         let mut ranges = Vec::new();
         let mut all_known = true;
         if is_near && self.equal != 0 {
-            ranges = pages(changed(target.as_ref())?, self.geometry().blocks());
+            ranges = pages(changed(target.as_ref())?, self.end());
             for range in &ranges {
                 match self.know(range.clone()) {
                     // Then it is known with this target.
@@ -68,6 +68,7 @@ impl Volume {
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
         self.tell_members(role, &target)?;
+        self.tell_layers(&target)?;
         self.seat(&target);
         drop(turn);
         if !all_known {
@@ -145,7 +146,7 @@ impl Volume {
         target: &Arc<dyn Target>,
         mut ranges: Vec<Range<u64>>,
     ) -> Result<()> {
-        let blocks = self.geometry().blocks();
+        let blocks = self.end();
         {
             let known = self.blocks();
             match known.are_all_known() {
@@ -319,7 +320,7 @@ impl Volume {
         let mut lost = 0;
         let mut unread = None;
         // What was not looked at lacks nothing.
-        for block in self.written_blocks(0..self.geometry().blocks()) {
+        for block in self.written_blocks(0..self.end()) {
             let _lock = self.lock(block);
             let state = self.state(block);
             if !state.is_missing_at(role) {
@@ -421,6 +422,16 @@ impl Volume {
         role: Role,
         target: &Arc<dyn Target>,
     ) -> Result<()> {
+        if state.hole {
+            // There is nothing to read.
+            let half = Half {
+                generation: state.generation,
+                kind: Kind::Hole,
+                stored: 0,
+                data: Vec::new(),
+            };
+            return self.put(block, state, (role, target), &half);
+        }
         let mut halves = Halves::default();
         for other in self.others(role) {
             self.get(block, state, other, &mut halves);
@@ -451,7 +462,7 @@ impl Volume {
         };
         let mut content = vec![0; self.block_size as usize];
         let mut from = 0;
-        'all: while from < self.geometry().blocks() {
+        'all: while from < self.end() {
             let next = self.know_next(from)?;
             for block in self.written_blocks(from..next) {
                 self.scrub_block(block, &mut content, &mut report);
@@ -467,14 +478,14 @@ impl Volume {
     }
 
     /// Blocks of pages of which something was written.
-    fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
+    pub(super) fn written_blocks(&self, blocks: Range<u64>) -> impl Iterator<Item = u64> {
         let mut page = blocks.start..blocks.start;
-        let mut from = blocks.start;
+        let mut from = blocks.start / PAGE * PAGE;
         std::iter::from_fn(move || {
             if page.is_empty() {
                 let first = self.blocks().next_page(from, blocks.end)?;
-                page = first..(first + PAGE).min(blocks.end);
-                from = page.end.next_multiple_of(PAGE);
+                page = first.max(blocks.start)..(first + PAGE).min(blocks.end);
+                from = first + PAGE;
             }
             page.next()
         })

@@ -2,9 +2,21 @@
 
 use super::Volume;
 use super::seats::Seat;
+use crate::error::Result;
 use std::fmt::Write as _;
 
 impl Volume {
+    /// Reads the snapshot with a name.
+    ///
+    /// # Errors
+    /// As [`Volume::read`], or there is none.
+    #[doc(hidden)]
+    pub fn read_snapshot(&self, name: &str, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let layers = self.layers();
+        let id = layers.and_then(|layers| Some(layers.all[layers.find(name)?].id));
+        self.read_of(Some(id.unwrap_or(0)), offset, bytes)
+    }
+
     /// Everything that the next request depends on, as text. Times are left out.
     #[doc(hidden)]
     #[must_use]
@@ -12,6 +24,7 @@ impl Volume {
         let mut text = format!("{:?} {:?}", self.epoch, self.counter);
         // Cannot fail: memory.
         let _ = write!(text, "{:?} {:?}", self.blocks(), self.pending);
+        let _ = write!(text, "{:?}", (self.layers(), &self.merging));
         self.seats.look(|seats| {
             for seat in seats {
                 let _ = match seat {

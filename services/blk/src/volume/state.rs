@@ -2,6 +2,7 @@
 
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
+use super::stack::{Layering, Merging};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
@@ -26,6 +27,8 @@ pub(super) struct BlockState {
     pub(super) marked: u8,
     /// The block is all zeros.
     pub(super) zero: bool,
+    /// Its layer does not have it any more. Then it also counts as zeros.
+    pub(super) hole: bool,
     /// The generation was settled and has fewer than two holders, or too few targets say what the block is.
     pub(super) lost: bool,
 }
@@ -46,7 +49,7 @@ impl BlockState {
     }
 
     fn is_unreadable(self) -> bool {
-        self.lost || (self.generation != 0 && self.holders.count_ones() < 2)
+        self.lost || (self.generation != 0 && !self.hole && self.holders.count_ones() < 2)
     }
 }
 
@@ -312,6 +315,10 @@ pub struct Volume {
     pub(super) commits: Commits,
     pub(super) helpers: Helpers,
     pub(super) scrubbing: Scrubbing,
+    pub(super) layering: Layering,
+    /// A block and its places in all layers have the same remainder: one lock for all.
+    pub(super) step: u64,
+    pub(super) merging: Mutex<Merging>,
     pub(super) counters: Counters,
 }
 
@@ -508,7 +515,7 @@ impl Volume {
     /// Excludes other operations on a block.
     pub(super) fn lock(&self, block: u64) -> MutexGuard<'_, ()> {
         // Cannot be cut: less than LOCKS.
-        let index = usize::try_from(block % LOCKS as u64).unwrap_or(0);
+        let index = usize::try_from(block % self.step).unwrap_or(0);
         // The lock protects no data of its own.
         self.locks[index]
             .lock()

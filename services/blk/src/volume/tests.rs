@@ -18,6 +18,7 @@ mod damage;
 mod faults;
 mod history;
 mod outage;
+mod snapshots;
 
 const BLOCK: usize = 512;
 const BLOCKS: u64 = 24;

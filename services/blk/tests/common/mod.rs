@@ -192,10 +192,19 @@ pub(crate) const ENOSPC: u32 = 28;
 
 impl Nbd {
     pub(crate) fn connect(socket: &Path) -> Self {
+        Self::connect_to(socket, "")
+    }
+
+    /// Connects to the export with a name.
+    pub(crate) fn connect_to(socket: &Path, name: &str) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream
-            .write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0")
+            .write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0")
+            .unwrap();
+        let length = u8::try_from(name.len()).unwrap();
+        stream
+            .write_all(&[&[length], name.as_bytes()].concat())
             .unwrap();
         let mut greeting = [0; 18 + 10];
         stream.read_exact(&mut greeting).unwrap();

@@ -24,6 +24,7 @@ mod ext4;
 mod faults;
 mod peers;
 mod place;
+mod snapshots;
 mod soak;
 mod tls;
 mod vhost;
@@ -76,6 +77,7 @@ pub const SAMPLE: &[&str] = &[
     "fio: its requests through the DPU",
     "fio: its engine",
     "ext4",
+    "snapshots",
     "targets",
     "sbc",
     "DPU: nbdinfo",
@@ -165,6 +167,10 @@ const TESTS: &[(&str, Test)] = &[
     (
         "ext4: targets are killed while a file system is copied in and out",
         ext4::faults,
+    ),
+    (
+        "snapshots: nbdcopy and qemu-img compare them while fio writes",
+        snapshots::under_fio,
     ),
     ("nbdkit: a volume on three memory servers", peers::on_nbdkit),
     (

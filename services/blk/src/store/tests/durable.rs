@@ -231,7 +231,11 @@ fn overwrites_without_a_flush_do_not_grow_without_limit() {
     let mut last = 0;
     for generation in 1..=rounds {
         write(&store, 0, generation);
-        let extent = store.find(0, generation, &mut None).unwrap().unwrap();
+        let extent = store
+            .find(0, generation, &mut None)
+            .unwrap()
+            .extent()
+            .unwrap();
         last = last.max(extent.end());
     }
     let grown = last - shape().data_at();
