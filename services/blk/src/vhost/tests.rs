@@ -1,10 +1,12 @@
 //! A device behind its socket, with a driver that writes each descriptor itself, also wrong ones.
 
 use super::VhostServer;
+use super::request::{Parts, Status, Terms, carry_out};
 use crate::disk::Disk;
 use crate::store::{MemoryMedium, NewTarget, Store, Target};
 use crate::volume::Volume;
 use crate::{Geometry, Id, Role};
+use proptest::prelude::*;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -474,4 +476,32 @@ fn a_drain_ends_the_front_end_and_later_ones() {
     site.settled(0);
     assert!(guest.front.get_features().is_err());
     assert!(Frontend::connect(site.dir.path().join("vhost"), 1).is_err());
+}
+
+proptest! {
+    /// No bytes of a guest end the process, write more than the guest's buffer, or change a read-only volume.
+    #[test]
+    fn any_request(
+        kind in prop_oneof![0u32..16, any::<u32>()],
+        sector in prop_oneof![0u64..2100, any::<u64>()],
+        data in proptest::collection::vec(any::<u8>(), 0..1100),
+        to_length in 0usize..1100,
+        read_only: bool,
+    ) {
+        let volume = volume();
+        let header = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
+        let bytes = [&header[..], &data].concat();
+        let mut to = vec![0; to_length];
+        let terms = Terms { read_only, write_through: false };
+        let mut parts = Parts { from: &bytes[..], from_length: bytes.len(), to: &mut to[..], to_length };
+        let (status, written) = carry_out(volume.as_ref(), terms, &mut parts, &mut Vec::new());
+        prop_assert!(written <= to_length && (written == 0 || status == Status::Ok));
+        let changed = volume.status().written_bytes != 0;
+        prop_assert_eq!(changed, kind == 1 && status == Status::Ok);
+        prop_assert!(!(changed && read_only));
+        // Without a whole header nothing happens.
+        let mut parts = Parts { from: &bytes[..15], from_length: 15, to: &mut to[..], to_length };
+        let cut = carry_out(volume.as_ref(), terms, &mut parts, &mut Vec::new());
+        prop_assert_eq!(cut, (Status::IoError, 0));
+    }
 }
