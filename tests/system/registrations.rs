@@ -6,7 +6,11 @@ use crate::world::{Testbed, World, succeed};
 use anyhow::{Result, ensure};
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::new("registration_is_checked_page_by_page", checked)]
+    vec![
+        Case::new("registration_is_checked_page_by_page", checked),
+        Case::new("pages_on_demand_come_and_go", on_demand),
+        Case::new("pages_on_demand_come_late", late),
+    ]
 }
 
 /// Holes, pages without permission, and the limit of locked memory.
@@ -19,5 +23,23 @@ fn checked(world: &World) -> Result<()> {
         said.matches("RLIMIT_MEMLOCK").count() == 1,
         "the limit is named once: {said}"
     );
+    Ok(())
+}
+
+/// Pages that are absent at registration, come, go and change; prefetches; refusals.
+fn on_demand(world: &World) -> Result<()> {
+    paging(world, "trap")
+}
+
+/// The same with late pages and repeated messages.
+fn late(world: &World) -> Result<()> {
+    (1..=4).try_for_each(|seed| paging(world, &format!("adversary:{seed}")))
+}
+
+fn paging(world: &World, mode: &str) -> Result<()> {
+    let testbed = Testbed::new(world)?;
+    let mut command = testbed.command("node0.host", compile("paging")?);
+    let said = succeed(command.env("BFEMU_MODE", mode))?;
+    ensure!(said == "ok\n", "{said}");
     Ok(())
 }

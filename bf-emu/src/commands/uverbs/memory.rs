@@ -154,6 +154,10 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     check_flags(flags)?;
     check_ordering(call, flags)?;
     if on_demand && odp::is_everything(start, length) && iova == 0 {
+        // `ib_umem_odp_alloc_implicit`
+        if flags & flag::HUGETLB != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         length = odp::ALL_BYTES;
     } else {
         check_range(start, length)?;
