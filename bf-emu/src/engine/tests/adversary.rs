@@ -302,5 +302,5 @@ fn absent_pages(on_demand: bool) -> u32 {
 fn a_message_to_a_region_on_demand_waits_for_its_page() {
     assert_eq!(absent_pages(false), 0);
     let found = absent_pages(true);
-    assert!((1..SEEDS as u32).contains(&found), "{found}");
+    assert!(found > 0 && u64::from(found) < SEEDS, "{found}");
 }
