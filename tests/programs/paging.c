@@ -266,19 +266,155 @@ static void refusals(void)
 	CHECK(!ibv_dereg_mr(mr));
 }
 
-int main(void)
+static void opened(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
-	char *source;
-	struct ibv_mr *own;
 
 	CHECK(list && list[0]);
 	CHECK(context = ibv_open_device(list[0]));
 	CHECK(pd = ibv_alloc_pd(context));
 	CHECK(cq = ibv_create_cq(context, 16, NULL, NULL, 0));
 	CHECK(!ibv_query_port(context, 1, &port) && !ibv_query_gid(context, 1, 0, &gid));
+}
+
+/* A region whose pages the program has given away: other memory is at its addresses. */
+static struct ibv_mr *torn(char *start, int old, int new)
+{
+	struct ibv_mr *mr;
+
+	mapped_at(start);
+	memset(start, old, BYTES);
+	mr = registered(start, BYTES, REMOTE);
+	mapped_at(start);
+	memset(start, new, BYTES);
+	return mr;
+}
+
+static int is_all(const char *start, int byte)
+{
+	for (size_t at = 0; at < BYTES; at++)
+		if (start[at] != byte)
+			return 0;
+	return 1;
+}
+
+/* The device keeps the old pages, as on hardware. */
+static void pinned(struct ibv_mr *own, char *source)
+{
+	char *start = alone();
+	struct ibv_mr *mr = torn(start, 'o', 'n');
+
+	CHECK(status_of(IBV_WR_RDMA_READ, own, source, BYTES, mr, start) == IBV_WC_SUCCESS);
+	CHECK(is_all(source, 'o'));
+	memset(source, 'w', BYTES);
+	CHECK(status_of(IBV_WR_RDMA_WRITE, own, source, BYTES, mr, start) == IBV_WC_SUCCESS);
+	CHECK(is_all(start, 'n'));
+	memset(source, 0, BYTES);
+	CHECK(!munmap(start, BYTES));
+	CHECK(status_of(IBV_WR_SEND, mr, start, BYTES, own, source) == IBV_WC_SUCCESS);
+	CHECK(is_all(source, 'w'));
+	*(uint64_t *)source = 7;
+	CHECK(status_of(IBV_WR_RDMA_WRITE, own, source, 8, mr, start) == IBV_WC_SUCCESS);
+	CHECK(status_of(IBV_WR_ATOMIC_FETCH_AND_ADD, own, source, 8, mr, start) == IBV_WC_SUCCESS);
+	CHECK(status_of(IBV_WR_RDMA_READ, own, source, 8, mr, start) == IBV_WC_SUCCESS);
+	CHECK(*(uint64_t *)source == 8);
+	/* A new registration has the new pages. */
+	mapped_at(start);
+	memset(start, 'r', BYTES);
+	CHECK(!ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, start, BYTES, 0));
+	CHECK(status_of(IBV_WR_RDMA_READ, own, source, BYTES, mr, start) == IBV_WC_SUCCESS);
+	CHECK(is_all(source, 'r'));
+	/* After a fork the device follows the parent. */
+	if (fork() == 0)
+		_exit(start[0] != 'r');
+	memset(start, 'p', BYTES);
+	CHECK(status_of(IBV_WR_RDMA_READ, own, source, BYTES, mr, start) == IBV_WC_SUCCESS);
+	CHECK(is_all(source, 'p'));
+	CHECK(wait(NULL) > 0);
+	CHECK(!ibv_dereg_mr(mr));
+	/* Each registration is released: there are more than there is space for at once. */
+	for (int number = 0; number < 20000; number++)
+		CHECK(!ibv_dereg_mr(registered(start, PAGE, REMOTE)));
+	mr = torn(start, 'x', 'y');
+	CHECK(status_of(IBV_WR_RDMA_READ, own, source, BYTES, mr, start) == IBV_WC_SUCCESS);
+	CHECK(is_all(source, 'x'));
+	CHECK(!ibv_dereg_mr(mr));
+}
+
+struct peer {
+	uint32_t number, rkey;
+	void *start;
+};
+
+/* The same between two processes: the child gives its pages away, and the parent reads them. */
+static void pinned_elsewhere(void)
+{
+	int up[2], down[2];
+	struct peer other;
+	pid_t child;
+
+	CHECK(!pipe(up) && !pipe(down));
+	child = fork();
+	CHECK(child >= 0);
+	opened();
+	if (child == 0) {
+		char *start = alone();
+		struct ibv_mr *mr = torn(start, 'o', 'n');
+		struct ibv_qp *qp = created(), peer = { 0 };
+		struct peer self = { qp->qp_num, mr->rkey, start };
+
+		CHECK(write(up[1], &self, sizeof(self)) == sizeof(self));
+		CHECK(read(down[0], &peer.qp_num, 4) == 4);
+		connect_to(qp, &peer);
+		CHECK(write(up[1], "c", 1) == 1);
+		CHECK(read(down[0], &self, 1) == 1);
+		_exit(!is_all(start, 'n'));
+	} else {
+		char *into = mapped_at(NULL), done;
+		struct ibv_mr *own = registered(into, BYTES, REMOTE);
+		struct ibv_qp *qp = created(), peer = { 0 };
+		struct ibv_sge sge = { (uintptr_t)into, BYTES, own->lkey };
+		struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1 };
+		struct ibv_wc wc;
+		int status;
+
+		CHECK(read(up[0], &other, sizeof(other)) == sizeof(other));
+		peer.qp_num = other.number;
+		CHECK(write(down[1], &qp->qp_num, 4) == 4);
+		connect_to(qp, &peer);
+		CHECK(read(up[0], &done, 1) == 1);
+		wr.wr.rdma.remote_addr = (uintptr_t)other.start;
+		wr.wr.rdma.rkey = other.rkey;
+		for (int turn = 0; turn < 3; turn++) {
+			wr.opcode = turn == 1 ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
+			CHECK(!ibv_post_send(qp, &wr, &bad));
+			while (!ibv_poll_cq(cq, 1, &wc))
+				;
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			CHECK(is_all(into, turn == 0 ? 'o' : 'w'));
+			memset(into, turn == 0 ? 'w' : 0, BYTES);
+			if (turn == 1)
+				memset(into, 0, BYTES);
+		}
+		CHECK(write(down[1], "d", 1) == 1);
+		CHECK(waitpid(child, &status, 0) == child && status == 0);
+	}
+}
+
+int main(int count, char **words)
+{
+	int pins = count > 1 && !strcmp(words[1], "pinned");
+	char *source;
+	struct ibv_mr *own;
+
+	if (pins)
+		pinned_elsewhere();
+	else
+		opened();
 	source = mapped_at(NULL);
 	own = registered(source, BYTES, REMOTE);
+	if (pins)
+		pinned(own, source);
 	capabilities();
 	faults(own, source, 0);
 	faults(own, source, 1);

@@ -10,6 +10,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("registration_is_checked_page_by_page", checked),
         Case::new("pages_on_demand_come_and_go", on_demand),
         Case::new("pages_on_demand_come_late", late),
+        Case::new("pinned_pages_stay_the_devices", pinned),
     ]
 }
 
@@ -41,5 +42,20 @@ fn paging(world: &World, mode: &str) -> Result<()> {
     let mut command = testbed.command("node0.host", compile("paging")?);
     let said = succeed(command.env("BFEMU_MODE", mode))?;
     ensure!(said == "ok\n", "{said}");
+    Ok(())
+}
+
+/// Pages that a program unmaps below a registration, in its own process and in another one.
+fn pinned(world: &World) -> Result<()> {
+    for mode in ["trap", "polling", "adversary:3"] {
+        let testbed = Testbed::new(world)?;
+        let mut command = testbed.command("node0.host", compile("paging")?);
+        command
+            .arg("pinned")
+            .env("BFEMU_MODE", mode)
+            .env("BFEMU_MEMLOCK", "pinned");
+        let said = succeed(&mut command)?;
+        ensure!(said == "ok\n", "{mode}: {said}");
+    }
     Ok(())
 }

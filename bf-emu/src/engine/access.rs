@@ -148,7 +148,7 @@ pub(crate) fn resolve(
                 let host = mkey.host.wrapping_add(offset);
                 return Ok(Piece {
                     process,
-                    space: Space::of(pid),
+                    space: Space::registered(pid, mkey.pin),
                     address: host,
                     length,
                     on_demand: mkey.on_demand,
