@@ -287,7 +287,9 @@ impl Process {
         let faults = own_faults(&fabric)?;
         engine::deferred::set(own_mode()?);
         let locked_memory = memlock::own_locked_memory()?;
-        crate::memory::pins::set(locked_memory == LockedMemory::Pinned);
+        crate::memory::pins::set(
+            locked_memory == LockedMemory::Pinned || engine::deferred::is_adversary(),
+        );
         let process = Self {
             fabric: Box::leak(Box::new(fabric)),
             view,
