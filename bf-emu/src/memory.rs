@@ -95,7 +95,7 @@ impl Space {
         if self.pin.is_some()
             && let Some(done) = pins::read(self.pid, self.pin, address, bytes)
         {
-            return done;
+            return Ok(done?);
         }
         if self.local {
             return Ok(guard::read(address, bytes)?);
@@ -167,7 +167,7 @@ impl Space {
         if self.pin.is_some()
             && let Some(done) = pins::write(self.pid, self.pin, address, bytes)
         {
-            return done;
+            return Ok(done?);
         }
         if self.local {
             // SAFETY: the caller holds an object or a key of the process that names the memory.

@@ -11,8 +11,7 @@ use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-use super::{MemoryError, Result};
-use crate::sys::{self, Errno, uring};
+use crate::sys::{self, Errno, Result, uring};
 
 /// Most pinned registrations of a process in each function.
 const SLOTS: usize = 16_384;
@@ -140,7 +139,7 @@ impl Own {
 }
 
 /// Moves a file to a number that programs do not expect to be free.
-fn high(file: RawFd) -> sys::Result<RawFd> {
+fn high(file: RawFd) -> Result<RawFd> {
     let from = NUMBER_MIN.min(sys::limits::files_max() / 2);
     let high = sys::duplicate_from(file, from);
     sys::close(file);
@@ -220,7 +219,7 @@ fn length(bytes: usize) -> u32 {
 fn with_ring(
     process: i32,
     pin: Pin,
-    act: impl FnOnce(&Mapped, u16) -> sys::Result<()>,
+    act: impl FnOnce(&Mapped, u16) -> Result<()>,
 ) -> Option<Result<()>> {
     let slot = u16::try_from(pin.slot).ok()?;
     let place = PLACE.get(pin.ring as usize % PLACES)?;
@@ -246,7 +245,7 @@ fn with_ring(
         Ok(()) => Some(Ok(())),
         // The program has closed the files, or the registration has ended: the address says what is there.
         Err(_) if sys::tasks::exists(process) => None,
-        Err(_) => Some(Err(MemoryError::Gone)),
+        Err(_) => Some(Err(Errno(libc::ESRCH))),
     }
 }
 
