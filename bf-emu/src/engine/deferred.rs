@@ -115,11 +115,6 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
-/// True if this process is in adversary mode.
-pub(crate) fn is_adversary() -> bool {
-    adversary::is_on()
-}
-
 /// The number that decides about a request. Adversary mode draws by request, so that a seed gives the
 /// same decisions in each run.
 fn draw(which: Which, choice: Choice) -> u64 {

@@ -287,9 +287,7 @@ impl Process {
         let faults = own_faults(&fabric)?;
         engine::deferred::set(own_mode()?);
         let locked_memory = memlock::own_locked_memory()?;
-        crate::memory::pins::set(
-            locked_memory == LockedMemory::Pinned || engine::deferred::is_adversary(),
-        );
+        crate::memory::pins::set(locked_memory == LockedMemory::Pinned);
         let process = Self {
             fabric: Box::leak(Box::new(fabric)),
             view,
