@@ -133,9 +133,25 @@ impl Own {
         let [a, b, c, d, ..] = unique.to_le_bytes();
         let ring = u32::from_le_bytes([a, b, c, d]).clamp(1, NEVER - 1);
         self.file.store(file.unwrap_or(-1), Ordering::Relaxed);
+        if let Err(error) = file {
+            tell(error);
+        }
         let ring = if file.is_ok() { ring } else { NEVER };
         self.ring.store(ring, Ordering::Relaxed);
     }
+}
+
+/// Logs that nothing is pinned, once in a process.
+fn tell(error: Errno) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if TOLD.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let text = format!(
+        "bf-emu: no registration is pinned, because the kernel gives no io_uring: {error}; allow it \
+         (kernel.io_uring_disabled, the container's filter), or do not set BFEMU_MEMLOCK=pinned\n"
+    );
+    let _ = sys::write(2, text.as_bytes());
 }
 
 /// Moves a file to a number that programs do not expect to be free.
