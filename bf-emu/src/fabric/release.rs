@@ -102,10 +102,12 @@ impl Locked<'_> {
                 function.remove_mkey(mkey);
                 from = mkey + 1;
             }
-            while let Some(umem) = function.umems.next(0, |owner, _| gone(owner)) {
-                if let Some(umem) = function.umems.remove(umem) {
+            from = 0;
+            while let Some(index) = function.umems.next(from, |owner, _| gone(owner)) {
+                if let Some(umem) = function.umems.remove(index) {
                     pins::unpin(umem.pin);
                 }
+                from = index + 1;
             }
             remove_all(&mut function.pds, &gone);
         }

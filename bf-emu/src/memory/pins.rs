@@ -113,7 +113,10 @@ pub(crate) fn pin(function: usize, start: u64, length: u64) -> Pin {
 
 /// Releases pages that this process has pinned. Those of others go with their process.
 pub(crate) fn unpin(pin: Pin) {
-    let mine = |own: &&Own| pin.is_some() && own.ring.load(Ordering::Relaxed) == pin.ring;
+    if !pin.is_some() {
+        return;
+    }
+    let mine = |own: &&Own| own.ring.load(Ordering::Relaxed) == pin.ring;
     let Some(own) = OWN.iter().find(mine) else {
         return;
     };
