@@ -2,10 +2,12 @@
 //! addresses in a process, never references.
 
 pub mod files;
+pub mod pins;
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
+use self::pins::Pin;
 use crate::guard;
 use crate::sys::{self, Errno, steps::step};
 
@@ -14,6 +16,8 @@ use crate::sys::{self, Errno, steps::step};
 pub struct Space {
     pid: i32,
     local: bool,
+    /// The pages of a registration, whatever is at their addresses now.
+    pin: Pin,
 }
 
 /// Reason why memory was not accessible.
@@ -70,6 +74,16 @@ impl Space {
         Self {
             pid,
             local: pid == sys::pid(),
+            pin: Pin::default(),
+        }
+    }
+
+    /// The pages of a registration of process `pid`, which may be pinned.
+    #[must_use]
+    pub(crate) fn registered(pid: i32, pin: Pin) -> Self {
+        Self {
+            pin,
+            ..Self::of(pid)
         }
     }
 
@@ -78,6 +92,11 @@ impl Space {
     /// # Errors
     /// A part of the range is not accessible, or the process has ended.
     pub fn read(self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        if self.pin.is_some()
+            && let Some(done) = pins::read(self.pid, self.pin, address, bytes)
+        {
+            return Ok(done?);
+        }
         if self.local {
             return Ok(guard::read(address, bytes)?);
         }
@@ -145,6 +164,11 @@ impl Space {
     /// Same as [`Space::read`].
     pub fn write(self, address: u64, bytes: &[u8]) -> Result<()> {
         step();
+        if self.pin.is_some()
+            && let Some(done) = pins::write(self.pid, self.pin, address, bytes)
+        {
+            return Ok(done?);
+        }
         if self.local {
             // SAFETY: the caller holds an object or a key of the process that names the memory.
             return Ok(unsafe { guard::write(address, bytes) }?);
@@ -282,6 +306,7 @@ pub(crate) fn after_fork_in_child() {
     for bounce in &BOUNCE {
         bounce.is_used.store(false, Ordering::Relaxed);
     }
+    pins::after_fork_in_child();
 }
 
 /// Calls `with` with a buffer that no other thread uses. The caller's signals are blocked, because
@@ -313,7 +338,8 @@ pub fn copy(
 ) -> std::result::Result<(), CopyError> {
     let length = length.min(CHUNK_BYTES);
     let ((source, source_at), (target, target_at)) = (from, to);
-    match (source.local, target.local) {
+    let pinned = source.pin.is_some() || target.pin.is_some();
+    match (source.local && !pinned, target.local && !pinned) {
         (true, true) => {
             let (Ok(target_at), Ok(source_at)) =
                 (usize::try_from(target_at), usize::try_from(source_at))

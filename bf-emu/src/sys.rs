@@ -9,6 +9,7 @@ pub mod mapping;
 pub(crate) mod path;
 pub(crate) mod steps;
 pub mod tasks;
+pub mod uring;
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;

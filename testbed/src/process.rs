@@ -423,6 +423,18 @@ impl Drop for Group {
     }
 }
 
+/// True if the kernel gives this process rings of io_uring.
+#[must_use]
+pub fn has_io_uring() -> bool {
+    // The kernel's `struct io_uring_params`.
+    let mut params = [0_u8; 120];
+    // SAFETY: the kernel writes one structure of this length. The file is closed, and no other code knows it.
+    unsafe {
+        let file = libc::syscall(libc::SYS_io_uring_setup, 1_u64, params.as_mut_ptr());
+        file >= 0 && libc::syscall(libc::SYS_close, file) == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -164,6 +164,7 @@ fn start(
         length: bytes,
         device_page: 0,
         of_dpa: true,
+        ..Umem::default()
     };
     let channel = Channel {
         read_fd: pipe.read_fd,

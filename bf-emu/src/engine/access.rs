@@ -89,6 +89,8 @@ pub(crate) struct Piece {
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
+    /// The pages may be absent until the access.
+    pub on_demand: bool,
 }
 
 /// Resolves `length` bytes at `address` of `key` to the first contiguous piece of memory, of 1 to
@@ -146,9 +148,10 @@ pub(crate) fn resolve(
                 let host = mkey.host.wrapping_add(offset);
                 return Ok(Piece {
                     process,
-                    space: Space::of(pid),
+                    space: Space::registered(pid, mkey.pin),
                     address: host,
                     length,
+                    on_demand: mkey.on_demand,
                 });
             }
             MkeyKind::Klm | MkeyKind::Ksm => {

@@ -45,6 +45,8 @@ pub(super) enum Choice {
     Pieces,
     /// The pieces of its data if they arrive again.
     Again,
+    /// Time until the kernel has provided a page of a region with on-demand paging.
+    PageFault,
     /// Whether the next request passes it.
     Passed,
     /// Whether it fails after its data has arrived.

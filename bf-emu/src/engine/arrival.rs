@@ -3,7 +3,8 @@
 //!
 //! A reader may rely on data only after the completion that reports it, and a writer may change its
 //! source only after the completion of its request. Until then an adapter may read the source again
-//! and write the target again, because it repeats what it believes lost.
+//! and write the target again, because it repeats what it believes lost. A region with on-demand
+//! paging may lack a page at any time: the message waits for it, and is often repeated.
 
 use super::adversary::{self, Choice, Which};
 use super::entry;
@@ -24,6 +25,8 @@ const WORD: u64 = 8;
 const PAUSE_NS: u64 = 30_000;
 /// Longest pause before the repetition.
 const REPEAT_NS: u64 = 150_000;
+/// Longest time until the kernel has provided a page.
+const FAULT_NS: u64 = 1_000_000;
 /// Longest pause while no other request may run.
 const SHORT_NS: u64 = 20_000;
 
@@ -46,9 +49,19 @@ pub(super) fn arrive(
     // Cannot overflow: a list covers less than 2^38 bytes.
     to.check(locked, skip + total)
         .map_err(|_| Failure::Target)?;
+    let fault = adversary::draw(which, Choice::PageFault)
+        .filter(|fault| fault.is_multiple_of(2))
+        .filter(|_| from.may_fault(locked, total) || to.may_fault(locked, skip + total));
+    if let Some(fault) = fault {
+        pause(locked, alone, (fault >> 8) % FAULT_NS);
+        if !entry::is_running(locked, which) {
+            return Err(Failure::Source);
+        }
+    }
     in_pieces(locked, which, from, (to, skip), (total, alone), drawn)?;
     let again = adversary::draw(which, Choice::Again).unwrap_or(1);
-    if !again.is_multiple_of(4) || total == 0 {
+    let one_in = if fault.is_some() { 2 } else { 4 };
+    if !again.is_multiple_of(one_in) || total == 0 {
         return Ok(());
     }
     pause(locked, alone, (again >> 8) % REPEAT_NS);

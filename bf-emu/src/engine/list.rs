@@ -192,6 +192,7 @@ impl List {
                     space: own_space(),
                     address,
                     length,
+                    on_demand: false,
                 }));
             };
             // The whole segment is checked each time, not only its rest: a key that covers a part
@@ -268,6 +269,19 @@ impl List {
             done += length;
         }
         Ok(())
+    }
+
+    /// True if some of the first `total` bytes are in a region with on-demand paging.
+    pub(super) fn may_fault(&self, locked: &Locked<'_>, total: u64) -> bool {
+        let mut position = 0;
+        while position < total {
+            match self.piece(locked, position) {
+                Ok(Some(piece)) if !piece.on_demand => position += piece.length.max(1),
+                Ok(Some(_)) => return true,
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// Checks that the first `total` bytes are accessible. Moves no data.

@@ -5,6 +5,7 @@ use mlx5_prm::xgvmi::ACCESS_KEY_BYTES;
 
 use super::klm::Run;
 use super::port::Place;
+use crate::memory::pins::Pin;
 use crate::model::address::{Gid, GidType, Mac};
 
 /// Address translation of an mkey.
@@ -85,6 +86,8 @@ pub struct Mkey {
     pub device_memory: bool,
     /// Writes need no order among each other.
     pub relaxed: bool,
+    /// Direct: the pinned pages of the registration.
+    pub pin: Pin,
     /// Access key that the creator of an alias must present.
     pub access_key: [u8; ACCESS_KEY_BYTES],
 }
@@ -531,6 +534,8 @@ pub struct Umem {
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
+    /// Its pinned pages.
+    pub pin: Pin,
     /// Device memory: its first page in the context's device memory, counted from 1; 0 for the
     /// owner's own memory.
     pub device_page: u16,

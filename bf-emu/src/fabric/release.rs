@@ -5,9 +5,10 @@ use mlx5_prm::qp::state;
 
 use super::device::Locked;
 use super::lock::Holder;
-use super::objects::Attached;
+use super::objects::{Attached, MkeyOrigin};
 use super::table::{Owner, Table};
 use super::tables::Function;
+use crate::memory::pins;
 use crate::sys::tasks::has_ended;
 pub use crate::sys::tasks::start_time;
 
@@ -101,7 +102,13 @@ impl Locked<'_> {
                 function.remove_mkey(mkey);
                 from = mkey + 1;
             }
-            remove_all(&mut function.umems, &gone);
+            from = 0;
+            while let Some(index) = function.umems.next(from, |owner, _| gone(owner)) {
+                if let Some(umem) = function.umems.remove(index) {
+                    pins::unpin(umem.pin);
+                }
+                from = index + 1;
+            }
             remove_all(&mut function.pds, &gone);
         }
     }
@@ -144,6 +151,9 @@ impl Function {
         match self.mkeys.remove(slot) {
             Some(mkey) => {
                 self.klms.give_back(mkey.list);
+                if mkey.origin == MkeyOrigin::Region {
+                    pins::unpin(mkey.pin);
+                }
                 true
             }
             None => false,

@@ -1,6 +1,6 @@
 //! Whether registered memory counts against RLIMIT_MEMLOCK, from the environment.
 
-/// Environment variable: `counted` or `free`.
+/// Environment variable: `counted`, `free` or `pinned`.
 pub const ENV_MEMLOCK: &str = "BFEMU_MEMLOCK";
 
 /// Whether registered memory counts against RLIMIT_MEMLOCK.
@@ -11,6 +11,8 @@ pub enum LockedMemory {
     Counted,
     /// It does not, for users whose limit is small.
     Free,
+    /// It does, and its pages stay the device's when the program unmaps them.
+    Pinned,
 }
 
 /// The value of [`ENV_MEMLOCK`].
@@ -21,7 +23,10 @@ pub(super) fn own_locked_memory() -> Result<LockedMemory, Box<dyn std::error::Er
         Ok(text) => match text.as_str() {
             "counted" => Ok(LockedMemory::Counted),
             "free" => Ok(LockedMemory::Free),
-            _ => Err(format!("{ENV_MEMLOCK} is `{text}`; allowed are counted and free").into()),
+            "pinned" => Ok(LockedMemory::Pinned),
+            _ => Err(
+                format!("{ENV_MEMLOCK} is `{text}`; allowed are counted, free and pinned").into(),
+            ),
         },
     }
 }

@@ -286,12 +286,14 @@ impl Process {
         }
         let faults = own_faults(&fabric)?;
         engine::deferred::set(own_mode()?);
+        let locked_memory = memlock::own_locked_memory()?;
+        crate::memory::pins::set(locked_memory == LockedMemory::Pinned);
         let process = Self {
             fabric: Box::leak(Box::new(fabric)),
             view,
             faults,
             key_numbers: own_key_numbers()?,
-            locked_memory: memlock::own_locked_memory()?,
+            locked_memory,
             cm_patience_ns: patience::own_patience()?,
             functions,
             number: AtomicU32::new(0),

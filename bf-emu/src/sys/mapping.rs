@@ -42,6 +42,33 @@ pub fn check(start: u64, length: u64, writes: bool) -> Result<(), Errno> {
     answer
 }
 
+/// Makes the kernel provide each page of a range, as an access would: to read, or to write.
+///
+/// # Errors
+/// EFAULT: a page cannot be provided. EPERM: it cannot be written.
+pub fn populate(start: u64, length: u64, writes: bool) -> Result<(), Errno> {
+    const PAGE: u64 = 4096;
+    if length == 0 {
+        return Ok(());
+    }
+    let first = start & !(PAGE - 1);
+    let end = start.saturating_add(length).div_ceil(PAGE);
+    let bytes = end.saturating_mul(PAGE) - first;
+    let advice = i64::from(match writes {
+        true => libc::MADV_POPULATE_WRITE,
+        false => libc::MADV_POPULATE_READ,
+    });
+    // SAFETY: the call changes no contents.
+    let done = unsafe { libc::syscall(libc::SYS_madvise, first, bytes, advice) };
+    match result(done) {
+        Ok(_) => Ok(()),
+        // Memory without permission to write, or a kernel before 5.14, which provides pages at the access.
+        Err(Errno(libc::EINVAL)) if check(start, length, writes).is_ok() => Ok(()),
+        Err(Errno(libc::EINVAL)) if check(start, length, false).is_ok() => Err(Errno(libc::EPERM)),
+        Err(_) => Err(Errno(libc::EFAULT)),
+    }
+}
+
 /// Checks a range by a function that returns the mapping of an address.
 fn covered(
     (start, end): (u64, u64),
@@ -167,6 +194,33 @@ mod tests {
             assert_eq!(changed, 0);
         }
         start.addr() as u64
+    }
+
+    #[test]
+    fn each_page_is_provided() {
+        let rw = Some(libc::PROT_READ | libc::PROT_WRITE);
+        let read = Some(libc::PROT_READ);
+        for (pages, reads, writes) in [
+            (&[rw, rw, rw][..], Ok(()), Ok(())),
+            (&[rw, read, rw], Ok(()), Err(libc::EPERM)),
+            (&[rw, None, rw], Err(libc::EFAULT), Err(libc::EFAULT)),
+            (
+                &[rw, rw, Some(libc::PROT_NONE)],
+                Err(libc::EFAULT),
+                Err(libc::EFAULT),
+            ),
+        ] {
+            let start = mapped(pages);
+            let length = (pages.len() * PAGE) as u64;
+            for (asked, expect) in [(false, reads), (true, writes)] {
+                let done = populate(start + 1, length - 1, asked);
+                assert_eq!(done, expect.map_err(Errno), "{pages:?} {asked}");
+            }
+            // Nothing of the page behind the first one is wanted.
+            assert_eq!(populate(start, PAGE as u64, true), Ok(()));
+            assert_eq!(populate(start + length, 0, true), Ok(()));
+        }
+        assert_eq!(populate(u64::MAX - 1, 1, true), Err(Errno(libc::EFAULT)));
     }
 
     #[test]

@@ -64,6 +64,7 @@ pub mod general {
         ATOMIC = 0x21e, 1;
         CQ_RESIZE = 0x221, 1;
         CQ_MODERATION = 0x222, 1;
+        PG = 0x227, 1;
         BLOCK_LB_MC = 0x228, 1;
         IMAICL = 0x231, 1;
         QKV = 0x236, 1;
@@ -164,4 +165,23 @@ pub mod atomic {
     pub const OP_MASKED_CMP_SWAP: u16 = 1 << 2;
     /// `OPERATIONS`: masked fetch and add.
     pub const OP_MASKED_FETCH_ADD: u16 = 1 << 3;
+}
+
+/// Fields of the page of on-demand paging: a bit mask for each service.
+#[expect(missing_docs, reason = "the PRM's own names say it all")]
+pub mod odp {
+    use super::fields;
+    fields! {
+        RC_ODP_CAPS = 0x080, 32;
+        UD_ODP_CAPS = 0x0c0, 32;
+        XRC_ODP_CAPS = 0x0e0, 32;
+        DC_ODP_CAPS = 0x100, 32;
+    }
+    /// Operations with on-demand paging (Linux `mlx5_ifc.h`, `mlx5_ifc_odp_per_transport_service_cap_bits`).
+    pub const SEND: u32 = 1 << 31;
+    pub const RECEIVE: u32 = 1 << 30;
+    pub const WRITE: u32 = 1 << 29;
+    pub const READ: u32 = 1 << 28;
+    pub const ATOMIC: u32 = 1 << 27;
+    pub const SRQ_RECEIVE: u32 = 1 << 26;
 }

@@ -1,6 +1,6 @@
 //! `QUERY_HCA_CAP`. The device advertises only what it implements.
 
-use mlx5_prm::cap::{self, atomic, general, general_2, page, roce, umr_fence};
+use mlx5_prm::cap::{self, atomic, general, general_2, odp, page, roce, umr_fence};
 use mlx5_prm::{Field, cmd};
 
 use super::mailbox::{BAD_PARAM, Output, Result, get16};
@@ -12,6 +12,10 @@ use crate::fabric::{MCAST_GROUP_QPS_MAX, MCAST_GROUPS_MAX, klm};
 
 /// Sizes of atomic operands in bytes.
 const ATOMIC_SIZES: u64 = 4 | 8;
+
+/// Operations of a reliable service on regions with on-demand paging.
+const ON_DEMAND: u64 =
+    (odp::SEND | odp::RECEIVE | odp::WRITE | odp::READ | odp::ATOMIC | odp::SRQ_RECEIVE) as u64;
 
 pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
     call.count(Command::QueryHcaCap);
@@ -78,13 +82,19 @@ pub(super) fn query(call: &Call<'_>, input: &[u8], capacity: usize) -> Result {
                 u64::from(identity.link(1).gid_table_len()),
             ),
         ]),
-        // On-demand paging and unknown pages: all capabilities are zero.
+        page::ODP => put(&[
+            (odp::RC_ODP_CAPS, ON_DEMAND),
+            (odp::UD_ODP_CAPS, odp::SEND as u64),
+            (odp::XRC_ODP_CAPS, ON_DEMAND),
+            (odp::DC_ODP_CAPS, ON_DEMAND),
+        ]),
+        // Unknown pages: all capabilities are zero.
         _ => {}
     }
     Ok(output.done())
 }
 
-const GENERAL: [(Field, u64); 55] = [
+const GENERAL: [(Field, u64); 56] = [
     (general::HCA_CAP_2, 1),
     (general::LOG_DMA_MMO_MAX_SIZE, LENGTH_MAX.ilog2() as u64),
     (general::LOG_MAX_SRQ_SZ, 15),
@@ -115,6 +125,7 @@ const GENERAL: [(Field, u64); 55] = [
     (general::SCTR_DATA_CQE, 1),
     (general::CQ_RESIZE, 1),
     (general::CQ_MODERATION, 1),
+    (general::PG, 1),
     (general::LOG_MAX_RA_REQ_DC, 4),
     (general::LOG_MAX_RA_RES_DC, 4),
     (general::MAX_WQE_SZ_SQ_DC, 1024),

@@ -10,7 +10,9 @@ use super::mailbox::{get, get8, in_umem, pd_slot};
 use crate::commands::call::{Call, Full, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::key_of;
+use crate::fabric::numbers::slot_of_number;
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin};
+use crate::memory::pins::Pin;
 use crate::model::profile::CostKind;
 use crate::sys::Errno;
 
@@ -78,6 +80,8 @@ pub(super) fn create(call: &Call<'_>, input: &[u8], capacity: usize) -> Result<(
             let umem = get(input, mkey::create::UMEM_ID);
             let offset = mkey::create::UMEM_OFFSET.get(input);
             key.host = in_umem(call, function, umem, offset, len)?;
+            let pinned = slot_of_number(umem).and_then(|slot| function.umems.get(slot));
+            key.pin = pinned.map_or_else(Pin::default, |umem| umem.pin);
             owner = dpa::owner_in(call, function, &[umem])?;
             key.kind = MkeyKind::Direct;
             CostKind::CreateMkeyDirect

@@ -46,6 +46,7 @@ pub(super) fn alloc(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         length,
         device_page: page + 1,
         of_dpa: false,
+        ..Umem::default()
     };
     let slot = function.umems.insert(owner, memory);
     drop(locked);
@@ -194,6 +195,7 @@ mod tests {
             length,
             device_page,
             of_dpa: false,
+            ..Umem::default()
         };
         // Pages 1 and 2, page 5, and memory that is not device memory.
         let there = [memory(2, 4097), memory(6, 1), memory(0, BYTES_MAX)];

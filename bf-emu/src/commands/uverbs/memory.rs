@@ -12,6 +12,7 @@ use crate::fabric::Locked;
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::{key_of, number_of};
 use crate::fabric::objects::{Mkey, MkeyKind, MkeyOrigin, Pd, Umem};
+use crate::memory::pins::{self, Pin};
 use crate::model::profile::CostKind;
 use crate::sys::Errno;
 
@@ -154,6 +155,10 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
     check_flags(flags)?;
     check_ordering(call, flags)?;
     if on_demand && odp::is_everything(start, length) && iova == 0 {
+        // `ib_umem_odp_alloc_implicit`
+        if flags & flag::HUGETLB != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
         length = odp::ALL_BYTES;
     } else {
         check_range(start, length)?;
@@ -176,8 +181,10 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         .pds
         .owned(pd, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
+    let mut pin = Pin::default();
     if !on_demand {
         check_limit(call, &locked, (start, length))?;
+        pin = pins::pin(call.function(), start, length);
     }
     let variant = next_variant(&mut locked, call.function());
     let mkey = Mkey {
@@ -193,11 +200,15 @@ pub(super) fn reg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno
         window_bind: flags & flag::MW_BIND != 0,
         relaxed: flags & flag::RELAXED_ORDERING != 0,
         on_demand,
+        pin,
         ..Mkey::default()
     };
     let slot = call.insert_mkey(locked.function(call.function()), owner, mkey);
     drop(locked);
-    let slot = slot.ok_or_else(|| call.full(Full::Mkeys))?;
+    let slot = slot.ok_or_else(|| {
+        pins::unpin(pin);
+        call.full(Full::Mkeys)
+    })?;
     let key = key_of(slot, variant);
     let mut answer = Answer::new(12);
     answer
@@ -259,7 +270,8 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     if what & TRANSLATION != 0 {
         check_limit(call, &locked, range)?;
     }
-    let function = locked.function(call.function());
+    let number = call.function();
+    let function = locked.function(number);
     let pd = match what & PD {
         0 => None,
         _ => {
@@ -274,6 +286,12 @@ pub(super) fn rereg_mr(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Err
     let mkey = function.mkeys.get_mut(slot).ok_or(Errno(libc::ENOENT))?;
     if what & TRANSLATION != 0 {
         (mkey.start, mkey.len, mkey.host) = (iova, length, start);
+        if !mkey.on_demand {
+            pins::unpin(std::mem::replace(
+                &mut mkey.pin,
+                pins::pin(number, start, length),
+            ));
+        }
     }
     if what & ACCESS != 0 {
         mkey.access = rights(flags);
@@ -412,17 +430,21 @@ pub(super) fn reg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     check_mapped(address, length, lets_write(flags))?;
     call.costs(CostKind::UmemReg, length);
     let owner = call.owner()?;
-    let umems = Umem {
-        address,
-        length,
-        device_page: 0,
-        of_dpa: false,
-    };
     let mut locked = call.lock_used();
     check_limit(call, &locked, (address, length))?;
-    let slot = locked.function(call.function()).umems.insert(owner, umems);
+    let pin = pins::pin(call.function(), address, length);
+    let umem = Umem {
+        address,
+        length,
+        pin,
+        ..Umem::default()
+    };
+    let slot = locked.function(call.function()).umems.insert(owner, umem);
     drop(locked);
-    let slot = slot.ok_or_else(|| call.full(Full::Umems))?;
+    let slot = slot.ok_or_else(|| {
+        pins::unpin(pin);
+        call.full(Full::Umems)
+    })?;
     ioctl.answer_handle(umem::HANDLE, u64::from(Kind::Umem.handle(slot)))?;
     ioctl.answer(umem::OUT_ID, &number_of(slot).to_ne_bytes())
 }
@@ -437,6 +459,7 @@ pub(super) fn dereg_umem(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
         .filter(|umem| umem.device_page == 0 && !umem.of_dpa)
         .ok_or(Errno(libc::ENOENT))?;
     umems.remove(slot);
+    pins::unpin(umem.pin);
     call.costs(CostKind::UmemDereg, umem.length);
     Ok(())
 }

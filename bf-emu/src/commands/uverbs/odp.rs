@@ -1,8 +1,8 @@
-//! On-demand paging: advertised capabilities, registrations that request it, and advice.
+//! On-demand paging: advertised capabilities, registrations that request it, and prefetches.
 //!
 //! The device resolves addresses at each access, for every region. A region with on-demand paging
-//! therefore need not be mapped at registration. A page that is absent at the access causes an
-//! error of the request, as on hardware if the kernel cannot provide the page.
+//! therefore need not be mapped at registration, and an access finds the pages of that moment. A page
+//! that the kernel cannot provide then causes an error of the request.
 
 use super::abi::advise_mr;
 use super::ioctl::{Fields, Ioctl};
@@ -10,7 +10,7 @@ use crate::commands::call::{Call, Kind};
 use crate::fabric::counters::Command;
 use crate::fabric::numbers::slot_of;
 use crate::fabric::objects::{Mkey, MkeyOrigin};
-use crate::sys::Errno;
+use crate::sys::{Errno, mapping};
 use mlx5_prm::umr::access;
 
 /// `enum ib_odp_general_cap_bits`: on-demand paging, and a region of all memory.
@@ -26,9 +26,11 @@ pub(super) const ALL_BYTES: u64 = 1 << 47;
 /// Bytes of `struct ib_uverbs_sge`.
 pub(super) const ENTRY_BYTES: u16 = 16;
 
-/// Last value of `enum ib_uverbs_advise_mr_advice`: the prefetch without page faults.
-const ADVICE_MAX: u64 = 2;
+/// `enum ib_uverbs_advise_mr_advice`.
 const PREFETCH_WRITE: u64 = 1;
+/// The device learns of the pages that are there.
+const PREFETCH_NO_FAULT: u64 = 2;
+const ADVICE_MAX: u64 = PREFETCH_NO_FAULT;
 /// The call waits for the end of the prefetch.
 const FLUSH: u32 = 1 << 0;
 
@@ -37,27 +39,22 @@ pub(super) fn is_everything(start: u64, length: u64) -> bool {
     start == 0 && length == u64::MAX
 }
 
-/// `ADVISE_MR`: performs the driver's checks. The advice itself has no effect, because each access
-/// resolves its pages.
+/// `ADVISE_MR`: the kernel provides pages before the first access (`mlx5_ib_advise_mr_prefetch`).
+/// With the flag to wait, it reports a range that it cannot provide.
 pub(super) fn advise(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
     call.count(Command::Other);
     let pd = Kind::Pd.slot(ioctl.number32(advise_mr::PD_HANDLE)?)?;
     let advice = ioctl.number(advise_mr::ADVICE)?;
-    ioctl.flags(advise_mr::FLAGS, FLUSH)?;
+    let waits = ioctl.flags(advise_mr::FLAGS, FLUSH)? != 0;
     let list = ioctl.input(advise_mr::SGE_LIST, 0)?;
     if advice > ADVICE_MAX {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    let locked = call.lock();
-    let function = locked.peek(call.function());
-    function
-        .pds
-        .owned(pd, call.context.number)
-        .ok_or(Errno(libc::ENOENT))?;
     let entries = list.chunks_exact(usize::from(ENTRY_BYTES));
     if !entries.remainder().is_empty() {
         return Err(Errno(libc::EINVAL));
     }
+    let mut ranges = Vec::new();
     for entry in entries {
         let entry = Fields(entry);
         let wanted = Wanted {
@@ -67,10 +64,26 @@ pub(super) fn advise(call: &Call<'_>, ioctl: &Ioctl) -> Result<(), Errno> {
             length: entry.u32(8),
             lkey: entry.u32(12),
         };
-        let mkey = slot_of(wanted.lkey).and_then(|slot| function.mkeys.get(slot));
-        wanted.check(mkey.ok_or(Errno(libc::EINVAL))?)?;
+        let range = wanted.range(call)?;
+        if waits {
+            provide(advice, range.ok_or(Errno(libc::EFAULT))?)?;
+        } else {
+            ranges.extend(range);
+        }
+    }
+    for range in ranges {
+        // Nobody waits for the answer.
+        let _ = provide(advice, range);
     }
     Ok(())
+}
+
+/// Makes the kernel provide the pages of a range of this process.
+fn provide(advice: u64, (start, length): (u64, u64)) -> Result<(), Errno> {
+    match advice {
+        PREFETCH_NO_FAULT => Ok(()),
+        _ => mapping::populate(start, length, advice == PREFETCH_WRITE),
+    }
 }
 
 /// One range of an advice.
@@ -84,18 +97,43 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// Checks that the region in the key's slot permits this advice.
+    /// The addresses in this process; None if they are not all in the region.
+    fn range(self, call: &Call<'_>) -> Result<Option<(u64, u64)>, Errno> {
+        let locked = call.lock();
+        let function = locked.peek(call.function());
+        function
+            .pds
+            .owned(self.pd, call.context.number)
+            .ok_or(Errno(libc::ENOENT))?;
+        let slot = slot_of(self.lkey).ok_or(Errno(libc::ENOENT))?;
+        let mkey = function.mkeys.get(slot).ok_or(Errno(libc::ENOENT))?;
+        self.check(mkey)?;
+        let length = u64::from(self.length);
+        if !covers(mkey, self.address, length) {
+            return Ok(None);
+        }
+        // Another process has other pages there.
+        let owner = function.mkeys.owner(slot).map(|owner| owner.process);
+        let length = match owner == Some(call.owner()?.process) {
+            true => length,
+            false => 0,
+        };
+        // Cannot overflow: the key covers the range.
+        Ok(Some((mkey.host + (self.address - mkey.start), length)))
+    }
+
+    /// Checks that the region in the key's slot permits this advice (`get_prefetchable_mr`).
     fn check(self, mkey: &Mkey) -> Result<(), Errno> {
         let [variant, ..] = self.lkey.to_le_bytes();
-        let on_demand = mkey.origin == MkeyOrigin::Region && mkey.on_demand;
-        if !on_demand || mkey.pd != self.pd || mkey.variant != variant {
+        if mkey.variant != variant || mkey.origin == MkeyOrigin::Region && !mkey.on_demand {
+            return Err(Errno(libc::ENOENT));
+        }
+        if mkey.origin != MkeyOrigin::Region {
             return Err(Errno(libc::EINVAL));
         }
-        if self.advice == PREFETCH_WRITE && mkey.access & access::LOCAL_WRITE == 0 {
+        let writes = self.advice == PREFETCH_WRITE;
+        if mkey.pd != self.pd || writes && mkey.access & access::LOCAL_WRITE == 0 {
             return Err(Errno(libc::EPERM));
-        }
-        if !covers(mkey, self.address, u64::from(self.length)) {
-            return Err(Errno(libc::EFAULT));
         }
         Ok(())
     }
@@ -114,7 +152,6 @@ mod tests {
     use super::*;
 
     const PREFETCH: u64 = 0;
-    const PREFETCH_NO_FAULT: u64 = 2;
     const START: u64 = 0x10_0000;
     const BYTES: u64 = 0x3000;
 
@@ -150,23 +187,26 @@ mod tests {
         for advice in [PREFETCH, PREFETCH_WRITE, PREFETCH_NO_FAULT] {
             check(Wanted { advice, ..WHOLE }, region(), Ok(()));
         }
-        let window = MkeyOrigin::Window;
-        for mkey in [
-            Mkey {
-                on_demand: false,
-                ..region()
-            },
-            Mkey {
-                origin: window,
-                ..region()
-            },
-            Mkey { pd: 4, ..region() },
-            Mkey {
-                variant: 0x5b,
-                ..region()
-            },
+        let pinned = Mkey {
+            on_demand: false,
+            ..region()
+        };
+        let window = Mkey {
+            origin: MkeyOrigin::Window,
+            ..pinned
+        };
+        let other_variant = Mkey {
+            variant: 0x5b,
+            ..region()
+        };
+        let other_domain = Mkey { pd: 4, ..region() };
+        for (mkey, expect) in [
+            (pinned, libc::ENOENT),
+            (other_variant, libc::ENOENT),
+            (window, libc::EINVAL),
+            (other_domain, libc::EPERM),
         ] {
-            check(WHOLE, mkey, Err(libc::EINVAL));
+            check(WHOLE, mkey, Err(expect));
         }
     }
 
@@ -188,24 +228,16 @@ mod tests {
     #[test]
     fn advice_stays_within_its_region() {
         for (address, length, expect) in [
-            (START, 0, Ok(())),
-            (START + BYTES, 0, Ok(())),
-            (START + 1, 0x2fff, Ok(())),
-            (START - 1, 1, Err(libc::EFAULT)),
-            (START, 0x3001, Err(libc::EFAULT)),
-            (START + BYTES, 1, Err(libc::EFAULT)),
-            (START + 1, u32::MAX, Err(libc::EFAULT)),
-            (u64::MAX, u32::MAX, Err(libc::EFAULT)),
+            (START, 0, true),
+            (START + 1, 0x2fff, true),
+            (START - 1, 1, false),
+            (START, 0x3001, false),
+            (START + BYTES, 1, false),
+            (START + 1, u64::from(u32::MAX), false),
+            (u64::MAX, u64::from(u32::MAX), false),
         ] {
-            check(
-                Wanted {
-                    address,
-                    length,
-                    ..WHOLE
-                },
-                region(),
-                expect,
-            );
+            let covered = covers(&region(), address, length);
+            assert_eq!(covered, expect, "{address:#x} {length:#x}");
         }
         // A region of all memory ends only at the end of the address range.
         let all = Mkey {
@@ -213,12 +245,8 @@ mod tests {
             len: ALL_BYTES,
             ..region()
         };
-        for (address, expect) in [
-            (ALL_BYTES - 0x3000, Ok(())),
-            (ALL_BYTES - 0x2fff, Err(libc::EFAULT)),
-        ] {
-            check(Wanted { address, ..WHOLE }, all, expect);
-        }
+        assert!(covers(&all, ALL_BYTES - 0x3000, 0x3000));
+        assert!(!covers(&all, ALL_BYTES - 0x2fff, 0x3000));
     }
 
     #[test]

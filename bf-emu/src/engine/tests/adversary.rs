@@ -266,3 +266,41 @@ fn a_change_of_the_target_before_the_completion_may_be_overwritten() {
     let kept = found.iter().filter(|target| target[0] == MARK).count();
     assert!(SEEN.get() as usize > kept, "{kept} of {}", SEEN.get());
 }
+
+/// Writes a word to a region under each seed. Returns how often another queue pair could have run before it arrived.
+fn absent_pages(on_demand: bool) -> u32 {
+    let world = World::new();
+    let source = vec![NEW; 8];
+    let lkey = world.region(HOST, &source, ALL_RIGHTS);
+    SEEN.set(0);
+    for seed in 0..SEEDS {
+        let target = vec![OLD; 8];
+        let rkey = world.region(FAR, &target, ALL_RIGHTS);
+        let slot = slot_of(rkey).unwrap();
+        let mut locked = world.fabric.lock();
+        locked.function(FAR).mkeys.get_mut(slot).unwrap().on_demand = on_demand;
+        drop(locked);
+        let at = target.as_ptr().expose_provenance();
+        look_with(Some(Box::new(move || {
+            let first = std::ptr::with_exposed_provenance::<Cell<u8>>(at);
+            // SAFETY: the vector lives until this function is removed below, and is not used meanwhile.
+            let first = unsafe { (*first).get() };
+            SEEN.set(SEEN.get() + u32::from(first == OLD));
+        })));
+        let (mut host, _far) = world.pair(HOST, FAR);
+        MODE.set(Some((seed, 0)));
+        let to = (rkey, address(&target));
+        expect_success(&world.write(&mut host, (lkey, &source), to), 8);
+        MODE.set(None);
+        look_with(None);
+        assert_eq!(target, source);
+    }
+    SEEN.get()
+}
+
+#[test]
+fn a_message_to_a_region_on_demand_waits_for_its_page() {
+    assert_eq!(absent_pages(false), 0);
+    let found = absent_pages(true);
+    assert!(found > 0 && u64::from(found) < SEEDS, "{found}");
+}

@@ -40,6 +40,9 @@ const ADDRESS: &str = "address";
 /// This user may create namespaces and mount file systems in them.
 const NAMESPACES: &str = "namespaces";
 
+/// The kernel gives this user rings of io_uring.
+const IO_URING: &str = "io_uring";
+
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
@@ -67,6 +70,9 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == NAMESPACES {
         return can_mount();
+    }
+    if name == IO_URING {
+        return testbed::process::has_io_uring();
     }
     std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
