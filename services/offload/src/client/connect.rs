@@ -4,6 +4,7 @@
 use super::introduction::{
     Introduction, Met, Told, Unmet, agree, complete, place, share, tabulate, untold,
 };
+use super::names::Names;
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
 use super::waiting::Waiting;
@@ -111,6 +112,7 @@ pub(super) fn connect(
         neighbours,
         bounced: 0,
         unregistrable: VecDeque::new(),
+        names: Names::new(welcome.imports as usize),
         sends: Vec::new(),
         endpoint,
         worker,
@@ -273,6 +275,7 @@ fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
         address: greeting.address(),
         length: 2 * GREETING_BYTES,
         packed: greeting.export()?.to_vec(),
+        name: None,
     };
     Ok((greeting, exported))
 }

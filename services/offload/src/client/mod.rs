@@ -4,6 +4,7 @@ mod call;
 mod connect;
 mod introduction;
 mod launch;
+mod names;
 mod options;
 mod patience;
 mod spans;
@@ -118,6 +119,7 @@ impl Client {
     /// Errors of UCX.
     pub fn release(&mut self, registered: Registered) -> Result<()> {
         let start = Instant::now();
+        self.names.forget(&registered.packed);
         let result = registered.range.unmap();
         self.numbers.deregistration += start.elapsed();
         Ok(result?)

@@ -135,6 +135,7 @@ impl<F: Fabric> Sp<F> {
             sends: self.options.sends,
             receives: self.options.receives,
             direct_min: self.options.direct_min,
+            imports: self.options.imports,
         };
         let inbox = InboxLimits {
             // The ranks of one job cannot stop those of another.
@@ -237,6 +238,7 @@ impl<F: Fabric> Sp<F> {
             silence_ms: u64::try_from(silence).expect("an hour at the most"),
             accepted,
             call_bytes: (self.options.call_bytes_max / WINDOWS) as u64,
+            imports: self.options.imports,
         };
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("rank {}", hello.rank);

@@ -6,6 +6,7 @@ mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
+use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::ready::Flight;
@@ -36,6 +37,8 @@ pub(super) struct Limits {
     pub(super) receives: usize,
     /// Blocks shorter than this travel in messages.
     pub(super) direct_min: u64,
+    /// Maximum number of imports of a rank that are kept between calls.
+    pub(super) imports: u32,
 }
 
 /// A peer, and the token of messages to it.
@@ -56,13 +59,16 @@ pub(super) struct Mover<T: Transport> {
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
-    keys: Vec<Vec<Option<T::Key>>>,
+    keys: Vec<Vec<Option<Rc<T::Key>>>>,
     /// Blocks that several ranks of this SP get from one rank of another SP.
-    sharing: Sharing<T::Key>,
+    sharing: Sharing<Rc<T::Key>>,
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
     trees: Trees<T>,
+    imports: Imports<T>,
+    /// Keys of all sources.
+    known: Keys<T::Key>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
@@ -112,7 +118,7 @@ struct Seats<T: Transport> {
 /// Buffers of a local rank in a call.
 #[derive(Debug)]
 struct Entered<T: Transport> {
-    send: Option<T::Memory>,
+    send: Option<Lent<T>>,
     receive: Option<Receive<T>>,
     since: Instant,
 }
@@ -120,10 +126,10 @@ struct Entered<T: Transport> {
 /// A receive buffer.
 #[derive(Debug)]
 enum Receive<T: Transport> {
-    /// The call imported it.
-    Own(T::Memory),
-    /// The receive buffer of an allreduce.
-    Shared(Rc<T::Memory>),
+    /// It belongs to the call.
+    Own(Lent<T>),
+    /// It belongs to the call of which this is a step.
+    Shared(Lent<T>),
     /// Memory of this SP for the segments of an allreduce.
     Staged(Staged<T>),
 }
@@ -142,7 +148,7 @@ impl<T: Transport> Seats<T> {
 }
 
 impl<T: Transport> Entered<T> {
-    fn new(send: Option<T::Memory>, receive: Option<Receive<T>>, since: Instant) -> Self {
+    fn new(send: Option<Lent<T>>, receive: Option<Receive<T>>, since: Instant) -> Self {
         Self {
             send,
             receive,
@@ -152,11 +158,20 @@ impl<T: Transport> Entered<T> {
 }
 
 impl<T: Transport> Receive<T> {
-    fn memory(&self) -> &T::Memory {
+    /// The memory, and the offset of the buffer in it.
+    #[inline]
+    fn memory(&self) -> (&T::Memory, u64) {
         match self {
-            Self::Own(memory) => memory,
-            Self::Shared(memory) => memory,
-            Self::Staged(staged) => &staged.memory,
+            Self::Own(lent) | Self::Shared(lent) => (lent.memory(), lent.shift()),
+            Self::Staged(staged) => (&staged.memory, 0),
+        }
+    }
+
+    /// The packed key.
+    fn pack(&self, transport: &T) -> Result<&[u8]> {
+        match self {
+            Self::Own(lent) | Self::Shared(lent) => packed(transport, Some(lent)),
+            Self::Staged(staged) => Ok(staged.key.as_ref()),
         }
     }
 }
@@ -173,6 +188,8 @@ impl<T: Transport> Mover<T> {
             entered: Vec::new(),
             reducing: Reducing::new(),
             trees: Trees::new(),
+            imports: Imports::new(limits.imports),
+            known: Keys::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
             services: peers.services,
@@ -329,22 +346,43 @@ impl<T: Transport> Mover<T> {
         let direct_min = self.limits.direct_min;
         check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
-        let import =
-            |export: Option<ExportRef<'_>>| export.map(|e| transport.import(e)).transpose();
-        let (send, receive) = (import(arrive.send_memory)?, import(arrive.receive_memory)?);
-        let key = match &send {
-            Some(memory) => transport.pack(memory)?,
-            None => T::Packed::default(),
-        };
+        let send = self.import(transport, rank, arrive.send_memory)?;
+        let receive = self.import(transport, rank, arrive.receive_memory)?;
+        // The ledger does not know the import, which it would keep.
+        let lent = send.clone();
+        let key = packed(transport, lent.as_ref())?;
         let buffers = Buffers {
             base: arrive.send_memory.map_or(0, |export| export.address),
-            key: key.as_ref(),
+            key,
         };
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
         self.enter(collective, who, blocks, arrive.short, buffers, entered)
             .map(drop)
+    }
+
+    /// The buffer that a rank of this SP has exported.
+    fn import(
+        &mut self,
+        transport: &T,
+        rank: u32,
+        export: Option<ExportRef<'_>>,
+    ) -> Result<Option<Lent<T>>> {
+        let Some(export) = export else {
+            return Ok(None);
+        };
+        let local = self.ledger.local(rank);
+        let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
+        self.imports.get(transport, local, export).map(Some)
+    }
+
+    /// A rank has left the job.
+    pub(super) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
+        match self.ledger.local(rank) {
+            Some(local) => self.imports.forget(transport, local),
+            None => Ok(()),
+        }
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
@@ -405,8 +443,14 @@ impl<T: Transport> Mover<T> {
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
             let packed = part.rkey.bytes(&mut self.packed);
-            let key = (!packed.is_empty()).then(|| transport.unpack(&from.peer, packed));
-            keys.push(key.transpose()?);
+            let key = match packed {
+                [] => None,
+                packed => Some(
+                    self.known
+                        .get(part.source, packed, || transport.unpack(&from.peer, packed))?,
+                ),
+            };
+            keys.push(key);
         }
         Ok(())
     }
@@ -513,7 +557,7 @@ impl<T: Transport> Mover<T> {
                 let entered =
                     entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
                 let receive = match entered.receive {
-                    Some(Receive::Own(memory)) => Some(memory),
+                    Some(Receive::Own(lent)) => Some(lent),
                     None if collective.step == 0 => None,
                     of_step => {
                         // A shared buffer is released here: the last step takes it back.
@@ -533,9 +577,9 @@ impl<T: Transport> Mover<T> {
                 };
                 let since = self.now().saturating_duration_since(entered.since);
                 self.moved.call_latency.record(since);
-                // The buffers are released before the rank is notified.
-                for memory in [entered.send, receive].into_iter().flatten() {
-                    transport.unmap(memory)?;
+                // The buffers without a name are released before the rank is notified.
+                for lent in [entered.send, receive].into_iter().flatten() {
+                    lent.release(transport)?;
                 }
                 self.complete(transport, collective, local, short)
             }
@@ -638,8 +682,19 @@ impl<T: Transport> Mover<T> {
     }
 }
 
+/// The packed key of a buffer; empty without one.
+fn packed<'a, T: Transport>(transport: &T, lent: Option<&'a Lent<T>>) -> Result<&'a [u8]> {
+    match lent {
+        Some(lent) => {
+            lent.pack(transport)?;
+            Ok(lent.key())
+        }
+        None => Ok(&[]),
+    }
+}
+
 /// The keys of an offer that has come; empty.
-fn keys_of<K>(keys: &mut Vec<Vec<Option<K>>>, offer: OfferId) -> &mut Vec<Option<K>> {
+fn keys_of<K>(keys: &mut Vec<Vec<Option<Rc<K>>>>, offer: OfferId) -> &mut Vec<Option<Rc<K>>> {
     if keys.len() <= offer {
         keys.resize_with(offer + 1, Vec::new);
     }

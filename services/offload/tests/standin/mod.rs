@@ -8,7 +8,7 @@ use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::{Ended, Range, Sent, Transport};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
-use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind};
+use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind, Name};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -189,7 +189,9 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
         })
         .collect();
     // The sequence number is patched for each round because building a message is the rank's cost.
-    let mut arrivals: Vec<Vec<u8>> = (0..plan.ranks).map(|rank| arrival(plan, rank)).collect();
+    let arrivals = |is_first| (0..plan.ranks).map(move |rank| arrival(plan, rank, is_first));
+    let mut arrivals: [Vec<Vec<u8>>; 2] =
+        [true, false].map(|is_first| arrivals(is_first).collect());
     let transport = StandIn {
         block_bytes: plan.block_bytes,
         ..StandIn::default()
@@ -201,7 +203,9 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
         .collect();
     let mut post = Post::default();
     for round in 0..plan.rounds {
-        for (rank, data) in (0..).zip(&mut arrivals) {
+        let [first, later] = &mut arrivals;
+        let arrivals = if round == 0 { first } else { later };
+        for (rank, data) in (0..).zip(arrivals) {
             data[5..9].copy_from_slice(&round.to_le_bytes());
             let of = service_of[rank as usize] as usize;
             let header = rank_token(rank).0;
@@ -261,11 +265,20 @@ impl Post {
     }
 }
 
-fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
+/// The buffers stay from call to call: the first one announces them.
+fn arrival(plan: &Plan, rank: u32, is_first: bool) -> Vec<u8> {
     let memory = Some(Export {
         address: u64::from(rank) << 40,
         length: u64::from(plan.ranks) * plan.block_bytes,
-        packed: vec![1; KEY_BYTES],
+        packed: if is_first {
+            vec![1; KEY_BYTES]
+        } else {
+            Vec::new()
+        },
+        name: Some(Name {
+            slot: 0,
+            generation: 1,
+        }),
     });
     let block = |peer: u32| Block {
         peer,
@@ -319,6 +332,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
         sends: 4,
         receives: 4,
         direct_min: 512,
+        imports: 4,
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {
