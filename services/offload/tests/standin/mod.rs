@@ -6,6 +6,7 @@ pub mod scale;
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::{Ended, Range, Sent, Transport};
+use crate::client::{RANKS_PER_SP, services_used};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind, Name};
@@ -181,7 +182,12 @@ impl Transport for StandIn {
 /// Errors of the data path. They occur only if the data path has a defect.
 pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     let per_node = plan.ranks / 2;
-    let services = (2 * plan.services_per_node).min(plan.ranks);
+    let used = services_used(
+        per_node as usize,
+        plan.services_per_node as usize,
+        RANKS_PER_SP.into(),
+    );
+    let services = 2 * u32::try_from(used).expect("a few");
     let service_of: Vec<u32> = (0..plan.ranks)
         .map(|rank| {
             let (node, local) = (rank / per_node, rank % per_node);
@@ -189,7 +195,8 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
         })
         .collect();
     // The sequence number is patched for each round because building a message is the rank's cost.
-    let arrivals = |is_first| (0..plan.ranks).map(move |rank| arrival(plan, rank, is_first));
+    let arrivals =
+        |is_first| (0..plan.ranks).map(move |rank| arrival(plan, rank, services, is_first));
     let mut arrivals: [Vec<Vec<u8>>; 2] =
         [true, false].map(|is_first| arrivals(is_first).collect());
     let transport = StandIn {
@@ -266,7 +273,7 @@ impl Post {
 }
 
 /// The buffers stay from call to call: the first one announces them.
-fn arrival(plan: &Plan, rank: u32, is_first: bool) -> Vec<u8> {
+fn arrival(plan: &Plan, rank: u32, services: u32, is_first: bool) -> Vec<u8> {
     let memory = Some(Export {
         address: u64::from(rank) << 40,
         length: u64::from(plan.ranks) * plan.block_bytes,
@@ -294,7 +301,7 @@ fn arrival(plan: &Plan, rank: u32, is_first: bool) -> Vec<u8> {
             step: 0,
         },
         rank,
-        together: plan.ranks.div_ceil(2 * plan.services_per_node),
+        together: plan.ranks.div_ceil(services),
         send_memory: memory.clone(),
         receive_memory: memory,
         sends: blocks.clone(),
