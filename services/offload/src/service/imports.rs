@@ -7,7 +7,7 @@
 
 use super::transport::Transport;
 use crate::error::{OffloadError, Result};
-use crate::wire::{ExportRef, Name};
+use crate::wire::{ExportRef, Name, PackedKey};
 use std::cell::OnceCell;
 use std::rc::Rc;
 
@@ -54,6 +54,7 @@ impl<T: Transport> Imports<T> {
     }
 
     /// The buffer that a local rank has exported.
+    #[inline]
     pub(super) fn get(
         &mut self,
         transport: &T,
@@ -62,7 +63,10 @@ impl<T: Transport> Imports<T> {
     ) -> Result<Lent<T>> {
         let import = match export.name {
             None => Rc::new(self.import(transport, export)?),
-            Some(name) => self.named(transport, local, name, export)?,
+            Some(name) => match self.known(local, name, export) {
+                Some(import) => import,
+                None => self.named(transport, local, name, export)?,
+            },
         };
         if !transport.holds(&import.memory, export.address, export.length) {
             return Err(failed(format!(
@@ -76,6 +80,16 @@ impl<T: Transport> Imports<T> {
         Ok(Lent { import, shift })
     }
 
+    /// The import of a name that was announced in an earlier call.
+    #[inline]
+    fn known(&self, local: usize, name: Name, export: ExportRef<'_>) -> Option<Rc<Import<T>>> {
+        let slot = self.kept.get(local)?.get(name.slot as usize)?;
+        let is_same = export.packed.is_empty() && slot.generation == name.generation;
+        slot.import.as_ref().filter(|_| is_same).map(Rc::clone)
+    }
+
+    /// Any other import with a name.
+    #[cold]
     fn named(
         &mut self,
         transport: &T,
@@ -259,20 +273,24 @@ impl<K> Keys<K> {
     pub(super) fn get(
         &mut self,
         source: u32,
-        packed: &[u8],
-        unpack: impl FnOnce() -> Result<K>,
+        packed: PackedKey<'_>,
+        unpack: impl FnOnce(&[u8]) -> Result<K>,
     ) -> Result<Rc<K>> {
-        let known = self.of.get(source as usize).into_iter().flatten();
-        for (bytes, key) in known {
-            if **bytes == *packed {
-                return Ok(Rc::clone(key));
+        if let Some(known) = self.of.get(source as usize) {
+            for (bytes, key) in known {
+                if packed.is(bytes) {
+                    return Ok(Rc::clone(key));
+                }
             }
         }
-        let key = Rc::new(unpack()?);
+        let mut memory = Vec::new();
+        let packed = packed.bytes(&mut memory);
+        let key = Rc::new(unpack(packed)?);
         self.keep(source as usize, packed, &key);
         Ok(key)
     }
 
+    #[cold]
     fn keep(&mut self, source: usize, packed: &[u8], key: &Rc<K>) {
         if self.of.len() <= source {
             self.of.resize_with(source + 1, Vec::new);

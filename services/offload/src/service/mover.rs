@@ -17,6 +17,7 @@ use super::trees::Trees;
 use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
+use crate::wire::runs::Run;
 use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
@@ -82,8 +83,6 @@ pub(super) struct Mover<T: Transport> {
     late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
-    /// Memory for a packed key.
-    packed: Vec<u8>,
     /// Offers that are delivered and not answered: SP and number. The next vector is for the numbers of one SP.
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
@@ -121,6 +120,13 @@ struct Entered<T: Transport> {
     send: Option<Lent<T>>,
     receive: Option<Receive<T>>,
     since: Instant,
+}
+
+/// What other SPs read from.
+enum From<'a> {
+    /// The send buffer, which starts at this address of the rank.
+    Send(u64),
+    Other(Buffers<'a>),
 }
 
 /// A receive buffer.
@@ -198,7 +204,6 @@ impl<T: Transport> Mover<T> {
             late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
-            packed: Vec::new(),
             fins: Vec::new(),
             answered: Vec::new(),
             moved: Moved::default(),
@@ -348,17 +353,13 @@ impl<T: Transport> Mover<T> {
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
         let send = self.import(transport, rank, arrive.send_memory)?;
         let receive = self.import(transport, rank, arrive.receive_memory)?;
-        // The ledger does not know the import, which it would keep.
-        let lent = send.clone();
-        let key = packed(transport, lent.as_ref())?;
-        let buffers = Buffers {
-            base: arrive.send_memory.map_or(0, |export| export.address),
-            key,
-        };
+        packed(transport, send.as_ref())?;
+        let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
-        self.enter(collective, who, blocks, arrive.short, buffers, entered)
+        let from = From::Send(base);
+        self.enter(collective, who, blocks, arrive.short, from, entered)
             .map(drop)
     }
 
@@ -392,9 +393,16 @@ impl<T: Transport> Mover<T> {
         who: (u32, u32),
         blocks: (Blocks<'_>, Receives<'_>),
         short: &[u8],
-        buffers: Buffers<'_>,
+        from: From<'_>,
         entered: Entered<T>,
     ) -> Result<Place> {
+        let buffers = match from {
+            From::Send(base) => Buffers {
+                base,
+                key: entered.send.as_ref().map_or(&[], Lent::key),
+            },
+            From::Other(buffers) => buffers,
+        };
         let arrived = self.ledger.arrive(collective, who, blocks, short, buffers);
         let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
@@ -442,15 +450,11 @@ impl<T: Transport> Mover<T> {
             .map_err(|wrong| failed(wrong.to_string()))?;
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
-            let packed = part.rkey.bytes(&mut self.packed);
-            let key = match packed {
-                [] => None,
-                packed => Some(
-                    self.known
-                        .get(part.source, packed, || transport.unpack(&from.peer, packed))?,
-                ),
-            };
-            keys.push(key);
+            let unpack = |packed: &[u8]| transport.unpack(&from.peer, packed);
+            keys.push(match part.rkey.is(&[]) {
+                true => None,
+                false => Some(self.known.get(part.source, part.rkey, unpack)?),
+            });
         }
         Ok(())
     }
@@ -683,6 +687,7 @@ impl<T: Transport> Mover<T> {
 }
 
 /// The packed key of a buffer; empty without one.
+#[inline]
 fn packed<'a, T: Transport>(transport: &T, lent: Option<&'a Lent<T>>) -> Result<&'a [u8]> {
     match lent {
         Some(lent) => {
@@ -753,10 +758,14 @@ fn check_blocks(
     let found = match blocks {
         Blocks::Narrow(records) => outside(records, length, direct_min).map(Record::block),
         Blocks::Wide(records) => outside(records, length, direct_min).map(Record::block),
-        Blocks::Runs(runs) => runs
-            .iter()
-            .find(|run| run.length >= direct_min && run.end() > length)
-            .map(|run| run.block(run.count - 1)),
+        Blocks::Runs(runs) => {
+            let is_outside = |run: &Run| run.length >= direct_min && run.end() > length;
+            let found = match runs.only() {
+                Some(run) => Some(*run).filter(is_outside),
+                None => runs.iter().find(is_outside),
+            };
+            found.map(|run| run.block(run.count - 1))
+        }
     };
     match found {
         None => Ok(()),

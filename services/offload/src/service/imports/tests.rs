@@ -208,10 +208,11 @@ fn keys_are_unpacked_once_and_bounded() {
     let mut keys = Keys::new();
     let unpacked = Cell::new(0);
     let mut get = |source: u32, packed: &[u8]| {
-        let unpack = || {
+        let unpack = |packed: &[u8]| {
             unpacked.set(unpacked.get() + 1);
             Ok(packed[0])
         };
+        let packed = PackedKey::whole(packed);
         *keys.get(source, packed, unpack).expect("a key")
     };
     for round in 0..3 {

@@ -6,6 +6,7 @@ use crate::service::actions::Transfer;
 use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
+use crate::wire::PackedKey;
 
 impl<T: Transport> Mover<T> {
     /// Starts as many reads as there may be. Returns whether there was one.
@@ -197,8 +198,8 @@ impl<T: Transport> Mover<T> {
                     .ok_or_else(|| lost("its rank"))?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
-                let unpack = || transport.unpack(&me.peer, packed);
-                let key = self.known.get(rank, packed, unpack)?;
+                let unpack = |packed: &[u8]| transport.unpack(&me.peer, packed);
+                let key = self.known.get(rank, PackedKey::whole(packed), unpack)?;
                 self.sharing.there(transfer, key);
             }
             Some(Done::Copied) => self.copied(transfer),

@@ -14,7 +14,7 @@
 //! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may
 //! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
-use super::{Buffers, Entered, Mover, Receive, failed, packed};
+use super::{Buffers, Entered, From, Mover, Receive, failed, packed};
 use crate::error::Result;
 use crate::service::actions::{Receives, Short};
 use crate::service::ledger::Ledger;
@@ -224,7 +224,7 @@ impl<T: Transport> Mover<T> {
             } else {
                 vector.short.as_deref().unwrap_or(&[])
             },
-            buffers,
+            From::Other(buffers),
             entered,
         )?;
         if is_late {
@@ -285,7 +285,7 @@ impl<T: Transport> Mover<T> {
                 Blocks::Wide(&receives).into(),
             ),
             &short,
-            buffers,
+            From::Other(buffers),
             entered,
         )
         .map(drop)

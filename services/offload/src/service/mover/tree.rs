@@ -7,7 +7,7 @@
 //! A barrier begins at an SP when all members there have entered it. In round *k* the SP sends a note to the SP 2^k places
 //! ahead, and waits for that of the SP 2^k places behind; after the last round it has heard of all.
 
-use super::{Buffers, Entered, Mover, Receive, failed, packed};
+use super::{Buffers, Entered, From, Mover, Receive, failed, packed};
 use crate::error::Result;
 use crate::service::actions::Short;
 use crate::service::imports::Lent;
@@ -131,7 +131,7 @@ impl<T: Transport> Mover<T> {
             (rank, 0),
             (Blocks::Wide(&[]), Blocks::Wide(&blocks).into()),
             &[],
-            Buffers { base: 0, key: &[] },
+            From::Other(Buffers { base: 0, key: &[] }),
             entered,
         )
         .map(drop)
@@ -160,10 +160,10 @@ impl<T: Transport> Mover<T> {
             (branch.rank, 0),
             (Blocks::Wide(&sends), Blocks::Wide(&[]).into()),
             &short,
-            Buffers {
+            From::Other(Buffers {
                 base: branch.base,
                 key: branch.memory.as_ref().map_or(&[], Lent::key),
-            },
+            }),
             entered,
         )?;
         self.trees.broadcasts.insert((collective, local), branch);
