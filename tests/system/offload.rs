@@ -25,7 +25,7 @@ const VERY_SLOW: Duration = Duration::from_secs(45);
 /// Time limit for survivors to detect a failure. With a free core they need a fraction of a second.
 const FAILURE_LIMIT: Duration = Duration::from_secs(40);
 
-const NODES: u32 = 2;
+pub(crate) const NODES: u32 = 2;
 
 /// Variable that names the directory of the SPs' status sockets.
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
@@ -37,10 +37,6 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("offload_xgvmi", |world| bytes(world, "xgvmi", 4, 2)),
         Case::new("offload_steady_state_makes_no_keys", steady_state),
         Case::new("offload_kept_buffers", kept_buffers),
-        Case::new("offload_remapped_buffers", remapped),
-        Case::new("offload_remapped_buffers_under_the_adversary", |world| {
-            remapped_in(world, "xgvmi", "adversary:3")
-        }),
         Case::new("offload_last_messages_of_a_job_arrive", last_messages),
         Case::new("offload_jobs_one_after_the_other_and_at_once", jobs),
         Case::new("offload_workers_under_one_daemon", workers),
@@ -475,34 +471,6 @@ fn kept_buffers(world: &World) -> Result<()> {
     };
     let (few, many) = (imports("4")?, imports("40")?);
     ensure!(few == many, "{few:?} in 4 rounds, {many:?} in 40");
-    Ok(())
-}
-
-/// A service keeps imports between calls, and must not use those of memory that is gone.
-fn remapped(world: &World) -> Result<()> {
-    for scheme in ["ksm", "stock", "xgvmi"] {
-        remapped_in(world, scheme, "trap")?;
-    }
-    Ok(())
-}
-
-fn remapped_in(world: &World, scheme: &'static str, mode: &str) -> Result<()> {
-    let farm = Farm::with_each(world, scheme, 1, |_, command| {
-        command.env("BFEMU_MODE", mode);
-    })?;
-    let meet = format!("127.0.0.1:{}", free_port()?);
-    let size = 2 * NODES;
-    let ranks = (0..size).map(|rank| {
-        let node = rank / 2;
-        let mut command = farm.command(&format!("node{node}.host"), "remap_ranks");
-        command.env("BFEMU_MODE", mode);
-        command.args([rank.to_string(), size.to_string(), format!("n{node}")]);
-        command.args([&meet, &farm.addresses(node)?, scheme, "33"]);
-        Process::spawn(&mut command)
-    });
-    let ranks = ranks.collect::<Result<Vec<_>>>()?;
-    let verified = farm.succeed(ranks, LIMIT)?;
-    ensure!(verified > 0, "no byte was moved");
     Ok(())
 }
 
