@@ -199,7 +199,11 @@ impl Frame {
                     token: Token(reader.raw()?),
                     address: worker_address(&mut reader)?,
                     announcement: limited(&mut reader, ANNOUNCEMENT_MAX)?,
-                    greeting: get_export(&mut reader)?.to_export(),
+                    greeting: match get_export(&mut reader)? {
+                        // Only an import of a call can have a name.
+                        export if export.name.is_none() => export.to_export(),
+                        _ => return Err(reader.fault("with a name of its greeting")),
+                    },
                 };
                 reader.end()?;
                 Self::Keys(keys)

@@ -47,7 +47,7 @@ pub struct ServiceOptions {
     /// Shorter blocks travel in messages; at least 256.
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
     pub direct_min: u64,
-    /// Imports of a rank's buffers that stay for its next calls; the ones used last.
+    /// Imports of a rank's buffers that stay for its next calls; the ones used last. None with scheme ksm.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=IMPORTS_MAX))]
     pub imports: u32,
     /// Poll for this long before sleeping, as 50us or 1ms; costs a core.
