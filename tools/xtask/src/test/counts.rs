@@ -23,12 +23,12 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
 /// contain the look for kept imports and keys, and nothing of UCX.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
-    (4, 1, 2900.0),
-    (4, 4, 2900.0),
+    (4, 1, 2750.0),
+    (4, 4, 2750.0),
     (16, 1, 580.0),
     (16, 4, 580.0),
-    (64, 1, 193.0),
-    (64, 4, 442.0),
+    (64, 1, 191.0),
+    (64, 4, 440.0),
     (256, 1, 127.0),
     (256, 4, 183.0),
 ];
