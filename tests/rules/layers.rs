@@ -112,6 +112,7 @@ const CRATES: &[Crate] = &[
                 "rules",
                 &[
                     "exchange",
+                    "client::names",
                     "client::options",
                     "client::patience",
                     "client::spans",
@@ -139,6 +140,7 @@ const CRATES: &[Crate] = &[
                 &[
                     "service::dpa",
                     "service::imported",
+                    "service::imports",
                     "service::segments",
                     "service::transport",
                     "service::trees",

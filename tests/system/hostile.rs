@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;
@@ -154,7 +154,7 @@ fn first_words() -> Vec<Way> {
 fn first_frames() -> Vec<Way> {
     let expected = |name, kind: u8, body: &[u8], what| way(name, data(kind, body), what);
     let address = [&[0; 8][..], &blob(b"h:1"), &blob(b"w")].concat();
-    let welcome = [&address[..], &[0; 16 + 32]].concat();
+    let welcome = [&address[..], &[0; 16 + 32 + 4]].concat();
     let table = [&1u64.to_le_bytes()[..], &address, &0u64.to_le_bytes()].concat();
     vec![
         way(
@@ -358,7 +358,7 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "keys_without_a_greeting",
             data(KEYS, &keys_with(b"address", b"", b"", 8192)),
-            "without a greeting",
+            "without an exported handle",
         ),
         after(
             "keys_with_a_long_handle",
@@ -376,7 +376,7 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "another_version_after_the_hello",
             header(VERSION + 1, 1),
-            "protocol version is 10,",
+            "protocol version is 11,",
         ),
         after(
             "another_protocol_after_the_hello",
@@ -395,11 +395,24 @@ fn keys_with(address: &[u8], announcement: &[u8], handle: &[u8], greeting: u64) 
         &[7; 16][..],
         &blob(address),
         &blob(announcement),
-        &blob(handle),
+        // Twice the length as a varint: the handle has no name.
+        &varint(2 * handle.len()),
+        handle,
         &0x1000u64.to_le_bytes(),
         &greeting.to_le_bytes(),
     ]
     .concat()
+}
+
+/// Seven bits per byte, the lowest first.
+fn varint(mut number: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number > 0x7f {
+        bytes.push(number.to_le_bytes()[0] | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number.to_le_bytes()[0]);
+    bytes
 }
 
 /// Sends bytes, closes this side, and reads all that the service says.

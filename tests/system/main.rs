@@ -40,6 +40,7 @@ mod next_poll;
 mod notices;
 mod offload;
 mod offload_dpa;
+mod offload_remap;
 mod pcc;
 mod polling;
 mod pool;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
     cases.extend(arena::cases());
     cases.extend(offload::cases());
     cases.extend(offload_dpa::cases());
+    cases.extend(offload_remap::cases());
     cases.extend(hostile::cases());
     cases.extend(beside::cases());
     cases.extend(soak::cases());

@@ -25,7 +25,7 @@ const VERY_SLOW: Duration = Duration::from_secs(45);
 /// Time limit for survivors to detect a failure. With a free core they need a fraction of a second.
 const FAILURE_LIMIT: Duration = Duration::from_secs(40);
 
-const NODES: u32 = 2;
+pub(crate) const NODES: u32 = 2;
 
 /// Variable that names the directory of the SPs' status sockets.
 const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
@@ -177,6 +177,8 @@ impl<'a> Farm<'a> {
                 let mut command = self.command(&function, "xgvmi-offload-check");
                 command.args(["--scheme", self.scheme, "--meet", &meet]);
                 command.args(["--rank", &rank.to_string(), "--node", &format!("n{node}")]);
+                // Few ranks use all SPs.
+                command.args(["--ranks-per-sp", "1"]);
                 command.args(options);
                 vary(rank, &mut command);
                 if !command.get_args().any(|argument| argument == "--size") {
@@ -455,6 +457,20 @@ fn kept_buffers(world: &World) -> Result<()> {
     let bound = farm.testbed.stats()?.executed("umr_bind")?;
     // Plus the registrations for the services' greetings.
     ensure!(bound == 6, "{bound} binds for three buffers of two ranks");
+    // The services keep the imports as well: more calls look up no more aliases.
+    let imports = |rounds: &str| -> Result<Vec<String>> {
+        let farm = Farm::new(world, "xgvmi", 1)?;
+        let options = ["--equal", "--keep-buffers", "--rounds", rounds];
+        let mut ranks = farm.job(1, &options, |_, _| ())?;
+        let said = ranks.iter_mut().map(|rank| {
+            let (_, said) = rank.end(LIMIT, &[" bytes verified"])?;
+            let (_, counts) = said.split_once(", aliases ").context("no counts")?;
+            Ok(counts.lines().next().unwrap_or_default().to_owned())
+        });
+        said.collect()
+    };
+    let (few, many) = (imports("4")?, imports("40")?);
+    ensure!(few == many, "{few:?} in 4 rounds, {many:?} in 40");
     Ok(())
 }
 

@@ -7,14 +7,14 @@
 use super::job_id::JobId;
 use super::scheme::Scheme;
 use super::token::Token;
-use super::wire::{Export, ExportRef, get_export, put_export};
+use super::wire::{Export, get_export, put_export};
 use serde::{Deserialize, Serialize};
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 9;
+pub const PROTOCOL: u32 = 10;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -103,6 +103,8 @@ pub(super) struct Welcome {
     pub(super) accepted: u64,
     /// Bytes that the outstanding calls of a communicator may keep at this SP.
     pub(super) call_bytes: u64,
+    /// Number of imports that this SP keeps for the rank between calls.
+    pub(super) imports: u32,
 }
 
 /// Addresses of an SP.
@@ -154,13 +156,13 @@ impl Frame {
             Self::Keys(keys) => {
                 writer.raw(&keys.token.0);
                 writer.blob(&keys.address).blob(&keys.announcement);
-                put_export(&mut writer, Some(&keys.greeting));
+                put_export(&mut writer, &keys.greeting);
             }
             Self::Welcome(welcome) => {
                 put_address(&mut writer, &welcome.service);
                 writer.raw(&welcome.token.0).u64(welcome.direct_min);
                 writer.u64(welcome.silence_ms).u64(welcome.accepted);
-                writer.u64(welcome.call_bytes);
+                writer.u64(welcome.call_bytes).u32(welcome.imports);
             }
             Self::Table(table) => {
                 writer.list(&table.services, put_address);
@@ -197,9 +199,11 @@ impl Frame {
                     token: Token(reader.raw()?),
                     address: worker_address(&mut reader)?,
                     announcement: limited(&mut reader, ANNOUNCEMENT_MAX)?,
-                    greeting: get_export(&mut reader)?
-                        .map(ExportRef::to_export)
-                        .ok_or_else(|| Reader::new("KEYS", body).fault("without a greeting"))?,
+                    greeting: match get_export(&mut reader)? {
+                        // Only an import of a call can have a name.
+                        export if export.name.is_none() => export.to_export(),
+                        _ => return Err(reader.fault("with a name of its greeting")),
+                    },
                 };
                 reader.end()?;
                 Self::Keys(keys)
@@ -213,6 +217,7 @@ impl Frame {
                     silence_ms: reader.u64()?,
                     accepted: reader.u64()?,
                     call_bytes: reader.u64()?,
+                    imports: reader.u32()?,
                 };
                 reader.end()?;
                 Self::Welcome(welcome)
@@ -359,6 +364,7 @@ mod tests {
             address: 0x7f00_0000_0000,
             length: 8192,
             packed: vec![3; 60],
+            name: None,
         };
         vec![
             Frame::Hello(Hello {
@@ -381,6 +387,7 @@ mod tests {
                 silence_ms: 20_000,
                 accepted: 4,
                 call_bytes: 1 << 25,
+                imports: 16,
             }),
             Frame::Table(Table {
                 services: vec![service.clone(), service],

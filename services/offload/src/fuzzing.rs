@@ -124,6 +124,7 @@ mod tests {
             address: 1 << 40,
             length: 1 << 20,
             packed: vec![7; 40],
+            name: None,
         };
         match message {
             Message::Frame => {

@@ -39,8 +39,8 @@ pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
 pub(super) use offer::{DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, source_code};
 pub(super) use parts::{
-    Blocks, Collective, Export, ExportRef, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS, TREE_STEP,
-    blocks_of, get_export, put_export,
+    Blocks, Collective, Export, ExportRef, Name, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS,
+    TREE_STEP, blocks_of, get_export, put_export,
 };
 #[cfg(test)]
 pub(super) use parts::{blocks_from_wire, blocks_on_wire};
@@ -279,10 +279,11 @@ impl HostArrive {
             | receives << RECEIVE_FORM);
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.together.into());
-        for export in [&self.send_memory, &self.receive_memory] {
-            if export.is_some() {
-                put_export(&mut writer, export.as_ref());
-            }
+        for export in [&self.send_memory, &self.receive_memory]
+            .into_iter()
+            .flatten()
+        {
+            put_export(&mut writer, export);
         }
         self.sends.put(&mut writer, sends);
         self.receives.put(&mut writer, receives);
@@ -301,7 +302,7 @@ impl<'a> Arrival<'a> {
         }
         let export = |reader: &mut Reader<'a>, bit: u8| match bits & bit {
             0 => Ok(None),
-            _ => get_export(reader),
+            _ => get_export(reader).map(Some),
         };
         let arrival = Self {
             collective: get_collective(&mut reader)?,

@@ -408,7 +408,7 @@ fn build(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 }
 
 fn counts(_phase: &Phase, world: &World) -> Result<Vec<Case>> {
-    counts::cases(world.env()?)
+    counts::cases(world.env()?, &world.filters)
 }
 
 /// The loom models need other build flags, so they use a separate directory and evict no other build. Filters do not

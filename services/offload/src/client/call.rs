@@ -204,7 +204,14 @@ impl Client {
             .filter(|live| !live.is_done)
             .ok_or_else(|| wrong("completed by the service, but not under way"))?;
         let start = Instant::now();
-        let Held { mapped, bounces } = std::mem::take(&mut live.held);
+        let Held {
+            mapped,
+            bounces,
+            names,
+        } = std::mem::take(&mut live.held);
+        for name in names.into_iter().flatten() {
+            self.names.put_back(name, true);
+        }
         for range in mapped {
             range.unmap()?;
         }

@@ -4,6 +4,7 @@
 use super::introduction::{
     Introduction, Met, Told, Unmet, agree, complete, place, share, tabulate, untold,
 };
+use super::names::Names;
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Numbers};
 use super::waiting::Waiting;
@@ -64,11 +65,16 @@ pub(super) fn connect(
     let job = agree(&ranks)?;
     let before = ranks.iter().take(rank as usize);
     let local = before.filter(|other| other.place == mine.place).count();
-    let address = &options.services[local % options.services.len()];
+    let neighbours = ranks.iter().filter(|other| other.place == mine.place);
+    let named = options.services.len();
+    let used = services_used(neighbours.count(), named, options.ranks_per_sp);
+    // Small jobs begin at different SPs.
+    let first = usize::try_from(job.0 % named as u128).unwrap_or(0);
+    let address = &options.services[(first + local % used) % named];
 
     let admitted = admit(options, job, rank, size, address);
     // The first rank of a node that has a service's name tells the service's addresses.
-    let is_first = local < options.services.len();
+    let is_first = local < used;
     let of_mine = met(&admitted, |admitted| Told::of(&admitted.welcome, is_first));
     let mut told = all(share(exchange, &of_mine)?)?;
     let mut admitted = admitted?;
@@ -111,6 +117,7 @@ pub(super) fn connect(
         neighbours,
         bounced: 0,
         unregistrable: VecDeque::new(),
+        names: Names::new(welcome.imports as usize),
         sends: Vec::new(),
         endpoint,
         worker,
@@ -139,6 +146,12 @@ pub(super) fn connect(
             ..Numbers::default()
         },
     })
+}
+
+/// Number of SPs, of `services` of a node, that serve its ranks. An offer costs an SP the same whatever its number of ranks, so
+/// each SP gets `least` ranks or more.
+pub(crate) fn services_used(ranks: usize, services: usize, least: usize) -> usize {
+    (ranks / least.max(1)).clamp(1, services.max(1))
 }
 
 fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
@@ -273,6 +286,7 @@ fn keep_greeting(context: &Context) -> Result<(MappedBuffer, Export)> {
         address: greeting.address(),
         length: 2 * GREETING_BYTES,
         packed: greeting.export()?.to_vec(),
+        name: None,
     };
     Ok((greeting, exported))
 }
@@ -358,6 +372,22 @@ fn make_ready(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_ranks_share_few_services() {
+        for (ranks, services, least, used) in [
+            (2, 4, 8, 1),
+            (8, 4, 8, 1),
+            (15, 4, 8, 1),
+            (16, 4, 8, 2),
+            (32, 4, 8, 4),
+            (1000, 4, 8, 4),
+            (2, 4, 1, 2),
+            (1, 1, 0, 1),
+        ] {
+            assert_eq!(services_used(ranks, services, least), used, "{ranks}");
+        }
+    }
 
     #[test]
     fn who_did_more_than_wait_is_named() {

@@ -342,6 +342,7 @@ mod tests {
             silence_ms: 20_000,
             accepted: 0,
             call_bytes: 1 << 25,
+            imports: 16,
         }
     }
 
@@ -352,11 +353,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 10 of the offload's protocol, and this rank 9",
+                "rank 1 has version 11 of the offload's protocol, and this rank 10",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 9",
+                "rank 1 has a version of the offload's protocol before 10",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),

@@ -53,6 +53,9 @@ impl Client {
         let (kind, data) = match unsafe { self.message(&call, &mut held) } {
             Ok(message) => message,
             Err(NoMemory(why)) => {
+                for name in held.names.into_iter().flatten() {
+                    self.names.put_back(name, false);
+                }
                 drop(held);
                 if self.waiting.started() == 0 {
                     let reason = format!("rank {}: {}: {why}", self.rank, call.collective);
@@ -254,11 +257,7 @@ impl Client {
     /// As for [`Client::launch`].
     unsafe fn reach_all(&mut self, area: &Area, copied: Copied, held: &mut Held) -> Got<Export> {
         if let Some(packed) = &area.packed {
-            return Ok(Export {
-                address: area.start.addr() as u64,
-                length: area.length as u64,
-                packed: packed.clone(),
-            });
+            return Ok(self.named(area, packed, held));
         }
         // SAFETY: the caller upholds the contract.
         match unsafe { self.register_for(area, held) } {
@@ -296,11 +295,7 @@ impl Client {
         match unsafe { self.map(area.start, area.length) } {
             Ok((mapped, packed)) => {
                 held.mapped.push(mapped);
-                Ok(Export {
-                    address: area.start.addr() as u64,
-                    length: area.length as u64,
-                    packed,
-                })
+                Ok(self.named(area, &packed, held))
             }
             Err(error) => {
                 if self.unregistrable.len() == UNREGISTRABLE_MAX {
@@ -309,6 +304,29 @@ impl Client {
                 self.unregistrable.push_back(range);
                 Err(named(&format!("cannot be registered: {error}")))
             }
+        }
+    }
+
+    /// An export of the program's memory, with a name if there is one. The handle was asked for now: UCX has the memory
+    /// registered.
+    fn named(&mut self, area: &Area, packed: &[u8], held: &mut Held) -> Export {
+        let (address, length) = (area.start.addr() as u64, area.length as u64);
+        let free = held.names.iter_mut().find(|name| name.is_none());
+        let taken = free.and_then(|free| {
+            let (name, is_known) = self.names.take(packed, (address, length))?;
+            *free = Some(name);
+            Some((name, is_known))
+        });
+        let is_known = taken.is_some_and(|(_, is_known)| is_known);
+        Export {
+            address,
+            length,
+            packed: if is_known {
+                Vec::new()
+            } else {
+                packed.to_vec()
+            },
+            name: taken.map(|(name, _)| name),
         }
     }
 
@@ -350,6 +368,7 @@ impl Client {
             address: memory.address(),
             length: length as u64,
             packed,
+            name: None,
         };
         held.mapped.push(mapped);
         let back = if copied == Copied::In {

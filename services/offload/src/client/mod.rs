@@ -4,6 +4,7 @@ mod call;
 mod connect;
 mod introduction;
 mod launch;
+mod names;
 mod options;
 mod patience;
 mod spans;
@@ -13,7 +14,11 @@ mod waiting;
 mod window;
 
 #[cfg(any(test, feature = "stand-in"))]
+pub(crate) use connect::services_used;
+#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
+#[cfg(any(test, feature = "stand-in"))]
+pub(crate) use options::RANKS_PER_SP;
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
 pub use state::Client;
@@ -118,6 +123,7 @@ impl Client {
     /// Errors of UCX.
     pub fn release(&mut self, registered: Registered) -> Result<()> {
         let start = Instant::now();
+        self.names.forget(&registered.packed);
         let result = registered.range.unmap();
         self.numbers.deregistration += start.elapsed();
         Ok(result?)

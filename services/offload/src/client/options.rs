@@ -6,6 +6,7 @@ use crate::secret;
 use clap::Args;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,8 +17,10 @@ use xgvmi_daemon::options::time;
 /// Options of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientOptions {
-    /// `host:port` of the SPs of this rank's node. Rank `i` of the node uses SP number `i` modulo their count.
+    /// `host:port` of the SPs of this rank's node. Its ranks use them in turn.
     pub services: Vec<String>,
+    /// Minimum number of ranks of each SP: fewer ranks use fewer SPs.
+    pub ranks_per_sp: usize,
     /// The node's name. Ranks with the same name and the same SPs belong to one node.
     pub node: String,
     /// How keys are created. All ranks and SPs must use the same scheme.
@@ -42,6 +45,9 @@ pub struct ClientArgs {
     /// An SP of this rank's node; several are shared by the node's ranks.
     #[arg(long = "sp", value_name = "ADDR:PORT", value_delimiter = ',')]
     pub services: Vec<String>,
+    /// Use another SP of the node for every N of its ranks only: more SPs mean more messages [default: 8].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub ranks_per_sp: Option<u16>,
     /// This rank's node, by its name in the file [default: the host name].
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
@@ -75,6 +81,7 @@ struct ClientFile {
     /// SPs of nodes that the file does not name.
     sp: Vec<String>,
     nodes: BTreeMap<String, Node>,
+    ranks_per_sp: Option<NonZero<u16>>,
     #[serde(alias = "connect-limit-s")]
     connect_limit: Option<Given>,
     #[serde(alias = "absent-limit-s")]
@@ -109,6 +116,9 @@ const CONNECT: RangeInclusive<Duration> = SECOND..=DAY;
 const LIMIT: RangeInclusive<Duration> = Duration::ZERO..=DAY;
 /// Range of the polling time.
 const SPIN: RangeInclusive<Duration> = Duration::ZERO..=SECOND;
+
+/// Default of `ranks-per-sp`.
+pub(crate) const RANKS_PER_SP: u16 = 8;
 
 /// Maximum number of SPs per node. A DPU has about ten cores.
 const SERVICES_MAX: usize = 256;
@@ -160,8 +170,10 @@ impl ClientArgs {
             LIMIT,
         )?;
         let spin = chosen("offload-spin", self.offload_spin, file.offload_spin, SPIN)?;
+        let ranks_per_sp = self.ranks_per_sp.or(file.ranks_per_sp.map(NonZero::get));
         Ok(ClientOptions {
             services,
+            ranks_per_sp: ranks_per_sp.unwrap_or(RANKS_PER_SP).into(),
             node,
             scheme,
             connect_limit,
@@ -237,6 +249,24 @@ mod tests {
             ..args(&file, "n1")
         };
         check(flags, &["c:1"]);
+    }
+
+    #[test]
+    fn the_ranks_of_a_service_are_chosen_by_the_flag_or_the_file() {
+        let of = |text: &str, flag| {
+            let file = file(text);
+            let args = ClientArgs {
+                ranks_per_sp: flag,
+                ..args(&file, "n0")
+            };
+            args.options(Scheme::Stock)
+                .map(|options| options.ranks_per_sp)
+        };
+        let given = "sp = ['a:1']\nranks-per-sp = 3";
+        assert_eq!(of("sp = ['a:1']", None).expect("valid"), 8);
+        assert_eq!(of(given, None).expect("valid"), 3);
+        assert_eq!(of(given, Some(1)).expect("valid"), 1);
+        assert!(of("sp = ['a:1']\nranks-per-sp = 0", None).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! State of a client, and its failures.
 
+use super::names::Names;
 use super::spans::Piece;
 use super::types::{CommunicatorId, Numbered};
 use super::waiting::Waiting;
@@ -8,7 +9,7 @@ use crate::control::Frame;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::token::Token;
-use crate::wire::{Collective, Members};
+use crate::wire::{Collective, Members, Name};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
@@ -34,6 +35,7 @@ pub struct Client {
     pub(super) bounced: usize,
     /// Ranges whose registration has failed, the last ones. UCX logs an error for each failure.
     pub(super) unregistrable: VecDeque<(usize, usize)>,
+    pub(super) names: Names,
     pub(super) sends: Vec<Operation>,
     pub(super) endpoint: Endpoint,
     pub(super) worker: Worker,
@@ -95,6 +97,8 @@ pub(super) struct Live {
 pub(super) struct Held {
     pub(super) mapped: Vec<MappedRange>,
     pub(super) bounces: Vec<Bounce>,
+    /// Names of its exports: a call has two.
+    pub(super) names: [Option<Name>; 2],
 }
 
 /// Memory of the client that stands for a side's own memory during a call.

@@ -10,6 +10,7 @@ use crate::control::{
 };
 use crate::error::{OffloadError, Result};
 use crate::job_id::JobId;
+use crate::scheme::Scheme;
 use crate::token::Token;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -135,6 +136,7 @@ impl<F: Fabric> Sp<F> {
             sends: self.options.sends,
             receives: self.options.receives,
             direct_min: self.options.direct_min,
+            imports: self.options.imports,
         };
         let inbox = InboxLimits {
             // The ranks of one job cannot stop those of another.
@@ -237,6 +239,11 @@ impl<F: Fabric> Sp<F> {
             silence_ms: u64::try_from(silence).expect("an hour at the most"),
             accepted,
             call_bytes: (self.options.call_bytes_max / WINDOWS) as u64,
+            // A host that destroys the key of a buffer expects that it has no aliases.
+            imports: match hello.scheme {
+                Scheme::Ksm => 0,
+                Scheme::Stock | Scheme::Xgvmi => self.options.imports,
+            },
         };
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("rank {}", hello.rank);

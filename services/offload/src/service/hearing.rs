@@ -86,10 +86,15 @@ impl<F: Fabric> Sp<F> {
                 }
             }
             (Speaker::Rank(job, rank), Frame::Bye) => {
+                let mut forgotten = Ok(());
                 if let Some(entry) = self.jobs.get_mut(&job) {
                     entry.ranks.remove(&rank);
+                    forgotten = entry.job.forget(rank);
                 }
                 self.connections.leave(id, &self.poller);
+                if let Err(error) = forgotten {
+                    self.fail(job, &error.to_string(), None);
+                }
                 self.end_if_done(job);
             }
             (Speaker::Service(job, index), Frame::Bye) => {

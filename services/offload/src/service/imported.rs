@@ -18,22 +18,31 @@ pub(super) struct Imported {
 
 impl Imported {
     pub(super) fn new(context: &Context, export: ExportRef<'_>) -> Result<Self> {
+        if export.packed.is_empty() {
+            return Err(OffloadError::Failed("an empty exported handle".to_owned()));
+        }
         // SAFETY: the rank sends the bytes of UCX's packed handle unchanged; its UCX version equals ours.
         let memory = unsafe { ImportedMemory::new(context, export.packed) }?;
-        let end = |start: u64, length: u64| start.checked_add(length);
-        let inside = memory.address() <= export.address
-            && end(export.address, export.length) <= end(memory.address(), memory.length() as u64);
-        if !inside {
-            return Err(OffloadError::Failed(format!(
-                "a rank has exported {memory} for its buffer {:#x}+{}",
-                export.address, export.length
-            )));
-        }
-        Ok(Self {
+        let imported = Self {
             memory,
             address: export.address,
             alias: None,
-        })
+        };
+        if !imported.holds(export.address, export.length) {
+            return Err(OffloadError::Failed(format!(
+                "a rank has exported {} for its buffer {:#x}+{}",
+                imported.memory, export.address, export.length
+            )));
+        }
+        Ok(imported)
+    }
+
+    /// Whether the memory contains this range.
+    pub(super) fn holds(&self, address: u64, length: u64) -> bool {
+        let memory = &self.memory;
+        let end = |start: u64, length: u64| start.checked_add(length);
+        let limit = end(memory.address(), memory.length() as u64);
+        memory.address() <= address && end(address, length).is_some_and(|end| Some(end) <= limit)
     }
 
     /// Allocates memory of this process.

@@ -376,6 +376,14 @@ impl<F: Fabric> Job<F> {
         }
     }
 
+    /// A rank has left: releases the imports of its buffers.
+    pub(super) fn forget(&mut self, rank: u32) -> Result<()> {
+        match &mut self.shared {
+            Some(shared) => shared.mover.forget(&self.transport, rank),
+            None => Ok(()),
+        }
+    }
+
     /// Counters since the job's start.
     pub(super) fn moved(&self) -> &Moved {
         static NOTHING: LazyLock<Moved> = LazyLock::new(Moved::default);

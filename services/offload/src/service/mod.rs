@@ -13,6 +13,7 @@ mod dpa;
 mod greeting;
 mod hearing;
 mod imported;
+mod imports;
 mod incoming;
 mod job;
 mod late;

@@ -6,6 +6,7 @@ mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
 use super::counters::{Moved, Queues};
+use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::ready::Flight;
@@ -16,6 +17,7 @@ use super::trees::Trees;
 use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
+use crate::wire::runs::Run;
 use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
     Kind, Record, RtsPart,
@@ -36,6 +38,8 @@ pub(super) struct Limits {
     pub(super) receives: usize,
     /// Blocks shorter than this travel in messages.
     pub(super) direct_min: u64,
+    /// Maximum number of imports of a rank that are kept between calls.
+    pub(super) imports: u32,
 }
 
 /// A peer, and the token of messages to it.
@@ -56,13 +60,16 @@ pub(super) struct Mover<T: Transport> {
     /// Outstanding messages.
     sends: Vec<T::Operation>,
     /// Keys of the sources of each received offer.
-    keys: Vec<Vec<Option<T::Key>>>,
+    keys: Vec<Vec<Option<Rc<T::Key>>>>,
     /// Blocks that several ranks of this SP get from one rank of another SP.
-    sharing: Sharing<T::Key>,
+    sharing: Sharing<Rc<T::Key>>,
     /// Buffers of this SP's ranks in each call.
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
     trees: Trees<T>,
+    imports: Imports<T>,
+    /// Keys of all sources.
+    known: Keys<T::Key>,
     /// This SP's ranks, by local number.
     ranks: Vec<Destination<T::Peer>>,
     /// All SPs; `None` for SPs that are not connected yet.
@@ -76,8 +83,6 @@ pub(super) struct Mover<T: Transport> {
     late: Late,
     /// The vector of the last offer's parts, for reuse.
     parts: Vec<RtsPart<'static>>,
-    /// Memory for a packed key.
-    packed: Vec<u8>,
     /// Offers that are delivered and not answered: SP and number. The next vector is for the numbers of one SP.
     fins: Vec<(u32, u64)>,
     answered: Vec<u64>,
@@ -112,18 +117,25 @@ struct Seats<T: Transport> {
 /// Buffers of a local rank in a call.
 #[derive(Debug)]
 struct Entered<T: Transport> {
-    send: Option<T::Memory>,
+    send: Option<Lent<T>>,
     receive: Option<Receive<T>>,
     since: Instant,
+}
+
+/// What other SPs read from.
+enum From<'a> {
+    /// The send buffer, which starts at this address of the rank.
+    Send(u64),
+    Other(Buffers<'a>),
 }
 
 /// A receive buffer.
 #[derive(Debug)]
 enum Receive<T: Transport> {
-    /// The call imported it.
-    Own(T::Memory),
-    /// The receive buffer of an allreduce.
-    Shared(Rc<T::Memory>),
+    /// It belongs to the call.
+    Own(Lent<T>),
+    /// It belongs to the call of which this is a step.
+    Shared(Lent<T>),
     /// Memory of this SP for the segments of an allreduce.
     Staged(Staged<T>),
 }
@@ -142,7 +154,7 @@ impl<T: Transport> Seats<T> {
 }
 
 impl<T: Transport> Entered<T> {
-    fn new(send: Option<T::Memory>, receive: Option<Receive<T>>, since: Instant) -> Self {
+    fn new(send: Option<Lent<T>>, receive: Option<Receive<T>>, since: Instant) -> Self {
         Self {
             send,
             receive,
@@ -152,11 +164,20 @@ impl<T: Transport> Entered<T> {
 }
 
 impl<T: Transport> Receive<T> {
-    fn memory(&self) -> &T::Memory {
+    /// The memory, and the offset of the buffer in it.
+    #[inline]
+    fn memory(&self) -> (&T::Memory, u64) {
         match self {
-            Self::Own(memory) => memory,
-            Self::Shared(memory) => memory,
-            Self::Staged(staged) => &staged.memory,
+            Self::Own(lent) | Self::Shared(lent) => (lent.memory(), lent.shift()),
+            Self::Staged(staged) => (&staged.memory, 0),
+        }
+    }
+
+    /// The packed key.
+    fn pack(&self, transport: &T) -> Result<&[u8]> {
+        match self {
+            Self::Own(lent) | Self::Shared(lent) => packed(transport, Some(lent)),
+            Self::Staged(staged) => Ok(staged.key.as_ref()),
         }
     }
 }
@@ -173,6 +194,8 @@ impl<T: Transport> Mover<T> {
             entered: Vec::new(),
             reducing: Reducing::new(),
             trees: Trees::new(),
+            imports: Imports::new(limits.imports),
+            known: Keys::new(),
             ranks: peers.ranks,
             from_services: vec![None; peers.services.len()],
             services: peers.services,
@@ -181,7 +204,6 @@ impl<T: Transport> Mover<T> {
             late: Late::default(),
             sharing: Sharing::new(),
             parts: Vec::new(),
-            packed: Vec::new(),
             fins: Vec::new(),
             answered: Vec::new(),
             moved: Moved::default(),
@@ -329,22 +351,39 @@ impl<T: Transport> Mover<T> {
         let direct_min = self.limits.direct_min;
         check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
-        let import =
-            |export: Option<ExportRef<'_>>| export.map(|e| transport.import(e)).transpose();
-        let (send, receive) = (import(arrive.send_memory)?, import(arrive.receive_memory)?);
-        let key = match &send {
-            Some(memory) => transport.pack(memory)?,
-            None => T::Packed::default(),
-        };
-        let buffers = Buffers {
-            base: arrive.send_memory.map_or(0, |export| export.address),
-            key: key.as_ref(),
-        };
+        let send = self.import(transport, rank, arrive.send_memory)?;
+        let receive = self.import(transport, rank, arrive.receive_memory)?;
+        packed(transport, send.as_ref())?;
+        let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
         let who = (rank, arrive.together);
-        self.enter(collective, who, blocks, arrive.short, buffers, entered)
+        let from = From::Send(base);
+        self.enter(collective, who, blocks, arrive.short, from, entered)
             .map(drop)
+    }
+
+    /// The buffer that a rank of this SP has exported.
+    fn import(
+        &mut self,
+        transport: &T,
+        rank: u32,
+        export: Option<ExportRef<'_>>,
+    ) -> Result<Option<Lent<T>>> {
+        let Some(export) = export else {
+            return Ok(None);
+        };
+        let local = self.ledger.local(rank);
+        let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
+        self.imports.get(transport, local, export).map(Some)
+    }
+
+    /// A rank has left the job.
+    pub(super) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
+        match self.ledger.local(rank) {
+            Some(local) => self.imports.forget(transport, local),
+            None => Ok(()),
+        }
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
@@ -354,9 +393,16 @@ impl<T: Transport> Mover<T> {
         who: (u32, u32),
         blocks: (Blocks<'_>, Receives<'_>),
         short: &[u8],
-        buffers: Buffers<'_>,
+        from: From<'_>,
         entered: Entered<T>,
     ) -> Result<Place> {
+        let buffers = match from {
+            From::Send(base) => Buffers {
+                base,
+                key: entered.send.as_ref().map_or(&[], Lent::key),
+            },
+            From::Other(buffers) => buffers,
+        };
         let arrived = self.ledger.arrive(collective, who, blocks, short, buffers);
         let (call, local) = arrived.map_err(|wrong| failed(wrong.to_string()))?;
         if self.entered.len() <= call {
@@ -404,9 +450,11 @@ impl<T: Transport> Mover<T> {
             .map_err(|wrong| failed(wrong.to_string()))?;
         let keys = keys_of(&mut self.keys, offer);
         for part in &rts.parts {
-            let packed = part.rkey.bytes(&mut self.packed);
-            let key = (!packed.is_empty()).then(|| transport.unpack(&from.peer, packed));
-            keys.push(key.transpose()?);
+            let unpack = |packed: &[u8]| transport.unpack(&from.peer, packed);
+            keys.push(match part.rkey.is(&[]) {
+                true => None,
+                false => Some(self.known.get(part.source, part.rkey, unpack)?),
+            });
         }
         Ok(())
     }
@@ -513,7 +561,7 @@ impl<T: Transport> Mover<T> {
                 let entered =
                     entered.ok_or_else(|| failed(format!("rank {rank} is not in {collective}")))?;
                 let receive = match entered.receive {
-                    Some(Receive::Own(memory)) => Some(memory),
+                    Some(Receive::Own(lent)) => Some(lent),
                     None if collective.step == 0 => None,
                     of_step => {
                         // A shared buffer is released here: the last step takes it back.
@@ -533,9 +581,9 @@ impl<T: Transport> Mover<T> {
                 };
                 let since = self.now().saturating_duration_since(entered.since);
                 self.moved.call_latency.record(since);
-                // The buffers are released before the rank is notified.
-                for memory in [entered.send, receive].into_iter().flatten() {
-                    transport.unmap(memory)?;
+                // The buffers without a name are released before the rank is notified.
+                for lent in [entered.send, receive].into_iter().flatten() {
+                    lent.release(transport)?;
                 }
                 self.complete(transport, collective, local, short)
             }
@@ -638,8 +686,20 @@ impl<T: Transport> Mover<T> {
     }
 }
 
+/// The packed key of a buffer; empty without one.
+#[inline]
+fn packed<'a, T: Transport>(transport: &T, lent: Option<&'a Lent<T>>) -> Result<&'a [u8]> {
+    match lent {
+        Some(lent) => {
+            lent.pack(transport)?;
+            Ok(lent.key())
+        }
+        None => Ok(&[]),
+    }
+}
+
 /// The keys of an offer that has come; empty.
-fn keys_of<K>(keys: &mut Vec<Vec<Option<K>>>, offer: OfferId) -> &mut Vec<Option<K>> {
+fn keys_of<K>(keys: &mut Vec<Vec<Option<Rc<K>>>>, offer: OfferId) -> &mut Vec<Option<Rc<K>>> {
     if keys.len() <= offer {
         keys.resize_with(offer + 1, Vec::new);
     }
@@ -698,10 +758,14 @@ fn check_blocks(
     let found = match blocks {
         Blocks::Narrow(records) => outside(records, length, direct_min).map(Record::block),
         Blocks::Wide(records) => outside(records, length, direct_min).map(Record::block),
-        Blocks::Runs(runs) => runs
-            .iter()
-            .find(|run| run.length >= direct_min && run.end() > length)
-            .map(|run| run.block(run.count - 1)),
+        Blocks::Runs(runs) => {
+            let is_outside = |run: &Run| run.length >= direct_min && run.end() > length;
+            let found = match runs.only() {
+                Some(run) => Some(*run).filter(is_outside),
+                None => runs.iter().find(is_outside),
+            };
+            found.map(|run| run.block(run.count - 1))
+        }
     };
     match found {
         None => Ok(()),

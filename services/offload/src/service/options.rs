@@ -47,6 +47,9 @@ pub struct ServiceOptions {
     /// Shorter blocks travel in messages; at least 256.
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = clap::value_parser!(u64).range(DIRECT_MIN))]
     pub direct_min: u64,
+    /// Imports of a rank's buffers that stay for its next calls; the ones used last. None with scheme ksm.
+    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=IMPORTS_MAX))]
+    pub imports: u32,
     /// Poll for this long before sleeping, as 50us or 1ms; costs a core.
     #[arg(long, alias = "spin-us", value_name = "TIME", default_value = "0s", value_parser = time(Duration::ZERO..=SECOND))]
     pub spin: Duration,
@@ -104,6 +107,9 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// Maximum length of a block that travels in messages: beyond it, copying costs more than the device read.
 const DIRECT_MIN: RangeInclusive<u64> = Context::DEVICE_ACCESS_MIN as u64..=64 << 10;
+
+/// Maximum number of imports of a rank. Each takes a few hundred bytes, and UCX's objects.
+const IMPORTS_MAX: i64 = 4096;
 
 /// Maximum number of credits of a kind: effectively unlimited, and far below the queue limits of UCX.
 const CREDITS_MAX: u64 = 4096;

@@ -234,6 +234,7 @@ fn export(length: u64) -> Export {
         address: 1 << 40,
         length,
         packed: vec![1; 40],
+        name: None,
     }
 }
 
@@ -273,6 +274,7 @@ fn mover() -> Mover<Machine> {
         sends: 2,
         receives: 2,
         direct_min: DIRECT_MIN,
+        imports: 4,
     };
     let mut mover = Mover::new(peers, limits);
     for service in 1..3 {

@@ -71,6 +71,12 @@ pub(super) trait Transport {
     /// Address of a buffer in the address space of its rank.
     fn address(&self, memory: &Self::Memory) -> u64;
 
+    /// Whether an imported buffer contains this range of the rank's address space.
+    fn holds(&self, memory: &Self::Memory, address: u64, length: u64) -> bool {
+        let _ = (memory, address, length);
+        true
+    }
+
     /// Packs the key with which other SPs read a buffer.
     fn pack(&self, memory: &Self::Memory) -> Result<Self::Packed>;
 
@@ -395,6 +401,10 @@ impl Transport for Ucx {
 
     fn address(&self, memory: &Imported) -> u64 {
         memory.address
+    }
+
+    fn holds(&self, memory: &Imported, address: u64, length: u64) -> bool {
+        memory.holds(address, length)
     }
 
     fn pack(&self, memory: &Imported) -> Result<Packed> {

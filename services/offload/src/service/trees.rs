@@ -1,10 +1,10 @@
 //! The broadcasts and barriers of this SP's ranks, and the tree of the SPs.
 
+use super::imports::Lent;
 use super::spacing::Member;
 use super::transport::Transport;
 use crate::wire::{Collective, ROUNDS_MAX};
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::Instant;
 
 /// Bytes that a rank in a broadcast or barrier takes, about, and those of a barrier at an SP.
@@ -24,8 +24,7 @@ pub(in crate::service) struct Trees<T: Transport> {
 #[derive(Debug)]
 pub(in crate::service) struct Branch<T: Transport> {
     pub(in crate::service) rank: u32,
-    pub(in crate::service) memory: Option<Rc<T::Memory>>,
-    pub(in crate::service) key: T::Packed,
+    pub(in crate::service) memory: Option<Lent<T>>,
     pub(in crate::service) base: u64,
     pub(in crate::service) length: u64,
     pub(in crate::service) short: Vec<u8>,

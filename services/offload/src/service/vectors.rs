@@ -1,6 +1,7 @@
 //! The allreduces of this SP's ranks.
 
 use super::actions::Short;
+use super::imports::Lent;
 use super::ledger::Ledger;
 use super::segments::{Segments, Staged};
 use super::spacing::Member;
@@ -14,7 +15,6 @@ use crate::wire::{
     Block, Blocks, Collective, Contribution, Delivered, REDUCE_STEPS, Record, TargetRef, blocks_of,
 };
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::time::Instant;
 
 /// The allreduces of this SP's ranks.
@@ -191,11 +191,11 @@ pub(super) struct Vector<T: Transport> {
     /// The members at this SP, if this rank stands for them.
     pub(super) ours: Vec<u32>,
     pub(super) goal: Goal,
-    /// Address of the send buffer in the rank's address space, and its packed key.
+    /// Address of the send buffer in the rank's address space.
     pub(super) base: u64,
-    pub(super) key: T::Packed,
-    pub(super) send: Option<T::Memory>,
-    pub(super) receive: Option<Rc<T::Memory>>,
+    /// `None` in place.
+    pub(super) send: Option<Lent<T>>,
+    pub(super) receive: Option<Lent<T>>,
     /// The elements of a short vector; after steps 1 and 2 what they have made of these.
     pub(super) short: Option<Vec<u8>>,
     /// Windows that have begun, and windows that are complete.
@@ -318,6 +318,12 @@ impl<T: Transport> Vector<T> {
         self.group().first == self.rank
     }
 
+    /// The packed key of the send buffer.
+    pub(super) fn key(&self) -> &[u8] {
+        let from = self.send.as_ref().or(self.receive.as_ref());
+        from.map_or(&[], Lent::key)
+    }
+
     /// Length in bytes.
     pub(super) fn length(&self) -> u64 {
         self.division.length()
@@ -368,11 +374,6 @@ impl<T: Transport> Vector<T> {
         self.short = Some(all);
         Ok(())
     }
-}
-
-/// The value of the last reference.
-pub(super) fn sole<V>(shared: Rc<V>) -> Result<V> {
-    Rc::into_inner(shared).ok_or_else(|| failed("a buffer of a complete step is in use"))
 }
 
 fn failed(reason: impl Into<String>) -> OffloadError {

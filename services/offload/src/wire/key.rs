@@ -33,6 +33,21 @@ impl<'a> PackedKey<'a> {
         memory
     }
 
+    /// Whether it is this key.
+    #[inline]
+    pub(crate) fn is(&self, key: &[u8]) -> bool {
+        let [head, middle, tail] = self.pieces;
+        let Some((first, rest)) = key.split_at_checked(head.len()) else {
+            return false;
+        };
+        let Some((second, third)) = rest.split_at_checked(middle.len()) else {
+            return false;
+        };
+        // Most keys differ from others in few bytes.
+        let few = second.iter().zip(middle).all(|(a, b)| a == b);
+        few && third == tail && (head.is_empty() || first == head)
+    }
+
     /// Appends what differs from `first`.
     pub(crate) fn put(key: &[u8], first: &[u8], bytes: &mut Vec<u8>) {
         let head = common_start(key, first);

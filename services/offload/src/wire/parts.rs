@@ -68,8 +68,20 @@ pub(crate) struct Export {
     pub(crate) address: u64,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// Result of `ucp_memh_pack`.
+    /// Result of `ucp_memh_pack`. Empty if the SP has the import of this name.
     pub(crate) packed: Vec<u8>,
+    pub(crate) name: Option<Name>,
+}
+
+/// The name of an export, under which the rank's SP keeps the import for later calls.
+///
+/// A rank uses a number again, with the next generation, when no call with the old one is under way. It leaves the bytes of
+/// the handle out when a call that had them is complete: messages may overtake each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// Below the number of imports that the SP keeps for a rank.
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
 }
 
 /// An [`Export`] inside a message.
@@ -78,6 +90,7 @@ pub(crate) struct ExportRef<'a> {
     pub(crate) address: u64,
     pub(crate) length: u64,
     pub(crate) packed: &'a [u8],
+    pub(crate) name: Option<Name>,
 }
 
 /// Blocks inside a message. DPU_RTS repeats the records of HOST_ARRIVE unchanged.
@@ -98,6 +111,7 @@ impl Export {
             address: self.address,
             length: self.length,
             packed: &self.packed,
+            name: self.name,
         }
     }
 }
@@ -108,6 +122,7 @@ impl ExportRef<'_> {
             address: self.address,
             length: self.length,
             packed: self.packed.to_vec(),
+            name: self.name,
         }
     }
 }
@@ -196,26 +211,36 @@ pub(crate) fn get_form<'a>(reader: &mut Reader<'a>, form: u8) -> Result<Blocks<'
     }
 }
 
-/// An absent export has no bytes: the exports of UCX are never empty.
-pub(crate) fn put_export(writer: &mut Writer, export: Option<&Export>) {
-    match export {
-        Some(export) => {
-            writer.blob(&export.packed);
-            writer.u64(export.address).u64(export.length)
-        }
-        None => writer.blob(&[]).u64(0).u64(0),
-    };
+/// The length of the handle, and a bit that says whether a name follows.
+pub(crate) fn put_export(writer: &mut Writer, export: &Export) {
+    let length = export.packed.len() as u64;
+    writer.varint(length << 1 | u64::from(export.name.is_some()));
+    if let Some(name) = export.name {
+        writer.varint(name.slot.into()).u32(name.generation);
+    }
+    writer.raw(&export.packed);
+    writer.u64(export.address).u64(export.length);
 }
 
-pub(crate) fn get_export<'a>(reader: &mut Reader<'a>) -> Result<Option<ExportRef<'a>>, BadMessage> {
-    let packed = reader.blob()?;
-    if packed.len() > PACKED_MAX {
+pub(crate) fn get_export<'a>(reader: &mut Reader<'a>) -> Result<ExportRef<'a>, BadMessage> {
+    let head = reader.varint()?;
+    let length = head >> 1;
+    if length > PACKED_MAX as u64 {
         return Err(reader.fault("too long in an exported handle"));
     }
-    let export = ExportRef {
-        packed,
+    let name = match head & 1 {
+        0 if length == 0 => return Err(reader.fault("without an exported handle")),
+        0 => None,
+        _ => Some(Name {
+            slot: u32::try_from(reader.varint()?)
+                .map_err(|_| reader.fault("with a name that does not exist"))?,
+            generation: reader.u32()?,
+        }),
+    };
+    Ok(ExportRef {
+        packed: reader.bytes(length)?,
         address: reader.u64()?,
         length: reader.u64()?,
-    };
-    Ok((!export.packed.is_empty()).then_some(export))
+        name,
+    })
 }

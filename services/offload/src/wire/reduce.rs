@@ -118,10 +118,11 @@ impl HostReduce {
                 ranges.put(&mut writer, form);
             }
         }
-        for export in [&self.send_memory, &self.receive_memory] {
-            if export.is_some() {
-                put_export(&mut writer, export.as_ref());
-            }
+        for export in [&self.send_memory, &self.receive_memory]
+            .into_iter()
+            .flatten()
+        {
+            put_export(&mut writer, export);
         }
         writer.varint(self.short.len() as u64).raw(&self.short);
         writer.finish()
@@ -138,7 +139,7 @@ impl<'a> Contribution<'a> {
         };
         let export = |reader: &mut Reader<'a>, bit: u8| match bits & bit {
             0 => Ok(None),
-            _ => get_export(reader),
+            _ => get_export(reader).map(Some),
         };
         let (collective, rank) = (get_collective(&mut reader)?, reader.u32()?);
         let reduction = Reduction::from_codes(number(&mut reader)?, number(&mut reader)?);

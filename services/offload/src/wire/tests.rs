@@ -53,6 +53,7 @@ fn messages_survive_the_wire() {
             address: 0x7f00_0000_1000,
             length: 1 << 30,
             packed: vec![1, 2, 3],
+            name: None,
         }),
         receive_memory: None,
         sends: vec![block(0), block(1)].into(),

@@ -58,8 +58,8 @@ impl HostTree {
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.root.into());
         members.put(&mut writer, form);
-        if self.memory.is_some() {
-            put_export(&mut writer, self.memory.as_ref());
+        if let Some(memory) = &self.memory {
+            put_export(&mut writer, memory);
         }
         writer.varint(self.length);
         writer.varint(self.short.len() as u64).raw(&self.short);
@@ -83,7 +83,7 @@ impl<'a> Entry<'a> {
             members: get_form(&mut reader, form)?,
             memory: match bits & MEMORY {
                 0 => None,
-                _ => get_export(&mut reader)?,
+                _ => Some(get_export(&mut reader)?),
             },
             length: reader.varint()?,
             short: {

@@ -457,6 +457,7 @@ fn knock(mailboxes: &Mailboxes, service: &str, job: JobId, rank: u32, size: u32)
             address: APART * u64::from(1 + rank),
             length: 2 * GREETING_BYTES,
             packed: vec![1; KEY_BYTES],
+            name: None,
         },
     });
     for frame in [hello, keys] {

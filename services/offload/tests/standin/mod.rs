@@ -6,9 +6,10 @@ pub mod scale;
 
 use super::mover::{Destination, Limits, Mover, Peers};
 use super::transport::{Ended, Range, Sent, Transport};
+use crate::client::{RANKS_PER_SP, services_used};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
-use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind};
+use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind, Name};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -181,7 +182,12 @@ impl Transport for StandIn {
 /// Errors of the data path. They occur only if the data path has a defect.
 pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
     let per_node = plan.ranks / 2;
-    let services = (2 * plan.services_per_node).min(plan.ranks);
+    let used = services_used(
+        per_node as usize,
+        plan.services_per_node as usize,
+        RANKS_PER_SP.into(),
+    );
+    let services = 2 * u32::try_from(used).expect("a few");
     let service_of: Vec<u32> = (0..plan.ranks)
         .map(|rank| {
             let (node, local) = (rank / per_node, rank % per_node);
@@ -189,7 +195,10 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
         })
         .collect();
     // The sequence number is patched for each round because building a message is the rank's cost.
-    let mut arrivals: Vec<Vec<u8>> = (0..plan.ranks).map(|rank| arrival(plan, rank)).collect();
+    let arrivals =
+        |is_first| (0..plan.ranks).map(move |rank| arrival(plan, rank, services, is_first));
+    let mut arrivals: [Vec<Vec<u8>>; 2] =
+        [true, false].map(|is_first| arrivals(is_first).collect());
     let transport = StandIn {
         block_bytes: plan.block_bytes,
         ..StandIn::default()
@@ -201,7 +210,9 @@ pub fn run(plan: &Plan, before: impl FnOnce()) -> Result<Outcome> {
         .collect();
     let mut post = Post::default();
     for round in 0..plan.rounds {
-        for (rank, data) in (0..).zip(&mut arrivals) {
+        let [first, later] = &mut arrivals;
+        let arrivals = if round == 0 { first } else { later };
+        for (rank, data) in (0..).zip(arrivals) {
             data[5..9].copy_from_slice(&round.to_le_bytes());
             let of = service_of[rank as usize] as usize;
             let header = rank_token(rank).0;
@@ -261,11 +272,20 @@ impl Post {
     }
 }
 
-fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
+/// The buffers stay from call to call: the first one announces them.
+fn arrival(plan: &Plan, rank: u32, services: u32, is_first: bool) -> Vec<u8> {
     let memory = Some(Export {
         address: u64::from(rank) << 40,
         length: u64::from(plan.ranks) * plan.block_bytes,
-        packed: vec![1; KEY_BYTES],
+        packed: if is_first {
+            vec![1; KEY_BYTES]
+        } else {
+            Vec::new()
+        },
+        name: Some(Name {
+            slot: 0,
+            generation: 1,
+        }),
     });
     let block = |peer: u32| Block {
         peer,
@@ -281,7 +301,7 @@ fn arrival(plan: &Plan, rank: u32) -> Vec<u8> {
             step: 0,
         },
         rank,
-        together: plan.ranks.div_ceil(2 * plan.services_per_node),
+        together: plan.ranks.div_ceil(services),
         send_memory: memory.clone(),
         receive_memory: memory,
         sends: blocks.clone(),
@@ -319,6 +339,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
         sends: 4,
         receives: 4,
         direct_min: 512,
+        imports: 4,
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {

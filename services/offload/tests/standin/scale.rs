@@ -463,6 +463,7 @@ fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
         sends: 4,
         receives: 4,
         direct_min: 512,
+        imports: 4,
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..plan.nodes {

@@ -3,7 +3,7 @@
 use super::tally::Case;
 use crate::bench::{hotpath, instructions, scale, service, storage};
 use crate::setup::Env;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 /// Maximum ratio of a hot path's instructions to its peer's in the same run. The pool maintains states, numbers and an
 /// order, which the C list does not.
@@ -20,11 +20,15 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 ];
 
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
-/// few ranks, the messages of a call cost more than its blocks.
-const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 5] = [
-    (16, 1, 575.0),
-    (64, 1, 193.0),
-    (64, 4, 442.0),
+/// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
+/// contain the look for kept imports and keys, and nothing of UCX.
+const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
+    (4, 1, 2750.0),
+    (4, 4, 2750.0),
+    (16, 1, 580.0),
+    (16, 4, 580.0),
+    (64, 1, 191.0),
+    (64, 4, 440.0),
     (256, 1, 127.0),
     (256, 4, 183.0),
 ];
@@ -57,83 +61,140 @@ const SCALE_MEMORY_MAX: f64 = (64 << 20) as f64 + 32.0 * 2048.0;
 /// flush behind each 64 included. A third of the instructions compress, checksum and copy the data.
 const STORAGE_WRITE: [(&str, f64); 2] = [("instructions", 130_000.0), ("allocations", 32.0)];
 
-/// Checks the cost of a small write to a block volume.
-fn storage_write() -> Result<Vec<Case>> {
-    let found = storage::per_write()?;
-    let cases = STORAGE_WRITE
-        .iter()
-        .zip(found)
-        .map(|((what, most), found)| {
-            let name = format!("{what} of a random write of 4 KiB to a volume in memory");
-            match found > 0.0 && found <= *most {
-                true => Case::pass(name),
-                false => Case::fail(name, format!("{found:.1}; at most {most}")),
-            }
+/// The cases of the hot path are measured together: a filter selects all of them by a part of this text.
+const HOT_PATH: &str = "hot path: export and release through UCX, library, pool, emulator";
+
+/// The words of the command line.
+#[derive(Clone, Copy)]
+struct Filters<'a>(&'a [String]);
+
+impl Filters<'_> {
+    /// Whether the filters select this name.
+    fn select(self, name: &str) -> bool {
+        self.0.is_empty() || self.0.iter().any(|word| name.contains(word.as_str()))
+    }
+
+    /// The cases of the items whose names are selected. The others are not measured.
+    fn cases<I: Copy>(
+        self,
+        items: &[I],
+        name: impl Fn(I) -> String,
+        measure: impl Fn(I) -> Result<Verdict>,
+    ) -> Result<Vec<Case>> {
+        let wanted = items.iter().map(|item| (*item, name(*item)));
+        let wanted = wanted.filter(|(_, name)| self.select(name));
+        let cases = wanted.map(|(item, name)| {
+            Ok(match measure(item)? {
+                Ok(()) => Case::pass(name),
+                Err(detail) => Case::fail(name, detail),
+            })
         });
-    Ok(cases.collect())
+        cases.collect()
+    }
+}
+
+/// Whether a count is kept, or what is wrong with it.
+type Verdict = std::result::Result<(), String>;
+
+/// A count above zero and not above its limit.
+fn within(found: f64, most: f64) -> Verdict {
+    match found > 0.0 && found <= most {
+        true => Ok(()),
+        false => Err(format!("{found:.1}; at most {most:.1}")),
+    }
+}
+
+/// Checks the cost of a small write to a block volume.
+fn storage_write(filters: Filters<'_>) -> Result<Vec<Case>> {
+    let name = |what: &str| format!("{what} of a random write of 4 KiB to a volume in memory");
+    if !STORAGE_WRITE
+        .iter()
+        .any(|(what, _)| filters.select(&name(what)))
+    {
+        return Ok(Vec::new());
+    }
+    let found = storage::per_write()?;
+    let items: Vec<_> = STORAGE_WRITE.into_iter().zip(found).collect();
+    filters.cases(
+        &items,
+        |((what, _), _)| name(what),
+        |((_, most), found)| Ok(within(found, most)),
+    )
 }
 
 /// Checks the messages and memory of a service in a large job.
-fn at_scale() -> Result<Vec<Case>> {
-    let cases = SCALE.iter().map(|&(collective, bytes, messages, memory)| {
-        let name = format!("bytes, messages and memory of a {collective} of 16,384 ranks");
-        let found = scale::counts(16_384, 512, collective)?;
-        let is_kept = found.bytes() <= bytes
-            && found.messages <= messages
-            && found.memory_per_rank <= memory
-            && found.memory_per_service <= SCALE_MEMORY_MAX;
-        Ok(match is_kept {
-            true => Case::pass(name),
-            false => Case::fail(
-                name,
-                format!("{found:?}; at most {bytes}, {messages}, {memory} and {SCALE_MEMORY_MAX}"),
-            ),
-        })
-    });
-    cases.collect()
+fn at_scale(filters: Filters<'_>) -> Result<Vec<Case>> {
+    filters.cases(
+        &SCALE,
+        |(collective, ..)| format!("bytes, messages and memory of a {collective} of 16,384 ranks"),
+        |(collective, bytes, messages, memory)| {
+            let found = scale::counts(16_384, 512, collective)?;
+            let is_kept = found.bytes() <= bytes
+                && found.messages <= messages
+                && found.memory_per_rank <= memory
+                && found.memory_per_service <= SCALE_MEMORY_MAX;
+            Ok(match is_kept {
+                true => Ok(()),
+                false => Err(format!(
+                    "{found:?}; at most {bytes}, {messages}, {memory} and {SCALE_MEMORY_MAX}"
+                )),
+            })
+        },
+    )
 }
 
-/// Checks memory and connect work of the service processes per rank.
-fn services_per_rank() -> Result<Vec<Case>> {
-    let mut cases = Vec::new();
-    for (ranks, services) in SERVICE_ALLOCATIONS {
-        let name =
-            format!("allocations of {services} services per node in later calls of {ranks} ranks");
-        cases.push(match service::later_allocations(ranks, services)? {
-            0.0 => Case::pass(name),
-            found => Case::fail(name, format!("{found} in 16 calls")),
-        });
-    }
-    for (ranks, services) in SERVICE_MEMORY {
-        let name = format!("memory of {services} services per node per rank of {ranks}");
-        let found = service::bytes_per_rank(ranks, services)?;
-        cases.push(if found > 0.0 && found <= SERVICE_BYTES_MAX {
-            Case::pass(name)
-        } else {
-            Case::fail(
-                name,
-                format!("{found:.0} bytes; at most {SERVICE_BYTES_MAX}"),
-            )
-        });
-    }
-    for services in [1, 4] {
-        let name = format!("instructions of {services} services per node for a rank that connects");
-        let few = service::per_connect(64, 256, services)?;
-        let many = service::per_connect(256, 1024, services)?;
-        let most = CONNECT_INSTRUCTIONS_MAX.min(few * CONNECT_GROWTH_MAX);
-        cases.push(if few > 0.0 && many > 0.0 && many <= most {
-            Case::pass(name)
-        } else {
-            let detail =
-                format!("{few:.0} up to 256 ranks, {many:.0} up to 1,024; at most {most:.0}");
-            Case::fail(name, detail)
-        });
-    }
+/// Checks the instructions, allocations, memory and connect work of the service processes.
+fn services(filters: Filters<'_>) -> Result<Vec<Case>> {
+    let mut cases = filters.cases(
+        &SERVICE_INSTRUCTIONS,
+        |(ranks, services, _)| {
+            format!("instructions of {services} services per node for a block of {ranks} ranks")
+        },
+        |(ranks, services, most)| Ok(within(service::per_block(ranks, services)?, most)),
+    )?;
+    cases.extend(filters.cases(
+        &SERVICE_ALLOCATIONS,
+        |(ranks, services)| {
+            format!("allocations of {services} services per node in later calls of {ranks} ranks")
+        },
+        |(ranks, services)| {
+            Ok(match service::later_allocations(ranks, services)? {
+                0.0 => Ok(()),
+                found => Err(format!("{found} in 16 calls")),
+            })
+        },
+    )?);
+    cases.extend(filters.cases(
+        &SERVICE_MEMORY,
+        |(ranks, services)| format!("memory of {services} services per node per rank of {ranks}"),
+        |(ranks, services)| {
+            let found = service::bytes_per_rank(ranks, services)?;
+            Ok(within(found, SERVICE_BYTES_MAX))
+        },
+    )?);
+    cases.extend(filters.cases(
+        &[1, 4],
+        |services| format!("instructions of {services} services per node for a rank that connects"),
+        |services| {
+            let few = service::per_connect(64, 256, services)?;
+            let many = service::per_connect(256, 1024, services)?;
+            let most = CONNECT_INSTRUCTIONS_MAX.min(few * CONNECT_GROWTH_MAX);
+            Ok(match few > 0.0 && many > 0.0 && many <= most {
+                true => Ok(()),
+                false => Err(format!(
+                    "{few:.0} up to 256 ranks, {many:.0} up to 1,024; at most {most:.0}"
+                )),
+            })
+        },
+    )?);
     Ok(cases)
 }
 
 /// Checks the counts of an export and its release in strict mode against stock UCX.
-fn hot_path(env: &Env) -> Result<Vec<Case>> {
+fn hot_path(env: &Env, filters: Filters<'_>) -> Result<Vec<Case>> {
+    if !filters.select(HOT_PATH) {
+        return Ok(Vec::new());
+    }
     if !cfg!(target_arch = "x86_64") {
         println!("counts   of the hot path not run: only for x86_64");
         return Ok(Vec::new());
@@ -146,48 +207,75 @@ fn hot_path(env: &Env) -> Result<Vec<Case>> {
     Ok(cases.collect())
 }
 
-/// Compares all counts with their limits.
-pub(super) fn cases(env: &Env) -> Result<Vec<Case>> {
+/// Compares the counts that the words select, or all of them, with their limits.
+pub(super) fn cases(env: &Env, words: &[String]) -> Result<Vec<Case>> {
+    let filters = Filters(words);
     if !instructions::can_count()? {
         println!("counts   not run: valgrind is not installed (apt-get install valgrind)");
         return Ok(Vec::new());
     }
-    let pool = INSTRUCTIONS.iter().map(|&(subject, most)| {
-        let name = format!("instructions of {subject}");
-        let ours = instructions::per_round(env, subject, "ours")?;
-        let peer = instructions::per_round(env, subject, "peer")?;
-        Ok(if ours > 0.0 && peer > 0.0 && ours <= most * peer {
-            Case::pass(name)
-        } else {
-            Case::fail(
-                name,
-                format!("{ours:.1}, the peer {peer:.1}; at most {most} times"),
-            )
-        })
-    });
-    let maps = MAP_INSTRUCTIONS.iter().map(|&(subject, what, most)| {
-        let name = format!("instructions of {what}");
-        let found = instructions::per_round(env, subject, "ours")?;
-        Ok(if found > 0.0 && found <= most {
-            Case::pass(name)
-        } else {
-            Case::fail(name, format!("{found:.1}; at most {most}"))
-        })
-    });
-    let hot_path = hot_path(env)?.into_iter().map(Ok);
+    let mut cases = filters.cases(
+        &INSTRUCTIONS,
+        |(subject, _)| format!("instructions of {subject}"),
+        |(subject, most)| {
+            let ours = instructions::per_round(env, subject, "ours")?;
+            let peer = instructions::per_round(env, subject, "peer")?;
+            Ok(match ours > 0.0 && peer > 0.0 && ours <= most * peer {
+                true => Ok(()),
+                false => Err(format!(
+                    "{ours:.1}, the peer {peer:.1}; at most {most} times"
+                )),
+            })
+        },
+    )?;
+    cases.extend(filters.cases(
+        &MAP_INSTRUCTIONS,
+        |(_, what, _)| format!("instructions of {what}"),
+        |(subject, _, most)| {
+            let found = instructions::per_round(env, subject, "ours")?;
+            Ok(within(found, most))
+        },
+    )?);
+    cases.extend(hot_path(env, filters)?);
     service::build()?;
-    let services = SERVICE_INSTRUCTIONS.iter().map(|&(ranks, services, most)| {
-        let name =
-            format!("instructions of {services} services per node for a block of {ranks} ranks");
-        let found = service::per_block(ranks, services)?;
-        Ok(if found > 0.0 && found <= most {
-            Case::pass(name)
-        } else {
-            Case::fail(name, format!("{found:.0}; at most {most}"))
-        })
-    });
-    let per_rank = services_per_rank()?.into_iter().map(Ok);
-    let scale = at_scale()?.into_iter().chain(storage_write()?).map(Ok);
-    let all = pool.chain(maps).chain(hot_path);
-    all.chain(services).chain(per_rank).chain(scale).collect()
+    cases.extend(services(filters)?);
+    cases.extend(at_scale(filters)?);
+    cases.extend(storage_write(filters)?);
+    ensure!(
+        words.is_empty() || !cases.is_empty(),
+        "no count has one of these words in its name: {}",
+        words.join(" ")
+    );
+    Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn only_what_the_words_select_is_measured() {
+        let check = |words: &[&str], expect: &[u32]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            let measured = RefCell::new(Vec::new());
+            let cases = Filters(&words).cases(
+                &[4, 16, 64],
+                |ranks: u32| format!("a block of {ranks} ranks"),
+                |ranks| {
+                    measured.borrow_mut().push(ranks);
+                    Ok(within(f64::from(ranks), 16.0))
+                },
+            );
+            let cases = cases.expect("measured");
+            assert_eq!(*measured.borrow(), expect);
+            assert_eq!(cases.len(), expect.len());
+            let failed = cases.iter().filter(|case| case.is_failure()).count();
+            assert_eq!(failed, usize::from(expect.contains(&64)));
+        };
+        check(&[], &[4, 16, 64]);
+        check(&["of 16"], &[16]);
+        check(&["of 16", "64"], &[16, 64]);
+        check(&["connect"], &[]);
+    }
 }

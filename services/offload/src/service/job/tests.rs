@@ -193,6 +193,7 @@ fn job() -> (Job<Counting>, Counting, Flood) {
         sends: 4,
         receives: 4,
         direct_min: 512,
+        imports: 4,
     };
     let mut job =
         Job::<Counting>::open((), &joining, limits, InboxLimits::default()).expect("opened");
@@ -223,6 +224,7 @@ fn export(length: u64) -> Export {
         address: 1 << 40,
         length,
         packed: vec![1; 40],
+        name: None,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::service::actions::Transfer;
 use crate::service::ready::Flight;
 use crate::service::sharing::{Done, Step};
 use crate::service::transport::{Range, Transport};
+use crate::wire::PackedKey;
 
 impl<T: Transport> Mover<T> {
     /// Starts as many reads as there may be. Returns whether there was one.
@@ -41,22 +42,22 @@ impl<T: Transport> Mover<T> {
         let keys = self.keys.get(batch.offer as usize);
         let keys = keys.and_then(|keys| keys.get(batch.part as usize..));
         let keys = keys.unwrap_or_default();
-        let into = receive_of(&self.entered, batch.call, batch.local)?;
+        let (into, shift) = receive_of(&self.entered, batch.call, batch.local)?;
         let length = fitting(batch.length)?;
-        let (mut count, mut done, mut to) = (0, 0, batch.to);
+        let (mut count, mut done, mut to) = (0, 0, batch.to.wrapping_add(shift));
         for (source, key) in unread.sources.iter().zip(keys) {
             if room == 0 {
                 break;
             }
             let range = Range {
-                key: key.as_ref().ok_or_else(|| lost("its key"))?,
+                key: &**key.as_ref().ok_or_else(|| lost("its key"))?,
                 address: source.base.wrapping_add(batch.from),
                 into,
                 to,
                 length,
             };
             count += 1;
-            to += batch.stride;
+            to = to.wrapping_add(batch.stride);
             // Without a number it is complete.
             let Some(number) = transport.read(&mut self.reads, range)? else {
                 done += 1;
@@ -92,11 +93,12 @@ impl<T: Transport> Mover<T> {
         let key = keys
             .and_then(|keys| keys.get(transfer.part as usize)?.as_ref())
             .ok_or_else(|| lost("its key"))?;
+        let (into, shift) = receive_of(&self.entered, transfer.call, transfer.local)?;
         let range = Range {
-            key,
+            key: &**key,
             address: transfer.from,
-            into: receive_of(&self.entered, transfer.call, transfer.local)?,
-            to: transfer.to,
+            into,
+            to: transfer.to.wrapping_add(shift),
             length: fitting(transfer.length)?,
         };
         let started = transport.read(&mut self.reads, range)?;
@@ -109,13 +111,17 @@ impl<T: Transport> Mover<T> {
         let Some((transfer, key, first)) = self.sharing.next() else {
             return Ok(false);
         };
-        let from = receive_of(&self.entered, first.call, first.local)?;
+        let (from, from_shift) = receive_of(&self.entered, first.call, first.local)?;
+        let (into, shift) = receive_of(&self.entered, transfer.call, transfer.local)?;
         let range = Range {
-            key,
+            key: &**key,
             // Both blocks are inside their buffers, see check_blocks.
-            address: transport.address(from).wrapping_add(first.to),
-            into: receive_of(&self.entered, transfer.call, transfer.local)?,
-            to: transfer.to,
+            address: transport
+                .address(from)
+                .wrapping_add(from_shift)
+                .wrapping_add(first.to),
+            into,
+            to: transfer.to.wrapping_add(shift),
             length: fitting(transfer.length)?,
         };
         let started = transport.read(&mut self.reads, range)?;
@@ -184,11 +190,16 @@ impl<T: Transport> Mover<T> {
             None => self.delivered(transfer.batch, 1),
             // The ledger learns of this block after the copies: the rank keeps its buffer until then.
             Some(Done::There) => {
-                let packed =
-                    transport.pack(receive_of(&self.entered, transfer.call, transfer.local)?)?;
+                let receive = receive_at(&self.entered, transfer.call, transfer.local)?;
+                let packed = receive.pack(transport)?;
+                let (_, rank) = self
+                    .ledger
+                    .ranks_of(transfer)
+                    .ok_or_else(|| lost("its rank"))?;
                 let me = self.services.get(self.me as usize).and_then(Option::as_ref);
                 let me = me.ok_or_else(|| failed("this SP is not in its table"))?;
-                let key = transport.unpack(&me.peer, packed.as_ref())?;
+                let unpack = |packed: &[u8]| transport.unpack(&me.peer, packed);
+                let key = self.known.get(rank, PackedKey::whole(packed), unpack)?;
                 self.sharing.there(transfer, key);
             }
             Some(Done::Copied) => self.copied(transfer),
@@ -207,13 +218,21 @@ impl<T: Transport> Mover<T> {
     }
 }
 
-/// The receive buffer of a local rank in a call.
+/// The memory of a local rank's receive buffer in a call, and the offset of the buffer in it.
 #[inline]
-fn receive_of<T: Transport>(entered: &[Seats<T>], call: u32, local: u32) -> Result<&T::Memory> {
+fn receive_of<T: Transport>(
+    entered: &[Seats<T>],
+    call: u32,
+    local: u32,
+) -> Result<(&T::Memory, u64)> {
+    receive_at(entered, call, local).map(Receive::memory)
+}
+
+#[inline]
+fn receive_at<T: Transport>(entered: &[Seats<T>], call: u32, local: u32) -> Result<&Receive<T>> {
     entered
         .get(call as usize)
         .and_then(|seats| seats.get(local as usize)?.receive.as_ref())
-        .map(Receive::memory)
         .ok_or_else(|| lost("its destination"))
 }
 

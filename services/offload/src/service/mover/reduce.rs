@@ -14,19 +14,18 @@
 //! two windows under way. What one of them needs at other SPs has therefore never to wait behind a later one. Members may
 //! start persistent ones in different orders, so those run beside each other. `service::segments` has the memory.
 
-use super::{Buffers, Entered, Mover, Receive, failed};
+use super::{Buffers, Entered, From, Mover, Receive, failed, packed};
 use crate::error::Result;
 use crate::service::actions::{Receives, Short};
 use crate::service::ledger::Ledger;
 use crate::service::segments::{Gathering, Place, Staged};
 use crate::service::transport::Transport;
 use crate::service::turns::Line;
-use crate::service::vectors::{Goal, Phase, Stepped, Vector, sole};
+use crate::service::vectors::{Goal, Phase, Stepped, Vector};
 use crate::service::windows::Division;
 use crate::wire::runs::Runs;
 use crate::wire::{Block, Blocks, Collective, Contribution, ExportRef, Record, Wide};
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 /// Number of windows of a reduction that are under way at once: one moves while the other is reduced.
 const WINDOWS_AT_ONCE: u32 = 2;
@@ -72,11 +71,9 @@ impl<T: Transport> Mover<T> {
             true => self.ledger.local_members(entry.members),
             false => Vec::new(),
         };
-        let import = |export: Option<ExportRef<'_>>| {
-            export.map(|export| transport.import(export)).transpose()
-        };
-        let (receive, send) = (import(entry.receive_memory)?, import(entry.send_memory)?);
-        let key = send.as_ref().or(receive.as_ref());
+        let receive = self.import(transport, rank, entry.receive_memory)?;
+        let send = self.import(transport, rank, entry.send_memory)?;
+        packed(transport, send.as_ref().or(receive.as_ref()))?;
         let bytes = VECTOR_HELD + size_of_val(&groups[..]) + goal.bytes() + entry.short.len();
         let vector = Vector {
             collective,
@@ -90,9 +87,8 @@ impl<T: Transport> Mover<T> {
             ours,
             goal,
             base: from.map_or(0, |export| export.address),
-            key: key.map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
             send,
-            receive: receive.map(Rc::new),
+            receive,
             short: is_short.then(|| entry.short.to_vec()),
             begun: 0,
             complete: 0,
@@ -152,7 +148,7 @@ impl<T: Transport> Mover<T> {
         let receives = receives.collect();
         let buffers = Buffers {
             base: vector.base.wrapping_add(window.start()),
-            key: vector.key.as_ref(),
+            key: vector.key(),
         };
         let place = (index, Phase::Own);
         self.enter_staged(transport, vector, place, (vec![send], receives), buffers)
@@ -184,7 +180,7 @@ impl<T: Transport> Mover<T> {
             },
             None => Buffers {
                 base: vector.base.wrapping_add(window.start()),
-                key: vector.key.as_ref(),
+                key: vector.key(),
             },
         };
         let sides = (sends.collect(), receives.collect());
@@ -228,7 +224,7 @@ impl<T: Transport> Mover<T> {
             } else {
                 vector.short.as_deref().unwrap_or(&[])
             },
-            buffers,
+            From::Other(buffers),
             entered,
         )?;
         if is_late {
@@ -289,7 +285,7 @@ impl<T: Transport> Mover<T> {
                 Blocks::Wide(&receives).into(),
             ),
             &short,
-            buffers,
+            From::Other(buffers),
             entered,
         )
         .map(drop)
@@ -422,9 +418,8 @@ impl<T: Transport> Mover<T> {
     fn all_reduced(&mut self, transport: &T, vector: Vector<T>) -> Result<()> {
         let since = self.now().saturating_duration_since(vector.since);
         self.moved.call_latency.record(since);
-        let receive = vector.receive.map(sole).transpose()?;
-        for memory in [vector.send, receive].into_iter().flatten() {
-            transport.unmap(memory)?;
+        for lent in [vector.send, vector.receive].into_iter().flatten() {
+            lent.release(transport)?;
         }
         let short = Some(Box::new(vector.pieces));
         self.complete(transport, vector.collective, vector.local, short)

@@ -146,6 +146,7 @@ fn mover(me: u32) -> Mover<Recorder> {
             sends: 4,
             receives: 4,
             direct_min: 512,
+            imports: 4,
         },
     );
     for from in 0..2 {
@@ -173,6 +174,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
         address: buffer(rank),
         length: BLOCK,
         packed: vec![1],
+        name: None,
     });
     let root = rank == 0;
     let arrive = HostArrive {

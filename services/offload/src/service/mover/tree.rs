@@ -7,16 +7,16 @@
 //! A barrier begins at an SP when all members there have entered it. In round *k* the SP sends a note to the SP 2^k places
 //! ahead, and waits for that of the SP 2^k places behind; after the last round it has heard of all.
 
-use super::{Buffers, Entered, Mover, Receive, failed};
+use super::{Buffers, Entered, From, Mover, Receive, failed, packed};
 use crate::error::Result;
 use crate::service::actions::Short;
+use crate::service::imports::Lent;
 use crate::service::ledger::Ledger;
 use crate::service::spacing::Member;
 use crate::service::transport::Transport;
 use crate::service::trees::{Branch, RANK_HELD, Round, Tree, barrier_of};
-use crate::service::vectors::{Stepped, sole};
+use crate::service::vectors::Stepped;
 use crate::wire::{Block, Blocks, Collective, Delivered, DpuNote, Entry, Kind, TREE_STEP, Wide};
-use std::rc::Rc;
 
 impl<T: Transport> Mover<T> {
     /// A local rank enters a broadcast or a barrier.
@@ -67,18 +67,13 @@ impl<T: Transport> Mover<T> {
             root: entry.root,
         };
         let place = tree.place_of(place);
-        let memory = entry
-            .memory
-            .map(|export| transport.import(export))
-            .transpose()?;
+        let memory = self.import(transport, rank, entry.memory)?;
+        packed(transport, memory.as_ref())?;
         let stands = tree.stands_for(place) == rank;
         let level = place.count_ones();
         let mut branch = Branch {
             rank,
-            key: memory
-                .as_ref()
-                .map_or_else(|| Ok(T::Packed::default()), |memory| transport.pack(memory))?,
-            memory: memory.map(Rc::new),
+            memory,
             base: entry.memory.map_or(0, |export| export.address),
             length: entry.length,
             short: entry.short.to_vec(),
@@ -136,7 +131,7 @@ impl<T: Transport> Mover<T> {
             (rank, 0),
             (Blocks::Wide(&[]), Blocks::Wide(&blocks).into()),
             &[],
-            Buffers { base: 0, key: &[] },
+            From::Other(Buffers { base: 0, key: &[] }),
             entered,
         )
         .map(drop)
@@ -165,10 +160,10 @@ impl<T: Transport> Mover<T> {
             (branch.rank, 0),
             (Blocks::Wide(&sends), Blocks::Wide(&[]).into()),
             &short,
-            Buffers {
+            From::Other(Buffers {
                 base: branch.base,
-                key: branch.key.as_ref(),
-            },
+                key: branch.memory.as_ref().map_or(&[], Lent::key),
+            }),
             entered,
         )?;
         self.trees.broadcasts.insert((collective, local), branch);
@@ -204,8 +199,8 @@ impl<T: Transport> Mover<T> {
         self.trees.bytes -= branch.held;
         let since = self.now().saturating_duration_since(branch.since);
         self.moved.call_latency.record(since);
-        if let Some(memory) = branch.memory.map(sole).transpose()? {
-            transport.unmap(memory)?;
+        if let Some(memory) = branch.memory {
+            memory.release(transport)?;
         }
         let bytes = if branch.is_root {
             Vec::new()

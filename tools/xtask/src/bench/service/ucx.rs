@@ -26,6 +26,8 @@ use testbed::port::free as free_port;
 pub(super) const RANKS: [u32; 3] = [4, 16, 64];
 const SCHEME: &str = "xgvmi";
 const NODES: u32 = 2;
+/// Ranks of a node for each of its services that is used, see `ranks-per-sp`.
+const RANKS_PER_SERVICE: u32 = 8;
 /// Calls before the first that counts: connections, caches and queues are warm.
 const WARM_UP: u32 = 20;
 /// Minimum number of blocks of all service processes in the timed calls, and of one service process in a counted sample.
@@ -253,7 +255,13 @@ fn counts(
         command.args(["--owner", &format!("{owner}={pattern}")]);
     }
     command.args(THROUGH.iter().flat_map(|through| ["--through", *through]));
-    command.args(["--attach", &job.services[0].group.id().to_string()]);
+    // Few ranks do not use all services.
+    let used = job
+        .services
+        .iter()
+        .find(|service| service.said().contains(" ranks, scheme "));
+    let used = used.context("no service says that it serves the job")?;
+    command.args(["--attach", &used.group.id().to_string()]);
     let count = Running::spawn(&mut command)?;
     let attached = process::wait_until(UP, || count.said().contains("attached"));
     ensure!(attached, "step-count does not attach: {}", count.said());
@@ -337,7 +345,8 @@ fn times(job: &mut Job, ranks: u32, can_sample: bool) -> Result<BTreeMap<String,
 /// Blocks that one service process reads in a call: all blocks for its ranks.
 fn blocks_of_one(ranks: u32, services: u32) -> u32 {
     let of_node = ranks / NODES;
-    of_node.div_ceil(services.min(of_node)) * ranks
+    let used = (of_node / RANKS_PER_SERVICE).clamp(1, services);
+    of_node.div_ceil(used) * ranks
 }
 
 impl Job {
@@ -529,9 +538,9 @@ mod tests {
     fn a_service_reads_the_blocks_of_its_ranks() {
         for (ranks, services, expect) in [
             (4, 1, 8),
-            (4, 4, 4),
+            (4, 4, 8),
             (16, 1, 128),
-            (16, 4, 32),
+            (16, 4, 128),
             (64, 4, 512),
         ] {
             assert_eq!(blocks_of_one(ranks, services), expect, "{ranks} {services}");

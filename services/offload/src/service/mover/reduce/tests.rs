@@ -8,6 +8,7 @@ use crate::token::Token;
 use crate::wire::{Collective, Export, ExportRef, HostFin, HostReduce, Kind, Target};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 mod ahead;
 mod targets;
@@ -256,6 +257,7 @@ impl Job {
             address,
             length: length as u64,
             packed: vec![1],
+            name: None,
         };
         HostReduce {
             collective: Collective {
@@ -301,6 +303,7 @@ impl Job {
                 address,
                 length: length as u64,
                 packed: vec![1],
+                name: None,
             };
             let is_short = (length as u64) < DIRECT_MIN;
             let message = HostReduce {
@@ -392,6 +395,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         sends: 2,
         receives: 3,
         direct_min: DIRECT_MIN,
+        imports: 4,
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {
@@ -442,6 +446,7 @@ fn persistent_calls_start_in_different_orders() {
                             address,
                             length: length as u64,
                             packed: vec![1],
+                            name: None,
                         })
                     };
                     job.enter(&HostReduce {

@@ -328,6 +328,7 @@ pub(super) fn export(length: u64) -> Option<Export> {
         address: 1 << 40,
         length,
         packed: vec![1; KEY_BYTES],
+        name: None,
     })
 }
 

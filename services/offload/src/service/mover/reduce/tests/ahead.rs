@@ -138,6 +138,7 @@ fn two_thousand_broadcasts_ahead_of_a_late_node_keep_the_window() {
             address: buffers[rank as usize],
             length: LENGTH,
             packed: vec![1],
+            name: None,
         };
         let arrive = HostArrive {
             collective: Collective {
@@ -185,6 +186,7 @@ fn allreduces_ahead_of_a_late_node_keep_the_window() {
                 address: buffers[rank as usize],
                 length: 8192,
                 packed: vec![1],
+                name: None,
             }),
             short: Vec::new(),
         };

@@ -23,6 +23,7 @@ impl Job {
                 address,
                 length: length as u64,
                 packed: vec![1],
+                name: None,
             };
             self.enter(&HostReduce {
                 collective: Collective {

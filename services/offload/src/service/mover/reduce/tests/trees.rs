@@ -49,6 +49,7 @@ fn broadcast(service_of: &[u32], members: &[u32], length: usize, seed: u64) {
                 address: buffers[place],
                 length: length as u64,
                 packed: vec![1],
+                name: None,
             });
         } else if place == 0 {
             message.short.clone_from(&data);
