@@ -264,7 +264,7 @@ fn a_peer_is_told_why_it_is_refused() {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let call = b"XBLK\x06\0\0\0\x02\0\0\0\0\x63";
+    let call = b"XBLK\x07\0\0\0\x02\0\0\0\0\x63";
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -387,7 +387,10 @@ fn several_groups_of_a_request_are_under_way() {
             volume: Id([4; 16]),
             complete: true,
         };
-        let store = Store::create("memory", Box::new(MemoryMedium::default()), new, None);
+        // An index with room, as those of files: blocks have enough locks.
+        let shape = crate::store::Shape::that_grows(new.geometry);
+        let medium = Box::new(MemoryMedium::default());
+        let store = Store::create_with("memory", medium, new, shape, None);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap().to_string();
         let server = Arc::new(TargetServer::new(store.unwrap(), Vec::new()));
@@ -488,7 +491,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let to = start(Role::First);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"XBLK\x06\0\0\0\xff\xff\xff\xff\0",
+        b"XBLK\x07\0\0\0\xff\xff\xff\xff\0",
         b"XBLK\x05\0\0\0\x02\0\0\0\0\x63",
     ] {
         let mut stream = TcpStream::connect(&to).unwrap();

@@ -195,11 +195,8 @@ pub trait Target: Send + Sync {
     /// The target does not answer.
     fn held(&self) -> Result<Vec<Held>> {
         let mut all = Vec::new();
-        let identity = self.identity();
-        let blocks = match self.layers()?.is_empty() {
-            true => identity.geometry.blocks(),
-            false => identity.room,
-        };
+        // Also those of snapshots.
+        let blocks = self.identity().room;
         let mut from = 0;
         while from < blocks {
             let part = self.part(from..blocks)?;
