@@ -14,6 +14,7 @@
 pub mod aarch64;
 pub mod adversary;
 pub mod device;
+mod iser;
 mod join;
 mod judges;
 mod libfabric;
@@ -23,6 +24,7 @@ mod mutants;
 mod nixl;
 mod osu;
 mod pyverbs;
+mod qemu;
 mod rdmacm;
 pub mod rv64;
 mod search;
@@ -59,6 +61,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
   qperf     Debian's qperf over RC, UC and UD, with verified atomics
   fio       fio's own engine for RDMA: write, read, send
   dapl      dapltest of Debian's dapl2-utils, each byte compared
+  iser      Debian's tgt with libiscsi's tests and QEMU's storage daemon over iSER, every byte of an image compared
+  qemu      a machine of Debian's QEMU migrates by RDMA while it runs, each byte of its memory compared
   nixl      NIXL's wheel over its own UCX: WRITE and READ, each byte compared
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
@@ -222,6 +226,8 @@ const SUITES: &[Suite] = &[
     Suite::new("qperf", None, judges::qperf),
     Suite::new("fio", Some(judges::FIO_SAMPLE), judges::fio),
     Suite::new("dapl", Some(judges::DAPL_SAMPLE), judges::dapl),
+    Suite::new("iser", None, iser::run_all),
+    Suite::new("qemu", None, qemu::run_all),
     Suite::new("nixl", None, nixl::run_all),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
@@ -259,6 +265,8 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-qperf", None, judges::qperf),
     Suite::roce("roce-fio", None, judges::fio),
     Suite::roce("roce-dapl", None, judges::dapl),
+    Suite::roce("roce-iser", None, iser::run_all),
+    Suite::roce("roce-qemu", None, qemu::run_all),
     Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
     Suite::roce("roce-ucx", None, ucx::run_all),
     Suite::roce("roce-mpi", None, mpi::run_all),
