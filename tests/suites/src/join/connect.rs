@@ -112,7 +112,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn skipped(name: String, reason: &str) -> Case {
+pub(super) fn skipped(name: String, reason: &str) -> Case {
     Case {
         name,
         outcome: Outcome::Skipped(reason.to_owned()),
@@ -120,7 +120,7 @@ fn skipped(name: String, reason: &str) -> Case {
 }
 
 /// The address of a machine, in both versions.
-fn addresses(machine: &Machine, index: usize) -> [String; 2] {
+pub(super) fn addresses(machine: &Machine, index: usize) -> [String; 2] {
     let host = index + 1;
     match machine.namespace {
         Some(_) => [format!("10.66.0.{host}"), format!("fd66::{host}")],
@@ -151,7 +151,7 @@ fn listens(machine: &Machine) -> bool {
 }
 
 /// Waits until the connection manager of a machine has nothing left.
-fn ensure_empty(machine: &Machine) -> Result<()> {
+pub(super) fn ensure_empty(machine: &Machine) -> Result<()> {
     let objects = || {
         // This removes what ended programs have left.
         let _ = machine.cluster.stats();
