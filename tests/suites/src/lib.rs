@@ -29,6 +29,7 @@ mod rdmacm;
 pub mod rv64;
 mod search;
 mod skips;
+mod slurm;
 mod stock;
 mod storage;
 mod transport;
@@ -75,6 +76,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             cannot be registered, thousands of calls at once, communicators that end; with collectives on the DPUs
   mpi-legal-mpich
             the same programs under MPICH
+  slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
             volume for an hour, while targets and the service are killed, and only if it is named
@@ -244,6 +246,7 @@ const SUITES: &[Suite] = &[
         Some(ucc::legal::SAMPLES),
         ucc::legal::mpich,
     ),
+    Suite::new("slurm", None, slurm::run_all),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),

@@ -408,6 +408,17 @@ pub fn machines() -> Result<Judges> {
     )
 }
 
+/// Slurm and its authentication of the distribution, unpacked in the cache.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn slurm() -> Result<Judges> {
+    let packages = ["slurmctld", "slurmd", "slurm-client", "munge"];
+    let mut slurm = programs("slurm", &packages, &[])?;
+    slurm.libraries.push(slurm.library("slurm-wlm")?);
+    Ok(slurm)
+}
+
 /// Programs of packages with their dependencies, and of `alone` without.
 fn programs(what: &str, packages: &[&str], alone: &[&str]) -> Result<Judges> {
     let cache = Cache::open()?;
