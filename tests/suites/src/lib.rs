@@ -55,7 +55,7 @@ Usage: cargo xtask suites [--list] [NAME...] [-- PART...]
 
 Runs third-party test programs on the emulated device and writes target/suites/report.json. Runs all or the named ones:
   pyverbs   rdma-core 44's own suite, from Debian's python3-pyverbs
-  pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
+  pingpong  ibv_{rc,uc,ud,srq}_pingpong, one byte of each received page compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
   libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared
