@@ -2,6 +2,7 @@
 //! reorders packets. The devices share nothing else.
 
 mod connect;
+mod demo;
 mod stacks;
 
 use super::{Case, Outcome, World};
@@ -133,6 +134,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     }
     cases.extend(connect::run_all(world)?);
     cases.extend(stacks::run_all(world)?);
+    cases.extend(demo::run_all(world)?);
     Ok(cases)
 }
 

@@ -135,7 +135,7 @@ fn ucx(
         // The port's network device is the loopback one.
         command.env("UCX_IB_ROCE_REACHABILITY_MODE", "all");
         // A lost packet at the end of a message is missed soon.
-        command.env("UCX_RC_TIMEOUT", "20ms");
+        command.env("UCX_RC_TIMEOUT", "200ms");
         command.args([&to, &port, role]);
         if role == "client" {
             command.args([bytes, rounds]);
