@@ -1,6 +1,6 @@
 /* UCP endpoints by socket address: "ucp_connect ADDRESS PORT server" waits for a client and sends every byte back,
- * "ucp_connect ADDRESS PORT client BYTES" sends BYTES and compares what comes back. UCX's connection manager is chosen by
- * UCX_SOCKADDR_TLS_PRIORITY. The client prints "same". */
+ * "ucp_connect ADDRESS PORT client BYTES [ROUNDS]" sends BYTES in each round, others each time, and compares what comes back.
+ * UCX's connection manager is chosen by UCX_SOCKADDR_TLS_PRIORITY. The client prints "same" and the number of rounds. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,7 +105,7 @@ int main(int count, char **words)
 	ucp_request_param_t close_param = {.op_attr_mask = 0};
 	struct sockaddr_in address = {.sin_family = AF_INET};
 	unsigned char *sent = malloc(MOST), *got = malloc(MOST);
-	size_t length = 0;
+	size_t length = 0, rounds = 1;
 	ucp_context_h context;
 	ucs_status_t status;
 	ucp_ep_h ep;
@@ -125,24 +125,33 @@ int main(int count, char **words)
 	ep = connect_to(&address, is_server);
 	if (!is_server)
 		length = atoi(words[4]);
-	for (size_t i = 0; i < length; i++)
-		sent[i] = i * 7 + (i >> 8);
-	if (is_server) {
+	if (count > 5)
+		rounds = atoi(words[5]);
+	while (is_server) {
 		move(ep, (unsigned char *)&length, sizeof length, 0);
-		move(ep, got, length, 0);
 		may_end = 1;
+		if (!length) {
+			while (!broken)
+				ucp_worker_progress(worker);
+			return 0;
+		}
+		move(ep, got, length, 0);
 		move(ep, got, length, 1);
-		while (!broken)
-			ucp_worker_progress(worker);
-		return 0;
-	} else {
+	}
+	for (size_t round = 0; round < rounds; round++) {
+		for (size_t i = 0; i < length; i++) {
+			sent[i] = (i + round) * 7 + (i >> 8) * (round | 1);
+			got[i] = ~sent[i];
+		}
 		move(ep, (unsigned char *)&length, sizeof length, 1);
 		move(ep, sent, length, 1);
 		move(ep, got, length, 0);
 		if (memcmp(sent, got, length))
 			return 3;
-		puts("same");
 	}
+	length = 0;
+	move(ep, (unsigned char *)&length, sizeof length, 1);
+	printf("same %zu\n", rounds);
 	finish("close", ucp_ep_close_nbx(ep, &close_param));
 	return 0;
 }

@@ -2,6 +2,8 @@
 //! reorders packets. The devices share nothing else.
 
 mod connect;
+mod demo;
+mod stacks;
 
 use super::{Case, Outcome, World};
 use anyhow::{Context, Result, ensure};
@@ -57,7 +59,8 @@ impl Network {
     }
 }
 
-/// Programs and options. `-g` and `-x` name the GID: 3 is of IPv4, 5 of IPv6. The ping-pongs compare every byte.
+/// Programs and options. `-g` and `-x` name the GID: 3 is of IPv4, 5 of IPv6. The ping-pongs compare one byte of each page;
+/// rows of `connect` compare every byte.
 const ROWS: &[(&str, &str)] = &[
     ("ibv_rc_pingpong", "-c -n 300 -g 3"),
     ("ibv_rc_pingpong", "-c -e -n 300 -g 3"),
@@ -93,7 +96,6 @@ const GOOD_ROWS: &[(&str, &str)] = &[
 
 /// Further rows on a link with large frames: packets of 4096 bytes, IPv6, and more data.
 const LINK_ROWS: &[(&str, &str)] = &[
-    // More than 10 GB.
     ("ibv_rc_pingpong", "-c -s 4194304 -m 4096 -n 1250 -g 5"),
     ("ib_write_bw", "-n 300 -s 262144 -b -x 5"),
     ("ib_read_bw", "-n 300 -s 262144 -x 5"),
@@ -131,6 +133,8 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         cases.push(Case::of(killed, carrier_dies(world)));
     }
     cases.extend(connect::run_all(world)?);
+    cases.extend(stacks::run_all(world)?);
+    cases.extend(demo::run_all(world)?);
     Ok(cases)
 }
 

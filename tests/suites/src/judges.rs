@@ -169,7 +169,7 @@ fn one_dapl(world: &World, tools: &setup::Judges, test: &str) -> Result<()> {
 }
 
 /// Starts a server and waits until it listens at the connection manager.
-fn listening(testbed: &Testbed<'_>, server: &mut Command) -> Result<Running> {
+pub(super) fn listening(testbed: &Testbed<'_>, server: &mut Command) -> Result<Running> {
     let listens = |_: &Running| {
         let objects = testbed.objects().unwrap_or_default();
         objects.contains("stage Listen")
@@ -193,7 +193,7 @@ fn beside(testbed: &Testbed<'_>, server: &mut Command, client: &mut Command) -> 
 }
 
 /// The device moved at least `bytes`, and refused no request.
-fn moved(testbed: &Testbed<'_>, bytes: u64) -> Result<()> {
+pub(super) fn moved(testbed: &Testbed<'_>, bytes: u64) -> Result<()> {
     testbed.ensure_nothing_refused()?;
     let stats = testbed.stats()?;
     let moved = stats.total("bytes")?;

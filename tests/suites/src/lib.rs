@@ -14,6 +14,7 @@
 pub mod aarch64;
 pub mod adversary;
 pub mod device;
+mod iser;
 mod join;
 mod judges;
 mod libfabric;
@@ -23,10 +24,12 @@ mod mutants;
 mod nixl;
 mod osu;
 mod pyverbs;
+mod qemu;
 mod rdmacm;
 pub mod rv64;
 mod search;
 mod skips;
+mod slurm;
 mod stock;
 mod storage;
 mod transport;
@@ -52,13 +55,15 @@ Usage: cargo xtask suites [--list] [NAME...] [-- PART...]
 
 Runs third-party test programs on the emulated device and writes target/suites/report.json. Runs all or the named ones:
   pyverbs   rdma-core 44's own suite, from Debian's python3-pyverbs
-  pingpong  ibv_{rc,uc,ud,srq}_pingpong, each received byte compared
+  pingpong  ibv_{rc,uc,ud,srq}_pingpong, one byte of each received page compared
   perftest  ib_{write,read,send,atomic}_{lat,bw} in their variants
   rdmacm    rping, ucmatose, cmtime, rstream and the other programs of librdmacm; perftest with the connection manager
   libfabric fi_pingpong of stock libfabric over its verbs provider, each byte compared
   qperf     Debian's qperf over RC, UC and UD, with verified atomics
   fio       fio's own engine for RDMA: write, read, send
   dapl      dapltest of Debian's dapl2-utils, each byte compared
+  iser      Debian's tgt with libiscsi's tests and QEMU's storage daemon over iSER, every byte of an image compared
+  qemu      a machine of Debian's QEMU migrates by RDMA while it runs, each byte of its memory compared
   nixl      NIXL's wheel over its own UCX: WRITE and READ, each byte compared
   ucp       all UCP operations, each byte compared, on five stock UCX versions over each transport
   ucx       ucx_perftest of stock UCX over each transport, and with daemons on the DPUs
@@ -71,6 +76,7 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             cannot be registered, thousands of calls at once, communicators that end; with collectives on the DPUs
   mpi-legal-mpich
             the same programs under MPICH
+  slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
             volume for an hour, while targets and the service are killed, and only if it is named
@@ -227,6 +233,8 @@ const SUITES: &[Suite] = &[
     Suite::new("qperf", None, judges::qperf),
     Suite::new("fio", Some(judges::FIO_SAMPLE), judges::fio),
     Suite::new("dapl", Some(judges::DAPL_SAMPLE), judges::dapl),
+    Suite::new("iser", None, iser::run_all),
+    Suite::new("qemu", None, qemu::run_all),
     Suite::new("nixl", None, nixl::run_all),
     Suite::new("ucp", Some(ucp::SAMPLE), ucp::run_all),
     Suite::new("ucx", None, ucx::run_all),
@@ -243,6 +251,7 @@ const SUITES: &[Suite] = &[
         Some(ucc::legal::SAMPLES),
         ucc::legal::mpich,
     ),
+    Suite::new("slurm", None, slurm::run_all),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),
     Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
@@ -266,6 +275,8 @@ const SUITES: &[Suite] = &[
     Suite::roce("roce-qperf", None, judges::qperf),
     Suite::roce("roce-fio", None, judges::fio),
     Suite::roce("roce-dapl", None, judges::dapl),
+    Suite::roce("roce-iser", None, iser::run_all),
+    Suite::roce("roce-qemu", None, qemu::run_all),
     Suite::roce("roce-ucp", Some(ucp::ROCE_SAMPLE), ucp::run_all),
     Suite::roce("roce-ucx", None, ucx::run_all),
     Suite::roce("roce-mpi", None, mpi::run_all),

@@ -383,6 +383,8 @@ pub fn libfabric() -> Result<Libfabric> {
 /// Stock programs that measure or test RDMA.
 #[derive(Debug, Clone)]
 pub struct Judges {
+    /// The unpacked tree.
+    pub root: PathBuf,
     /// Directory of the programs.
     pub bin: PathBuf,
     /// Directories of their libraries.
@@ -406,17 +408,51 @@ impl Judges {
 /// # Errors
 /// The packages could not be downloaded.
 pub fn judges() -> Result<Judges> {
-    /// The packages with the programs; their dependencies follow.
-    const PACKAGES: &[&str] = &["qperf", "dapl2-utils"];
+    programs("judges", &["qperf", "dapl2-utils"], &[])
+}
+
+/// An iSER target, its initiator and a machine emulator that migrates by RDMA, of the distribution, unpacked in the cache.
+/// They use the system's librdmacm.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn machines() -> Result<Judges> {
+    /// A newer qemu-utils of the system would conflict with this package.
+    const ALONE: &[&str] = &["qemu-block-extra"];
+    programs(
+        "machines",
+        &["tgt", "libiscsi-bin", "qemu-system-x86"],
+        ALONE,
+    )
+}
+
+/// Slurm and its authentication of the distribution, unpacked in the cache.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn slurm() -> Result<Judges> {
+    let packages = ["slurmctld", "slurmd", "slurm-client", "munge"];
+    let mut slurm = programs("slurm", &packages, &[])?;
+    slurm.libraries.push(slurm.library("slurm-wlm")?);
+    Ok(slurm)
+}
+
+/// Programs of packages with their dependencies, and of `alone` without.
+fn programs(what: &str, packages: &[&str], alone: &[&str]) -> Result<Judges> {
     let cache = Cache::open()?;
-    let key = cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH]);
-    let part = cache.part(&format!("judges-{key}"), |dir| {
-        apt::unpack(&cache, PACKAGES, dir)
+    let key = cache::key(&[&packages.join(" "), std::env::consts::ARCH]);
+    let part = cache.part(&format!("{what}-{key}"), |dir| {
+        apt::unpack(&cache, packages, dir)?;
+        match alone {
+            [] => Ok(()),
+            _ => apt::unpack_alone(&cache, alone, dir),
+        }
     })?;
     let root = part.join("root");
     Ok(Judges {
         bin: root.join("usr/bin"),
         libraries: apt::library_dirs(&root).to_vec(),
+        root,
     })
 }
 
@@ -425,18 +461,8 @@ pub fn judges() -> Result<Judges> {
 /// # Errors
 /// The packages could not be downloaded.
 pub fn dissector() -> Result<Judges> {
-    /// The package with `tshark`; its dependencies follow, with `dumpcap`.
-    const PACKAGES: &[&str] = &["tshark"];
-    let cache = Cache::open()?;
-    let key = cache::key(&[&PACKAGES.join(" "), std::env::consts::ARCH]);
-    let part = cache.part(&format!("dissector-{key}"), |dir| {
-        apt::unpack(&cache, PACKAGES, dir)
-    })?;
-    let root = part.join("root");
-    Ok(Judges {
-        bin: root.join("usr/bin"),
-        libraries: apt::library_dirs(&root).to_vec(),
-    })
+    // `dumpcap` follows.
+    programs("dissector", &["tshark"], &[])
 }
 
 /// NIXL's wheel.

@@ -191,6 +191,13 @@ impl Target for Landing<'_, '_> {
         read.map_err(|failure| self.failed(failure))
     }
 
+    fn read_again(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Option<()> {
+        let list = self.list(Need::RemoteRead, source);
+        let read = permits(&self.peer, access::REMOTE_READ)
+            .then(|| list.read_at(self.locked, offset.into(), into));
+        read?.ok()
+    }
+
     fn atomic(&mut self, address: u64, rkey: u32, atomic: packet::Atomic) -> Result<u64, Refusal> {
         const BYTES: u64 = 8;
         if !permits(&self.peer, access::ATOMIC) || !address.is_multiple_of(BYTES) {

@@ -7,6 +7,7 @@
 mod addresses;
 mod arrivals;
 mod events;
+mod inheritance;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -156,10 +157,12 @@ pub(super) struct Manager {
 impl Manager {
     /// Ends the connections of an earlier process. No number of it is used again soon.
     pub(super) fn new(fabric: &Fabric, epoch: u32, now_ns: u64) -> Self {
-        let file = fabric.lock().cm_carry();
+        let locked = &mut fabric.lock();
+        let left = locked.cm_left();
+        let file = locked.cm_carry();
         let start = mixed(now_ns, epoch.into());
         let [a, b, c, d, rest @ ..] = start.to_be_bytes();
-        Self {
+        let mut new = Self {
             file,
             next_number: u32::from_be_bytes([a, b, c, d]),
             transactions: u64::from(u32::from_be_bytes(rest)) << 32,
@@ -170,7 +173,11 @@ impl Manager {
             due: BTreeSet::new(),
             remembered: VecDeque::new(),
             letters: VecDeque::new(),
+        };
+        for (id, own) in &left {
+            new.inherit(fabric, now_ns, *id, own);
         }
+        new
     }
 
     /// Time of the next repetition.
@@ -275,6 +282,11 @@ impl Manager {
         }
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
+        self.insert_as(number, conversation, name);
+        number
+    }
+
+    fn insert_as(&mut self, number: u32, conversation: Conversation, name: Option<Name>) {
         self.numbers.insert(conversation.id, number);
         if let Some(Name {
             from,
@@ -285,7 +297,15 @@ impl Manager {
             self.asked.insert((from, guid, theirs), number);
         }
         self.conversations.insert(number, conversation);
-        number
+    }
+
+    /// Notes the numbers of an exchange where a later process finds them.
+    fn note(&self, locked: &mut Locked<'_>, number: u32) {
+        if let Some(own) = self.conversations.get(&number)
+            && let Ok(known) = get(locked, own.id)
+        {
+            known.carried = [number, own.other.number];
+        }
     }
 
     /// Ends an exchange. One that another machine has begun is remembered with its last answer.

@@ -507,6 +507,10 @@ fn a_new_request_of_a_connected_queue_pair_ends_the_old_connection() {
     let [near, far] = carriers.both;
     drop(near);
     let mut carriers = Carriers::of([Join::new(&machines.a.fabric, PORT).unwrap(), far]);
+    // Its requests to end the connection are lost.
+    carriers.copies = Some(Box::new(|packet| {
+        usize::from(attribute(packet) != Some(0x15))
+    }));
     assert_eq!(
         active.events(),
         [
@@ -537,7 +541,9 @@ fn connections_end_with_their_carrier_and_later_ones_stand() {
         carriers.settle();
         assert_eq!(passive.events(), [(EventKind::Established, 0)]);
         drop(carriers);
+        // One that dies before it has told the other machine, and one that does so.
         drop(machines.carriers());
+        machines.carriers().settle();
         for program in [&active, &passive] {
             assert_eq!(program.events().last(), Some(&(EventKind::Disconnected, 0)));
             program.world.fabric.lock().cm_close(program.file);
@@ -547,6 +553,122 @@ fn connections_end_with_their_carrier_and_later_ones_stand() {
         assert_eq!(left(world), (0, 0));
         assert_eq!(world.fabric.lock().common().rdma_cm.files.live(), 1);
     }
+}
+
+/// A program that reads its events, and does what they ask for. Returns true if there were some.
+fn react(program: &Program<'_>, seen: &mut Vec<EventKind>) -> bool {
+    let events = program.events();
+    let id = program.id.get();
+    let locked = &mut program.world.fabric.lock();
+    for (kind, _) in &events {
+        // A call fails if the connection has ended.
+        let _ = match kind {
+            EventKind::ConnectRequest => {
+                answer::accept(locked, id, 8, &params(0x222, b""), PATIENCE_NS)
+            }
+            EventKind::ConnectResponse => answer::establish(locked, id),
+            EventKind::Disconnected => answer::disconnect(locked, id, PATIENCE_NS),
+            _ => Ok(()),
+        };
+    }
+    seen.extend(events.iter().map(|(kind, _)| kind));
+    !events.is_empty()
+}
+
+/// Kills the carrier of either machine after each message of a connection, with the message lost or not, and once more
+/// before it has told the other machine. No program waits for one that has gone.
+#[test]
+fn a_carrier_that_dies_at_any_message_leaves_no_program_waiting() {
+    let mut told = 0;
+    for (message, arrives, victim, deaths) in (0x10..=0x16)
+        .flat_map(|message| [0, 1].map(|arrives| (message, arrives)))
+        .flat_map(|(message, arrives)| [0, 1].map(|victim| (message, arrives, victim)))
+        .flat_map(|(message, arrives, victim)| [1, 2].map(|n| (message, arrives, victim, n)))
+    {
+        let place = format!("{message:#x}, {arrives} arrives, {deaths} deaths of {victim}");
+        let machines = Machines::new();
+        let mut carriers = machines.carriers();
+        let over = Rc::new(Cell::new(false));
+        let note = Rc::clone(&over);
+        carriers.copies = Some(Box::new(move |packet| {
+            // Nothing passes between the message and the death.
+            let copies = match (note.get(), attribute(packet) == Some(message)) {
+                (true, _) => 0,
+                (false, true) => arrives,
+                (false, false) => 1,
+            };
+            note.set(note.get() || attribute(packet) == Some(message));
+            copies
+        }));
+        let (active, passive) = programs(&machines, (TCP, QP_RC));
+        let (mut near, mut far) = (Vec::new(), Vec::new());
+        active.connect((A, B), &params(0x111, b""));
+        for _ in 0..100 {
+            carriers.settle_until(|| over.get() || active.has_event() || passive.has_event());
+            if over.get() {
+                break;
+            }
+            let both = [react(&active, &mut near), react(&passive, &mut far)];
+            if both == [false; 2] && active.known().exchange == Exchange::Established {
+                active.disconnect();
+            }
+        }
+        carriers.copies = None;
+        for _ in 0..deaths {
+            let [a, b] = carriers.both;
+            let again = |world: &'static str| panic!("{world}: the old one still carries");
+            let [kept, world] = match victim {
+                0 => {
+                    drop(a);
+                    [
+                        b,
+                        Join::new(&machines.a.fabric, PORT).unwrap_or_else(|| again("A")),
+                    ]
+                }
+                _ => {
+                    drop(b);
+                    [
+                        a,
+                        Join::new(&machines.b.fabric, PORT).unwrap_or_else(|| again("B")),
+                    ]
+                }
+            };
+            carriers = Carriers::of(match victim {
+                0 => [world, kept],
+                _ => [kept, world],
+            });
+        }
+        for round in 0.. {
+            carriers.settle();
+            crate::engine::rdma_cm::deliver_waiting(&mut machines.a.fabric.lock());
+            if [react(&active, &mut near), react(&passive, &mut far)] == [false; 2] {
+                break;
+            }
+            assert!(round < 20, "{place}: {near:?} {far:?}");
+        }
+        let stands = [&active, &passive].map(|own| own.known().exchange == Exchange::Established);
+        assert_eq!(stands[0], stands[1], "{place}: {near:?} {far:?}");
+        assert!(
+            matches!(
+                active.known().exchange,
+                Exchange::Idle | Exchange::TimeWait | Exchange::Established
+            ),
+            "{place}: {near:?} {far:?}"
+        );
+        told += usize::from(far.contains(&EventKind::Disconnected));
+        if !stands[0] {
+            for program in [&active, &passive] {
+                program.world.fabric.lock().cm_close(program.file);
+            }
+            carriers.settle();
+            assert_eq!(
+                (left(&machines.a), left(&machines.b)),
+                ((0, 0), (0, 0)),
+                "{place}"
+            );
+        }
+    }
+    assert!(told > 8, "{told}");
 }
 
 /// Without a carrier a request waits; a carrier that starts sends it.

@@ -69,6 +69,9 @@ pub trait Target {
     fn check_read(&mut self, source: &Range) -> Result<(), Refusal>;
     /// Reads a part of a range.
     fn read(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Result<(), Refusal>;
+    /// Reads a part of a range for a request that was executed before. None if the range is no longer readable, which breaks
+    /// nothing: a requester that has its data may have given up the key.
+    fn read_again(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Option<()>;
     /// Executes an atomic operation and returns the value before it.
     fn atomic(&mut self, address: u64, rkey: u32, atomic: Atomic) -> Result<u64, Refusal>;
 }
@@ -95,6 +98,8 @@ enum Answer {
         source: Range,
         first: u64,
         index: u64,
+        /// The request was executed before.
+        again: bool,
     },
 }
 
@@ -211,11 +216,18 @@ impl Responder {
                 source,
                 first,
                 index,
+                again,
             } => {
                 let packets = packets_of(source.length, self.settings.mtu);
                 let (offset, bytes) = part_of(source.length, self.settings.mtu, index);
                 data.resize(bytes, 0);
-                if let Err(refusal) = target.read(&source, offset, data) {
+                let read = match again {
+                    true => target
+                        .read_again(&source, offset, data)
+                        .ok_or(Refusal::Silent),
+                    false => target.read(&source, offset, data),
+                };
+                if let Err(refusal) = read {
                     if let Refusal::Nak(nak) = refusal {
                         self.refuse(first + index, nak);
                     }
@@ -227,6 +239,7 @@ impl Responder {
                         source,
                         first,
                         index: index + 1,
+                        again,
                     });
                 }
                 let aeth = (part != Part::Middle).then(|| aeth(Verdict::Ack));
@@ -272,6 +285,7 @@ impl Responder {
                         source,
                         first: packet,
                         index: 0,
+                        again: true,
                     });
                 }
             }
@@ -314,6 +328,7 @@ impl Responder {
                     source,
                     first: packet,
                     index: 0,
+                    again: false,
                 });
             }
             Body::Atomic {

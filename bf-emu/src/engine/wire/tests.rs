@@ -157,6 +157,10 @@ impl Target for Receiver {
         Ok(())
     }
 
+    fn read_again(&mut self, source: &Range, offset: u32, into: &mut [u8]) -> Option<()> {
+        self.read(source, offset, into).ok()
+    }
+
     fn atomic(&mut self, _: u64, _: u32, atomic: Atomic) -> Result<u64, Refusal> {
         let before = self.word;
         self.word = after(before, atomic);

@@ -3,7 +3,7 @@
 
 use super::super::device::Locked;
 use super::super::table::Owner;
-use super::state::{CmFile, CmId, Event, Exchange};
+use super::state::{Awaits, CmFile, CmId, Event, Exchange};
 
 /// Owner of the identifiers. No process of the table has this number, so the death of a process does not release them:
 /// the next one that carries does.
@@ -14,6 +14,21 @@ pub(crate) const CARRIER: Owner = Owner {
 /// Name of the identifiers in events.
 pub(crate) const CARRIER_UID: u64 = u64::MAX;
 
+impl CmId {
+    /// True if the other side has a connection that only a message ends.
+    pub(crate) fn must_be_told(&self) -> bool {
+        let connects = matches!(
+            self.exchange,
+            Exchange::ReplySent
+                | Exchange::ReplyReceived
+                | Exchange::Established
+                | Exchange::DisconnectSent
+                | Exchange::DisconnectReceived
+        );
+        connects && !self.carried.contains(&0)
+    }
+}
+
 impl Locked<'_> {
     /// The file of the carrying process.
     pub(crate) fn cm_carrier_file(&mut self) -> Option<u32> {
@@ -21,16 +36,49 @@ impl Locked<'_> {
         files.next(0, |owner, _| owner == CARRIER)
     }
 
-    /// Ends the connections of an earlier carrying process, and opens the file of a new one. None if there is no room.
+    /// The identifiers that an earlier carrying process has left.
+    pub(crate) fn cm_left(&mut self) -> Vec<(u32, CmId)> {
+        let ids = self.common().rdma_cm.ids.iter();
+        let left = ids.filter(|(_, owner, _)| *owner == CARRIER);
+        left.map(|(slot, _, id)| (slot, *id)).collect()
+    }
+
+    /// Ends the connections of an earlier carrying process for the programs of this machine, and opens the file of a new
+    /// one. None if there is no room. Identifiers whose other side must be told stay.
     pub(crate) fn cm_carry(&mut self) -> Option<u32> {
-        while let Some(file) = self.cm_carrier_file() {
-            self.cm_close(file);
+        if let Some(file) = self.cm_carrier_file() {
+            for (slot, id) in self.cm_left() {
+                match id.must_be_told() {
+                    true => self.cm_end_here(slot),
+                    false => _ = self.cm_destroy(slot),
+                }
+            }
+            while self.cm_take_carried(file).is_some() {}
+            return Some(file);
         }
         let new = CmFile {
             pipe: -1,
             ..CmFile::default()
         };
         self.common().rdma_cm.files.insert(CARRIER, new)
+    }
+
+    /// Ends a connection for the program of this machine. Its identifier no longer has a peer.
+    fn cm_end_here(&mut self, id: u32) {
+        let ids = &self.common().rdma_cm.ids;
+        let (Some(exchange), peer) = (ids.get(id).map(|id| id.exchange), self.cm_peer(id)) else {
+            return;
+        };
+        self.cm_leave(id, exchange);
+        for end in [Some(id), peer].into_iter().flatten() {
+            if let Some(known) = self.common().rdma_cm.ids.get_mut(end) {
+                known.peer = 0;
+            }
+        }
+        if let Some(known) = self.common().rdma_cm.ids.get_mut(id) {
+            known.exchange = Exchange::DisconnectSent;
+            known.awaits = Awaits::Nothing;
+        }
     }
 
     /// Adds the identifier of a side on another machine. None if there is no room.

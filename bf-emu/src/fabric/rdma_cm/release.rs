@@ -23,7 +23,7 @@ impl Locked<'_> {
     }
 
     /// Ends the exchange of an identifier that is about to go (cm.c, `cm_destroy_id`).
-    fn cm_leave(&mut self, id: u32, exchange: Exchange) {
+    pub(super) fn cm_leave(&mut self, id: u32, exchange: Exchange) {
         let Some(peer) = self.cm_peer(id) else {
             return;
         };

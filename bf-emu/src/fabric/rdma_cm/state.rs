@@ -227,6 +227,9 @@ pub struct CmId {
     pub refused_at_ns: u64,
     /// The request is not delivered before this time.
     pub late_until_ns: u64,
+    /// Numbers of the exchange of messages that an identifier stands for: those of this machine and of the other one; 0
+    /// for none.
+    pub carried: [u32; 2],
     /// The request, until it is delivered.
     pub request: Params,
 }

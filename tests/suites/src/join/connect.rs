@@ -112,7 +112,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn skipped(name: String, reason: &str) -> Case {
+pub(super) fn skipped(name: String, reason: &str) -> Case {
     Case {
         name,
         outcome: Outcome::Skipped(reason.to_owned()),
@@ -120,7 +120,7 @@ fn skipped(name: String, reason: &str) -> Case {
 }
 
 /// The address of a machine, in both versions.
-fn addresses(machine: &Machine, index: usize) -> [String; 2] {
+pub(super) fn addresses(machine: &Machine, index: usize) -> [String; 2] {
     let host = index + 1;
     match machine.namespace {
         Some(_) => [format!("10.66.0.{host}"), format!("fd66::{host}")],
@@ -151,7 +151,7 @@ fn listens(machine: &Machine) -> bool {
 }
 
 /// Waits until the connection manager of a machine has nothing left.
-fn ensure_empty(machine: &Machine) -> Result<()> {
+pub(super) fn ensure_empty(machine: &Machine) -> Result<()> {
     let objects = || {
         // This removes what ended programs have left.
         let _ = machine.cluster.stats();
@@ -209,32 +209,42 @@ fn killed(world: &World) -> Result<Verdict> {
             let mut serve = line(near, "rping -s -P")?;
             let mut server = Running::up(&mut serve, QUICK, |_| listens(near))?;
             let before = machines.counted("port_xmit_packets")?;
-            let mut client = Running::spawn(&mut line(far, "rping -c -a ADDRESS -C 100000000")?)?;
+            let mut client = Running::spawn(&mut line(far, "rping -c -a ADDRESS -C 2000 -V")?)?;
             let begun = process::wait_until(QUICK, || {
                 let now = machines.counted("port_xmit_packets");
                 now.is_ok_and(|now| now >= before + packets)
             });
-            ensure!(begun, "no packets:\n{}", client.said());
+            ensure!(
+                begun,
+                "before the {victim} was to be killed after {packets} packets: none\n{}\n{}",
+                client.said(),
+                server.said()
+            );
             match victim {
                 "client" => client.group.kill(),
                 "server" => server.group.kill(),
                 "carrier 0" => machines.both[0].restart_carrier()?,
                 _ => machines.both[1].restart_carrier()?,
             }
-            if victim.starts_with("carrier") {
-                // The machine of the other carrier may have accepted already, and learns nothing without data.
-                client.group.kill();
-            } else {
-                let done = client.wait(QUICK)?;
+            let [near, far] = &machines.both;
+            if victim != "client" {
+                let ended = process::wait_until(QUICK, || client.group.has_ended());
                 ensure!(
-                    !done.timed_out,
-                    "{}: the client hangs:\n{}",
+                    ended,
+                    "{}: the client hangs:\n{}\n{}{}",
                     place(),
-                    done.output
+                    client.said(),
+                    far.cluster.ask("dump", &[])?,
+                    near.cluster.ask("dump", &[])?
                 );
             }
             server.group.kill();
             // The numbers of the killed ones are gone, and others connect.
+            machines
+                .both
+                .iter()
+                .try_for_each(ensure_empty)
+                .with_context(place)?;
             pair(world, &machines, ROWS[0], 0).with_context(place)?;
         }
     }

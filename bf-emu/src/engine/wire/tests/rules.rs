@@ -365,3 +365,41 @@ fn each_malformed_packet_is_refused_by_name() {
         assert_eq!(Packet::decode(&bytes), Err(error), "{bytes:x?}");
     }
 }
+
+/// A copy of a read request that comes late, after the requester has its data and the key is gone, breaks no connection.
+#[test]
+fn a_late_copy_of_a_read_breaks_nothing() {
+    let (mut responder, mut receiver) = (responder(), Receiver::new());
+    let length = 3 * MTU;
+    let source = Range {
+        address: 0,
+        rkey: KEY,
+        length,
+    };
+    let mut data = Vec::new();
+    let mut request = answer(0, Verdict::Ack);
+    request.body = Body::ReadRequest { source };
+    responder.receive(&request, &[], &mut receiver);
+    let answers = std::iter::from_fn(|| responder.transmit(&mut receiver, &mut data));
+    assert_eq!(answers.count(), 3);
+    receiver.memory.clear();
+    responder.receive(&request, &[], &mut receiver);
+    assert_eq!(responder.transmit(&mut receiver, &mut data), None);
+    assert_eq!(responder.repeated(), 1);
+    // The next request is served.
+    let mut next = answer(3, Verdict::Ack);
+    next.body = Body::Atomic {
+        address: 0,
+        rkey: KEY,
+        atomic: Atomic::FetchAdd { add: 1 },
+    };
+    responder.receive(&next, &[], &mut receiver);
+    assert!(responder.transmit(&mut receiver, &mut data).is_some());
+    // A key that is gone before the first answer does break it.
+    let mut fresh = super::responder();
+    fresh.receive(&request, &[], &mut receiver);
+    let refused = fresh.transmit(&mut receiver, &mut data);
+    let refused = refused.map(|head| head.body);
+    let nak = Verdict::Nak(Nak::RemoteAccess);
+    assert!(matches!(refused, Some(Body::Ack(aeth)) if aeth.verdict == nak));
+}
