@@ -189,7 +189,8 @@ impl SharedMutex {
             }
         }
         while matches!(result, libc::EBUSY | libc::ETIMEDOUT) {
-            if result == libc::ETIMEDOUT {
+            // No sleep for a holder with a name: it may have ended.
+            if result == libc::ETIMEDOUT || self.name.thread.load(Ordering::Relaxed) != 0 {
                 self.mark_if_dead();
             }
             let until = soon();

@@ -26,6 +26,7 @@ const TESTED: &[&str] = &[
     "naaice",
     "xgvmi-naa",
     "ucc-tl",
+    "flexio",
     "bf-emu",
 ];
 
