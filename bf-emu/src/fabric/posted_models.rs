@@ -40,7 +40,9 @@ fn no_request_is_lost_while_its_taker_falls_asleep() {
                 thread::yield_now();
             }
         }
-        setters.map(|setter| setter.join().unwrap());
+        for setter in setters {
+            setter.join().unwrap();
+        }
         shared.0.take(|slot| panic!("{slot} was taken twice"));
     });
 }

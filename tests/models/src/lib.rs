@@ -1,7 +1,7 @@
-//! Models of the library's registrations and of its lock in memory events, and of the emulated device's requests for another
-//! process.
+//! Models of atomic protocols.
 //!
-//! The rest of the library and of the device calls UCX and the system, and cannot be built for loom. Empty in other builds.
+//! They are parts of the library and of the emulated device, whose rest calls UCX and the system and cannot be built for loom.
+//! Empty in other builds.
 #![cfg(loom)]
 
 /// The types that the table needs.

@@ -46,8 +46,7 @@ Then, one after the other:
 
 Only if named:
   fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
-  loom     models of the pool and of the library's registrations, in every order of their steps; for changes of their
-           lock-free parts
+  loom     models of atomic protocols, in every order of their steps; for changes of these (docs/SPECIFICATION.md)
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build
