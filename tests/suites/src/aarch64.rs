@@ -166,8 +166,8 @@ pub fn check_installed(dirs: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask test` runs: the library in UCX is linked and checked, and layouts are compared with those of the
-/// libraries' headers and the device's manual. The rest is in the suites.
+/// What `cargo xtask test` runs: the library in UCX is linked and checked, pool and alias map are tested, and layouts are
+/// compared with those of the libraries' headers and the device's manual. The rest is in the suites.
 ///
 /// # Errors
 /// Those of the set-up.
@@ -175,7 +175,7 @@ pub fn sample() -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
     println!("aarch64: {}", tools.versions()?);
     let mut cases = linked(&tools, &["uct-plugin"], |file| file.package == "uct-plugin");
-    cases.extend(units::of(&tools, &["mlx5-prm"]));
+    cases.extend(units::of(&tools, &["mlx5-prm", "xgvmi-pool"]));
     cases.push(units::layouts(&tools));
     Ok(cases)
 }

@@ -41,7 +41,8 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
 
 Then, one after the other:
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
-  aarch64  the library in UCX links for the DPU's processors, and layouts agree there (all: cargo xtask suites aarch64)
+  aarch64  for the DPU's processors: the library in UCX links, pool and alias map run, layouts agree (all: cargo xtask suites
+           aarch64)
   demo     the demo and that of storage, in quick form
 
 Only if named:
