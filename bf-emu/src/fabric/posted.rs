@@ -65,5 +65,5 @@ impl Posted {
 }
 
 #[cfg(all(test, loom))]
-#[path = "posted_models.rs"]
+#[path = "tests/posted.rs"]
 mod models;

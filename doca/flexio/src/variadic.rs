@@ -163,14 +163,18 @@ mod tests {
         to.push_str(text.to_str().unwrap());
     }
 
+    /// # Safety
+    /// The list has what the format names.
     unsafe extern "C" fn one(to: &mut String, list: *mut c_void) {
-        // SAFETY: the test passes what the format names.
+        // SAFETY: by contract.
         unsafe { print(to, list) };
     }
 
+    /// # Safety
+    /// The list has what the format names.
     unsafe extern "C" fn five(to: &mut String, a: u64, b: u64, c: u64, d: u64, list: *mut c_void) {
         to.push_str(&format!("{a} {b} {c} {d} : "));
-        // SAFETY: as above.
+        // SAFETY: by contract.
         unsafe { print(to, list) };
     }
 
@@ -193,7 +197,7 @@ mod tests {
             to.push_str(&format!("{word} "));
         }
         to.push_str(": ");
-        // SAFETY: as above.
+        // SAFETY: by contract.
         unsafe { print(to, list) };
     }
 
