@@ -6,16 +6,27 @@
 //! that maps memory.
 
 use std::cell::UnsafeCell;
-use std::hint;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicUsize;
+#[cfg(not(loom))]
+use std::{hint, thread};
+
+#[cfg(loom)]
+use crate::forked::me;
+#[cfg(loom)]
+use loom::sync::atomic::AtomicUsize;
+#[cfg(loom)]
+use loom::{hint, thread};
 
 use crate::forked;
 
 /// No thread has this identity.
 const FREE: usize = 0;
 /// Attempts before the thread gives its processor to another one.
-const SPINS: u32 = 64;
+const SPINS: u32 = if cfg!(loom) { 0 } else { 64 };
 /// Yields of a forked child, whose parent may have held the lock.
 const YIELDS_IN_CHILD: u32 = 1000;
 
@@ -37,7 +48,17 @@ pub(crate) struct Held<'a, T> {
 
 impl<T> Lock<T> {
     /// A free lock.
+    #[cfg(not(loom))]
     pub(crate) const fn new(value: T) -> Self {
+        Self {
+            holder: AtomicUsize::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// A free lock.
+    #[cfg(loom)]
+    pub(crate) fn new(value: T) -> Self {
         Self {
             holder: AtomicUsize::new(FREE),
             value: UnsafeCell::new(value),
@@ -64,8 +85,7 @@ impl<T> Lock<T> {
             } else if forked::generation() > 0 && attempts > SPINS + YIELDS_IN_CHILD {
                 return None;
             } else {
-                // SAFETY: it has no preconditions.
-                unsafe { libc::sched_yield() };
+                thread::yield_now();
             }
         }
     }
@@ -94,16 +114,16 @@ impl<T> Drop for Held<'_, T> {
 }
 
 /// Identity of this thread.
+#[cfg(not(loom))]
 fn me() -> usize {
     // SAFETY: it has no preconditions. It reads a register.
     let me = unsafe { libc::pthread_self() };
     usize::try_from(me).unwrap_or(usize::MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::thread;
 
     #[test]
     fn one_thread_at_a_time_holds_it() {

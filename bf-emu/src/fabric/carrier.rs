@@ -2,17 +2,12 @@
 //!
 //! A signal handler hands a queue pair over: it sets a bit and wakes the process. A bit is set or not, so nothing grows.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::limits::QPS_MAX;
 use super::lock::{Holder, SharedMutex};
+use super::posted::Posted;
 use crate::model::topology::FUNCTIONS_MAX;
 use crate::sys::{self, Errno};
-
-/// Bits of a word.
-const WORD_BITS: usize = 64;
-const WORDS: usize = QPS_MAX / WORD_BITS;
-const SUMMARIES: usize = WORDS / WORD_BITS;
 
 /// The state of the carrying process. All zeroes, after [`Carrier::init`], means that there is none.
 #[derive(Debug)]
@@ -27,21 +22,6 @@ pub(super) struct Carrier {
     /// 1 if the connection manager has something for the process.
     told: AtomicU32,
     posted: [Posted; FUNCTIONS_MAX],
-}
-
-/// The queue pairs of a function with new requests.
-#[derive(Debug)]
-#[repr(C)]
-struct Posted {
-    /// A bit for each word of `slots` that may not be zero.
-    summary: [AtomicU64; SUMMARIES],
-    /// A bit for each queue pair.
-    slots: [AtomicU64; WORDS],
-}
-
-/// The bits of a word.
-fn bits(word: u64) -> impl Iterator<Item = usize> {
-    (0..WORD_BITS).filter(move |bit| word >> bit & 1 == 1)
 }
 
 impl Carrier {
@@ -85,14 +65,7 @@ impl Carrier {
         let Some(posted) = self.posted.get(function) else {
             return;
         };
-        let slot = slot as usize;
-        let (word, summary) = (slot / WORD_BITS, slot / WORD_BITS / WORD_BITS);
-        let (Some(slots), Some(words)) = (posted.slots.get(word), posted.summary.get(summary))
-        else {
-            return;
-        };
-        slots.fetch_or(1 << (slot % WORD_BITS), Ordering::AcqRel);
-        words.fetch_or(1 << (word % WORD_BITS), Ordering::AcqRel);
+        posted.set(slot);
         self.wake();
     }
 
@@ -113,23 +86,9 @@ impl Carrier {
     }
 
     /// Clears the bits of a function's queue pairs, and calls `each` for those that were set.
-    pub(super) fn handed_over(&self, function: usize, mut each: impl FnMut(u32)) {
-        let Some(posted) = self.posted.get(function) else {
-            return;
-        };
-        for (index, summary) in posted.summary.iter().enumerate() {
-            if summary.load(Ordering::Relaxed) == 0 {
-                continue;
-            }
-            for word in bits(summary.swap(0, Ordering::AcqRel)) {
-                let word = index * WORD_BITS + word;
-                let Some(slots) = posted.slots.get(word) else {
-                    continue;
-                };
-                for slot in bits(slots.swap(0, Ordering::AcqRel)) {
-                    each(u32::try_from(word * WORD_BITS + slot).unwrap_or(u32::MAX));
-                }
-            }
+    pub(super) fn handed_over(&self, function: usize, each: impl FnMut(u32)) {
+        if let Some(posted) = self.posted.get(function) {
+            posted.take(each);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! A lock of the device: a robust mutex in shared memory, which survives the death of its holder.
 //!
 //! The kernel marks a mutex whose holder ends. It cannot do so for threads without a robust list: a user-mode emulator
-//! refuses `set_robust_list`. Such a thread writes its name beside the mutex, and others mark the mutex as the kernel
-//! does once they find that no such thread exists.
+//! refuses `set_robust_list`. Such a thread writes its number and start time beside the mutex, and others mark the mutex as
+//! the kernel does once they find that no such thread exists.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::{self, Errno, steps::step, tasks};
 
@@ -21,46 +21,64 @@ pub struct SharedMutex {
     name: Name,
 }
 
-/// The holder, if the kernel does not mark the mutex at its end.
-#[repr(C)]
-struct Name {
-    /// The thread; 0 for none. Written last and removed first.
-    thread: AtomicU32,
-    process: AtomicI32,
-    /// Start time of the process. The kernel gives its number to a later one.
-    started: AtomicU64,
-}
+/// The holder, if the kernel does not mark the mutex at its end: the thread in the upper half, and in the lower half the end
+/// of its start time, because the kernel gives its number to a later one. 0 for none.
+///
+/// One word, so that no reader takes the thread of one holder with the start of another. A thread that has ended stays ended:
+/// what a reader finds of a word does not become wrong while the word changes and changes back.
+#[repr(transparent)]
+struct Name(AtomicU64);
 
 impl Name {
-    /// Enters the calling thread.
+    /// Enters the calling thread. One that does not know its start has no name.
     fn write(&self, thread: u32) {
-        let process = sys::pid();
-        self.process.store(process, Ordering::Relaxed);
-        self.started.store(own_start(process), Ordering::Relaxed);
-        self.thread.store(thread, Ordering::Release);
+        let name = own_start(thread).map_or(0, |started| joined(thread, started));
+        self.0.store(name, Ordering::Release);
+    }
+
+    fn remove(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
+    fn is_written(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     /// True if `thread` is the one of this name and has ended.
     fn is_dead(&self, thread: u32) -> bool {
-        if self.thread.load(Ordering::Acquire) != thread {
-            return false;
-        }
-        let process = self.process.load(Ordering::Relaxed);
-        let started = self.started.load(Ordering::Relaxed);
-        !tasks::has_thread(process, thread) || tasks::has_ended(process, Some(started))
+        let name = self.0.load(Ordering::Acquire);
+        name >> 32 == u64::from(thread) && name != 0 && has_ended(name)
     }
 }
 
-/// Start time of this process; looked up once in each process.
-fn own_start(process: i32) -> u64 {
-    static OF: AtomicI32 = AtomicI32::new(0);
-    static STARTED: AtomicU64 = AtomicU64::new(0);
-    if OF.load(Ordering::Acquire) != process {
-        // A thread of this process always finds it.
-        STARTED.store(tasks::start_time(process).unwrap_or(0), Ordering::Relaxed);
-        OF.store(process, Ordering::Release);
+const fn joined(thread: u32, started: u64) -> u64 {
+    (thread as u64) << 32 | started & u32::MAX as u64
+}
+
+/// True if the thread of a name has ended. A failed query proves nothing.
+fn has_ended(name: u64) -> bool {
+    let Ok(task) = i32::try_from(name >> 32) else {
+        return false;
+    };
+    match tasks::start_time(task) {
+        Some(started) => joined(task.cast_unsigned(), started) != name,
+        None => tasks::has_ended(task, None),
     }
-    STARTED.load(Ordering::Relaxed)
+}
+
+/// Start time of the calling thread, looked up at its first lock. None if it cannot be asked now.
+fn own_start(thread: u32) -> Option<u64> {
+    thread_local! {
+        /// Thread and start time. The child of a fork is another thread.
+        static OWN: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+    }
+    let (known, started) = OWN.get();
+    if known == thread {
+        return Some(started);
+    }
+    let started = i32::try_from(thread).ok().and_then(tasks::start_time)?;
+    OWN.set((thread, started));
+    Some(started)
 }
 
 /// True if the kernel marks the mutexes of threads of this process that end.
@@ -189,7 +207,8 @@ impl SharedMutex {
             }
         }
         while matches!(result, libc::EBUSY | libc::ETIMEDOUT) {
-            if result == libc::ETIMEDOUT {
+            // No sleep for a holder with a name: it may have ended.
+            if result == libc::ETIMEDOUT || self.name.is_written() {
                 self.mark_if_dead();
             }
             let until = soon();
@@ -267,7 +286,7 @@ impl SharedMutex {
     pub(crate) unsafe fn unlock(&self) {
         step();
         if !kernel_marks() {
-            self.name.thread.store(0, Ordering::Release);
+            self.name.remove();
         }
         // SAFETY: the caller promises that the thread holds it.
         unsafe { libc::pthread_mutex_unlock(self.inner.get()) };
@@ -279,6 +298,7 @@ impl SharedMutex {
 mod tests {
     use super::*;
     use crate::sys::tasks::wait_for_end;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn the_holder_is_seen_from_outside() {
@@ -321,22 +341,22 @@ mod tests {
         mutex.name.write(own);
         mutex.mark_if_dead();
         assert_eq!((mutex.holder(), mutex.thread()), (Holder::Alive, own));
-        // Another process has the number now: it started at another time.
-        mutex.name.started.fetch_add(1, Ordering::Relaxed);
+        // Another thread has the number now: it started at another time.
+        mutex.name.0.fetch_add(1, Ordering::Relaxed);
         assert_eq!(mutex.holder(), Holder::Dead);
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };
         // A thread has ended while it held the mutex. The unmarked word is what the kernel leaves without a list.
         let ended = std::thread::spawn(sys::thread_id).join().unwrap();
         wait_for_end(ended);
-        mutex.name.write(ended);
+        mutex.name.0.store(joined(ended, 1), Ordering::Relaxed);
         futex.store(ended, Ordering::Relaxed);
         assert_eq!(mutex.holder(), Holder::Dead);
         assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };
         // The same between the mutex and the name.
-        mutex.name.thread.store(0, Ordering::Relaxed);
+        mutex.name.remove();
         futex.store(ended, Ordering::Relaxed);
         assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
         // SAFETY: this thread holds it.
@@ -344,6 +364,35 @@ mod tests {
         assert_eq!(mutex.lock(), Taken::Clean);
         // SAFETY: as above.
         unsafe { mutex.unlock() };
+    }
+
+    #[test]
+    fn a_change_of_holders_is_no_death() {
+        let own = sys::thread_id();
+        let start = |task: u32| tasks::start_time(i32::try_from(task).unwrap()).unwrap();
+        // A thread of another process.
+        let mut other = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let names = [own, other.id()].map(|thread| joined(thread, start(thread)));
+        let name = Name(AtomicU64::new(names[0]));
+        let ends = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for next in names.iter().cycle() {
+                    name.0.store(*next, Ordering::Release);
+                    if ends.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            let dead = (0..1000).any(|_| name.is_dead(own) || name.is_dead(other.id()));
+            ends.store(true, Ordering::Relaxed);
+            assert!(!dead);
+        });
+        drop(other.stdin.take());
+        other.wait().unwrap();
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod numbers;
 pub mod objects;
 pub mod port;
 mod ports;
+mod posted;
 pub mod rdma_cm;
 pub mod release;
 pub mod remote;

@@ -14,15 +14,6 @@ pub fn exists(process: i32) -> bool {
     asked == 0 || last_error() != Errno(libc::ESRCH)
 }
 
-/// True if a process has this thread and neither has ended.
-#[must_use]
-pub fn has_thread(process: i32, thread: u32) -> bool {
-    // SAFETY: signal 0 only checks.
-    let asked = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-    // EPERM means that the thread exists.
-    asked == 0 || !matches!(last_error(), Errno(libc::ESRCH | libc::EINVAL))
-}
-
 /// True if the kernel knows the list of robust mutexes of the calling thread, which it marks at its end.
 #[must_use]
 pub fn has_robust_list() -> bool {

@@ -70,85 +70,173 @@ macro_rules! variadic {
                 target = sym $target,
             )
         }
+
+        $(#[$attribute])*
+        #[cfg(target_arch = "aarch64")]
+        #[allow(unreachable_pub, reason = "C calls it by its name")]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        // # Safety: that of the target, in the documentation above.
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                // The frame: the caller's frame, the list (AAPCS64, appendix B), eight vectors, and eight words, which
+                // end where the caller's words of the stack begin.
+                "sub sp, sp, 240",
+                "stp x29, x30, [sp]",
+                "mov x29, sp",
+                "stp q0, q1, [sp, 48]",
+                "stp q2, q3, [sp, 80]",
+                "stp q4, q5, [sp, 112]",
+                "stp q6, q7, [sp, 144]",
+                "stp x0, x1, [sp, 176]",
+                "stp x2, x3, [sp, 192]",
+                "stp x4, x5, [sp, 208]",
+                "stp x6, x7, [sp, 224]",
+                // stack, gr_top, vr_top, gr_offs, vr_offs. Offsets count up to 0.
+                "add x10, sp, 240",
+                ".if {named} > 8",
+                "add x9, x10, 8 * ({named} - 8)",
+                "mov w11, 0",
+                ".else",
+                "mov x9, x10",
+                "mov w11, -8 * (8 - {named})",
+                ".endif",
+                "stp x9, x10, [sp, 16]",
+                "add x9, sp, 176",
+                "str x9, [sp, 32]",
+                "mov w12, -128",
+                "stp w11, w12, [sp, 40]",
+                // A call passes a list by its address.
+                ".if {named} == 1",
+                "add x1, sp, 16",
+                ".elseif {named} == 2",
+                "add x2, sp, 16",
+                ".elseif {named} == 3",
+                "add x3, sp, 16",
+                ".elseif {named} == 4",
+                "add x4, sp, 16",
+                ".elseif {named} == 5",
+                "add x5, sp, 16",
+                ".else",
+                "add x0, sp, 176",
+                "add x1, sp, 224",
+                "add x2, sp, 16",
+                ".endif",
+                "bl {target}",
+                "ldp x29, x30, [sp]",
+                "add sp, sp, 240",
+                "ret",
+                named = const $named,
+                target = sym $target,
+            )
+        }
     };
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::c_void;
+    use std::ffi::{CStr, c_char, c_int, c_void};
 
-    /// `va_list` of x86-64.
-    #[repr(C)]
-    struct List {
-        gp: u32,
-        fp: u32,
-        overflow: *const u64,
-        saved: *const u8,
+    // The C library reads the lists, as C functions do.
+    unsafe extern "C" {
+        fn vsnprintf(
+            to: *mut c_char,
+            size: usize,
+            format: *const c_char,
+            list: *mut c_void,
+        ) -> c_int;
     }
 
-    /// The next word of a list.
+    /// Enough for the words and vectors of all registers and some of the stack.
+    const FORMAT: &CStr = c"%ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f %ld %.1f";
+    const TEXT: &str = "1 0.5 2 1.5 3 2.5 4 3.5 5 4.5 6 5.5 7 6.5 8 7.5 9 8.5 10 9.5";
+
+    /// Appends the text that [`FORMAT`] makes of a list.
     ///
     /// # Safety
-    /// The list has another word.
-    unsafe fn next(list: *mut c_void) -> u64 {
-        let list = list.cast::<List>();
-        // SAFETY: the caller has a list with another word.
-        unsafe {
-            if (*list).gp < 48 {
-                let at = (*list).saved.add((*list).gp as usize).cast::<u64>();
-                (*list).gp += 8;
-                *at
-            } else {
-                let at = (*list).overflow;
-                (*list).overflow = at.add(1);
-                *at
+    /// The list has what the format names.
+    unsafe fn print(to: &mut String, list: *mut c_void) {
+        let mut text = [0_u8; 200];
+        // SAFETY: a buffer of this size; the caller has the list.
+        unsafe { vsnprintf(text.as_mut_ptr().cast(), text.len(), FORMAT.as_ptr(), list) };
+        let text = CStr::from_bytes_until_nul(&text).unwrap();
+        to.push_str(text.to_str().unwrap());
+    }
+
+    /// # Safety
+    /// The list has what the format names.
+    unsafe extern "C" fn one(to: &mut String, list: *mut c_void) {
+        // SAFETY: by contract.
+        unsafe { print(to, list) };
+    }
+
+    /// # Safety
+    /// The list has what the format names.
+    unsafe extern "C" fn five(to: &mut String, a: u64, b: u64, c: u64, d: u64, list: *mut c_void) {
+        to.push_str(&format!("{a} {b} {c} {d} : "));
+        // SAFETY: by contract.
+        unsafe { print(to, list) };
+    }
+
+    /// The first of eight or nine words is the place of the text.
+    ///
+    /// # Safety
+    /// The pointers are to six words and to `OTHERS`.
+    unsafe extern "C" fn many<const OTHERS: usize>(
+        first: *const u64,
+        others: *const [u64; OTHERS],
+        list: *mut c_void,
+    ) {
+        // SAFETY: the first word is the pointer that the test passes.
+        let to = unsafe { &mut **first.cast::<*mut String>() };
+        // SAFETY: six words.
+        let first = unsafe { first.cast::<[u64; 6]>().read() };
+        // SAFETY: by contract.
+        let others = unsafe { others.read() };
+        for word in first[1..].iter().chain(&others) {
+            to.push_str(&format!("{word} "));
+        }
+        to.push_str(": ");
+        // SAFETY: by contract.
+        unsafe { print(to, list) };
+    }
+
+    crate::variadic!(flexio_test_one, 1, one);
+    crate::variadic!(flexio_test_five, 5, five);
+    crate::variadic!(flexio_test_seven, 7, many::<1>);
+    crate::variadic!(flexio_test_eight, 8, many::<2>);
+    crate::variadic!(flexio_test_ten, 10, many::<4>);
+
+    /// Calls a variadic function with named words and the list of [`FORMAT`].
+    macro_rules! called {
+        ($function:ident($($word:literal)*)) => {{
+            type Function = unsafe extern "C" fn(*mut String $(, called!(type $word))*, ...);
+            let mut text = String::new();
+            // SAFETY: a C function with these named words.
+            let function = unsafe { std::mem::transmute::<unsafe extern "C" fn(), Function>($function) };
+            // SAFETY: the words and the list are those that the target reads.
+            unsafe {
+                function(
+                    &raw mut text $(, $word)*,
+                    1_i64, 0.5, 2_i64, 1.5, 3_i64, 2.5, 4_i64, 3.5, 5_i64, 4.5,
+                    6_i64, 5.5, 7_i64, 6.5, 8_i64, 7.5, 9_i64, 8.5, 10_i64, 9.5,
+                );
             }
-        }
+            text
+        }};
+        (type $word:literal) => { u64 };
     }
-
-    /// Digits of the named words and of six words of the list.
-    ///
-    /// # Safety
-    /// The list has six words.
-    unsafe extern "C" fn two(a: u64, b: u64, list: *mut c_void) -> u64 {
-        // SAFETY: the test passes six words.
-        (0..6).fold(10 * a + b, |sum, _| 10 * sum + unsafe { next(list) })
-    }
-
-    /// Digits of eight named words and of two words of the list.
-    ///
-    /// # Safety
-    /// The pointers are to six and two words, and the list has two words.
-    unsafe extern "C" fn eight(first: *const u64, others: *const u64, list: *mut c_void) -> u64 {
-        // SAFETY: six words, two words, and a list of two.
-        unsafe {
-            let sum = (0..6).fold(0, |sum, at| 10 * sum + *first.add(at));
-            let sum = 100 * sum + 10 * *others + *others.add(1);
-            100 * sum + 10 * next(list) + next(list)
-        }
-    }
-
-    crate::variadic!(flexio_test_two, 2, two);
-    crate::variadic!(flexio_test_eight, 8, eight);
 
     #[test]
-    fn the_list_has_the_words_behind_the_named_ones() {
-        type Two = unsafe extern "C" fn(u64, u64, ...) -> u64;
-        type Eight = unsafe extern "C" fn(u64, u64, u64, u64, u64, u64, u64, u64, ...) -> u64;
-        // SAFETY: the functions take words of these numbers.
-        let (two, eight) = unsafe {
-            (
-                std::mem::transmute::<unsafe extern "C" fn(), Two>(flexio_test_two),
-                std::mem::transmute::<unsafe extern "C" fn(), Eight>(flexio_test_eight),
-            )
-        };
-        // SAFETY: as they expect.
-        let sums = unsafe {
-            (
-                two(1, 2, 3u64, 4u64, 5u64, 6u64, 7u64, 8u64),
-                eight(1, 2, 3, 4, 5, 6, 7, 8, 9u64, 0u64),
-            )
-        };
-        assert_eq!(sums, (12_345_678, 1_234_567_890));
+    fn the_list_has_the_words_and_numbers_behind_the_named_ones() {
+        assert_eq!(called!(flexio_test_one()), TEXT);
+        let five = called!(flexio_test_five(21 22 23 24));
+        assert_eq!(five, format!("21 22 23 24 : {TEXT}"));
+        let seven = called!(flexio_test_seven(21 22 23 24 25 26));
+        assert_eq!(seven, format!("21 22 23 24 25 26 : {TEXT}"));
+        let eight = called!(flexio_test_eight(21 22 23 24 25 26 27));
+        assert_eq!(eight, format!("21 22 23 24 25 26 27 : {TEXT}"));
+        let ten = called!(flexio_test_ten(21 22 23 24 25 26 27 28 29));
+        assert_eq!(ten, format!("21 22 23 24 25 26 27 28 29 : {TEXT}"));
     }
 }

@@ -35,6 +35,27 @@ struct Waiter {
     /// Its calls: it goes on when one of them is answered.
     numbers: Vec<u64>,
     wake: Arc<Condvar>,
+    /// How often it was woken.
+    #[cfg(test)]
+    times: std::sync::atomic::AtomicUsize,
+}
+
+impl Waiter {
+    fn new(numbers: &[u64]) -> Self {
+        Self {
+            numbers: numbers.to_vec(),
+            wake: Arc::default(),
+            #[cfg(test)]
+            times: Default::default(),
+        }
+    }
+
+    fn wake(&self) {
+        self.wake.notify_one();
+        #[cfg(test)]
+        self.times
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug)]
@@ -194,11 +215,9 @@ impl Pipe {
     ) -> Result<()> {
         let left = end.saturating_duration_since(Instant::now());
         if state.reading {
-            let wake = Arc::new(Condvar::new());
-            state.waiting.push(Waiter {
-                numbers: numbers.to_vec(),
-                wake: Arc::clone(&wake),
-            });
+            let waiter = Waiter::new(numbers);
+            let wake = Arc::clone(&waiter.wake);
+            state.waiting.push(waiter);
             let waited = wake.wait_timeout(state, left);
             let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
             let is_other = |waiter: &Waiter| !Arc::ptr_eq(&waiter.wake, &wake);
@@ -249,7 +268,7 @@ impl Pipe {
             state.answers.insert(number, bytes);
             let waits = |waiter: &&Waiter| waiter.numbers.contains(&number);
             if let Some(waiter) = state.waiting.iter().find(waits) {
-                waiter.wake.notify_one();
+                waiter.wake();
             }
         }
     }
@@ -262,7 +281,7 @@ impl Pipe {
             state.left = state.reading.then_some(link);
         }
         for waiter in &state.waiting {
-            waiter.wake.notify_one();
+            waiter.wake();
         }
         Broken(state.reason.clone())
     }
@@ -293,7 +312,7 @@ impl State {
         if !self.reading
             && let Some(waiter) = self.waiting.iter().find(has_none)
         {
-            waiter.wake.notify_one();
+            waiter.wake();
         }
     }
 
@@ -355,6 +374,30 @@ mod tests {
             answer(&mut peer, short);
             assert_eq!(waits.join().unwrap().unwrap(), short.to_le_bytes());
         });
+    }
+
+    /// Other threads wait for calls of their own, and one of those that have none reads when the reader goes on.
+    #[test]
+    fn an_answer_wakes_the_thread_that_waits_for_it() {
+        let (pipe, mut peer) = connected();
+        let calls = [(); 4].map(|()| pipe.send(|_| Vec::new()).unwrap());
+        for number in calls {
+            pipe.state().waiting.push(Waiter::new(&[number]));
+        }
+        let times = |waiter: &Waiter| waiter.times.load(std::sync::atomic::Ordering::Relaxed);
+        let woken = || -> Vec<usize> { pipe.state().waiting.iter().map(times).collect() };
+        for (number, expect) in [(2, [0, 0, 1, 0]), (0, [1, 0, 1, 0])] {
+            answer(&mut peer, calls[number]);
+            while !pipe.has(calls[number]) {
+                std::thread::yield_now();
+            }
+            assert_eq!(woken(), expect);
+        }
+        // Its own answer, and the first that has none reads from here on.
+        pipe.wait(calls[2]).unwrap();
+        assert_eq!(woken(), [1, 1, 1, 0]);
+        pipe.shut("done");
+        assert_eq!(woken(), [2, 2, 2, 1]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Models of the library's registrations.
+//! Models of atomic protocols.
 //!
-//! The rest of the library calls UCX and cannot be built for loom. Empty in other builds.
+//! They are parts of the library and of the emulated device, whose rest calls UCX and the system and cannot be built for loom.
+//! Empty in other builds.
 #![cfg(loom)]
 
 /// The types that the table needs.
@@ -34,3 +35,59 @@ mod rkey {
 #[path = "../../../uct-plugin/src/registrations.rs"]
 #[expect(dead_code, reason = "the models call a part of it")]
 mod registrations;
+
+/// What the lock needs: no process is a child, and threads have numbers from 1.
+mod forked {
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+
+    loom::lazy_static! {
+        static ref NEXT: AtomicUsize = AtomicUsize::new(1);
+    }
+    loom::thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn generation() -> u32 {
+        0
+    }
+
+    pub(crate) fn me() -> usize {
+        NUMBER.with(|number| *number)
+    }
+}
+
+#[rustfmt::skip]
+#[path = "../../../uct-plugin/src/event_lock.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod event_lock;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/fabric/posted.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod posted;
+
+#[cfg(test)]
+mod models {
+    use super::event_lock::Lock;
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    use loom::thread;
+    use std::sync::Arc;
+
+    #[test]
+    fn one_thread_at_a_time_holds_the_lock_and_sees_what_the_last_one_wrote() {
+        loom::model(|| {
+            let lock = Arc::new(Lock::new(AtomicUsize::new(0)));
+            let add = |lock: &Lock<AtomicUsize>| {
+                let held = lock.take().expect("no thread holds it twice");
+                assert!(lock.take().is_none(), "its holder does not wait");
+                let before = held.load(Ordering::Relaxed);
+                held.store(before + 1, Ordering::Relaxed);
+            };
+            let other = Arc::clone(&lock);
+            let thread = thread::spawn(move || add(&other));
+            add(&lock);
+            thread.join().unwrap();
+            assert_eq!(lock.take().expect("free").load(Ordering::Relaxed), 2);
+        });
+    }
+}

@@ -46,6 +46,9 @@ const PRODUCT: &[&str] = &[
 /// Packages of this project whose programs are in the Debian packages too.
 const PACKAGED: &[&str] = &["osu-mpi", "cost-table", "scale-model", "xgvmi-fio"];
 
+/// The libraries for the host side of DPA programs, which no package contains.
+const UNPACKAGED: &str = "doca-libs";
+
 /// Directory of the builds for the processor.
 fn target_dir() -> PathBuf {
     workspace::target_dir().join("aarch64")
@@ -150,7 +153,8 @@ pub fn release() -> Result<(PathBuf, PathBuf)> {
 /// The first fault.
 pub fn check_installed(dirs: &[&Path]) -> Result<()> {
     let tools = tools::ensure()?;
-    for file in files::FILES {
+    let packaged = |file: &&files::File| file.package != UNPACKAGED;
+    for file in files::FILES.iter().filter(packaged) {
         let found = dirs.iter().find_map(|dir| {
             file.names()
                 .map(|name| dir.join(name))
@@ -162,8 +166,8 @@ pub fn check_installed(dirs: &[&Path]) -> Result<()> {
     Ok(())
 }
 
-/// What `cargo xtask test` runs: the library in UCX is linked and checked, and layouts are compared with those of the
-/// libraries' headers and the device's manual. The rest is in the suites.
+/// What `cargo xtask test` runs: the library in UCX is linked and checked, pool and alias map are tested, and layouts are
+/// compared with those of the libraries' headers and the device's manual. The rest is in the suites.
 ///
 /// # Errors
 /// Those of the set-up.
@@ -171,7 +175,7 @@ pub fn sample() -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
     println!("aarch64: {}", tools.versions()?);
     let mut cases = linked(&tools, &["uct-plugin"], |file| file.package == "uct-plugin");
-    cases.extend(units::of(&tools, &["mlx5-prm"]));
+    cases.extend(units::of(&tools, &["mlx5-prm", "xgvmi-pool"]));
     cases.push(units::layouts(&tools));
     Ok(cases)
 }
@@ -180,7 +184,7 @@ pub fn sample() -> Result<Vec<Case>> {
 pub(super) fn link(_world: &World) -> Result<Vec<Case>> {
     let tools = tools::ensure()?;
     println!("aarch64: {}", tools.versions()?);
-    Ok(linked(&tools, PRODUCT, |_| true))
+    Ok(linked(&tools, &[PRODUCT, &[UNPACKAGED]].concat(), |_| true))
 }
 
 fn linked(tools: &Aarch64, packages: &[&str], wanted: impl Fn(&files::File) -> bool) -> Vec<Case> {

@@ -41,13 +41,13 @@ Runs all phases, or the named ones. Each starts when those that it needs have en
 
 Then, one after the other:
   patches  the matrix with a patched UCX, if a tree is given (see cargo xtask patch)
-  aarch64  the library in UCX links for the DPU's processors, and layouts agree there (all: cargo xtask suites aarch64)
+  aarch64  for the DPU's processors: the library in UCX links, pool and alias map run, layouts agree (all: cargo xtask suites
+           aarch64)
   demo     the demo and that of storage, in quick form
 
 Only if named:
   fuzz     the fuzz targets compile (see cargo xtask fuzz, which runs them)
-  loom     models of the pool and of the library's registrations, in every order of their steps; for changes of their
-           lock-free parts
+  loom     models of atomic protocols, in every order of their steps; for changes of these (docs/SPECIFICATION.md)
   soak     20,000 killed processes on the emulated device (XGVMI_CRASH_KILLS sets another number), and 1,000 jobs of the
            service processes, of which one in 20 loses a rank (XGVMI_SOAK_JOBS), and 1,000,000 messages of loops that poll
            (XGVMI_POLL_MESSAGES); takes hours; needs a build

@@ -1,6 +1,7 @@
 //! Checks of a built library or program: processor, name, exported symbols, no code that must be changed at load time, and no
 //! variables in the space that the C library reserves for threads at the start of a program.
 
+use super::UNPACKAGED;
 use anyhow::{Context as _, Result, ensure};
 use dev_setup::aarch64::Aarch64;
 use std::collections::BTreeSet;
@@ -76,6 +77,19 @@ pub(super) const FILES: &[File] = &[
         "libbfemu_preload.so",
         "libbfemu_preload.so",
         &["open", "ioctl", "close", "sigaction", "pthread_sigmask"],
+        false,
+    ),
+    library(
+        UNPACKAGED,
+        "libdoca_common.so",
+        "libdoca_common.so.2",
+        &[
+            "doca_dpa_kernel_launch_update_add",
+            "doca_dpa_kernel_launch_update_set",
+            "doca_dpa_rpc",
+            "doca_log",
+            "flexio_process_call",
+        ],
         false,
     ),
     program("xgvmi-cli", "xgvmi"),

@@ -95,7 +95,9 @@ fn gated() -> (Export, Arc<Gate>) {
             Role::First => Box::new(Gated(MemoryMedium::default(), Arc::clone(&gate))),
             _ => Box::new(MemoryMedium::default()),
         };
-        Arc::new(Store::create("m", medium, new, None).unwrap())
+        // An index with room, as those of files: blocks have enough locks.
+        let shape = Shape::that_grows(new.geometry);
+        Arc::new(Store::create_with("m", medium, new, shape, None).unwrap())
     });
     let volume = Volume::open(targets.to_vec()).unwrap();
     (Export::new(Arc::new(volume), "vol"), gate)
