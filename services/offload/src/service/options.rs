@@ -284,6 +284,6 @@ mod tests {
         let all = file(&named.join("\n"));
         let path = all.path().to_str().expect("UTF-8");
         parse_words::<ServiceOptions>(&["--config", path]).expect("valid");
-        assert_eq!(named.len(), 5);
+        assert_eq!(named.len(), 6);
     }
 }
