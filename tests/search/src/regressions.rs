@@ -181,6 +181,10 @@ pub const REGRESSIONS: &[Regression] = &[
         "open 012; write 0; term; open 012; replace 0; keep; kill; open 12; restart 2; attach 0; read; attach 2; flush; kill; open 01; read",
     ),
     new(
+        "two groups of one unit move to the settled index, and the second is emptied before the map has the unit",
+        "open 02; write 0; snap; write 0; kill; open 012; die-at 2 1; rebuild; restart 2; kill; open 02; read",
+    ),
+    new(
         "the model: a half block that a read has restored counts as durable without a sync",
         "open 12; write 0; term; open 012; read; power 1 none; read; machine none; open 02; read",
     ),

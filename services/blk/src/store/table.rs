@@ -485,13 +485,17 @@ impl Table {
     /// The next step of groups on their way to the settled index, but for the first one. Returns the sectors that become empty.
     pub(super) fn go_on(&mut self) -> Sectors {
         let mut emptied = BTreeSet::new();
+        // The map must be durable before a sector is emptied, also for the next group of the unit.
+        let mut added = BTreeSet::new();
         for number in &self.moving {
             let Some(group) = self.groups.get_mut(number) else {
                 continue;
             };
             let unit = number / UNIT;
-            if group.stage == Stage::Copied && !self.units.is_there(unit) {
+            let is_durable = self.units.is_there(unit) && !added.contains(&unit);
+            if group.stage == Stage::Copied && !is_durable {
                 self.units.add(unit);
+                added.insert(unit);
                 group.stage = Stage::Mapped;
             } else if group.stage < Stage::Emptied {
                 emptied.insert(group.slot);

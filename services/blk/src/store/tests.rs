@@ -592,3 +592,45 @@ fn a_kill_after_the_index_has_grown_loses_no_write() {
     let all: Vec<u64> = (0..groups).map(|group| 8 * group).collect();
     assert!(blocks == all, "{} of {groups}", blocks.len());
 }
+
+/// A process that is killed at any write while groups of one unit move to the settled index leaves all of them.
+#[test]
+fn a_kill_while_groups_of_a_unit_settle_loses_none() {
+    let geometry = Geometry::new(4096, 40).unwrap();
+    let shape = Shape { room: 40, slots: 2 };
+    for writes in 0.. {
+        let medium = Shared::new();
+        let new = NewTarget {
+            geometry,
+            ..new_target()
+        };
+        let store = Store::create_with("t", Box::new(medium.clone()), new, shape, None).unwrap();
+        for block in [0, 32] {
+            let stored = store.prepare(block, &zero(1), 0);
+            // The second group may find no sector before a sync.
+            if stored.is_err() {
+                store.flush().unwrap();
+                store.prepare(block, &zero(1), 0).unwrap();
+            }
+            store.commit(block, 1).unwrap();
+        }
+        medium.writes_left.store(writes, Ordering::Relaxed);
+        for _ in 0..6 {
+            let _ = store.flush();
+        }
+        let settled = medium.writes_left.load(Ordering::Relaxed) > 0;
+        drop(store);
+        medium.writes_left.store(u64::MAX, Ordering::Relaxed);
+        let store = Store::open("t", Box::new(medium.clone()), None).unwrap();
+        let held = store.held().unwrap().into_iter();
+        let blocks: Vec<u64> = held
+            .filter(|held| held.generation == 1)
+            .map(|held| held.block)
+            .collect();
+        assert_eq!(blocks, [0, 32], "killed after {writes} writes");
+        if settled {
+            assert!(writes > 3, "{writes} writes settle nothing");
+            return;
+        }
+    }
+}
