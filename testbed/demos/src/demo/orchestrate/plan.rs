@@ -87,7 +87,7 @@ impl Case {
     pub fn new(size: usize, effort: Effort, iterations: Option<u64>) -> Self {
         let (openings, rounds, budget, fewest, most) = match effort {
             Effort::Quick => (1, 16, 768 << 20, 48, 192),
-            Effort::Full => (5, 24, 1 << 30, 48, 480),
+            Effort::Full => (3, 24, 1 << 30, 48, 288),
         };
         let by_budget = (budget / size.max(1)) as u64;
         let wanted = iterations.unwrap_or(by_budget.clamp(fewest, most)).max(1);
@@ -126,7 +126,7 @@ mod tests {
         };
         check(16 << 10, Effort::Quick, None, (16, 12));
         check(16 << 20, Effort::Quick, None, (16, 3));
-        check(16 << 10, Effort::Full, None, (24, 20));
+        check(16 << 10, Effort::Full, None, (24, 12));
         check(16 << 20, Effort::Full, None, (24, 3));
         check(1 << 30, Effort::Full, None, (24, 2));
         check(16 << 10, Effort::Full, Some(2), (2, 1));
