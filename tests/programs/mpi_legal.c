@@ -17,6 +17,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -1400,6 +1401,217 @@ static void be_child(void)
 	exchange_with_children(parent, 1);
 }
 
+/* --- What a program does to its own process --- */
+
+static volatile sig_atomic_t alarms;
+
+static void count_alarm(int number)
+{
+	(void)number;
+	alarms++;
+}
+
+/* A timer interrupts every system call: its handler is installed without SA_RESTART. */
+static void interrupted(void)
+{
+	struct sigaction ours = { .sa_handler = count_alarm }, theirs;
+	struct itimerval often = { { 0, 700 }, { 0, 700 } }, never = { { 0, 0 }, { 0, 0 } };
+	MPI_Comm comm;
+	unsigned round;
+
+	if (sigaction(SIGALRM, &ours, &theirs) || setitimer(ITIMER_REAL, &often, NULL))
+		fail("a timer: %s", strerror(errno));
+	MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+	for (round = 0; round < 20; round++) {
+		int64_t sum = rank, all = 0;
+
+		alltoallv_on(comm, 1024 << round % 7, 520 + round);
+		blocking_alltoallv_on(comm, 1024 << round % 7, 540 + round);
+		MPI_Allreduce(&sum, &all, 1, MPI_INT64_T, MPI_SUM, comm);
+		if (all != (int64_t)ranks * (ranks - 1) / 2)
+			fail("the sum is %lld", (long long)all);
+	}
+	MPI_Comm_free(&comm);
+	if (setitimer(ITIMER_REAL, &never, NULL) || sigaction(SIGALRM, &theirs, NULL))
+		fail("a timer: %s", strerror(errno));
+	if (!alarms)
+		fail("the timer has not fired");
+}
+
+static void *on_a_small_stack(void *none)
+{
+	MPI_Comm comm;
+
+	MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+	alltoallv_on(comm, BLOCK, 560);
+	blocking_alltoallv_on(comm, BLOCK, 561);
+	MPI_Comm_free(&comm);
+	return none;
+}
+
+/* A thread calls, whose stack is as small as the default of some C libraries. */
+static void small_stack(void)
+{
+	pthread_attr_t small;
+	pthread_t id;
+
+	if (pthread_attr_init(&small) || pthread_attr_setstacksize(&small, 128 * KIB) ||
+	    pthread_create(&id, &small, on_a_small_stack, NULL))
+		fail("pthread_create");
+	pthread_attr_destroy(&small);
+	pthread_join(id, NULL);
+}
+
+/* The program has another directory and no environment when a communicator makes its first calls. Relative paths and variables
+ * that a library reads late are gone. */
+static void moved(void)
+{
+	int before = open(".", O_RDONLY | O_DIRECTORY);
+	MPI_Comm comm;
+
+	if (before < 0 || chdir("/proc/self"))
+		fail("another directory: %s", strerror(errno));
+	clearenv();
+	MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+	alltoallv_on(comm, BLOCK, 562);
+	blocking_alltoallv_on(comm, BLOCK, 563);
+	MPI_Comm_free(&comm);
+	if (fchdir(before))
+		fail("the first directory: %s", strerror(errno));
+	close(before);
+}
+
+/* --- Objects and memory in use by several calls --- */
+
+static void add_pairs(void *in, void *out, int *length, MPI_Datatype *type)
+{
+	int32_t *from = in, *to = out;
+	int at;
+
+	(void)type;
+	for (at = 0; at < 2 * *length; at++)
+		to[at] += from[at];
+}
+
+/* Datatypes and an operator that are freed while calls with them are pending. */
+static void freed_types(void)
+{
+	enum { COUNT = 512 };
+	MPI_Datatype *types = allocate(sizeof(MPI_Datatype) * (size_t)ranks), pair;
+	struct exchange one = prepare(MPI_COMM_WORLD, BLOCK, 564);
+	struct shape single = shape_of(ranks, 1, BLOCK);
+	int32_t *own = allocate(8 * COUNT), *sum = allocate(8 * COUNT);
+	MPI_Request requests[2];
+	MPI_Op add;
+	int peer, at;
+
+	for (peer = 0; peer < ranks; peer++) {
+		MPI_Type_contiguous(BLOCK, MPI_BYTE, &types[peer]);
+		MPI_Type_commit(&types[peer]);
+	}
+	MPI_Type_contiguous(2, MPI_INT32_T, &pair);
+	MPI_Type_commit(&pair);
+	MPI_Op_create(add_pairs, 1, &add);
+	for (at = 0; at < 2 * COUNT; at++)
+		own[at] = at * (rank + 1);
+	MPI_Ialltoallw(one.from, single.counts, single.places, types, one.to, single.counts, single.places, types,
+		       MPI_COMM_WORLD, &requests[0]);
+	MPI_Iallreduce(own, sum, COUNT, pair, add, MPI_COMM_WORLD, &requests[1]);
+	MPI_Type_free(&pair);
+	MPI_Op_free(&add);
+	alltoallv_on(MPI_COMM_WORLD, BLOCK, 565);
+	wait_all(2, requests);
+	for (at = 0; at < 2 * COUNT; at++)
+		if (sum[at] != at * (ranks * (ranks + 1) / 2))
+			fail("element %d of the sum is %d", at, sum[at]);
+	for (peer = 0; peer < ranks; peer++)
+		MPI_Type_free(&types[peer]);
+	finish(&one, rank, ranks);
+	free_shape(single);
+	free(types);
+	free(own);
+	free(sum);
+}
+
+/* Memory of a window: between two epochs collectives send from it and receive into it. */
+static void one_sided(void)
+{
+	size_t size = (size_t)ranks * BLOCK;
+	uint8_t *memory, *block = fresh(BLOCK);
+	struct shape shape = shape_of(ranks, BLOCK, BLOCK);
+	unsigned round;
+	MPI_Request request;
+	MPI_Win window;
+	int peer;
+
+	MPI_Win_allocate((MPI_Aint)(2 * size), 1, MPI_INFO_NULL, MPI_COMM_WORLD, &memory, &window);
+	for (round = 0; round < 4; round++) {
+		MPI_Win_fence(0, window);
+		for (peer = 0; peer < ranks; peer++) {
+			/* What this rank puts there is what that peer sends to this rank afterwards. */
+			fill(block, BLOCK, peer, rank, 570 + round);
+			MPI_Put(block, BLOCK, MPI_BYTE, peer, (MPI_Aint)rank * BLOCK, BLOCK, MPI_BYTE, window);
+			MPI_Win_fence(0, window);
+		}
+		MPI_Ialltoallv(memory, shape.counts, shape.places, MPI_BYTE, memory + size, shape.counts, shape.places,
+			       MPI_BYTE, MPI_COMM_WORLD, &request);
+		MPI_Wait(&request, MPI_STATUS_IGNORE);
+		for (peer = 0; peer < ranks; peer++)
+			compare(memory + size + (size_t)peer * BLOCK, BLOCK, peer, rank, 570 + round);
+		MPI_Win_fence(0, window);
+		peer = (rank + 1) % ranks;
+		MPI_Get(block, BLOCK, MPI_BYTE, peer, (MPI_Aint)(size + (size_t)rank * BLOCK), BLOCK, MPI_BYTE, window);
+		MPI_Win_fence(0, window);
+		compare(block, BLOCK, rank, peer, 570 + round);
+	}
+	MPI_Win_free(&window);
+	release(block, BLOCK);
+	free_shape(shape);
+}
+
+/* Collectives and messages in one array of requests, which is polled by each of MPI's calls in turn. */
+static void polled(void)
+{
+	enum { CALLS = 4, ALL = CALLS + 2 };
+	struct exchange one[CALLS];
+	MPI_Request requests[ALL];
+	MPI_Status statuses[ALL];
+	int places[ALL], done = 0, call, flag, at, turn = 0;
+	uint8_t *to = fresh(BLOCK), *from = fresh(BLOCK);
+	int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
+
+	fill(to, BLOCK, rank, next, 580);
+	for (call = 0; call < CALLS; call++)
+		one[call] = prepare(MPI_COMM_WORLD, 4096 << call, 581 + (unsigned)call);
+	MPI_Irecv(from, BLOCK, MPI_BYTE, last, 9, MPI_COMM_WORLD, &requests[CALLS]);
+	for (call = 0; call < CALLS; call++)
+		requests[call] = start(&one[call]);
+	MPI_Issend(to, BLOCK, MPI_BYTE, next, 9, MPI_COMM_WORLD, &requests[CALLS + 1]);
+	while (done < ALL) {
+		switch (turn++ % 4) {
+		case 0:
+			MPI_Testsome(ALL, requests, &at, places, statuses);
+			done += at == MPI_UNDEFINED ? 0 : at;
+			break;
+		case 1:
+			MPI_Testany(ALL, requests, &at, &flag, statuses);
+			done += flag && at != MPI_UNDEFINED;
+			break;
+		case 2:
+			MPI_Request_get_status(requests[turn % ALL], &flag, statuses);
+			break;
+		default:
+			MPI_Waitany(ALL, requests, &at, statuses);
+			done += at != MPI_UNDEFINED;
+		}
+	}
+	compare(from, BLOCK, last, rank, 580);
+	for (call = 0; call < CALLS; call++)
+		finish(&one[call], rank, ranks);
+	release(to, BLOCK);
+	release(from, BLOCK);
+}
+
 struct program {
 	const char *name;
 	void (*run)(void);
@@ -1442,6 +1654,12 @@ static const struct program programs[] = {
 	{ "mixed-types", mixed_types },
 	{ "operators", operators },
 	{ "reused-memory", reused_memory },
+	{ "interrupted", interrupted },
+	{ "small-stack", small_stack },
+	{ "freed-types", freed_types },
+	{ "one-sided", one_sided },
+	{ "polled", polled },
+	{ "moved", moved },
 };
 enum { PROGRAMS = sizeof(programs) / sizeof(programs[0]) };
 
