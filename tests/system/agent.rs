@@ -2,12 +2,13 @@
 
 use crate::process;
 use crate::talk::Talk;
-use crate::world::{LIMIT, Testbed};
-use anyhow::{Context, Result, bail, ensure};
-use std::ffi::OsStr;
+use crate::world::{LIMIT, Testbed, World};
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// Time limit of a command. The slowest command registers memory.
@@ -57,7 +58,8 @@ impl Agent {
         options: &[&str],
         function: &str,
     ) -> Result<Self> {
-        let talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
+        let talk =
+            Talk::start(&mut testbed.command_with(options, function, compile("verbs_agent")?))?;
         let mut agent = Self {
             name: function.to_owned(),
             talk,
@@ -155,6 +157,58 @@ impl Agent {
     }
 }
 
+/// A running agent of another program, with an open device.
+pub(crate) struct Driven {
+    pub(crate) name: &'static str,
+    talk: Talk,
+    limit: Duration,
+    /// The answer to `open`.
+    pub(crate) opened: Answer,
+}
+
+impl Driven {
+    /// Starts `programs/NAME.c` in a function, with options of `bf-emu run` and the time limit of a command.
+    pub(crate) fn start(
+        testbed: &Testbed<'_>,
+        options: &[&str],
+        function: &'static str,
+        (program, limit): (&str, Duration),
+    ) -> Result<Self> {
+        let mut command = testbed.command_with(options, function, compile(program)?);
+        let mut talk = Talk::start(&mut command)?;
+        let line = talk.ask("open", limit)?;
+        let opened = Answer::new(format!("{function}: open"), line);
+        opened.expect_start("ok")?;
+        Ok(Self {
+            name: function,
+            talk,
+            limit,
+            opened,
+        })
+    }
+
+    /// Sends one line and waits for the answer.
+    pub(crate) fn ask(&mut self, command: &str) -> Result<Answer> {
+        let line = self
+            .talk
+            .ask(command, self.limit)
+            .with_context(|| format!("{} at '{command}'", self.name))?;
+        Ok(Answer::new(format!("{}: {command}", self.name), line))
+    }
+
+    /// Sends one line. The command must succeed.
+    pub(crate) fn tell(&mut self, command: &str) -> Result<Answer> {
+        let answer = self.ask(command)?;
+        answer.expect_start("ok")?;
+        Ok(answer)
+    }
+
+    /// Kills the process, as a crash would.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        self.talk.end()
+    }
+}
+
 /// Connects a fresh pair of QPs, in slot 0 of both agents.
 pub(crate) fn connect(a: &mut Agent, b: &mut Agent) -> Result<()> {
     let a_qpn: u32 = a.tell("qp 0")?.value("qpn")?;
@@ -227,19 +281,25 @@ impl Answer {
     }
 }
 
-/// The agent's program, compiled once per run with the installed C compiler.
-fn program() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile("verbs_agent").map_err(|error| format!("{error:#}")));
-    match built {
-        Ok(path) => Ok(path.clone()),
-        Err(text) => bail!("{text}"),
-    }
-}
-
 /// Compiles `programs/NAME.c`, a program on libibverbs.
 pub(crate) fn compile(name: &str) -> Result<PathBuf> {
     compile_with(name, &["-libverbs", "-lmlx5"])
+}
+
+/// Compiles `programs/NAME.c` against the stock UCX under test, with more options in front.
+pub(crate) fn compile_for_ucx(world: &World, name: &str, more: &[&OsStr]) -> Result<PathBuf> {
+    let mut libraries = OsString::from("-L");
+    libraries.push(&world.ucx_lib);
+    let mut options = more.to_vec();
+    options.extend([
+        "-isystem".as_ref(),
+        world.ucx_include.as_os_str(),
+        &libraries,
+        "-l:libucp.so.0".as_ref(),
+        "-l:libucs.so.0".as_ref(),
+        "-Wl,--allow-shlib-undefined".as_ref(),
+    ]);
+    compile_with(name, &options)
 }
 
 /// Compiles `programs/NAME.c`.
@@ -258,7 +318,23 @@ pub(crate) fn compile_cxx<S: AsRef<OsStr>>(name: &str, options: &[S]) -> Result<
     compile_by("c++", &format!("{name}.cc"), &options)
 }
 
+/// Compiles a source once per run: tests run at the same time, and the program of one must not vanish while another one
+/// writes it anew.
 fn compile_by<S: AsRef<OsStr>>(compiler: &str, source: &str, options: &[S]) -> Result<PathBuf> {
+    type Built = Arc<OnceLock<Result<PathBuf, String>>>;
+    static BUILT: Mutex<BTreeMap<Vec<OsString>, Built>> = Mutex::new(BTreeMap::new());
+    let mut words = vec![OsString::from(source)];
+    words.extend(options.iter().map(|option| option.as_ref().to_owned()));
+    let mut all = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    let one = Arc::clone(all.entry(words).or_default());
+    drop(all);
+    let built = one.get_or_init(|| {
+        compile_now(compiler, source, options).map_err(|error| format!("{error:#}"))
+    });
+    built.clone().map_err(anyhow::Error::msg)
+}
+
+fn compile_now<S: AsRef<OsStr>>(compiler: &str, source: &str, options: &[S]) -> Result<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("programs")
         .join(source);

@@ -1,15 +1,13 @@
 //! The connection manager at the kernel's interface: `programs/cm_agent.c` writes its commands. The
 //! programs above librdmacm are in `cargo xtask suites rdmacm`.
 
-use crate::agent::compile_with;
+use crate::agent::{compile_for_ucx, compile_with};
 use crate::harness::Case;
 use crate::process;
 use crate::talk::Talk;
 use crate::world::{LIMIT, Testbed, World, succeed};
-use anyhow::{Context, Result, bail, ensure};
-use std::ffi::OsString;
+use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Address of the first port of node0.host, and of node1.host.
@@ -218,14 +216,7 @@ pub(crate) fn value(answer: &str, key: &str) -> Result<i64> {
 }
 
 fn program() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| {
-        compile_with("cm_agent", &["-lpthread"]).map_err(|error| format!("{error:#}"))
-    });
-    match built {
-        Ok(path) => Ok(path.clone()),
-        Err(text) => bail!("{text}"),
-    }
+    compile_with("cm_agent", &["-lpthread"])
 }
 
 /// A server and a client on two nodes.
@@ -699,7 +690,7 @@ fn kills(world: &World) -> Result<()> {
 /// Endpoints of stock UCX by socket address, with UCX's own connection manager on librdmacm.
 fn ucx(world: &World, link: &str) -> Result<()> {
     let testbed = Testbed::new(world)?;
-    let program = ucx_program(world)?;
+    let program = compile_for_ucx(world, "ucp_connect", &[])?;
     let command = |function: &str, role: &[&str]| {
         let options = ["--link", link];
         let mut command = testbed.ucx_command_with(&options, function, &program);
@@ -720,22 +711,6 @@ fn ucx(world: &World, link: &str) -> Result<()> {
         ensure!(same, "{bytes}: {}\n{}", server.output, client.output);
     }
     Ok(())
-}
-
-/// `programs/ucp_connect.c`, compiled against the stock UCX under test.
-fn ucx_program(world: &World) -> Result<PathBuf> {
-    let mut libraries = OsString::from("-L");
-    libraries.push(&world.ucx_lib);
-    let include = world.ucx_include.as_os_str();
-    let options = [
-        "-isystem".as_ref(),
-        include,
-        &libraries,
-        "-l:libucp.so.0".as_ref(),
-        "-l:libucs.so.0".as_ref(),
-        "-Wl,--allow-shlib-undefined".as_ref(),
-    ];
-    compile_with("ucp_connect", &options)
 }
 
 /// Waits.

@@ -1,15 +1,13 @@
 //! The pool's work requests beside those of stock UCX, byte for byte, and the proof of each form by bytes.
 
-use crate::agent::compile_with;
+use crate::agent::compile_for_ucx;
 use crate::harness::Case;
 use crate::process;
 use crate::world::{LIMIT, Testbed, World, succeed};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = vec![
@@ -47,22 +45,6 @@ const IN_PARTS: [(&str, &str); 2] = [
     ("UCX_IB_REG_MT_CHUNK", "512k"),
 ];
 
-/// `programs/ucp_export.c`, compiled against the stock UCX under test.
-fn program(world: &World) -> Result<PathBuf> {
-    let mut libraries = OsString::from("-L");
-    libraries.push(&world.ucx_lib);
-    let include = world.ucx_include.as_os_str();
-    let options = [
-        "-isystem".as_ref(),
-        include,
-        &libraries,
-        "-l:libucp.so.0".as_ref(),
-        "-l:libucs.so.0".as_ref(),
-        "-Wl,--allow-shlib-undefined".as_ref(),
-    ];
-    compile_with("ucp_export", &options)
-}
-
 /// Runs the program in a testbed, with the library beneath UCX or without. Returns what it said.
 fn export(
     world: &World,
@@ -79,7 +61,11 @@ fn export_bytes(
     bytes: &str,
     variables: Option<&[(&str, &str)]>,
 ) -> Result<String> {
-    let mut command = testbed.ucx_command_with(&[], "node0.host", program(world)?);
+    let mut command = testbed.ucx_command_with(
+        &[],
+        "node0.host",
+        compile_for_ucx(world, "ucp_export", &[])?,
+    );
     command.args([&ROUNDS.to_string(), bytes]);
     if let Some(variables) = variables {
         let library = world.built("libuct_ib_mlx5_xgvmi.so");

@@ -1,11 +1,10 @@
 //! Imports of the library's keys through stock UCX: device commands, and counters at the end. Host and DPU are two contexts
 //! of one program.
 
-use crate::agent::compile_with;
+use crate::agent::compile_for_ucx;
 use crate::harness::Case;
 use crate::world::{Testbed, World, succeed};
 use anyhow::{Context, Result, ensure};
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
@@ -21,20 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// `programs/ucp_import.c` with the library, for a number of exports.
 fn program(world: &World, testbed: &Testbed<'_>, exports: u64) -> Result<Command> {
-    let mut libraries = OsString::from("-L");
-    libraries.push(&world.ucx_lib);
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../uct-plugin/include");
-    let options = [
-        "-isystem".as_ref(),
-        world.ucx_include.as_os_str(),
-        "-isystem".as_ref(),
-        own.as_os_str(),
-        &libraries,
-        "-l:libucp.so.0".as_ref(),
-        "-l:libucs.so.0".as_ref(),
-        "-Wl,--allow-shlib-undefined".as_ref(),
-    ];
-    let program = compile_with("ucp_import", &options)?;
+    let program = compile_for_ucx(world, "ucp_import", &["-isystem".as_ref(), own.as_os_str()])?;
     let functions = "node0.host,node0.dpu";
     let mut command = testbed.ucx_command_with(&[], functions, program);
     command.args(["mlx5_0", "mlx5_1"]);

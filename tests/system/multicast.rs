@@ -1,15 +1,13 @@
 //! Multicast groups: `programs/mcast_agent.c` attaches queue pairs and sends, `programs/cm_agent.c`
 //! joins groups. `mckey` and pyverbs' tests are in `cargo xtask suites rdmacm pyverbs`.
 
-use crate::agent::{Answer, compile};
+use crate::agent::Driven;
 use crate::connections::{self, TCP, UDP, value};
 use crate::harness::Case;
 use crate::process;
-use crate::talk::Talk;
 use crate::world::{LIMIT, Testbed, World, succeed};
-use anyhow::{Context, Result, bail, ensure};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use anyhow::{Context, Result, ensure};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 /// One command; the slowest makes 240 queue pairs.
@@ -67,10 +65,20 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// A running agent with an open device.
-struct Party {
-    name: &'static str,
-    talk: Talk,
-    opened: Answer,
+struct Party(Driven);
+
+impl Deref for Party {
+    type Target = Driven;
+
+    fn deref(&self) -> &Driven {
+        &self.0
+    }
+}
+
+impl DerefMut for Party {
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.0
+    }
 }
 
 /// Address of messages.
@@ -100,15 +108,7 @@ impl To {
 
 impl Party {
     fn start(testbed: &Testbed<'_>, options: &[&str], function: &'static str) -> Result<Self> {
-        let mut talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
-        let line = talk.ask("open", ANSWER)?;
-        let opened = Answer::new(format!("{function}: open"), line);
-        opened.expect_start("ok")?;
-        Ok(Self {
-            name: function,
-            talk,
-            opened,
-        })
+        Driven::start(testbed, options, function, ("mcast_agent", ANSWER)).map(Self)
     }
 
     /// With a queue pair in slot 0 that is attached to a group and has receives.
@@ -122,20 +122,6 @@ impl Party {
         party.attached(0, "ud", (gid, lid))?;
         party.tell("receive 0 8")?;
         Ok(party)
-    }
-
-    fn ask(&mut self, command: &str) -> Result<Answer> {
-        let line = self
-            .talk
-            .ask(command, ANSWER)
-            .with_context(|| format!("{} at '{command}'", self.name))?;
-        Ok(Answer::new(format!("{}: {command}", self.name), line))
-    }
-
-    fn tell(&mut self, command: &str) -> Result<Answer> {
-        let answer = self.ask(command)?;
-        answer.expect_start("ok")?;
-        Ok(answer)
     }
 
     fn refused(&mut self, command: &str, why: &str) -> Result<()> {
@@ -194,16 +180,6 @@ impl Party {
         let answer = self.tell(&format!("got {slot}"))?;
         ensure!(answer.ends_with("none"), "{}: {answer:?}", self.name);
         Ok(())
-    }
-}
-
-/// The agent's program, compiled once per run.
-fn program() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile("mcast_agent").map_err(|error| format!("{error:#}")));
-    match built {
-        Ok(path) => Ok(path.clone()),
-        Err(text) => bail!("{text}"),
     }
 }
 
@@ -440,7 +416,7 @@ fn death(world: &World) -> Result<()> {
         Ok(())
     };
     attached(3)?;
-    killed.talk.end()?;
+    killed.end()?;
     for value in 1..=3 {
         sender.send(0, To::group(OTHER_GID, LID), value)?;
         sender.got(0, value)?;
@@ -448,7 +424,7 @@ fn death(world: &World) -> Result<()> {
     }
     attached(2)?;
     for party in [&mut sender, &mut last] {
-        party.talk.end()?;
+        party.end()?;
     }
     attached(0)
 }

@@ -5,9 +5,7 @@ use crate::agent::{Answer, compile, compile_with};
 use crate::harness::Case;
 use crate::talk::Talk;
 use crate::world::{Testbed, World, free_port, succeed, succeed_pair};
-use anyhow::{Context, Result, bail, ensure};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 
 /// Time limit of a command. The slowest command waits for an event.
@@ -60,7 +58,8 @@ pub(crate) struct Port {
 
 impl Party {
     pub(crate) fn start(testbed: &Testbed<'_>, options: &[&str], function: &str) -> Result<Self> {
-        let talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
+        let talk =
+            Talk::start(&mut testbed.command_with(options, function, compile("port_agent")?))?;
         let mut party = Self {
             name: function.to_owned(),
             talk,
@@ -172,16 +171,6 @@ impl Party {
     /// Kills the process, as a crash would.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.talk.end()
-    }
-}
-
-/// The agent's program, compiled once per run.
-fn program() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile("port_agent").map_err(|error| format!("{error:#}")));
-    match built {
-        Ok(path) => Ok(path.clone()),
-        Err(text) => bail!("{text}"),
     }
 }
 

@@ -1,13 +1,11 @@
 //! Directs `programs/roce_agent.c`: Ethernet ports, and InfiniBand ports that need a global route. What the device
 //! answers, what it refuses, and what arrives.
 
-use crate::agent::{Answer, compile};
+use crate::agent::Driven;
 use crate::harness::Case;
-use crate::talk::Talk;
 use crate::world::{Testbed, World, succeed};
-use anyhow::{Context, Result, bail, ensure};
-use std::path::PathBuf;
-use std::sync::OnceLock;
+use anyhow::{Result, ensure};
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 /// One command; the slowest waits for a completion.
@@ -56,37 +54,25 @@ const EREMOTEIO: i32 = 121;
 const BAD_PARAM: &str = "status 0x3";
 
 /// A running agent, whose device is open.
-struct Party {
-    name: &'static str,
-    talk: Talk,
-    opened: Answer,
+struct Party(Driven);
+
+impl Deref for Party {
+    type Target = Driven;
+
+    fn deref(&self) -> &Driven {
+        &self.0
+    }
+}
+
+impl DerefMut for Party {
+    fn deref_mut(&mut self) -> &mut Driven {
+        &mut self.0
+    }
 }
 
 impl Party {
     fn start(testbed: &Testbed<'_>, options: &[&str], function: &'static str) -> Result<Self> {
-        let mut talk = Talk::start(&mut testbed.command_with(options, function, program()?))?;
-        let line = talk.ask("open", ANSWER)?;
-        let opened = Answer::new(format!("{function}: open"), line);
-        opened.expect_start("ok")?;
-        Ok(Self {
-            name: function,
-            talk,
-            opened,
-        })
-    }
-
-    fn ask(&mut self, command: &str) -> Result<Answer> {
-        let line = self
-            .talk
-            .ask(command, ANSWER)
-            .with_context(|| format!("{} at '{command}'", self.name))?;
-        Ok(Answer::new(format!("{}: {command}", self.name), line))
-    }
-
-    fn tell(&mut self, command: &str) -> Result<Answer> {
-        let answer = self.ask(command)?;
-        answer.expect_start("ok")?;
-        Ok(answer)
+        Driven::start(testbed, options, function, ("roce_agent", ANSWER)).map(Self)
     }
 
     /// Says a line that must be refused with an errno.
@@ -109,16 +95,6 @@ impl Party {
         let status = answer.value("wc")?;
         ensure!((there == value) == (status == SUCCESS), "{answer:?}");
         Ok(status)
-    }
-}
-
-/// The agent's program, compiled once per run.
-fn program() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| compile("roce_agent").map_err(|error| format!("{error:#}")));
-    match built {
-        Ok(path) => Ok(path.clone()),
-        Err(text) => bail!("{text}"),
     }
 }
 
