@@ -88,8 +88,18 @@ mod once;
 
 #[rustfmt::skip]
 #[path = "../../../bf-emu/preload/src/record.rs"]
-#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+#[expect(dead_code, reason = "the models call a part of it")]
 mod record;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/fabric/trace/place.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod place;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/fabric/holder.rs"]
+#[expect(dead_code, reason = "the models call a part of it")]
+mod holder;
 
 #[cfg(test)]
 mod models {
