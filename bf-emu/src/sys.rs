@@ -6,6 +6,7 @@ pub mod full;
 pub mod interface;
 pub mod limits;
 pub mod mapping;
+pub mod once;
 pub(crate) mod path;
 pub(crate) mod steps;
 pub mod tasks;
@@ -351,6 +352,12 @@ pub fn pid() -> i32 {
         }
         pid => pid,
     }
+}
+
+/// Number of this process from the kernel: also right in a child that has not called [`forget_pid`] yet.
+fn own_process() -> i32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() }
 }
 
 /// Clears the cached process number. For the child of a fork.

@@ -28,6 +28,7 @@
 //! If a check fails, UCX keeps its behaviour and one line describes the consequence.
 
 mod caches;
+mod copies;
 mod hooks;
 mod rcache;
 mod wire;

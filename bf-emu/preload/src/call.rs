@@ -5,16 +5,18 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use bf_emu::process;
+use bf_emu::sys::once::Once;
 use bf_emu::sys::{self, Errno};
 use bf_emu::view::diagnostics;
 use bf_emu::view::hw_counters::Asked;
 use bf_emu::view::interfaces::{self, Interface};
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
 use bf_emu::view::state;
+
+use crate::install::watch_forks;
 
 /// True if the environment requests devices. Evaluated at the first call, which may come from
 /// another library's constructor before this library's.
@@ -46,7 +48,11 @@ fn is_set(name: &CStr) -> bool {
 
 /// The device, attached at the first call; None if the environment does not request it.
 pub(crate) fn device() -> Option<&'static process::Process> {
-    enabled().then(process::current)?
+    if !enabled() {
+        return None;
+    }
+    watch_forks();
+    process::current()
 }
 
 /// The target of `path` for this process. `buffer` receives a rewritten path.
@@ -108,7 +114,7 @@ struct Known {
 
 /// This process's view, read at the first use.
 fn known_view() -> Option<&'static Known> {
-    static KNOWN: OnceLock<Option<Known>> = OnceLock::new();
+    static KNOWN: Once<Option<Known>> = Once::new();
     thread_local! {
         /// True while this thread reads the view. The state's own files are not in the view,
         /// independent of their paths.
@@ -134,7 +140,7 @@ fn known_view() -> Option<&'static Known> {
             }
         }
     };
-    let known = KNOWN.get_or_init(load).as_ref();
+    let known = KNOWN.get_or_make(load).as_ref();
     LOADS.set(false);
     known
 }

@@ -11,6 +11,7 @@ use std::ffi::{c_int, c_void};
 use std::mem;
 use std::ptr;
 
+use bf_emu::sys::once::Once;
 use bf_emu::{guard, process};
 use libc::{sigaction as Action, siginfo_t, ucontext_t};
 
@@ -48,9 +49,8 @@ type SetAction = unsafe extern "C" fn(c_int, *const Action, *mut Action) -> c_in
 
 /// The C library's sigaction, looked up once before the handler needs it.
 fn set_action() -> Option<SetAction> {
-    use std::sync::OnceLock;
-    static FOUND: OnceLock<Option<SetAction>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
+    static FOUND: Once<Option<SetAction>> = Once::new();
+    *FOUND.get_or_make(|| {
         let own = of_libc(c"sigaction").map(|address| {
             // SAFETY: the C library's function of this name and type.
             unsafe { mem::transmute::<ptr::NonNull<c_void>, SetAction>(address) }

@@ -47,6 +47,7 @@ mod masks;
 mod names;
 mod next;
 mod open;
+mod record;
 mod records;
 #[cfg(target_arch = "x86_64")]
 mod resume;

@@ -6,8 +6,9 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
+use super::holder::{FUTEX_OWNER_DIED, FUTEX_TID_MASK, Name, joined};
 use crate::sys::{self, Errno, steps::step, tasks};
 
 /// Bytes of the longest mutex of the C library: that of aarch64.
@@ -21,38 +22,9 @@ pub struct SharedMutex {
     name: Name,
 }
 
-/// The holder, if the kernel does not mark the mutex at its end: the thread in the upper half, and in the lower half the end
-/// of its start time, because the kernel gives its number to a later one. 0 for none.
-///
-/// One word, so that no reader takes the thread of one holder with the start of another. A thread that has ended stays ended:
-/// what a reader finds of a word does not become wrong while the word changes and changes back.
-#[repr(transparent)]
-struct Name(AtomicU64);
-
-impl Name {
-    /// Enters the calling thread. One that does not know its start has no name.
-    fn write(&self, thread: u32) {
-        let name = own_start(thread).map_or(0, |started| joined(thread, started));
-        self.0.store(name, Ordering::Release);
-    }
-
-    fn remove(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-
-    fn is_written(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
-    }
-
-    /// True if `thread` is the one of this name and has ended.
-    fn is_dead(&self, thread: u32) -> bool {
-        let name = self.0.load(Ordering::Acquire);
-        name >> 32 == u64::from(thread) && name != 0 && has_ended(name)
-    }
-}
-
-const fn joined(thread: u32, started: u64) -> u64 {
-    (thread as u64) << 32 | started & u32::MAX as u64
+/// Enters the calling thread. One that does not know its start has no name.
+fn write_name(name: &Name, thread: u32) {
+    name.write(own_start(thread).map_or(0, |started| joined(thread, started)));
 }
 
 /// True if the thread of a name has ended. A failed query proves nothing.
@@ -126,10 +98,6 @@ pub(crate) enum Holder {
     Dead,
 }
 
-/// Bit of a futex word that the kernel sets when the holder ends (`linux/futex.h`).
-const FUTEX_OWNER_DIED: u32 = 0x4000_0000;
-/// The bits of a futex word that hold the thread number (same header).
-const FUTEX_TID_MASK: u32 = 0x3fff_ffff;
 /// Longest sleep of a waiter before it checks the mutex. A wake-up is lost if the woken thread is
 /// killed before it has the lock and a third thread took and released the lock meanwhile. This
 /// limit bounds the wait in that case.
@@ -222,11 +190,15 @@ impl SharedMutex {
     fn taken(&self, result: i32) -> Taken {
         step();
         if !kernel_marks() {
-            self.name.write(self.thread());
+            write_name(&self.name, self.thread());
         }
         if result == libc::EOWNERDEAD {
             // SAFETY: this thread holds the mutex now.
             unsafe { libc::pthread_mutex_consistent(self.inner.get()) };
+            if kernel_marks() {
+                // That of the dead thread. A later thread with its number, which the kernel marks, has no name.
+                self.name.remove();
+            }
             return Taken::OwnerDied;
         }
         Taken::Clean
@@ -242,7 +214,7 @@ impl SharedMutex {
         match word.load(Ordering::Acquire) {
             0 => Holder::Nobody,
             word if word & FUTEX_OWNER_DIED != 0 => Holder::Dead,
-            word if self.name.is_dead(word & FUTEX_TID_MASK) => Holder::Dead,
+            word if self.name.is_dead(word & FUTEX_TID_MASK, has_ended) => Holder::Dead,
             _ => Holder::Alive,
         }
     }
@@ -252,21 +224,8 @@ impl SharedMutex {
     pub(super) fn mark_if_dead(&self) {
         // SAFETY: as in `holder`.
         let futex = unsafe { AtomicU32::from_ptr(self.inner.get().cast()) };
-        let word = futex.load(Ordering::Acquire);
-        let thread = word & FUTEX_TID_MASK;
-        if thread == 0 || word & FUTEX_OWNER_DIED != 0 {
-            return;
-        }
-        // A thread without a name has just taken the mutex, or was about to release it. One that the kernel marks is marked
-        // before it ends.
-        let unnamed_ended = || i32::try_from(thread).is_ok_and(|task| tasks::has_ended(task, None));
-        if !self.name.is_dead(thread) && !unnamed_ended() {
-            return;
-        }
-        let marked = word & !FUTEX_TID_MASK | FUTEX_OWNER_DIED;
-        // Another waiter may have marked it first.
-        let exchanged = futex.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Relaxed);
-        if exchanged.is_ok() {
+        let is_gone = |thread| i32::try_from(thread).is_ok_and(|task| tasks::has_ended(task, None));
+        if self.name.mark_if_dead(futex, has_ended, is_gone) {
             sys::futex_wake(futex);
         }
     }
@@ -298,7 +257,7 @@ impl SharedMutex {
 mod tests {
     use super::*;
     use crate::sys::tasks::wait_for_end;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
 
     #[test]
     fn the_holder_is_seen_from_outside() {
@@ -338,7 +297,7 @@ mod tests {
         // A thread without a name, such as one that has just taken the mutex, counts as alive.
         mutex.mark_if_dead();
         assert_eq!((mutex.holder(), mutex.thread()), (Holder::Alive, own));
-        mutex.name.write(own);
+        write_name(&mutex.name, own);
         mutex.mark_if_dead();
         assert_eq!((mutex.holder(), mutex.thread()), (Holder::Alive, own));
         // Another thread has the number now: it started at another time.
@@ -353,6 +312,8 @@ mod tests {
         futex.store(ended, Ordering::Relaxed);
         assert_eq!(mutex.holder(), Holder::Dead);
         assert_eq!((mutex.lock(), mutex.thread()), (Taken::OwnerDied, own));
+        // The dead thread's name would make a later thread of its number, which the kernel marks, look dead.
+        assert_ne!(mutex.name.0.load(Ordering::Relaxed), joined(ended, 1));
         // SAFETY: this thread holds it.
         unsafe { mutex.unlock() };
         // The same between the mutex and the name.
@@ -387,7 +348,8 @@ mod tests {
                     }
                 }
             });
-            let dead = (0..1000).any(|_| name.is_dead(own) || name.is_dead(other.id()));
+            let dead = (0..1000)
+                .any(|_| name.is_dead(own, has_ended) || name.is_dead(other.id(), has_ended));
             ends.store(true, Ordering::Relaxed);
             assert!(!dead);
         });

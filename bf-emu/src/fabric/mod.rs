@@ -8,6 +8,7 @@ pub mod counters;
 mod device;
 mod error;
 mod flow;
+mod holder;
 pub mod journal;
 pub mod klm;
 mod limits;

@@ -8,9 +8,13 @@
 //! whole revolution of the ring, 65,536 records, can leave a mixed record. The trace is for
 //! diagnosis and not for accounting.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+mod place;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use mlx5_prm::cqe::{CQE_BYTES, Cqe};
+
+use place::{Place, WORDS};
 
 use crate::bits::size;
 use crate::model::faults::Call;
@@ -18,7 +22,6 @@ use crate::sys;
 
 /// Number of records in the ring: 4 MiB, some seconds of busy traffic.
 pub const RECORDS_MAX: usize = 64 * 1024;
-const WORDS: usize = 6;
 /// Bytes of a request that one record holds.
 pub const ENTRY_BYTES: usize = 32;
 const _: () = assert!(ENTRY_BYTES == (WORDS - 2) * 8);
@@ -30,15 +33,6 @@ pub struct Ring {
     on: AtomicU32,
     next: AtomicU64,
     places: [Place; RECORDS_MAX],
-}
-
-#[derive(Debug)]
-#[repr(C)]
-struct Place {
-    /// Number of the record from 1; 0 during the write.
-    mark: AtomicU64,
-    time_ns: AtomicU64,
-    words: [AtomicU64; WORDS],
 }
 
 /// The event of a record.
@@ -171,13 +165,7 @@ impl Ring {
         let Some(place) = self.places.get(place_of(number)) else {
             return;
         };
-        place.mark.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        place.time_ns.store(time_ns, Ordering::Relaxed);
-        for (word, value) in place.words.iter().zip(encode(pid, function, what)) {
-            word.store(value, Ordering::Relaxed);
-        }
-        place.mark.store(number, Ordering::Release);
+        place.write(number, time_ns, encode(pid, function, what));
     }
 
     /// Number of the latest record; 0 if there is none.
@@ -190,18 +178,7 @@ impl Ring {
     #[must_use]
     pub fn read(&self, number: u64) -> Option<Record> {
         let place = self.places.get(place_of(number))?;
-        if number == 0 || place.mark.load(Ordering::Acquire) != number {
-            return None;
-        }
-        let time_ns = place.time_ns.load(Ordering::Relaxed);
-        let mut words = [0; WORDS];
-        for (to, from) in words.iter_mut().zip(&place.words) {
-            *to = from.load(Ordering::Relaxed);
-        }
-        fence(Ordering::Acquire);
-        if place.mark.load(Ordering::Relaxed) != number {
-            return None;
-        }
+        let (time_ns, words) = place.read(number)?;
         let (pid, function, what) = decode(&words)?;
         Some(Record {
             number,

@@ -17,7 +17,6 @@ mod uars;
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 pub use contexts::{CONTEXTS_MAX, Context};
@@ -36,6 +35,7 @@ use crate::fabric::table::Owner;
 use crate::fabric::{Fabric, NUMBER_BASE, QPN_BASE};
 use crate::model::faults::{self, ENV_FAULTS, RULES_MAX, Rule};
 use crate::model::topology::{VIEW_NAME_MAX, View};
+use crate::sys::once::Once;
 use crate::sys::{self, Errno};
 use crate::view::state;
 
@@ -85,14 +85,16 @@ pub struct Process {
     uars: Uars,
 }
 
-static PROCESS: OnceLock<Option<Process>> = OnceLock::new();
+static PROCESS: Once<Option<Process>> = Once::new();
 static ATTACHED: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// This process. The first call attaches it. None if the environment names no device, or if
 /// attaching failed. A failure is logged once on standard error.
 pub fn current() -> Option<&'static Process> {
-    let process = PROCESS.get_or_init(|| {
+    let process = PROCESS.get_or_make(|| {
         let (state, view) = environment()?;
+        // Its thread may have asked for it before a fork, of which this process is the child.
+        sys::forget_pid();
         match Process::attach(&state, &view) {
             Ok(process) => Some(process),
             Err(error) => {
@@ -106,6 +108,11 @@ pub fn current() -> Option<&'static Process> {
         ATTACHED.store(std::ptr::from_ref(process).cast_mut(), Ordering::Release);
     }
     process.as_ref()
+}
+
+/// What the child of a fork has from its parent, if that was attached.
+pub fn inherited() -> Option<&'static Process> {
+    PROCESS.get()?.as_ref()
 }
 
 /// This process, if it is attached. Async-signal-safe.

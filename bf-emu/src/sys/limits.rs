@@ -1,6 +1,6 @@
 //! Limits of this process, and its privileges to exceed them.
 
-use std::sync::OnceLock;
+use super::once::Once;
 
 /// The limit of open files.
 #[must_use]
@@ -53,8 +53,8 @@ fn effective() -> u64 {
 
 /// True if user numbers mean the same as on the host.
 fn is_first_namespace() -> bool {
-    static FIRST: OnceLock<bool> = OnceLock::new();
-    *FIRST.get_or_init(|| {
+    static FIRST: Once<bool> = Once::new();
+    *FIRST.get_or_make(|| {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         map.split_ascii_whitespace().eq(["0", "0", "4294967295"])
     })

@@ -36,6 +36,15 @@ mod rkey {
 #[expect(dead_code, reason = "the models call a part of it")]
 mod registrations;
 
+/// As the emulated device asks the system.
+fn own_process() -> i32 {
+    1
+}
+
+fn yield_now() {
+    loom::thread::yield_now();
+}
+
 /// What the lock needs: no process is a child, and threads have numbers from 1.
 mod forked {
     use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -65,6 +74,32 @@ mod event_lock;
 #[path = "../../../bf-emu/src/fabric/posted.rs"]
 #[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
 mod posted;
+
+#[rustfmt::skip]
+#[path = "../../../uct-plugin/src/ucp/copies.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod copies;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/sys/once.rs"]
+#[expect(unreachable_pub, reason = "the device's crate exports it")]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod once;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/preload/src/record.rs"]
+#[expect(dead_code, reason = "the models call a part of it")]
+mod record;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/fabric/trace/place.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "the models call it"))]
+mod place;
+
+#[rustfmt::skip]
+#[path = "../../../bf-emu/src/fabric/holder.rs"]
+#[expect(dead_code, reason = "the models call a part of it")]
+mod holder;
 
 #[cfg(test)]
 mod models {

@@ -3,10 +3,9 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use super::caches::{self, CACHES, EXPORTER, IMPORT, Import};
+use super::copies::Copies;
 use super::rcache;
 use super::rcache::{CreateFn, DestroyFn, GetFn, InvalidateFn, LookupFn, Params, Region};
 use super::wire::Head;
@@ -79,77 +78,37 @@ impl Entries {
     }
 }
 
-static COPIES: [OnceLock<Originals>; COPIES_MAX] = [const { OnceLock::new() }; COPIES_MAX];
+/// UCX's functions for calls before the first import, which are most: `ucs_rcache_get` ...
+const GET: usize = 0;
+/// ... and `ucs_pgtable_lookup`.
+const LOOKUP: usize = 1;
 
-/// UCX's functions of each copy for calls before the first import, which are most; null behind it, or if the copy has none.
-static BEFORE: [Before; COPIES_MAX] = [const { Before::new() }; COPIES_MAX];
+static COPIES: Copies<Originals, c_void, COPIES_MAX, 2> = Copies::new();
 
-struct Before {
-    /// A [`GetFn`].
-    get: AtomicPtr<c_void>,
-    /// A [`LookupFn`].
-    lookup: AtomicPtr<c_void>,
+/// UCX's function until the first import.
+#[inline(always)]
+fn get_before(copy: usize) -> Option<GetFn> {
+    let function = COPIES.shortcut(copy, GET);
+    // SAFETY: null or the address of such a function; both types have the size of a pointer, and null is `None`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<GetFn>>(function) }
 }
 
-impl Before {
-    const fn new() -> Self {
-        Self {
-            get: AtomicPtr::new(null_mut()),
-            lookup: AtomicPtr::new(null_mut()),
-        }
-    }
-
-    #[inline(always)]
-    fn get(&self) -> Option<GetFn> {
-        let function = self.get.load(Ordering::Relaxed);
-        // SAFETY: null or the address of such a function; both types have the size of a pointer, and null is `None`.
-        unsafe { std::mem::transmute::<*mut c_void, Option<GetFn>>(function) }
-    }
-
-    #[inline(always)]
-    fn lookup(&self) -> Option<LookupFn> {
-        let function = self.lookup.load(Ordering::Relaxed);
-        // SAFETY: as in `get`.
-        unsafe { std::mem::transmute::<*mut c_void, Option<LookupFn>>(function) }
-    }
-
-    fn set(&self, originals: &Originals) {
-        let get = originals.get.map_or(null_mut(), |get| get as *mut c_void);
-        let lookup = originals.asserting.as_ref();
-        let lookup = lookup.map_or(null_mut(), |with| with.lookup as *mut c_void);
-        self.get.store(get, Ordering::SeqCst);
-        self.lookup.store(lookup, Ordering::SeqCst);
-    }
-
-    fn clear(&self) {
-        self.get.store(null_mut(), Ordering::SeqCst);
-        self.lookup.store(null_mut(), Ordering::SeqCst);
-    }
+/// The same.
+#[inline(always)]
+fn lookup_before(copy: usize) -> Option<LookupFn> {
+    let function = COPIES.shortcut(copy, LOOKUP);
+    // SAFETY: as in `get_before`.
+    unsafe { std::mem::transmute::<*mut c_void, Option<LookupFn>>(function) }
 }
-
-/// Notes that lookups of UCP may belong to imports from now on.
-fn imports_begin() {
-    if !IMPORTS.load(Ordering::Acquire) {
-        let clear = || BEFORE.iter().for_each(Before::clear);
-        // First, for threads that see the flag.
-        clear();
-        IMPORTS.store(true, Ordering::SeqCst);
-        // Again, for a copy that was taken in between. One that is taken from here on clears its own.
-        clear();
-    }
-}
-
-/// Set by the first import, or before it by the creation of its cache. Before it, no lookup of UCP belongs to an import.
-static IMPORTS: AtomicBool = AtomicBool::new(false);
 
 /// The functions for the copy of UCX with this number, which pass calls to `originals`; `None` if
 /// no set of functions is free.
 pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
-    let before = BEFORE.get(copy)?;
-    COPIES.get(copy)?.set(originals).ok()?;
-    before.set(&originals);
-    if IMPORTS.load(Ordering::SeqCst) {
-        before.clear();
+    let get = originals.get.map_or(null_mut(), |get| get as *mut c_void);
+    let lookup = originals.asserting.as_ref();
+    let lookup = lookup.map_or(null_mut(), |with| with.lookup as *mut c_void);
+    if !COPIES.enter(copy, originals, [get, lookup]) {
+        return None;
     }
     match copy {
         0 => Some(Entries::of::<0>()),
@@ -162,7 +121,7 @@ pub(super) fn take(copy: usize, originals: Originals) -> Option<Entries> {
 
 #[inline]
 fn asserting<const COPY: usize>() -> Option<&'static Asserting> {
-    COPIES[COPY].get()?.asserting.as_ref()
+    COPIES.of(COPY)?.asserting.as_ref()
 }
 
 /// `ucs_rcache_create`: limits a cache of imports.
@@ -175,7 +134,7 @@ unsafe extern "C" fn create<const COPY: usize>(
     stats: *mut c_void,
     cache: *mut *mut c_void,
 ) -> UcsStatus {
-    let Some(originals) = COPIES[COPY].get() else {
+    let Some(originals) = COPIES.of(COPY) else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     let limit = || {
@@ -201,7 +160,8 @@ unsafe extern "C" fn create<const COPY: usize>(
         let _noted = guard("ucs_rcache_create", || {
             caches::created(cache.addr(), exporter)
         });
-        imports_begin();
+        // No lookup of UCP belongs to an import before the creation of its cache.
+        COPIES.imports_begin();
     }
     status
 }
@@ -211,7 +171,7 @@ unsafe extern "C" fn create<const COPY: usize>(
 /// # Safety
 /// The preconditions of `ucs_rcache_destroy`: `cache` is live, and no other call uses it.
 unsafe extern "C" fn destroy<const COPY: usize>(cache: *mut c_void) {
-    let Some(originals) = COPIES[COPY].get() else {
+    let Some(originals) = COPIES.of(COPY) else {
         return;
     };
     let _forgotten = guard("ucs_rcache_destroy", || caches::destroyed(cache.addr()));
@@ -228,7 +188,7 @@ unsafe extern "C" fn unpack<const COPY: usize>(
     buffer: *const c_void,
     unpacked: *mut Unpacked,
 ) -> UcsStatus {
-    let Some(original) = COPIES[COPY].get().and_then(|copy| copy.unpack) else {
+    let Some(original) = COPIES.of(COPY).and_then(|copy| copy.unpack) else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
     // SAFETY: the arguments are UCX's.
@@ -254,7 +214,7 @@ unsafe extern "C" fn unpack<const COPY: usize>(
             ONCE.call_once(|| log::diag!("an exported handle has an unknown format"));
             return;
         }
-        imports_begin();
+        COPIES.imports_begin();
         IMPORT.set(Some(Import {
             buffer: buffer.addr(),
             head,
@@ -279,7 +239,7 @@ unsafe extern "C" fn get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let function = match BEFORE[COPY].get() {
+    let function = match get_before(COPY) {
         Some(original) => original,
         None => noted_get::<COPY>,
     };
@@ -299,7 +259,7 @@ unsafe extern "C" fn noted_get<const COPY: usize>(
     argument: *mut c_void,
     region: *mut *mut Region,
 ) -> UcsStatus {
-    let Some((originals, original)) = COPIES[COPY].get().and_then(|copy| Some((copy, copy.get?)))
+    let Some((originals, original)) = COPIES.of(COPY).and_then(|copy| Some((copy, copy.get?)))
     else {
         return UcsStatus::ERR_UNSUPPORTED;
     };
@@ -349,7 +309,7 @@ unsafe extern "C" fn lookup<const COPY: usize>(
     table: *const c_void,
     address: usize,
 ) -> *mut Region {
-    let function = match BEFORE[COPY].lookup() {
+    let function = match lookup_before(COPY) {
         Some(original) => original,
         None => filtered_lookup::<COPY>,
     };
@@ -372,7 +332,7 @@ unsafe extern "C" fn filtered_lookup<const COPY: usize>(
     if region.is_null() || panic::is_broken() {
         return region;
     }
-    let import = match COPIES[COPY].get().is_some_and(|copy| copy.unpack.is_some()) {
+    let import = match COPIES.of(COPY).is_some_and(|copy| copy.unpack.is_some()) {
         true => Current::Known(IMPORT.get()),
         false => Current::Unknown,
     };

@@ -11,7 +11,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::checks::{UVERBS0, call, expect, expect_device, ok, stat_of};
-use crate::{interfaces, variants};
+use crate::{interfaces, races, variants};
 
 /// One case.
 pub(crate) struct Case {
@@ -65,6 +65,14 @@ pub(crate) const ALL: &[Case] = &[
     case("no_netlink_socket_for_rdma", no_netlink_socket_for_rdma),
     case("ports_are_interfaces", interfaces::ports_are_listed),
     case("handlers_are_chained", handlers_are_chained),
+    case(
+        "a_sent_signal_does_not_meet_its_own_change",
+        races::a_sent_signal_does_not_meet_its_own_change,
+    ),
+    case(
+        "a_child_does_not_wait_for_a_thread_that_attaches",
+        races::a_child_does_not_wait_for_a_thread_that_attaches,
+    ),
     case("masks_are_reported_as_asked", masks_are_reported_as_asked),
     case("errno_survives_a_fault", errno_survives_a_fault),
     Case {
@@ -95,7 +103,7 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-fn open_device() -> Result<OwnedFd, String> {
+pub(crate) fn open_device() -> Result<OwnedFd, String> {
     // SAFETY: the path is a C string.
     let fd = call(unsafe { libc::open(UVERBS0.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) });
     let fd = ok("open", fd)?;
@@ -302,8 +310,8 @@ fn duplicates_are_the_device_too() -> Result<(), String> {
 }
 
 /// Runs `act` in a child of fork. Its result must be success.
-fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    // SAFETY: this program has one thread here, so the child may call any function.
+pub(crate) fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    // SAFETY: the child may call any function: the C library's locks are free in it.
     let child = ok("fork", call(unsafe { libc::fork() }))?;
     if child == 0 {
         let code = match act() {
@@ -491,7 +499,7 @@ fn no_netlink_socket_for_rdma() -> Result<(), String> {
     ok("route", route).map(drop)
 }
 
-static FAULTS: AtomicU32 = AtomicU32::new(0);
+pub(crate) static FAULTS: AtomicU32 = AtomicU32::new(0);
 static BLOCKED_IN_HANDLER: AtomicU32 = AtomicU32::new(0);
 /// Page that the handler below makes writable after a store to it faulted.
 static PAGE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -515,7 +523,7 @@ extern "C" fn open_page(signal: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_
     unsafe { *libc::__errno_location() = libc::EXDEV };
 }
 
-extern "C" fn count(_: c_int) {
+pub(crate) extern "C" fn count(_: c_int) {
     FAULTS.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -529,7 +537,7 @@ fn closed_page() -> Result<*mut u64, String> {
     Ok(page.cast())
 }
 
-fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
+pub(crate) fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
     // SAFETY: an action is plain data.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
@@ -541,7 +549,10 @@ fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
     action
 }
 
-fn exchange(signal: c_int, new: Option<&libc::sigaction>) -> Result<libc::sigaction, String> {
+pub(crate) fn exchange(
+    signal: c_int,
+    new: Option<&libc::sigaction>,
+) -> Result<libc::sigaction, String> {
     let mut old = action(0, 0, &[]);
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: NULL or an action whose flags match its handler, and a buffer for one.

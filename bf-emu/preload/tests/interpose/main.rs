@@ -5,6 +5,7 @@
 mod cases;
 mod checks;
 mod interfaces;
+mod races;
 mod variants;
 
 use std::path::{Path, PathBuf};
