@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 /// Tests by name, which take less than a second each. Group N runs under seed N.
 const GROUPS: [&[&str]; 10] = [
-    &["naaice_verbs_infiniband"],
+    &["naaice_verbs_infiniband", "offload_known_sums"],
     &["pool_export_verbs", "arena_reuse_on_small_pages"],
     &["offload_kept_buffers", "imports_of_a_key_created_again"],
     &["storage_c_library", "arena_stale_peer"],

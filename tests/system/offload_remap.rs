@@ -1,4 +1,5 @@
-//! Imports that the service processes keep between calls, while ranks unmap their buffers and map others at the same addresses.
+//! Ranks that need no MPI. The service processes keep imports between calls, while ranks unmap their buffers and map others at
+//! the same addresses; and they reduce vectors whose sums are known.
 
 use crate::harness::Case;
 use crate::offload::{Farm, NODES, Process};
@@ -9,7 +10,13 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("offload_remapped_buffers", remapped),
         Case::new("offload_remapped_buffers_under_the_adversary", |world| {
-            remapped_in(world, "xgvmi", "adversary:3")
+            verified(world, "xgvmi", Some("adversary:3"), ("remap_ranks", "33"))
+        }),
+        Case::new("offload_known_sums", |world| {
+            verified(world, "xgvmi", None, ("reduce_ranks", "24"))
+        }),
+        Case::new("offload_sums_under_the_adversary", |world| {
+            verified(world, "stock", Some("adversary:5"), ("reduce_ranks", "12"))
         }),
     ]
 }
@@ -17,23 +24,29 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A service keeps imports between calls, and must not use those of memory that is gone.
 fn remapped(world: &World) -> Result<()> {
     for scheme in ["ksm", "stock", "xgvmi"] {
-        remapped_in(world, scheme, "trap")?;
+        verified(world, scheme, Some("trap"), ("remap_ranks", "33"))?;
     }
     Ok(())
 }
 
-fn remapped_in(world: &World, scheme: &'static str, mode: &str) -> Result<()> {
+/// Ranks of a program, which verify some rounds.
+fn verified(
+    world: &World,
+    scheme: &'static str,
+    mode: Option<&str>,
+    (program, rounds): (&str, &str),
+) -> Result<()> {
     let farm = Farm::with_each(world, scheme, 1, |_, command| {
-        command.env("BFEMU_MODE", mode);
+        command.envs(mode.map(|mode| ("BFEMU_MODE", mode)));
     })?;
     let meet = format!("127.0.0.1:{}", free_port()?);
     let size = 2 * NODES;
     let ranks = (0..size).map(|rank| {
         let node = rank / 2;
-        let mut command = farm.command(&format!("node{node}.host"), "remap_ranks");
-        command.env("BFEMU_MODE", mode);
+        let mut command = farm.command(&format!("node{node}.host"), program);
+        command.envs(mode.map(|mode| ("BFEMU_MODE", mode)));
         command.args([rank.to_string(), size.to_string(), format!("n{node}")]);
-        command.args([&meet, &farm.addresses(node)?, scheme, "33"]);
+        command.args([&meet, &farm.addresses(node)?, scheme, rounds]);
         Process::spawn(&mut command)
     });
     let ranks = ranks.collect::<Result<Vec<_>>>()?;

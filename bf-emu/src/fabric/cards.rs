@@ -109,6 +109,10 @@ struct CardLock {
     mutex: SharedMutex,
     /// How often a thread found it taken.
     waits: AtomicU64,
+    /// Of these, how often that thread or the holder wanted the locks of all cards.
+    waits_of_all: AtomicU64,
+    /// The cards whose locks the last holder wanted. For the counters alone.
+    wanted: AtomicU64,
 }
 
 impl CardLocks {
@@ -127,22 +131,34 @@ impl CardLocks {
         Ok(())
     }
 
-    /// Takes a lock.
-    pub(super) fn take(&self, card: usize) {
+    /// Takes the lock of a card, for a thread that wants those of `wanted`, which may be `all`.
+    pub(super) fn take(&self, card: usize, (wanted, all): (Cards, Cards)) {
         let Some(lock) = self.locks.get(card) else {
             return;
         };
         let taken = lock.mutex.try_lock().unwrap_or_else(|| {
             lock.waits.fetch_add(1, Ordering::Relaxed);
+            let holder = Cards(lock.wanted.load(Ordering::Relaxed));
+            if wanted == all || holder == all {
+                lock.waits_of_all.fetch_add(1, Ordering::Relaxed);
+            }
             lock.mutex.lock()
         });
+        lock.wanted.store(wanted.0, Ordering::Relaxed);
         self.note(taken);
     }
 
     /// Takes a lock if that needs no wait.
-    pub(super) fn try_take(&self, card: usize) -> bool {
-        let taken = self.locks.get(card).and_then(|lock| lock.mutex.try_lock());
-        taken.map(|taken| self.note(taken)).is_some()
+    pub(super) fn try_take(&self, card: usize, wanted: Cards) -> bool {
+        let Some(lock) = self.locks.get(card) else {
+            return false;
+        };
+        let Some(taken) = lock.mutex.try_lock() else {
+            return false;
+        };
+        lock.wanted.store(wanted.0, Ordering::Relaxed);
+        self.note(taken);
+        true
     }
 
     fn note(&self, taken: Taken) {
@@ -171,6 +187,12 @@ impl CardLocks {
     pub(super) fn waits(&self, card: usize) -> u64 {
         let lock = self.locks.get(card);
         lock.map_or(0, |lock| lock.waits.load(Ordering::Relaxed))
+    }
+
+    /// How often one of two threads that met at a lock wanted all locks.
+    pub(super) fn waits_of_all(&self, card: usize) -> u64 {
+        let lock = self.locks.get(card);
+        lock.map_or(0, |lock| lock.waits_of_all.load(Ordering::Relaxed))
     }
 
     /// True if a holder has died, as far as the locks of the calling thread tell.

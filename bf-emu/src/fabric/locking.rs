@@ -28,6 +28,13 @@ impl Fabric {
         card.map_or(0, |card| self.locks().waits(card))
     }
 
+    /// How many of these waits concerned a thread that takes the locks of all cards, as commands do.
+    #[must_use]
+    pub fn lock_waits_of_all(&self, function: usize) -> u64 {
+        let card = self.card_of(function).first();
+        card.map_or(0, |card| self.locks().waits_of_all(card))
+    }
+
     /// Takes the locks of all cards. The calling thread must not hold any. Its signals must be blocked: a signal handler
     /// that posts would otherwise wait for its own thread.
     #[must_use]
@@ -98,8 +105,9 @@ impl<'a> Locked<'a> {
         let mut complete = true;
         for card in missing.iter() {
             if waits {
-                self.fabric.locks().take(card);
-            } else if !self.fabric.locks().try_take(card) {
+                let all_cards = self.fabric.all_cards();
+                self.fabric.locks().take(card, (all, all_cards));
+            } else if !self.fabric.locks().try_take(card, all) {
                 complete = false;
                 break;
             }
@@ -134,8 +142,9 @@ impl<'a> Locked<'a> {
     }
 
     fn acquire(&mut self, wanted: Cards) {
+        let all = self.fabric.all_cards();
         for card in wanted.iter() {
-            self.fabric.locks().take(card);
+            self.fabric.locks().take(card, (wanted, all));
             self.held = self.held.and(Cards::one(card));
         }
     }

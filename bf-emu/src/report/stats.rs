@@ -64,6 +64,9 @@ pub struct FunctionStats {
     pub events: u64,
     /// How often a thread had to wait for the lock of the function's card, which the functions of a card share.
     pub lock_waits: u64,
+    /// How many of these concerned a thread that takes the locks of all cards: a command, or a request without a
+    /// connection. The others are requests over the same card.
+    pub lock_waits_of_all: u64,
     /// Payload moved by its work requests, in bytes.
     pub bytes: u64,
     /// Time for which messages of its work requests occupied the link of the cost profile, in
@@ -257,6 +260,7 @@ fn function_stats(fabric: &Fabric, index: usize) -> FunctionStats {
         completions: load(&counters.completions),
         events: load(&counters.events),
         lock_waits: fabric.lock_waits(index),
+        lock_waits_of_all: fabric.lock_waits_of_all(index),
         bytes: load(&counters.bytes),
         link_ns: load(&counters.link_ns),
         refusals: counts(
@@ -312,7 +316,7 @@ impl fmt::Display for Stats {
             }
             writeln!(
                 f,
-                "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes, lock waits {}",
+                "  {:<10} traps {}, doorbells {}, arms {}, completions {}, events {}, payload {} bytes, lock waits {} ({} of all locks)",
                 "traffic",
                 function.traps,
                 function.doorbells,
@@ -320,7 +324,8 @@ impl fmt::Display for Stats {
                 function.completions,
                 function.events,
                 function.bytes,
-                function.lock_waits
+                function.lock_waits,
+                function.lock_waits_of_all
             )?;
             if function.link_ns != 0 {
                 writeln!(f, "  {:<10} {} ns occupied", "link", function.link_ns)?;

@@ -23,6 +23,7 @@ mod mpi;
 mod mutants;
 mod nixl;
 mod osu;
+mod programs;
 mod pyverbs;
 mod qemu;
 mod rdmacm;
@@ -76,6 +77,9 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             cannot be registered, thousands of calls at once, communicators that end; with collectives on the DPUs
   mpi-legal-mpich
             the same programs under MPICH
+  mpi-programs
+            hpcc, the tests of MUMPS under Open MPI and the Intel MPI Benchmarks under MPICH, each with its own checks, and
+            with collectives on the DPUs; XGVMI_IMB=DIR names other built benchmarks
   slurm     Debian's Slurm with two nodes here: MPICH by PMI-2, collectives on the DPUs with service processes of a prolog
   storage   stock block clients on xgvmi-blk: nbdinfo, nbdsh, nbdcopy, qemu-img, qemu-io, fio, e2fsck; liblz4 and ISA-L
             on its files. The parts 'DPU' have the volume behind a service on a DPU. The part 'soak' runs fio on such a
@@ -251,6 +255,7 @@ const SUITES: &[Suite] = &[
         Some(ucc::legal::SAMPLES),
         ucc::legal::mpich,
     ),
+    Suite::new("mpi-programs", None, programs::run_all),
     Suite::new("slurm", None, slurm::run_all),
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),

@@ -24,9 +24,8 @@ struct Mutant {
     /// The ordering that it lacks.
     name: &'static str,
     file: &'static str,
-    /// A text that occurs once in the file, and what it becomes.
-    from: &'static str,
-    to: &'static str,
+    /// Texts that occur once in the file, and what they become.
+    changes: &'static [(&'static str, &'static str)],
     /// Arguments of `cargo build` for the programs of the test.
     packages: &'static str,
     /// The system test that notices it.
@@ -40,82 +39,126 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pool: no fence behind a UMR of a chain",
         file: "xgvmi-pool/src/mlx5/queue.rs",
-        from: "fence = if op.is_umr() { self.fence } else { 0 };",
-        to: "fence = 0;",
+        changes: &[(
+            "fence = if op.is_umr() { self.fence } else { 0 };",
+            "fence = 0;",
+        )],
         packages: POOL,
         test: "pool_export_verbs",
     },
     Mutant {
         name: "pool: no fence behind a UMR of a single request",
         file: "xgvmi-pool/src/mlx5/queue.rs",
-        from: "let (index, behind) = (low16(first), *fence);",
-        to: "let (index, behind) = (low16(first), *fence & 0);",
+        changes: &[(
+            "let (index, behind) = (low16(first), *fence);",
+            "let (index, behind) = (low16(first), *fence & 0);",
+        )],
         packages: "-p uct-plugin",
         // No request of the pool uses the key of an earlier one that is not complete, so no data changes: the flags of
         // the request differ from those of libmlx5.
         test: "pool_posts_what_stock_ucx_posts",
     },
     Mutant {
+        name: "pool: a key is free before the completion of its invalidation",
+        file: "xgvmi-pool/src/mlx5/queue.rs",
+        changes: &[(
+            "Ok(self.wait(Ticket::single(first), &[UmrOp::Invalidate { mkey }])?)",
+            "let _ = (first, mkey);\n        Ok(())",
+        )],
+        packages: POOL,
+        test: "pool_export_verbs",
+    },
+    Mutant {
         name: "offload: a job ends before its last messages have arrived",
         file: "services/offload/src/service/job.rs",
-        from: "self.worker.settle(SHUT_LIMIT);",
-        to: "let _ = done;",
+        changes: &[("self.worker.settle(SHUT_LIMIT);", "let _ = done;")],
         packages: "-p xgvmi-offload",
         test: "offload_last_messages_of_a_job_arrive",
     },
     Mutant {
         name: "storage: an answer before the completion of its copy",
         file: "shared/verbs/src/queue_pair.rs",
-        from: WAITS,
-        to: NEVER_WAITS,
+        changes: &[(WAITS, NEVER_WAITS)],
         packages: "-p xgvmi-blk -p testbed-programs",
         test: "storage_bytes_xgvmi",
     },
     Mutant {
         name: "accelerator: a call before the completion of its inputs",
         file: "shared/verbs/src/queue_pair.rs",
-        from: WAITS,
-        to: NEVER_WAITS,
+        changes: &[(WAITS, NEVER_WAITS)],
         packages: NAAICE,
         test: "naaice_dpu_pool",
     },
     Mutant {
         name: "offload: a finished call before the completion of its read",
-        file: "services/offload/src/service/mover/reading.rs",
-        from: "self.transfers[at] = *transfer;\n        Ok(())",
-        to: "self.transfers[at] = *transfer;\n        self.transferred(transport, transfer)",
+        file: READING,
+        changes: &[(BATCH, EARLY_ALL), FLIGHT, STARTED, REAPED],
         packages: "-p xgvmi-offload -p testbed-programs",
         test: "offload_kept_buffers",
     },
     Mutant {
+        name: "offload: a sum before the completion of the reads of its contributions",
+        file: READING,
+        changes: &[(BATCH, EARLY_STAGED), FLIGHT, STARTED, REAPED],
+        packages: "-p xgvmi-offload -p testbed-programs",
+        // The service process notices it itself: memory that a read uses cannot be borrowed.
+        test: "offload_known_sums",
+    },
+    Mutant {
         name: "naaice: the immediate value with the first write",
         file: "clients/naaice/src/endpoint.rs",
-        from: "if let Some(last) = writes.last_mut() {",
-        to: "if let Some(last) = writes.first_mut() {",
+        changes: &[(
+            "if let Some(last) = writes.last_mut() {",
+            "if let Some(last) = writes.first_mut() {",
+        )],
         packages: NAAICE,
         test: "naaice_verbs_infiniband",
     },
     Mutant {
         name: "naaice: no answer before the completion of the writes",
         file: "clients/naaice/src/machine.rs",
-        from: "(State::DataSending, Completion::Started { immediate, bytes })\n                if self.answer.is_none() =>",
-        to: "(State::DataSending, Completion::Started { immediate, bytes })\n                if self.writes_left == 0 =>",
+        changes: &[(
+            "(State::DataSending, Completion::Started { immediate, bytes })\n                if self.answer.is_none() =>",
+            "(State::DataSending, Completion::Started { immediate, bytes })\n                if self.writes_left == 0 =>",
+        )],
         packages: NAAICE,
         test: "naaice_verbs_infiniband",
     },
     Mutant {
         name: "naaice: no call before the completion of the grant",
         file: "clients/naaice/src/server/worker.rs",
-        from: "        let mut idle_since = Instant::now();\n        loop {",
-        to: "        step = Step::Wait;\n        let mut idle_since = Instant::now();\n        loop {",
+        changes: &[(
+            "        let mut idle_since = Instant::now();\n        loop {",
+            "        step = Step::Wait;\n        let mut idle_since = Instant::now();\n        loop {",
+        )],
         packages: NAAICE,
         test: "naaice_kernel_processes_serve_again",
     },
 ];
 
 /// A poll of a completion queue that waits, and one that takes what is there.
-const WAITS: &str = "0 if began.elapsed() < limit => std::thread::yield_now(),";
-const NEVER_WAITS: &str = "0 if limit != Duration::MAX => return Ok(()),";
+const WAITS: &str = "while self.poll()?.is_none() {";
+const NEVER_WAITS: &str = "while self.poll()?.is_none() && limit == Duration::MAX {";
+
+/// The start of a batch of reads, which is delivered at its start: always, or if it goes to memory of the service.
+const READING: &str = "services/offload/src/service/mover/reading.rs";
+const BATCH: &str = "let (id, batch) = (unread.id, unread.batch);";
+const EARLY_ALL: &str = "let (id, batch, early) = (unread.id, unread.batch, true);";
+const EARLY_STAGED: &str = "let (id, batch) = (unread.id, unread.batch);
+        let early = receive_at(&self.entered, batch.call, batch.local);
+        let early = matches!(early, Ok(Receive::Staged(_)));";
+const FLIGHT: (&str, &str) = (
+    "part: batch.part + count - 1,",
+    "part: if early { u32::MAX } else { batch.part + count - 1 },",
+);
+const STARTED: (&str, &str) = (
+    "if done > 0 {\n            self.delivered(id, done);",
+    "if early || done > 0 {\n            self.delivered(id, if early { count } else { done });",
+);
+const REAPED: (&str, &str) = (
+    "} else {\n                self.delivered(flight.batch, 1);",
+    "} else if flight.part != u32::MAX {\n                self.delivered(flight.batch, 1);",
+);
 
 /// The copy of the sources and its build.
 struct Copy {
@@ -137,6 +180,24 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
         cases.push(Case::of(mutant.name, copy.notices(world, mutant)));
     }
     Ok(cases)
+}
+
+impl Mutant {
+    /// Its source.
+    fn of(&self, source: &str) -> Result<String> {
+        let mut changed = source.to_owned();
+        for (from, to) in self.changes {
+            let found = source.matches(from).count();
+            ensure!(
+                found == 1,
+                "{}: {} has '{from}' {found} times: change the mutant",
+                self.name,
+                self.file
+            );
+            changed = changed.replace(from, to);
+        }
+        Ok(changed)
+    }
 }
 
 impl Copy {
@@ -185,13 +246,7 @@ impl Copy {
     fn notices(&self, world: &World, mutant: &Mutant) -> Result<()> {
         let path = self.tree.join(mutant.file);
         let source = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-        let found = source.matches(mutant.from).count();
-        ensure!(
-            found == 1,
-            "{} has the text {found} times: change the mutant",
-            mutant.file
-        );
-        fs::write(&path, source.replace(mutant.from, mutant.to))?;
+        fs::write(&path, mutant.of(&source)?)?;
         let noticed = self.compile(mutant.packages).and_then(|()| {
             for seed in 1..=SEEDS {
                 if self.fails(world, mutant.test, seed)?.is_some() {
@@ -246,4 +301,20 @@ fn refresh(from: &Path, to: &Path) -> Result<()> {
     fs::write(to, bytes)?;
     fs::set_permissions(to, fs::metadata(from)?.permissions())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A change of the product must not leave a mutant that lacks nothing.
+    #[test]
+    fn each_mutant_is_a_change_of_the_present_source() {
+        for mutant in MUTANTS {
+            let path = workspace::root().join(mutant.file);
+            let source = fs::read_to_string(&path).unwrap();
+            let changed = mutant.of(&source).unwrap();
+            assert_ne!(source, changed, "{}", mutant.name);
+        }
+    }
 }

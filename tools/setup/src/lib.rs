@@ -437,6 +437,54 @@ pub fn slurm() -> Result<Judges> {
     Ok(slurm)
 }
 
+/// Programs of the distribution that check their results, unpacked in the cache with the libraries that no MPI has: the HPC
+/// Challenge and the tests of MUMPS. They run on any Open MPI.
+///
+/// # Errors
+/// The packages could not be downloaded.
+pub fn applications() -> Result<Judges> {
+    let root = unpacked(
+        "applications",
+        &[
+            "hpcc",
+            "libblas3",
+            "liblapack3",
+            "libmumps-5.5",
+            "libquadmath0",
+            "libscalapack-openmpi2.2",
+            "mumps-test",
+        ],
+    )?;
+    let mut libraries = apt::library_dirs(&root).to_vec();
+    // An installation would link these into the usual directory.
+    for name in ["blas", "lapack"] {
+        libraries.push(libraries[0].join(name));
+    }
+    Ok(Judges {
+        bin: root.join("usr/bin"),
+        libraries,
+        root,
+    })
+}
+
+/// Variable with the directory of built Intel MPI Benchmarks, for an MPI with the interface of MPICH.
+pub const OTHER_IMB: &str = "XGVMI_IMB";
+
+/// Directory with the Intel MPI Benchmarks: the one that the user names, or that of a wheel, which has them built.
+///
+/// # Errors
+/// The wheel is for another processor, or cannot be fetched.
+pub fn intel_benchmarks() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os(OTHER_IMB) {
+        return Ok(dir.into());
+    }
+    if std::env::consts::ARCH != "x86_64" {
+        bail!("the wheel of the Intel MPI Benchmarks is for x86-64, and {OTHER_IMB} names no built ones");
+    }
+    let cache = Cache::open()?;
+    wheels::programs(&cache, &pins::IMB, &["IMB-MPI1", "IMB-NBC", "IMB-RMA"])
+}
+
 /// Programs of packages with their dependencies, and of `alone` without.
 fn programs(what: &str, packages: &[&str], alone: &[&str]) -> Result<Judges> {
     let cache = Cache::open()?;

@@ -87,6 +87,14 @@ pub const NIXL: WheelSet = WheelSet {
     lock: include_str!("../nixl.lock"),
 };
 
+/// Intel MPI, of which only the built Intel MPI Benchmarks are kept.
+pub const IMB: WheelSet = WheelSet {
+    name: "imb",
+    what: "the Intel MPI Benchmarks of Intel MPI 2021.19.0",
+    megabytes: 129,
+    lock: include_str!("../imb.lock"),
+};
+
 /// Version of bindgen-cli.
 pub const BINDGEN_VERSION: &str = "0.73.2";
 

@@ -38,6 +38,21 @@ pub(crate) fn ensure(cache: &Cache, fetch: Fetch, set: &WheelSet) -> Result<Whee
     })
 }
 
+/// Ensures programs of a set, and keeps nothing else of it. Returns their directory.
+pub(crate) fn programs(cache: &Cache, set: &WheelSet, names: &[&str]) -> Result<PathBuf> {
+    let made = cache.part(&part_name(set), |dir| {
+        let venv = dir.join("venv");
+        build(cache, &venv, set)?;
+        fs::create_dir_all(dir.join("bin"))?;
+        for name in names {
+            let (from, to) = (venv.join("bin").join(name), dir.join("bin").join(name));
+            fs::rename(&from, to).with_context(|| from.display().to_string())?;
+        }
+        Ok(fs::remove_dir_all(&venv)?)
+    });
+    Ok(made.with_context(|| missing(set))?.join("bin"))
+}
+
 /// Whether the cache contains the wheels.
 pub(crate) fn present(cache: &Cache, set: &WheelSet) -> bool {
     cache.has_part(&part_name(set))

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use super::*;
+use crate::fabric::Locked;
 use crate::fabric::journal::{Record, Take};
 
 /// Bounds a hang.
@@ -101,6 +102,34 @@ fn a_request_does_not_wait_for_another_card() {
     });
     assert_eq!(found, Ok(1));
     assert_eq!(waits(&world, 4), [0; 4]);
+}
+
+/// Holds locks until a write of the pair has waited for one. Returns its waits, and those that concerned all locks.
+fn waits_behind<'w>(world: &'w World, hold: fn(&'w Fabric) -> Locked<'w>) -> (u64, u64) {
+    let mut pair = Counting::new(world, (host(0), host(1)));
+    let now = || {
+        let of = |count: fn(&Fabric, usize) -> u64| count(&world.fabric, host(0));
+        (of(Fabric::lock_waits), of(Fabric::lock_waits_of_all))
+    };
+    let (waits, of_all) = now();
+    std::thread::scope(|scope| {
+        let held = hold(&world.fabric);
+        scope.spawn(|| pair.count_to(1));
+        let began = std::time::Instant::now();
+        while now().0 == waits && began.elapsed() < LIMIT {
+            std::thread::yield_now();
+        }
+        drop(held);
+    });
+    (now().0 - waits, now().1 - of_all)
+}
+
+#[test]
+fn waits_for_takers_of_all_locks_are_counted_apart() {
+    let world = World::with_nodes(4);
+    let one = waits_behind(&world, |fabric| fabric.lock_function(host(0)));
+    assert_eq!(one, (1, 0));
+    assert_eq!(waits_behind(&world, Fabric::lock), (1, 1));
 }
 
 #[test]
