@@ -24,6 +24,7 @@ mod outbox;
 mod preparing;
 mod pulse;
 mod ready;
+mod relays;
 pub(crate) mod script;
 mod segments;
 mod sharing;

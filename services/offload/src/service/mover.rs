@@ -2,6 +2,7 @@
 
 mod reading;
 mod reduce;
+mod relay;
 mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
@@ -10,6 +11,7 @@ use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::ready::Flight;
+use super::relays::Relays;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
@@ -19,8 +21,8 @@ use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
-    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
-    Kind, Record, RtsPart,
+    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts,
+    Entry, ExportRef, HostFin, Kind, Record, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
@@ -67,6 +69,7 @@ pub(super) struct Mover<T: Transport> {
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
     trees: Trees<T>,
+    relays: Relays,
     imports: Imports<T>,
     /// Keys of all sources.
     known: Keys<T::Key>,
@@ -194,6 +197,7 @@ impl<T: Transport> Mover<T> {
             entered: Vec::new(),
             reducing: Reducing::new(),
             trees: Trees::new(),
+            relays: Relays::default(),
             imports: Imports::new(limits.imports),
             known: Keys::new(),
             ranks: peers.ranks,
@@ -245,26 +249,16 @@ impl<T: Transport> Mover<T> {
                 self.check_service(header, note.from)?;
                 self.noted(transport, note)
             }
-            Kind::DpuRts => {
-                let parts = emptied(std::mem::take(&mut self.parts));
-                let mut rts = DpuRts::parse_into(data, parts).map_err(bad)?;
-                self.check_service(header, rts.from)?;
-                // An SP offers only blocks of its own ranks.
-                let foreign =
-                    |part: &&RtsPart<'_>| self.ledger.service_of(part.source) != Some(rts.from);
-                if let Some(part) = rts.parts.iter().find(foreign) {
-                    return Err(failed(format!(
-                        "service {} offers blocks of rank {}, which is not its own",
-                        rts.from, part.source
-                    )));
-                }
-                if self.has_room(&rts) {
-                    self.offered(transport, &mut rts)?;
-                } else {
-                    self.late.push(data.to_vec());
-                }
-                self.parts = emptied(rts.parts);
-                Ok(())
+            Kind::DpuRts => self.offer_came(transport, data, Some(header)).map(drop),
+            Kind::DpuRelay => {
+                let relay = DpuRelay::parse(data).map_err(bad)?;
+                self.check_service(header, relay.from)?;
+                self.relayed(transport, &relay)
+            }
+            Kind::DpuRelayed => {
+                let answer = DpuRelayed::parse(data).map_err(bad)?;
+                self.check_service(header, answer.from)?;
+                self.relay_answered(answer)
             }
             Kind::DpuFin => {
                 let (from, offers) = DpuFin::read(data).map_err(bad)?;
@@ -301,7 +295,8 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + self.trees.bytes()
+        let passed = self.trees.bytes() + self.relays.bytes();
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + passed
     }
 
     /// Bytes of memory that no call uses, for later allreduces.
@@ -354,6 +349,7 @@ impl<T: Transport> Mover<T> {
         let send = self.import(transport, rank, arrive.send_memory)?;
         let receive = self.import(transport, rank, arrive.receive_memory)?;
         packed(transport, send.as_ref())?;
+        self.enter_route(arrive)?;
         let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
@@ -496,7 +492,7 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            again |= self.start_reads(transport)?;
+            again |= self.start_reads(transport)? || self.relay(transport)?;
             if self.ledger.transfers() == 0 {
                 let met = self.ledger.meet_newcomer();
                 again |=
@@ -579,6 +575,7 @@ impl<T: Transport> Mover<T> {
                         };
                     }
                 };
+                self.relays.leave(collective, rank);
                 let since = self.now().saturating_duration_since(entered.since);
                 self.moved.call_latency.record(since);
                 // The buffers without a name are released before the rank is notified.
@@ -592,7 +589,10 @@ impl<T: Transport> Mover<T> {
 
     fn offer(&mut self, transport: &T, to: u32, message: Vec<u8>) -> Result<()> {
         if to != self.me {
-            return self.tell_service(transport, to, Kind::DpuRts, message);
+            return match self.route(to, message) {
+                Some(message) => self.tell_service(transport, to, Kind::DpuRts, message),
+                None => Ok(()),
+            };
         }
         let parts = emptied(std::mem::take(&mut self.parts));
         let mut rts = DpuRts::parse_into(&message, parts)
@@ -615,6 +615,8 @@ impl<T: Transport> Mover<T> {
         }
         if from == self.me {
             self.finished(from, id)
+        } else if self.relays.delivered((from, id)) {
+            Ok(())
         } else {
             self.fins.push((from, id));
             Ok(())

@@ -3,7 +3,9 @@
 use super::*;
 use crate::control::ServiceAddress;
 use crate::service::transport::{Ended, Range, Transport, Worker};
-use crate::wire::{Block, BlockList, Collective, Export, ExportRef, GREETING_BYTES, HostArrive};
+use crate::wire::{
+    Block, BlockList, Collective, Export, ExportRef, GREETING_BYTES, HostArrive, Route,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -255,6 +257,7 @@ fn enter(flood: &Flood, calls: u32, length: u64) {
                 sends: blocks.clone(),
                 receives: blocks.clone(),
                 short: vec![1; if is_short { bytes } else { 0 }],
+                route: Route::Direct,
             };
             flood.coming.borrow_mut().push_back(Message {
                 id: Kind::HostArrive as u16,
