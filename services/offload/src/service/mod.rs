@@ -330,7 +330,7 @@ impl<F: Fabric> Sp<F> {
 
     /// Runs one round over all jobs; returns true when something happened.
     fn work(&mut self) -> bool {
-        let (mut busy, mut heard) = (false, false);
+        let (mut busy, mut heard, mut lacks_room) = (false, false, false);
         // An empty vector does not allocate.
         let (mut ready, mut failed) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.jobs {
@@ -341,6 +341,7 @@ impl<F: Fabric> Sp<F> {
                 Ok(of_job) => {
                     busy |= of_job.happened;
                     heard |= of_job.heard;
+                    lacks_room |= of_job.lacks_room;
                     self.entries += of_job.entries;
                 }
                 Err(error) => {
@@ -367,6 +368,9 @@ impl<F: Fabric> Sp<F> {
         for (id, reason) in failed {
             self.fail(id, &reason, None);
         }
+        if lacks_room {
+            self.drop_free();
+        }
         // The memory of calls grows with messages.
         if heard {
             self.limit_memory();
@@ -388,11 +392,7 @@ impl<F: Fabric> Sp<F> {
         if all.saturating_add(sum(&self.jobs, job::Job::free_bytes)) <= bytes_max {
             return;
         }
-        for entry in self.jobs.values_mut() {
-            if let Err(error) = contained(|| entry.job.drop_free()) {
-                entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
-            }
-        }
+        self.drop_free();
         if all <= bytes_max {
             return;
         }
@@ -404,6 +404,15 @@ impl<F: Fabric> Sp<F> {
                 self.advertise
             );
             self.fail(id, &reason, None);
+        }
+    }
+
+    /// Releases what the jobs keep for later calls: memory, and imports in the device.
+    fn drop_free(&mut self) {
+        for entry in self.jobs.values_mut() {
+            if let Err(error) = contained(|| entry.job.drop_free()) {
+                entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
+mod entering;
 mod reading;
 mod reduce;
 mod relay;
@@ -299,16 +300,6 @@ impl<T: Transport> Mover<T> {
         self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + passed
     }
 
-    /// Bytes of memory that no call uses, for later allreduces.
-    pub(super) fn free_bytes(&self) -> usize {
-        self.reducing.segments.free_bytes()
-    }
-
-    /// Returns this memory to the system.
-    pub(super) fn drop_free(&mut self, transport: &T) -> Result<()> {
-        self.reducing.segments.shrink(transport, 0)
-    }
-
     /// The part of them that belongs to calls.
     pub(super) fn call_bytes(&self) -> usize {
         self.ledger.bytes()
@@ -346,9 +337,8 @@ impl<T: Transport> Mover<T> {
         let direct_min = self.limits.direct_min;
         check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
-        let send = self.import(transport, rank, arrive.send_memory)?;
-        let receive = self.import(transport, rank, arrive.receive_memory)?;
-        packed(transport, send.as_ref())?;
+        let (send, receive) =
+            self.import_both(transport, rank, arrive.send_memory, arrive.receive_memory)?;
         self.enter_route(arrive)?;
         let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
@@ -357,29 +347,6 @@ impl<T: Transport> Mover<T> {
         let from = From::Send(base);
         self.enter(collective, who, blocks, arrive.short, from, entered)
             .map(drop)
-    }
-
-    /// The buffer that a rank of this SP has exported.
-    fn import(
-        &mut self,
-        transport: &T,
-        rank: u32,
-        export: Option<ExportRef<'_>>,
-    ) -> Result<Option<Lent<T>>> {
-        let Some(export) = export else {
-            return Ok(None);
-        };
-        let local = self.ledger.local(rank);
-        let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
-        self.imports.get(transport, local, export).map(Some)
-    }
-
-    /// A rank has left the job.
-    pub(super) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
-        match self.ledger.local(rank) {
-            Some(local) => self.imports.forget(transport, local),
-            None => Ok(()),
-        }
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
