@@ -10,6 +10,8 @@ mod admission;
 mod connections;
 mod counters;
 mod dpa;
+#[cfg(test)]
+mod fakes;
 mod greeting;
 mod hearing;
 mod imported;
