@@ -32,7 +32,8 @@ const RUNTIME_DIRECTORY: &str = "XDG_RUNTIME_DIR";
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("offload_stock", |world| bytes(world, "stock", 4, 2)),
+        // So many SPs that gathers and scatters have a tree.
+        Case::new("offload_stock", |world| bytes(world, "stock", 4, 3)),
         Case::new("offload_ksm", |world| bytes(world, "ksm", 2, 1)),
         Case::new("offload_xgvmi", |world| bytes(world, "xgvmi", 4, 2)),
         Case::new("offload_steady_state_makes_no_keys", steady_state),

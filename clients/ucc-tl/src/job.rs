@@ -2,7 +2,7 @@
 
 use crate::log;
 use crate::places::{self, Identity};
-use crate::plan::{Goal, Plan, Reduce};
+use crate::plan::{Goal, Plan, Reduce, Way};
 use crate::settings::name_of;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -261,7 +261,7 @@ impl Job {
             return Err(OffloadError::Failed("the job has ended".to_owned()));
         };
         let begun = match plan {
-            Plan::Exchange(plan) if plan.in_place => {
+            Plan::Exchange(plan) if plan.way == Way::InPlace => {
                 let receive = blocks(&plan.receive);
                 // SAFETY: the caller upholds the contract.
                 unsafe { client.alltoallv_in_place(call, side(&plan.receive, &receive)) }
@@ -269,8 +269,14 @@ impl Job {
             Plan::Exchange(plan) => {
                 let (send, receive) = (blocks(&plan.send), blocks(&plan.receive));
                 let (send, receive) = (side(&plan.send, &send), side(&plan.receive, &receive));
-                // SAFETY: the same.
-                unsafe { client.alltoallv(call, send, receive) }
+                match plan.way {
+                    // SAFETY: the same.
+                    Way::Gather(root) => unsafe { client.gather(call, root, send, receive) },
+                    // SAFETY: the same.
+                    Way::Scatter(root) => unsafe { client.scatter(call, root, send, receive) },
+                    // SAFETY: the same.
+                    _ => unsafe { client.alltoallv(call, send, receive) },
+                }
             }
             // SAFETY: the same.
             Plan::Reduce(plan) => unsafe { reduce(client, call, plan) },

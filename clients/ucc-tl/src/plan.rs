@@ -38,8 +38,19 @@ pub(crate) struct Broadcast {
 pub(crate) struct Exchange {
     pub(crate) send: Side,
     pub(crate) receive: Side,
-    /// An in-place alltoall(v): the blocks to send are those of the receive buffer, and `send` is empty.
-    pub(crate) in_place: bool,
+    pub(crate) way: Way,
+}
+
+/// Which blocks an exchange has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Those of both sides.
+    All,
+    /// The blocks to send are those of the receive buffer, and `send` is empty.
+    InPlace,
+    /// All are for, or from, this rank of the team.
+    Gather(usize),
+    Scatter(usize),
 }
 
 /// One buffer and its blocks.
@@ -118,16 +129,15 @@ impl Plan {
         }
         // SAFETY: the caller upholds the contract.
         let (send, receive) = unsafe { collective.sides() }?;
-        let in_place = collective.in_place
-            && matches!(
-                args.coll_type,
-                b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV
-            );
-        Ok(Self::Exchange(Exchange {
-            send,
-            receive,
-            in_place,
-        }))
+        let way = match args.coll_type {
+            b::UCC_COLL_TYPE_ALLTOALL | b::UCC_COLL_TYPE_ALLTOALLV if collective.in_place => {
+                Way::InPlace
+            }
+            b::UCC_COLL_TYPE_GATHER | b::UCC_COLL_TYPE_GATHERV => Way::Gather(collective.root),
+            b::UCC_COLL_TYPE_SCATTER | b::UCC_COLL_TYPE_SCATTERV => Way::Scatter(collective.root),
+            _ => Way::All,
+        };
+        Ok(Self::Exchange(Exchange { send, receive, way }))
     }
 }
 

@@ -83,6 +83,7 @@ struct Call {
     receives: Layout,
     /// The call sends from a copy of the receive buffer.
     in_place: bool,
+    rooted: Option<(bool, usize)>,
 }
 
 #[derive(Debug, Default)]
@@ -219,6 +220,11 @@ fn count(args: &CheckArgs, group: &Group, round: u32, source: u32, destination: 
     if args.equal {
         return args.block;
     }
+    match rooted(args, group, round) {
+        Some((true, root)) if group.members[root] != source => return 0,
+        Some((false, root)) if group.members[root] != destination => return 0,
+        _ => {}
+    }
     let bits = mix(&[
         args.seed,
         group.id.0,
@@ -233,6 +239,13 @@ fn count(args: &CheckArgs, group: &Group, round: u32, source: u32, destination: 
         3 | 4 => below(args.block.min(2000)),
         _ => below(args.block),
     }
+}
+
+/// Whether a round is a scatter, or a gather, and its root; `None` for an alltoallv.
+fn rooted(args: &CheckArgs, group: &Group, round: u32) -> Option<(bool, usize)> {
+    let is_rooted =
+        !args.equal && args.wrong_count_in != Some(round) && [2, 3].contains(&(round % 5));
+    is_rooted.then(|| (round % 5 == 3, round as usize % group.members.len()))
 }
 
 fn prepare(args: &CheckArgs, group: &Group, round: u32) -> Result<Call> {
@@ -268,6 +281,7 @@ fn prepare(args: &CheckArgs, group: &Group, round: u32) -> Result<Call> {
         sends,
         receives,
         in_place,
+        rooted: rooted(args, group, round),
     })
 }
 
@@ -298,6 +312,7 @@ fn kept_call(args: &CheckArgs, group: &Group, client: &mut Client) -> Result<Cal
         sends,
         receives,
         in_place: false,
+        rooted: None,
     })
 }
 
@@ -344,8 +359,14 @@ fn begin(client: &mut Client, group: &Group, call: &mut Call) -> Result<Request>
             },
         ),
     };
-    // SAFETY: as above.
-    Ok(unsafe { client.alltoallv(group.id, send, receive) }?)
+    Ok(match call.rooted {
+        // SAFETY: as above.
+        Some((true, root)) => unsafe { client.scatter(group.id, root, send, receive) }?,
+        // SAFETY: as above.
+        Some((false, root)) => unsafe { client.gather(group.id, root, send, receive) }?,
+        // SAFETY: as above.
+        None => unsafe { client.alltoallv(group.id, send, receive) }?,
+    })
 }
 
 /// Compares every block and returns the number of bytes.

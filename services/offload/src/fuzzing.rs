@@ -2,7 +2,9 @@
 //! reserve more memory than the input length justifies.
 
 use crate::control::Frame;
-use crate::wire::{Arrival, Contribution, DpuFin, DpuNote, DpuRts, Entry, Hello, HostFin};
+use crate::wire::{
+    Arrival, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts, Entry, Hello, HostFin,
+};
 
 pub use crate::service::script::job;
 
@@ -27,11 +29,15 @@ pub enum Message {
     HostTree,
     /// DPU_NOTE.
     DpuNote,
+    /// DPU_RELAY.
+    DpuRelay,
+    /// DPU_RELAYED.
+    DpuRelayed,
 }
 
 impl Message {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Frame,
         Self::Hello,
         Self::HostArrive,
@@ -41,6 +47,8 @@ impl Message {
         Self::HostReduce,
         Self::HostTree,
         Self::DpuNote,
+        Self::DpuRelay,
+        Self::DpuRelayed,
     ];
 }
 
@@ -69,6 +77,14 @@ pub fn parse(message: Message, bytes: &[u8]) -> bool {
             assert_eq!(note.to_bytes_in(Vec::new()), bytes);
             true
         }),
+        Message::DpuRelay => DpuRelay::parse(bytes).is_ok_and(|relay| {
+            assert_eq!(relay.to_bytes(), bytes);
+            true
+        }),
+        Message::DpuRelayed => DpuRelayed::parse(bytes).is_ok_and(|answer| {
+            assert_eq!(answer.to_bytes_in(Vec::new()), bytes);
+            true
+        }),
         Message::HostReduce => Contribution::parse(bytes).is_ok(),
     }
 }
@@ -82,7 +98,7 @@ mod tests {
     use crate::token::Token;
     use crate::wire::{
         Block, Collective, Delivered, Export, From, Greeting, HostArrive, HostReduce, HostTree,
-        Narrow, Target,
+        Narrow, Route, Target,
     };
     use fastrand::Rng;
 
@@ -104,6 +120,40 @@ mod tests {
             memory: Some(export),
             length: 1 << 20,
             short: Vec::new(),
+        }
+    }
+
+    /// Offers of a gather.
+    fn relay(collective: Collective) -> DpuRelay<'static> {
+        DpuRelay {
+            collective,
+            from: 1,
+            id: 3,
+            root: Some(2),
+            offers: vec![(2, &[7; 40]), (2, &[])],
+        }
+    }
+
+    /// The end of a call with short blocks.
+    fn fin(collective: Collective) -> HostFin {
+        HostFin {
+            collective,
+            short: vec![Delivered {
+                offset: 3,
+                stride: 8,
+                length: 5,
+                count: 2,
+            }],
+            bytes: vec![8; 10],
+            aliases: Some((1, 2)),
+        }
+    }
+
+    /// A rank's way in a gather.
+    fn route() -> Route {
+        Route::Gather {
+            root: 3,
+            members: (0..40).collect(),
         }
     }
 
@@ -153,6 +203,7 @@ mod tests {
                 sends: vec![block(0), block(1)].into(),
                 receives: vec![block(0), block(1)].into(),
                 short: vec![5; 10],
+                route: route(),
             }
             .to_bytes(),
             Message::DpuRts => {
@@ -175,19 +226,10 @@ mod tests {
                 offers: vec![2, 3],
             }
             .to_bytes(),
-            Message::HostFin => HostFin {
-                collective,
-                short: vec![Delivered {
-                    offset: 3,
-                    stride: 8,
-                    length: 5,
-                    count: 2,
-                }],
-                bytes: vec![8; 10],
-                aliases: Some((1, 2)),
-            }
-            .to_bytes(),
+            Message::HostFin => fin(collective).to_bytes(),
             Message::HostTree => tree(collective, export).to_bytes(),
+            Message::DpuRelay => relay(collective).to_bytes(),
+            Message::DpuRelayed => DpuRelayed { from: 1, id: 3 }.to_bytes_in(Vec::new()),
             Message::DpuNote => DpuNote {
                 collective,
                 from: 1,

@@ -20,6 +20,9 @@
 //!
 //! The header of each message is the sender's [`Token`](super::token::Token): a peer cannot act for another peer.
 //!
+//! In a gather of many SPs the DPU_RTS reach the root's SP in DPU_RELAYs along a tree of the SPs, and in a scatter those of the
+//! root's SP leave it so.
+//!
 //! HOST_REDUCE stands for HOST_ARRIVE in a reduction, and HOST_TREE in a broadcast or barrier. Its SP turns it into several
 //! such exchanges, see `service::mover::reduce` and `service::mover::tree`.
 //!
@@ -31,13 +34,16 @@ mod list;
 mod offer;
 mod parts;
 mod reduce;
+mod relay;
 pub(super) mod runs;
 mod tree;
 
 pub(super) use block::{Block, Narrow, Record, Wide};
 pub(super) use key::PackedKey;
 pub(super) use list::{BlockList, Members};
-pub(super) use offer::{DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, source_code};
+pub(super) use offer::{
+    DpuFin, DpuRts, GROUP, KEYED, PART_BYTES, RtsPart, offer_head, source_code,
+};
 pub(super) use parts::{
     Blocks, Collective, Export, ExportRef, Name, PACKED_MAX, RANKS_MAX, REDUCE_STEPS, RUNS,
     TREE_STEP, blocks_of, get_export, put_export,
@@ -45,6 +51,7 @@ pub(super) use parts::{
 #[cfg(test)]
 pub(super) use parts::{blocks_from_wire, blocks_on_wire};
 pub(super) use reduce::{Contribution, HostReduce, Target, TargetRef};
+pub(super) use relay::{DpuRelay, DpuRelayed, Route, RouteRef};
 pub(super) use tree::{DpuNote, Entry, HostTree, ROUNDS_MAX};
 
 use super::token::Token;
@@ -72,15 +79,19 @@ pub(super) enum Kind {
     HostTree = 6,
     /// SP to SP: all ranks of some SPs have entered a barrier.
     DpuNote = 7,
+    /// SP to SP: DPU_RTS of several SPs on their way to one, or of one on their way to several.
+    DpuRelay = 8,
+    /// SP to SP: all blocks of that DPU_RELAY are delivered.
+    DpuRelayed = 9,
 }
 
 impl Kind {
     /// Number of active message identifiers of a worker.
-    pub(super) const COUNT: u16 = Self::DpuNote as u16 + 1;
+    pub(super) const COUNT: u16 = Self::DpuRelayed as u16 + 1;
 
     /// The kind with this identifier.
     pub(super) fn from_id(id: u16) -> Option<Self> {
-        const ALL: [Kind; 8] = [
+        const ALL: [Kind; 10] = [
             Kind::Hello,
             Kind::HostArrive,
             Kind::DpuRts,
@@ -89,6 +100,8 @@ impl Kind {
             Kind::HostReduce,
             Kind::HostTree,
             Kind::DpuNote,
+            Kind::DpuRelay,
+            Kind::DpuRelayed,
         ];
         // Their identifiers count from 0.
         ALL.get(usize::from(id)).copied()
@@ -152,6 +165,7 @@ pub(super) struct HostArrive {
     pub(super) receives: BlockList,
     /// The bytes of the short blocks, in the order of `sends`.
     pub(super) short: Vec<u8>,
+    pub(super) route: Route,
 }
 
 /// HOST_ARRIVE, as its bytes hold it.
@@ -165,16 +179,19 @@ pub(super) struct Arrival<'a> {
     pub(super) sends: Blocks<'a>,
     pub(super) receives: Blocks<'a>,
     pub(super) short: &'a [u8],
+    pub(super) route: RouteRef<'a>,
 }
 
 /// Capacity for the parts of HOST_ARRIVE whose lengths do not follow from its blocks. UCX's handles take some tens of bytes.
 const HEAD: usize = 256;
 
-/// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks.
+/// Bits of HOST_ARRIVE's first byte: it has memory to send from, and to receive in; then the forms of its blocks, and its
+/// route.
 const SENDS: u8 = 1;
 const RECEIVES: u8 = 2;
 const SEND_FORM: u8 = 2;
 const RECEIVE_FORM: u8 = 4;
+const ROUTE: u8 = 6;
 
 /// Short blocks for the rank's receive buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -276,7 +293,8 @@ impl HostArrive {
         writer.u8(has(&self.send_memory, SENDS)
             | has(&self.receive_memory, RECEIVES)
             | sends << SEND_FORM
-            | receives << RECEIVE_FORM);
+            | receives << RECEIVE_FORM
+            | self.route.code() << ROUTE);
         put_collective(&mut writer, self.collective);
         writer.u32(self.rank).varint(self.together.into());
         for export in [&self.send_memory, &self.receive_memory]
@@ -287,6 +305,7 @@ impl HostArrive {
         }
         self.sends.put(&mut writer, sends);
         self.receives.put(&mut writer, receives);
+        self.route.put(&mut writer);
         writer.varint(self.short.len() as u64).raw(&self.short);
         writer.finish()
     }
@@ -297,9 +316,6 @@ impl<'a> Arrival<'a> {
         let mut reader = Reader::new("HOST_ARRIVE", bytes);
         let [bits] = reader.raw()?;
         let form = |at: u8| bits >> at & 3;
-        if bits >> (RECEIVE_FORM + 2) != 0 {
-            return Err(reader.fault("with unknown bits"));
-        }
         let export = |reader: &mut Reader<'a>, bit: u8| match bits & bit {
             0 => Ok(None),
             _ => get_export(reader).map(Some),
@@ -313,6 +329,7 @@ impl<'a> Arrival<'a> {
             receive_memory: export(&mut reader, RECEIVES)?,
             sends: get_form(&mut reader, form(SEND_FORM))?,
             receives: get_form(&mut reader, form(RECEIVE_FORM))?,
+            route: RouteRef::get(&mut reader, bits >> ROUTE)?,
             short: {
                 let length = reader.varint()?;
                 reader.bytes(length)?

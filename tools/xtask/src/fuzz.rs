@@ -423,7 +423,7 @@ stat::average_exec_per_sec:     33333
             ),
             (
                 "xgvmi-offload",
-                "dpu_fin dpu_note dpu_rts frame hello host_arrive host_fin host_reduce host_tree job",
+                "dpu_fin dpu_note dpu_relay dpu_relayed dpu_rts frame hello host_arrive host_fin host_reduce host_tree job",
             ),
             ("xgvmi-pool", "announcement inbox secret span"),
         ];

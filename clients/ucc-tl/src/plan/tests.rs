@@ -105,12 +105,12 @@ fn alltoall() {
     let made = plan(&args, 1).expect("served");
     check(&made.send, SRC, 24, &all);
     check(&made.receive, DST, 24, &all);
-    assert!(!made.in_place);
+    assert_eq!(made.way, Way::All);
     args.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
     let made = plan(&args, 1).expect("served");
     check(&made.receive, DST, 24, &all);
     empty(&made.send);
-    assert!(made.in_place);
+    assert_eq!(made.way, Way::InPlace);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn allgather_and_in_place() {
     let made = plan(&args, 2).expect("served");
     check(&made.send, DST.wrapping_add(16), 8, &[(0, 8, 0), (1, 8, 0)]);
     check(&made.receive, DST, 24, &[(0, 8, 0), (1, 8, 8)]);
-    assert!(!made.in_place);
+    assert_eq!(made.way, Way::All);
 }
 
 #[test]
@@ -211,6 +211,7 @@ fn gather_and_scatter_with_and_without_a_copy_at_the_root() {
     check(&plan(&gather, 0).expect("served").receive, DST, 24, &all);
     gather.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
     let root = plan(&gather, 0).expect("served");
+    assert_eq!(root.way, Way::Gather(0));
     check(&root.receive, DST, 24, &all[1..]);
     empty(&root.send);
     let mut scatter = args(b::UCC_COLL_TYPE_SCATTERV, 0, 0);
@@ -220,6 +221,7 @@ fn gather_and_scatter_with_and_without_a_copy_at_the_root() {
     check(&root.send, SRC, 24, &[(0, 4, 0), (1, 8, 4), (2, 12, 12)]);
     scatter.flags = b::UCC_COLL_ARGS_FLAG_IN_PLACE.into();
     let root = plan(&scatter, 0).expect("served");
+    assert_eq!(root.way, Way::Scatter(0));
     check(&root.send, SRC, 24, &[(1, 8, 4), (2, 12, 12)]);
     empty(&root.receive);
     check(

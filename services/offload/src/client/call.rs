@@ -5,9 +5,60 @@ use super::types::{Call, CommunicatorId, Memory, Numbered, Request, Side};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::{OffloadError, Result};
 use crate::reduction::Reduction;
-use crate::wire::{Block, BlockList, HostFin, Kind, Members, Target};
+use crate::wire::{Block, BlockList, HostFin, Kind, Members, Route, Target};
 use std::ptr::null_mut;
 use std::time::Instant;
+
+/// An exchange of blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    All,
+    /// The blocks to send are those of the receive buffer.
+    InPlace,
+    /// To, or from, this member alone.
+    Gather(usize),
+    Scatter(usize),
+}
+
+impl Way {
+    fn route(
+        self,
+        rank: u32,
+        members: &Members,
+        sends: &BlockList,
+        receives: &BlockList,
+    ) -> Result<Route> {
+        let (Self::Gather(root) | Self::Scatter(root)) = self else {
+            return Ok(Route::Direct);
+        };
+        let root = members.get(root).ok_or_else(|| no_root(root, members))?;
+        let of_root = |blocks: &BlockList| blocks.iter().all(|block| block.peer == root);
+        let is_right = |alone: &BlockList, many: &BlockList| {
+            of_root(alone) && (rank == root || many.len() == 0)
+        };
+        let (is_right, route) = match self {
+            Self::Scatter(_) if rank == root => (is_right(receives, sends), Route::Scatter),
+            Self::Scatter(_) => (is_right(receives, sends), Route::Direct),
+            _ => {
+                let members = members.clone();
+                (is_right(sends, receives), Route::Gather { root, members })
+            }
+        };
+        match is_right {
+            true => Ok(route),
+            false => Err(arguments(format!(
+                "blocks that are not for or from rank {root}, the root"
+            ))),
+        }
+    }
+}
+
+fn no_root(root: usize, members: &Members) -> OffloadError {
+    arguments(format!(
+        "member {root} as the root of {} members",
+        members.len()
+    ))
+}
 
 impl Client {
     /// Numbers a call that starts later.
@@ -31,13 +82,14 @@ impl Client {
         call: Call<'_>,
         send: Side<'_>,
         receive: Side<'_>,
-        in_place: bool,
+        way: Way,
     ) -> Result<Request> {
         self.check()?;
         let members = self.group(call.communicator())?.members.clone();
         let sends = blocks("send", &members, &send)?;
         let receives = blocks("receive", &members, &receive)?;
         check_apart(&receives)?;
+        let route = way.route(self.rank, &members, &sends, &receives)?;
         let work = Work::Exchange {
             send: Part {
                 area: area(&send.memory),
@@ -47,7 +99,8 @@ impl Client {
                 area: area(&receive.memory),
                 blocks: receives,
             },
-            in_place,
+            in_place: way == Way::InPlace,
+            route,
         };
         self.enter(call, receive.memory.range(), work)
     }
@@ -100,10 +153,7 @@ impl Client {
         self.check()?;
         let members = self.group(call.communicator())?.members.clone();
         let Some(root) = members.get(root) else {
-            return Err(arguments(format!(
-                "member {root} as the root of {} members",
-                members.len()
-            )));
+            return Err(no_root(root, &members));
         };
         let range = memory
             .as_ref()
@@ -273,12 +323,7 @@ fn target(to: To<'_>, members: &Members, rank: u32, length: usize) -> Result<(Ta
     match to {
         To::All => Ok((Target::All, length)),
         To::Root(root) => {
-            let root = members.get(root).ok_or_else(|| {
-                arguments(format!(
-                    "member {root} as the root of {} members",
-                    members.len()
-                ))
-            })?;
+            let root = members.get(root).ok_or_else(|| no_root(root, members))?;
             Ok((Target::Root(root), if root == rank { length } else { 0 }))
         }
         To::Each(counts) => {

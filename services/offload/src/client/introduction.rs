@@ -353,11 +353,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 11 of the offload's protocol, and this rank 10",
+                "rank 1 has version 12 of the offload's protocol, and this rank 11",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 10",
+                "rank 1 has a version of the offload's protocol before 11",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),

@@ -109,6 +109,7 @@ impl Client {
                 send,
                 receive,
                 in_place,
+                route,
             } => {
                 // SAFETY: the caller upholds the contract.
                 let (send_memory, sends) =
@@ -126,6 +127,7 @@ impl Client {
                     receives,
                     // SAFETY: the same; blocks() has checked that each block is inside its buffer.
                     short: unsafe { short_blocks(send, self.direct_min as u64) },
+                    route: route.clone(),
                 };
                 Ok((Kind::HostArrive, arrive.to_bytes()))
             }

@@ -30,7 +30,7 @@ use super::control::Frame;
 use super::error::{OffloadError, Result};
 use super::exchange::Exchange;
 use super::reduction::Reduction;
-use call::To;
+use call::{To, Way};
 use state::{Communicator, arguments};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{LinkError, poll, pollfd};
@@ -150,7 +150,7 @@ impl Client {
         receive: Side<'_>,
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
-        unsafe { self.begin(call.into(), send, receive, false) }
+        unsafe { self.begin(call.into(), send, receive, Way::All) }
     }
 
     /// As [`Client::alltoallv`] with `MPI_IN_PLACE`: the blocks to send lie at the positions of the blocks to receive.
@@ -167,7 +167,44 @@ impl Client {
         receive: Side<'_>,
     ) -> Result<Request> {
         // SAFETY: the caller upholds the contract.
-        unsafe { self.begin(call.into(), receive, receive, true) }
+        unsafe { self.begin(call.into(), receive, receive, Way::InPlace) }
+    }
+
+    /// As [`Client::alltoallv`], for blocks that are all for member `root`. Beyond a few SPs, the SPs tell its SP of them along a
+    /// tree.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`].
+    pub unsafe fn gather<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        root: usize,
+        send: Side<'_>,
+        receive: Side<'_>,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin(call.into(), send, receive, Way::Gather(root)) }
+    }
+
+    /// As [`Client::gather`], for blocks that are all from member `root`.
+    ///
+    /// # Errors
+    /// As for [`Client::alltoallv`].
+    ///
+    /// # Safety
+    /// As for [`Client::alltoallv`].
+    pub unsafe fn scatter<'c>(
+        &mut self,
+        call: impl Into<Call<'c>>,
+        root: usize,
+        send: Side<'_>,
+        receive: Side<'_>,
+    ) -> Result<Request> {
+        // SAFETY: the caller upholds the contract.
+        unsafe { self.begin(call.into(), send, receive, Way::Scatter(root)) }
     }
 
     /// Starts an allreduce: each member's receive buffer gets the reduction of all send buffers, element by element. All

@@ -7,7 +7,7 @@
 
 use super::window::Window;
 use crate::reduction::Reduction;
-use crate::wire::{BlockList, Collective, Members, Target};
+use crate::wire::{BlockList, Collective, Members, Route, Target};
 use std::collections::{HashMap, VecDeque};
 
 /// Maximum number of ordinary calls of a communicator that are under way at the SP. Each holds two registrations and, at the
@@ -31,6 +31,7 @@ pub(super) enum Work {
         receive: Part,
         /// The blocks to send are those of the receive buffer, so they have to be copied.
         in_place: bool,
+        route: Route,
     },
     Reduce {
         /// `None` in place.
@@ -242,6 +243,7 @@ mod tests {
                 send: part.clone(),
                 receive: part,
                 in_place: false,
+                route: Route::Direct,
             },
         }
     }

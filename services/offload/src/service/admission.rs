@@ -222,10 +222,16 @@ impl<F: Fabric> Sp<F> {
 
     fn admit_checked(&mut self, admission: &Admission, accepted: u64) -> Result<()> {
         let (id, hello) = (admission.connection, &admission.hello);
-        let entry = self.jobs.get_mut(&hello.job);
-        let entry = entry.ok_or_else(|| OffloadError::Failed("its job has ended".to_owned()))?;
+        let ended = || OffloadError::Failed("its job has ended".to_owned());
         let token = Token::random().map_err(|error| OffloadError::io("random number", error))?;
-        entry.job.admit(hello.rank, &admission.keys, token)?;
+        let entry = self.jobs.get_mut(&hello.job).ok_or_else(ended)?;
+        if entry.job.admit(hello.rank, &admission.keys, token).is_err() {
+            // The device may be full.
+            self.drop_free();
+            let entry = self.jobs.get_mut(&hello.job).ok_or_else(ended)?;
+            entry.job.admit(hello.rank, &admission.keys, token)?;
+        }
+        let entry = self.jobs.get_mut(&hello.job).ok_or_else(ended)?;
         entry.ranks.insert(hello.rank, id);
         let silence = self.options.silence_limit.as_millis();
         let welcome = Welcome {

@@ -3,13 +3,16 @@
 //! The rank decides whether an import is still good: before each call it asks its UCX for the handle of the buffer, whose bytes
 //! contain a number of the registration that UCX never uses twice. It names an import only if the bytes are the same. So an
 //! import of memory that was unmapped stays here without being used, until its name is used again, the rank leaves, or the
-//! device has no room.
+//! device or the SP has no room.
 
 use super::transport::Transport;
 use crate::error::{OffloadError, Result};
 use crate::wire::{ExportRef, Name, PackedKey};
 use std::cell::OnceCell;
 use std::rc::Rc;
+
+/// Bytes of a kept import, about: its handle and key, and UCX's objects.
+const IMPORT_BYTES: usize = 1 << 10;
 
 /// An imported buffer, and the key with which other SPs read it.
 #[derive(Debug)]
@@ -42,6 +45,9 @@ pub(super) struct Imports<T: Transport> {
     /// By local number of the rank and slot of the name.
     kept: Vec<Vec<Kept<T>>>,
     most: u32,
+    /// Number of kept imports.
+    count: usize,
+    lacks_room: bool,
 }
 
 impl<T: Transport> Imports<T> {
@@ -50,6 +56,8 @@ impl<T: Transport> Imports<T> {
         Self {
             kept: Vec::new(),
             most,
+            count: 0,
+            lacks_room: false,
         }
     }
 
@@ -135,6 +143,7 @@ impl<T: Transport> Imports<T> {
             slot.packed.clear();
             slot.packed.extend_from_slice(export.packed);
             if let Some(old) = slot.import.take() {
+                self.count -= 1;
                 old.release(transport)?;
             }
         }
@@ -148,28 +157,40 @@ impl<T: Transport> Imports<T> {
         slot.packed = packed;
         let import = Rc::new(imported?);
         slot.import = Some(Rc::clone(&import));
+        self.count += 1;
         Ok(import)
     }
 
     /// Imports a buffer. If that fails, the device may be full: imports that no call uses leave it first.
     fn import(&mut self, transport: &T, export: ExportRef<'_>) -> Result<Import<T>> {
         let memory = match transport.import(export) {
-            Err(error) if !self.drop_idle(transport)? => return Err(error),
-            Err(_) => transport.import(export),
+            Err(_) if self.drop_idle(transport)? => transport.import(export),
             done => done,
         };
+        self.lacks_room |= memory.is_err();
         Ok(Import {
             memory: memory?,
             key: OnceCell::new(),
         })
     }
 
+    /// Whether an import has failed since the last question.
+    pub(super) fn lacks_room(&mut self) -> bool {
+        std::mem::take(&mut self.lacks_room)
+    }
+
+    /// Bytes of the kept imports, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.count * IMPORT_BYTES
+    }
+
     /// Releases the imports that no call uses. Their names stay valid. Returns whether there were any.
-    fn drop_idle(&mut self, transport: &T) -> Result<bool> {
+    pub(super) fn drop_idle(&mut self, transport: &T) -> Result<bool> {
         let mut any = false;
         for slot in self.kept.iter_mut().flatten() {
             let is_idle = |import: &mut Rc<Import<T>>| Rc::strong_count(import) == 1;
             if let Some(import) = slot.import.take_if(is_idle) {
+                self.count -= 1;
                 import.release(transport)?;
                 any = true;
             }
@@ -181,6 +202,7 @@ impl<T: Transport> Imports<T> {
     pub(super) fn forget(&mut self, transport: &T, local: usize) -> Result<()> {
         let kept = self.kept.get_mut(local).map(std::mem::take);
         for import in kept.into_iter().flatten().filter_map(|slot| slot.import) {
+            self.count -= 1;
             import.release(transport)?;
         }
         Ok(())

@@ -52,6 +52,8 @@ pub(super) struct Job<F: Fabric> {
     /// The table and this SP's index in it, while the endpoints of its SPs are created.
     joining: Option<(u32, Table)>,
     shared: Option<Shared<F>>,
+    /// A call that a rank enters when the device has room.
+    unentered: Option<Message>,
     worker: F::Worker,
     transport: F,
 }
@@ -64,6 +66,8 @@ pub(super) struct Progress {
     pub(super) heard: bool,
     /// Number of calls that its ranks have entered.
     pub(super) entries: u32,
+    /// An import has failed, and is tried once more in the next turn.
+    pub(super) lacks_room: bool,
 }
 
 /// A rank that this SP serves.
@@ -107,6 +111,7 @@ impl<F: Fabric> Job<F> {
             greeted: BTreeSet::new(),
             joining: None,
             shared: None,
+            unentered: None,
             worker,
             transport,
         })
@@ -134,6 +139,9 @@ impl<F: Fabric> Job<F> {
 
     /// Connects to a rank whose messages will carry `from`.
     pub(super) fn admit(&mut self, rank: u32, keys: &Keys, from: Token) -> Result<()> {
+        // First: if the device is full, the caller makes room and tries again.
+        self.greetings
+            .import(&self.transport, rank, &keys.greeting)?;
         let endpoint = self
             .worker
             .connect(&keys.address, &format!("rank {rank}"))?;
@@ -144,7 +152,7 @@ impl<F: Fabric> Job<F> {
         };
         self.ranks.insert(rank, peer);
         self.worker.expect(from);
-        self.greetings.import(&self.transport, rank, &keys.greeting)
+        Ok(())
     }
 
     /// Whether this SP serves the rank.
@@ -338,7 +346,10 @@ impl<F: Fabric> Job<F> {
             if entries >= ENTRIES_MAX {
                 break;
             }
-            let Some(message) = self.worker.take()? else {
+            let waited = self.unentered.take();
+            let is_last_try = waited.is_some();
+            let Some(message) = waited.map_or_else(|| self.worker.take(), |of| Ok(Some(of)))?
+            else {
                 break;
             };
             (busy, heard) = (true, true);
@@ -347,8 +358,14 @@ impl<F: Fabric> Job<F> {
                 kind,
                 Some(Kind::HostArrive | Kind::HostReduce | Kind::HostTree)
             ));
-            self.receive(&message)?;
-            self.worker.reuse(message);
+            match self.receive(&message) {
+                Ok(()) => self.worker.reuse(message),
+                Err(_) if self.lacks_room() && !is_last_try => {
+                    self.unentered = Some(message);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         busy |= self.join()?;
         busy |= self.greetings.reap(&self.transport)?;
@@ -364,7 +381,13 @@ impl<F: Fabric> Job<F> {
             happened: busy,
             heard,
             entries,
+            lacks_room: self.unentered.is_some(),
         })
+    }
+
+    fn lacks_room(&mut self) -> bool {
+        let shared = self.shared.as_mut();
+        shared.is_some_and(|shared| shared.mover.lacks_room())
     }
 
     /// Call this when there is no other work: sends data that was held back for aggregation. Returns true if there was

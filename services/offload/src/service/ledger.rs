@@ -133,6 +133,8 @@ struct Call {
     incoming: usize,
     queue: Queue,
     is_held: bool,
+    /// Its offers need no credit.
+    is_at_once: bool,
     /// The part of [`Ledger::bytes`].
     bytes: usize,
 }
@@ -515,7 +517,7 @@ impl Ledger {
             Some(mut state) => {
                 state.collective = collective;
                 state.arrived = 0;
-                state.is_held = false;
+                (state.is_held, state.is_at_once) = (false, false);
                 state.seats.clear();
                 state.seats.extend(seats);
                 state
@@ -528,6 +530,7 @@ impl Ledger {
                 incoming: 0,
                 queue: Queue::new(self.me, self.services),
                 is_held: false,
+                is_at_once: false,
                 bytes: 0,
             },
         };
@@ -538,10 +541,16 @@ impl Ledger {
         call
     }
 
+    /// The offers of a call wait for no answer.
+    pub(super) fn send_at_once(&mut self, collective: Collective) {
+        let call = self.call(collective);
+        self.states[call].is_at_once = true;
+    }
+
     /// Sends offers to other SPs while credits are available, and makes the one to this SP.
     fn pump(&mut self, call: CallId) {
         let state = &mut self.states[call];
-        let credits = match state.collective.is_scatter() {
+        let credits = match state.collective.is_scatter() || state.is_at_once {
             true => usize::MAX,
             false => self.send_credits,
         };

@@ -10,6 +10,8 @@ mod admission;
 mod connections;
 mod counters;
 mod dpa;
+#[cfg(test)]
+mod fakes;
 mod greeting;
 mod hearing;
 mod imported;
@@ -24,6 +26,7 @@ mod outbox;
 mod preparing;
 mod pulse;
 mod ready;
+mod relays;
 pub(crate) mod script;
 mod segments;
 mod sharing;
@@ -329,7 +332,7 @@ impl<F: Fabric> Sp<F> {
 
     /// Runs one round over all jobs; returns true when something happened.
     fn work(&mut self) -> bool {
-        let (mut busy, mut heard) = (false, false);
+        let (mut busy, mut heard, mut lacks_room) = (false, false, false);
         // An empty vector does not allocate.
         let (mut ready, mut failed) = (Vec::new(), Vec::new());
         for (id, entry) in &mut self.jobs {
@@ -340,6 +343,7 @@ impl<F: Fabric> Sp<F> {
                 Ok(of_job) => {
                     busy |= of_job.happened;
                     heard |= of_job.heard;
+                    lacks_room |= of_job.lacks_room;
                     self.entries += of_job.entries;
                 }
                 Err(error) => {
@@ -366,6 +370,9 @@ impl<F: Fabric> Sp<F> {
         for (id, reason) in failed {
             self.fail(id, &reason, None);
         }
+        if lacks_room {
+            self.drop_free();
+        }
         // The memory of calls grows with messages.
         if heard {
             self.limit_memory();
@@ -387,11 +394,7 @@ impl<F: Fabric> Sp<F> {
         if all.saturating_add(sum(&self.jobs, job::Job::free_bytes)) <= bytes_max {
             return;
         }
-        for entry in self.jobs.values_mut() {
-            if let Err(error) = contained(|| entry.job.drop_free()) {
-                entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
-            }
-        }
+        self.drop_free();
         if all <= bytes_max {
             return;
         }
@@ -403,6 +406,15 @@ impl<F: Fabric> Sp<F> {
                 self.advertise
             );
             self.fail(id, &reason, None);
+        }
+    }
+
+    /// Releases what the jobs keep for later calls: memory, and imports in the device.
+    fn drop_free(&mut self) {
+        for entry in self.jobs.values_mut() {
+            if let Err(error) = contained(|| entry.job.drop_free()) {
+                entry.suspect = Some((error.to_string(), Instant::now() + CAUSE_LIMIT));
+            }
         }
     }
 

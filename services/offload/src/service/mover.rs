@@ -1,7 +1,9 @@
 //! The data path of a job at one SP: receives messages, and sends messages and starts reads as the ledger requests.
 
+mod entering;
 mod reading;
 mod reduce;
+mod relay;
 mod tree;
 
 use super::actions::{Action, Buffers, CallId, OfferId, OfferKey, Receives, Short};
@@ -10,6 +12,7 @@ use super::imports::{Imports, Keys, Lent};
 use super::late::Late;
 use super::ledger::Ledger;
 use super::ready::Flight;
+use super::relays::Relays;
 use super::segments::{Place, Staged};
 use super::sharing::Sharing;
 use super::transport::{Sent, Transport};
@@ -19,8 +22,8 @@ use crate::error::{OffloadError, Result};
 use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
-    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRts, Entry, ExportRef, HostFin,
-    Kind, Record, RtsPart,
+    Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts,
+    Entry, ExportRef, HostFin, Kind, Record, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
@@ -67,6 +70,7 @@ pub(super) struct Mover<T: Transport> {
     entered: Vec<Seats<T>>,
     reducing: Reducing<T>,
     trees: Trees<T>,
+    relays: Relays,
     imports: Imports<T>,
     /// Keys of all sources.
     known: Keys<T::Key>,
@@ -194,6 +198,7 @@ impl<T: Transport> Mover<T> {
             entered: Vec::new(),
             reducing: Reducing::new(),
             trees: Trees::new(),
+            relays: Relays::default(),
             imports: Imports::new(limits.imports),
             known: Keys::new(),
             ranks: peers.ranks,
@@ -245,26 +250,16 @@ impl<T: Transport> Mover<T> {
                 self.check_service(header, note.from)?;
                 self.noted(transport, note)
             }
-            Kind::DpuRts => {
-                let parts = emptied(std::mem::take(&mut self.parts));
-                let mut rts = DpuRts::parse_into(data, parts).map_err(bad)?;
-                self.check_service(header, rts.from)?;
-                // An SP offers only blocks of its own ranks.
-                let foreign =
-                    |part: &&RtsPart<'_>| self.ledger.service_of(part.source) != Some(rts.from);
-                if let Some(part) = rts.parts.iter().find(foreign) {
-                    return Err(failed(format!(
-                        "service {} offers blocks of rank {}, which is not its own",
-                        rts.from, part.source
-                    )));
-                }
-                if self.has_room(&rts) {
-                    self.offered(transport, &mut rts)?;
-                } else {
-                    self.late.push(data.to_vec());
-                }
-                self.parts = emptied(rts.parts);
-                Ok(())
+            Kind::DpuRts => self.offer_came(transport, data, Some(header)).map(drop),
+            Kind::DpuRelay => {
+                let relay = DpuRelay::parse(data).map_err(bad)?;
+                self.check_service(header, relay.from)?;
+                self.relayed(transport, &relay)
+            }
+            Kind::DpuRelayed => {
+                let answer = DpuRelayed::parse(data).map_err(bad)?;
+                self.check_service(header, answer.from)?;
+                self.relay_answered(answer)
             }
             Kind::DpuFin => {
                 let (from, offers) = DpuFin::read(data).map_err(bad)?;
@@ -301,17 +296,8 @@ impl<T: Transport> Mover<T> {
 
     /// Bytes that messages of ranks and SPs have made this SP keep, about.
     pub(super) fn bytes(&self) -> usize {
-        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + self.trees.bytes()
-    }
-
-    /// Bytes of memory that no call uses, for later allreduces.
-    pub(super) fn free_bytes(&self) -> usize {
-        self.reducing.segments.free_bytes()
-    }
-
-    /// Returns this memory to the system.
-    pub(super) fn drop_free(&mut self, transport: &T) -> Result<()> {
-        self.reducing.segments.shrink(transport, 0)
+        let passed = self.trees.bytes() + self.relays.bytes();
+        self.ledger.bytes() + self.late.bytes() + self.reducing.bytes() + passed
     }
 
     /// The part of them that belongs to calls.
@@ -351,9 +337,9 @@ impl<T: Transport> Mover<T> {
         let direct_min = self.limits.direct_min;
         check_blocks(arrive, arrive.sends, arrive.send_memory, direct_min)?;
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
-        let send = self.import(transport, rank, arrive.send_memory)?;
-        let receive = self.import(transport, rank, arrive.receive_memory)?;
-        packed(transport, send.as_ref())?;
+        let (send, receive) =
+            self.import_both(transport, rank, arrive.send_memory, arrive.receive_memory)?;
+        self.enter_route(arrive)?;
         let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
@@ -361,29 +347,6 @@ impl<T: Transport> Mover<T> {
         let from = From::Send(base);
         self.enter(collective, who, blocks, arrive.short, from, entered)
             .map(drop)
-    }
-
-    /// The buffer that a rank of this SP has exported.
-    fn import(
-        &mut self,
-        transport: &T,
-        rank: u32,
-        export: Option<ExportRef<'_>>,
-    ) -> Result<Option<Lent<T>>> {
-        let Some(export) = export else {
-            return Ok(None);
-        };
-        let local = self.ledger.local(rank);
-        let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
-        self.imports.get(transport, local, export).map(Some)
-    }
-
-    /// A rank has left the job.
-    pub(super) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
-        match self.ledger.local(rank) {
-            Some(local) => self.imports.forget(transport, local),
-            None => Ok(()),
-        }
     }
 
     /// Enters a local rank into a collective of the ledger, which a number of ranks of this SP enter.
@@ -496,7 +459,7 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            again |= self.start_reads(transport)?;
+            again |= self.start_reads(transport)? || self.relay(transport)?;
             if self.ledger.transfers() == 0 {
                 let met = self.ledger.meet_newcomer();
                 again |=
@@ -579,6 +542,7 @@ impl<T: Transport> Mover<T> {
                         };
                     }
                 };
+                self.relays.leave(collective, rank);
                 let since = self.now().saturating_duration_since(entered.since);
                 self.moved.call_latency.record(since);
                 // The buffers without a name are released before the rank is notified.
@@ -592,7 +556,10 @@ impl<T: Transport> Mover<T> {
 
     fn offer(&mut self, transport: &T, to: u32, message: Vec<u8>) -> Result<()> {
         if to != self.me {
-            return self.tell_service(transport, to, Kind::DpuRts, message);
+            return match self.route(to, message) {
+                Some(message) => self.tell_service(transport, to, Kind::DpuRts, message),
+                None => Ok(()),
+            };
         }
         let parts = emptied(std::mem::take(&mut self.parts));
         let mut rts = DpuRts::parse_into(&message, parts)
@@ -615,6 +582,8 @@ impl<T: Transport> Mover<T> {
         }
         if from == self.me {
             self.finished(from, id)
+        } else if self.relays.delivered((from, id)) {
+            Ok(())
         } else {
             self.fins.push((from, id));
             Ok(())

@@ -10,8 +10,8 @@ use crate::service::mover::{Destination, Limits, Mover, Peers};
 use crate::service::transport::{Ended, Range, Sent, Transport};
 use crate::token::Token;
 use crate::wire::{
-    Block, Collective, DpuFin, DpuNote, Export, ExportRef, HostArrive, HostReduce, HostTree, Kind,
-    TREE_STEP, Target,
+    Block, Collective, DpuFin, DpuNote, DpuRelay, Export, ExportRef, HostArrive, HostReduce,
+    HostTree, Kind, Route, TREE_STEP, Target,
 };
 
 use std::cell::{Cell, RefCell};
@@ -309,7 +309,7 @@ pub fn job(bytes: &[u8]) -> bool {
 fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) -> Result<()> {
     let mut receive =
         |kind, token: Token, data: &[u8]| mover.receive(machine, kind, &token.0, data);
-    match script.below(12) {
+    match script.below(13) {
         0..=2 => {
             let message = arrival(script);
             receive(
@@ -366,8 +366,22 @@ fn step(machine: &Machine, mover: &mut Mover<Machine>, script: &mut Script<'_>) 
             let note = DpuNote { collective, from }.to_bytes_in(Vec::new());
             receive(Kind::DpuNote, service_token(from), &note)?;
         }
+        11 => {
+            let (from, data) = offer(script);
+            let to = u32::from(script.byte() & 3);
+            let mut collective = script.collective();
+            collective.step = 0;
+            let relay = DpuRelay {
+                collective,
+                from,
+                id: script.byte().into(),
+                root: (script.byte() & 1 == 0).then_some(to),
+                offers: vec![(to, &data[..]); usize::from(script.byte() & 3)],
+            };
+            receive(Kind::DpuRelay, service_token(from), &relay.to_bytes())?;
+        }
         _ => {
-            let kind = Kind::from_id(u16::from(script.byte() % 10));
+            let kind = Kind::from_id(u16::from(script.byte()) % (Kind::COUNT + 2));
             let kind = kind.ok_or_else(|| OffloadError::Failed("an unknown kind".to_owned()))?;
             let token = match script.byte() {
                 from @ 0..200 => rank_token(from.into()),
@@ -401,6 +415,14 @@ fn arrival(script: &mut Script<'_>) -> HostArrive {
         sends: sends.into(),
         receives: receives.into(),
         short,
+        route: match script.byte() {
+            0..16 => Route::Scatter,
+            byte @ 16..64 => Route::Gather {
+                root: u32::from(byte) % 5,
+                members: everyone().into(),
+            },
+            _ => Route::Direct,
+        },
     }
 }
 

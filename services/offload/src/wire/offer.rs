@@ -82,6 +82,14 @@ impl<'a> DpuRts<'a> {
     }
 }
 
+/// The call and the number of an offer.
+pub(crate) fn offer_head(bytes: &[u8]) -> Option<(Collective, u64)> {
+    let mut reader = Reader::new("DPU_RTS", bytes);
+    let collective = get_collective(&mut reader).ok()?;
+    reader.u32().ok()?;
+    Some((collective, reader.u64().ok()?))
+}
+
 /// Maximum number of sources of an offer.
 const SOURCES_MAX: usize = RANKS_MAX as usize;
 

@@ -59,6 +59,7 @@ fn messages_survive_the_wire() {
         sends: vec![block(0), block(1)].into(),
         receives: vec![block(2)].into(),
         short: b"hello".to_vec(),
+        route: Route::Direct,
     };
     let bytes = arrive.to_bytes();
     let arrival = Arrival::parse(&bytes).expect("its own bytes");
@@ -348,6 +349,7 @@ fn the_entry_of_an_even_call_does_not_grow_with_its_members() {
             sends: blocks.iter().copied().collect(),
             receives: blocks.iter().copied().collect(),
             short: vec![5; 8 * members as usize],
+            route: Route::Direct,
         };
         let bytes = arrive.to_bytes();
         let own = bytes.len() - arrive.short.len();

@@ -76,17 +76,35 @@ struct Mailboxes {
     all: Mutex<Vec<Arc<Mailbox>>>,
     /// Number of messages so far.
     messages: Arc<AtomicU64>,
+    /// Imports in use, and the most; 0 is no limit.
+    imports: Arc<AtomicU64>,
+    imports_max: AtomicU64,
 }
+
+/// The error of a read of memory that no rank has exported.
+const OUTSIDE: &str = "a read outside of what the ranks have exported";
 
 /// Imports and reads nothing, and passes messages to mailboxes.
 #[derive(Debug)]
-struct Mail;
+struct Mail(&'static Mailboxes);
+
+/// The place of an import in the device.
+#[derive(Debug)]
+struct Taken(Arc<AtomicU64>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
 
 /// A buffer of a rank, or memory of a service.
 #[derive(Debug)]
 struct Area {
     address: u64,
+    length: u64,
     bytes: Vec<u8>,
+    _taken: Option<Taken>,
 }
 
 /// The owner's side of a service's mailbox.
@@ -146,7 +164,8 @@ fn find(mailboxes: &Mailboxes, address: &[u8]) -> Result<Arc<Mailbox>> {
 impl Transport for Mail {
     type Peer = Arc<Mailbox>;
     type Memory = Area;
-    type Key = u64;
+    /// Address and length of the memory.
+    type Key = (u64, u64);
     type Packed = Vec<u8>;
     type Operation = ();
     type Reads = ();
@@ -159,9 +178,17 @@ impl Transport for Mail {
     fn import(&self, export: ExportRef<'_>) -> Result<Area> {
         #[cfg(test)]
         assert_ne!(export.packed, PANICS, "a defect, made by a test");
+        let taken = Taken(Arc::clone(&self.0.imports));
+        let before = taken.0.fetch_add(1, Relaxed);
+        let most = self.0.imports_max.load(Relaxed);
+        if most > 0 && before >= most {
+            return Err(failed("the device is full"));
+        }
         Ok(Area {
             address: export.address,
+            length: export.length,
             bytes: Vec::new(),
+            _taken: Some(taken),
         })
     }
 
@@ -169,8 +196,15 @@ impl Transport for Mail {
         memory.address
     }
 
+    fn holds(&self, memory: &Area, address: u64, length: u64) -> bool {
+        let offset = address.checked_sub(memory.address);
+        let end = offset.and_then(|offset| offset.checked_add(length));
+        end.is_some_and(|end| end <= memory.length)
+    }
+
     fn pack(&self, memory: &Area) -> Result<Vec<u8>> {
         let mut key = memory.address.to_le_bytes().to_vec();
+        key.extend(memory.length.to_le_bytes());
         key.resize(KEY_BYTES, 0);
         Ok(key)
     }
@@ -179,7 +213,9 @@ impl Transport for Mail {
         let bytes = vec![0; length];
         Ok(Area {
             address: bytes.as_ptr().addr() as u64,
+            length: length as u64,
             bytes,
+            _taken: None,
         })
     }
 
@@ -191,16 +227,28 @@ impl Transport for Mail {
         Ok(())
     }
 
-    fn unpack(&self, _: &Arc<Mailbox>, key: &[u8]) -> Result<u64> {
-        let first = key.first_chunk().ok_or_else(|| failed("a short key"))?;
-        Ok(u64::from_le_bytes(*first))
+    fn unpack(&self, _: &Arc<Mailbox>, key: &[u8]) -> Result<(u64, u64)> {
+        let (words, _) = key.as_chunks();
+        let word = |at: usize| words.get(at).map(|word| u64::from_le_bytes(*word));
+        let address = word(0).ok_or_else(|| failed("a short key"))?;
+        Ok((address, word(1).unwrap_or(u64::MAX)))
     }
 
     fn read(&self, (): &mut (), range: Range<'_, Self>) -> Result<Option<u32>> {
         // Nothing is copied: the ranks of this stand-in have no buffers.
         let is_greeting = range.to == GREETING_BYTES && range.length as u64 == GREETING_BYTES;
-        if is_greeting && *range.key != range.address {
+        if is_greeting && range.key.0 != range.address {
             return Err(failed("a read of no greeting"));
+        }
+        let length = range.length as u64;
+        let is_in = |(start, most): (u64, u64), at: u64| {
+            let offset = at.checked_sub(start);
+            let end = offset.and_then(|offset| offset.checked_add(length));
+            end.is_some_and(|end| end <= most)
+        };
+        let to = (0, range.into.length);
+        if !is_greeting && !(is_in(*range.key, range.address) && is_in(to, range.to)) {
+            return Err(failed(OUTSIDE));
         }
         Ok(None)
     }
@@ -251,7 +299,7 @@ unsafe impl Fabric for Mail {
             expected: RefCell::default(),
             strangers: RefCell::default(),
         };
-        Ok((Self, worker))
+        Ok((Self(mailboxes), worker))
     }
 
     fn greet(&self, to: &Arc<Mailbox>, token: Token, data: Vec<u8>) -> Result<()> {

@@ -9,7 +9,7 @@ use super::transport::{Ended, Range, Sent, Transport};
 use crate::client::{RANKS_PER_SP, services_used};
 use crate::error::{OffloadError, Result};
 use crate::token::Token;
-use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind, Name};
+use crate::wire::{Block, BlockList, Collective, Export, ExportRef, HostArrive, Kind, Name, Route};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -307,6 +307,7 @@ fn arrival(plan: &Plan, rank: u32, services: u32, is_first: bool) -> Vec<u8> {
         sends: blocks.clone(),
         receives: blocks,
         short: Vec::new(),
+        route: Route::Direct,
     };
     arrive.to_bytes()
 }

@@ -16,7 +16,7 @@ use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
     Block, BlockList, Collective, DpuFin, DpuRts, ExportRef, HostArrive, HostFin, HostReduce,
-    HostTree, Kind, Target,
+    HostTree, Kind, Route, Target,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -382,6 +382,7 @@ fn message(plan: &Plan, rank: u32) -> (Kind, Vec<u8>, u64) {
         sends: blocks(sends(plan, rank)),
         receives: blocks(receives(plan, rank)),
         short,
+        route: Route::Direct,
     };
     (Kind::HostArrive, arrive.to_bytes(), payload)
 }

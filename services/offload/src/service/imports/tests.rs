@@ -1,105 +1,12 @@
 //! Imports on a transport with room for some of them.
 
 use super::*;
-use crate::service::transport::{Ended, Range, Sent};
-use crate::token::Token;
-use crate::wire::Kind;
-use std::cell::{Cell, RefCell};
+use crate::service::fakes::{Device, handle};
+use std::cell::Cell;
 
-/// A device with room for this many imports. A handle begins with the address of its memory, which has 100 bytes.
-#[derive(Debug)]
-struct Device {
-    room: Cell<usize>,
-    live: RefCell<Vec<Vec<u8>>>,
-    made: Cell<u32>,
-}
-
-impl Device {
-    fn new(room: usize) -> Self {
-        Self {
-            room: Cell::new(room),
-            live: RefCell::new(Vec::new()),
-            made: Cell::new(0),
-        }
-    }
-
-    fn live(&self) -> usize {
-        self.live.borrow().len()
-    }
-}
-
-impl Transport for Device {
-    type Peer = ();
-    type Memory = Vec<u8>;
-    type Key = u8;
-    type Packed = Vec<u8>;
-    type Operation = ();
-    type Reads = ();
-
-    fn send(&self, (): &(), _: Kind, _: Token, data: Vec<u8>) -> Result<Sent<()>> {
-        Ok(Sent::AtOnce(data))
-    }
-
-    fn import(&self, export: ExportRef<'_>) -> Result<Vec<u8>> {
-        if self.live() == self.room.get() {
-            return Err(failed("the device is full"));
-        }
-        self.made.set(self.made.get() + 1);
-        self.live.borrow_mut().push(export.packed.to_vec());
-        Ok(export.packed.to_vec())
-    }
-
-    fn address(&self, memory: &Vec<u8>) -> u64 {
-        memory[0].into()
-    }
-
-    fn holds(&self, memory: &Vec<u8>, address: u64, length: u64) -> bool {
-        let start = self.address(memory);
-        start <= address && address + length <= start + 100
-    }
-
-    fn pack(&self, memory: &Vec<u8>) -> Result<Vec<u8>> {
-        Ok(memory.clone())
-    }
-
-    fn stage(&self, _: usize) -> Result<Vec<u8>> {
-        Err(failed("there are no bytes"))
-    }
-
-    fn bytes<'a>(&self, _: &'a mut Vec<u8>) -> Option<&'a mut [u8]> {
-        None
-    }
-
-    fn unmap(&self, memory: Vec<u8>) -> Result<()> {
-        let mut live = self.live.borrow_mut();
-        let at = live.iter().position(|of| *of == memory);
-        live.remove(at.expect("an import is released once"));
-        Ok(())
-    }
-
-    fn unpack(&self, (): &(), key: &[u8]) -> Result<u8> {
-        Ok(key[0])
-    }
-
-    fn read(&self, (): &mut (), _: Range<'_, Self>) -> Result<Option<u32>> {
-        Ok(None)
-    }
-
-    fn reads_len((): &()) -> usize {
-        0
-    }
-
-    fn next_read(&self, (): &mut ()) -> Option<(u32, Ended)> {
-        None
-    }
-
-    fn aliases(&self) -> Option<(u64, u64)> {
-        None
-    }
-
-    fn has_ended(&self, (): &()) -> Result<bool> {
-        Ok(true)
-    }
+/// The handle of 100 bytes of memory.
+fn of(address: u64, mark: u8) -> Vec<u8> {
+    handle(address, 100, mark)
 }
 
 fn export(packed: &[u8], address: u64, name: Option<(u32, u32)>) -> ExportRef<'_> {
@@ -118,46 +25,46 @@ fn refused(found: Result<Lent<Device>>, expect: &str) {
 
 #[test]
 fn a_named_import_is_made_once_and_a_nameless_one_for_its_call() {
-    let device = Device::new(9);
+    let device = Device::with_room(9);
     let mut imports = Imports::<Device>::new(2);
-    let first = imports.get(&device, 1, export(&[50, 1], 60, Some((0, 1))));
+    let first = imports.get(&device, 1, export(&of(50, 1), 60, Some((0, 1))));
     let first = first.expect("an import");
     assert_eq!(first.shift(), 10);
     first.pack(&device).expect("a key");
     // Another part of it, without the handle; the key is there.
     let second = imports.get(&device, 1, export(&[], 90, Some((0, 1))));
     let second = second.expect("the same import");
-    assert_eq!((second.shift(), second.key()), (40, &[50, 1][..]));
+    assert_eq!((second.shift(), second.key()), (40, &of(50, 1)[..]));
     // The handle comes twice if two calls start before one is complete.
-    let again = imports.get(&device, 1, export(&[50, 1], 60, Some((0, 1))));
+    let again = imports.get(&device, 1, export(&of(50, 1), 60, Some((0, 1))));
     for lent in [first, second, again.expect("the same import")] {
         lent.release(&device).expect("released");
     }
-    assert_eq!((device.made.get(), device.live()), (1, 1));
-    let once = imports.get(&device, 1, export(&[7, 1], 7, None));
+    assert_eq!((device.made(), device.live().len()), (1, 1));
+    let once = imports.get(&device, 1, export(&of(7, 1), 7, None));
     once.expect("an import").release(&device).expect("released");
-    assert_eq!((device.made.get(), device.live()), (2, 1));
+    assert_eq!((device.made(), device.live().len()), (2, 1));
     imports.forget(&device, 1).expect("released");
-    assert_eq!(device.live(), 0, "the rank has left");
+    assert_eq!(device.live().len(), 0, "the rank has left");
 }
 
 #[test]
 fn a_stale_import_is_never_used() {
-    let device = Device::new(9);
+    let device = Device::with_room(9);
     let mut imports = Imports::<Device>::new(2);
-    let old = imports.get(&device, 0, export(&[50, 1], 50, Some((0, 1))));
+    let old = imports.get(&device, 0, export(&of(50, 1), 50, Some((0, 1))));
     let old = old.expect("an import");
     // The memory was unmapped, and mapped again at the same address: UCX has another handle.
-    let new = imports.get(&device, 0, export(&[50, 2], 50, Some((0, 2))));
+    let new = imports.get(&device, 0, export(&of(50, 2), 50, Some((0, 2))));
     let new = new.expect("an import");
-    assert_eq!((old.memory(), new.memory()), (&vec![50, 1], &vec![50, 2]));
+    assert_eq!((old.memory(), new.memory()), (&of(50, 1), &of(50, 2)));
     // A call that has the old one keeps it until its end.
-    assert_eq!(device.live(), 2);
+    assert_eq!(device.live().len(), 2);
     old.release(&device).expect("released");
     new.release(&device).expect("released");
-    assert_eq!(*device.live.borrow(), [[50, 2]]);
+    assert_eq!(device.live(), [of(50, 2)]);
     // The old name, with its handle and without, and other names that were not announced.
-    for packed in [&[][..], &[50, 1], &[50, 2]] {
+    for packed in [&[][..], &of(50, 1), &of(50, 2)] {
         let found = imports.get(&device, 0, export(packed, 50, Some((0, 1))));
         refused(found, "was not announced");
     }
@@ -166,7 +73,7 @@ fn a_stale_import_is_never_used() {
         refused(found, "was not announced");
     }
     // The name with another handle, another rank's name, a place outside, and a name beyond the limit.
-    let found = imports.get(&device, 0, export(&[50, 3], 50, Some((0, 2))));
+    let found = imports.get(&device, 0, export(&of(50, 3), 50, Some((0, 2))));
     refused(found, "another handle");
     let found = imports.get(&device, 1, export(&[], 50, Some((0, 2))));
     refused(found, "was not announced");
@@ -174,33 +81,33 @@ fn a_stale_import_is_never_used() {
         let found = imports.get(&device, 0, export(&[], address, Some((0, 2))));
         refused(found, "exported elsewhere");
     }
-    let found = imports.get(&device, 0, export(&[50, 2], 50, Some((2, 1))));
+    let found = imports.get(&device, 0, export(&of(50, 2), 50, Some((2, 1))));
     refused(found, "beyond");
 }
 
 #[test]
 fn idle_imports_leave_a_full_device_and_come_back() {
-    let device = Device::new(3);
+    let device = Device::with_room(3);
     let mut imports = Imports::<Device>::new(4);
     let mut get = |packed: &[u8], name| imports.get(&device, 0, export(packed, 50, name));
-    let idle = get(&[50, 1], Some((0, 1))).expect("an import");
+    let idle = get(&of(50, 1), Some((0, 1))).expect("an import");
     idle.release(&device).expect("released");
-    let used = get(&[50, 2], Some((1, 1))).expect("an import");
-    let more = get(&[50, 3], Some((2, 1))).expect("an import");
+    let used = get(&of(50, 2), Some((1, 1))).expect("an import");
+    let more = get(&of(50, 3), Some((2, 1))).expect("an import");
     // The device is full, and one import is idle.
-    let last = get(&[50, 4], None).expect("room");
-    assert_eq!(*device.live.borrow(), [[50, 2], [50, 3], [50, 4]]);
+    let last = get(&of(50, 4), None).expect("room");
+    assert_eq!(device.live(), [of(50, 2), of(50, 3), of(50, 4)]);
     refused(get(&[], Some((0, 1))), "the device is full");
     last.release(&device).expect("released");
     // Its name is still good.
     let back = get(&[], Some((0, 1))).expect("the import again");
-    assert_eq!(*back.memory(), [50, 1]);
-    assert_eq!(*used.memory(), [50, 2]);
+    assert_eq!(*back.memory(), of(50, 1));
+    assert_eq!(*used.memory(), of(50, 2));
     for lent in [back, used, more] {
         lent.release(&device).expect("released");
     }
     drop(imports);
-    assert_eq!(device.made.get(), 5);
+    assert_eq!(device.made(), 5);
 }
 
 #[test]

@@ -71,8 +71,8 @@ impl<T: Transport> Mover<T> {
             true => self.ledger.local_members(entry.members),
             false => Vec::new(),
         };
-        let receive = self.import(transport, rank, entry.receive_memory)?;
-        let send = self.import(transport, rank, entry.send_memory)?;
+        let (send, receive) =
+            self.import_both(transport, rank, entry.send_memory, entry.receive_memory)?;
         packed(transport, send.as_ref().or(receive.as_ref()))?;
         let bytes = VECTOR_HELD + size_of_val(&groups[..]) + goal.bytes() + entry.short.len();
         let vector = Vector {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::service::transport::{Ended, Range};
-use crate::wire::{Block, BlockList, Export, HostArrive};
+use crate::wire::{Block, BlockList, Export, HostArrive, Route};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -191,6 +191,7 @@ fn broadcast(rank: u32) -> Vec<u8> {
         sends: blocks(&|peer| if root && peer > 0 { BLOCK } else { 0 }),
         receives: blocks(&|peer| if !root && peer == 0 { BLOCK } else { 0 }),
         short: Vec::new(),
+        route: Route::Direct,
     };
     arrive.to_bytes()
 }
@@ -276,6 +277,7 @@ fn blocks_do_not_wait_for_a_rank_that_has_left() {
             send_memory: None,
             receive_memory: None,
             short: vec![7; 8 * sends.len()],
+            route: Route::Direct,
             sends: sends.into(),
             receives: Vec::new().into(),
         };

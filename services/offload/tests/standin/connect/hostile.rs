@@ -2,8 +2,10 @@
 //! the job beside it goes on.
 
 mod harness;
+mod kept;
 mod members;
 mod messages;
+mod mutated;
 
 use super::*;
 use harness::{Beside, Member, Served, Way, allreduce, arrival, check, reason};

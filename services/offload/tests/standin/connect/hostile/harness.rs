@@ -4,7 +4,7 @@ use super::super::*;
 use crate::control::{PeerHello, ServiceAddress, Table};
 use crate::reduction::Reduction;
 use crate::service::options::ServiceOptions;
-use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin, HostReduce, Target};
+use crate::wire::{Block, Collective, Greeting, HostArrive, HostFin, HostReduce, Route, Target};
 use std::thread::JoinHandle;
 
 /// Address of a mailbox that nobody reads.
@@ -287,6 +287,7 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
         sends: (0..size).map(block).collect(),
         receives: (0..size).map(block).collect(),
         short: vec![1; 5 * size as usize],
+        route: Route::Direct,
     }
 }
 

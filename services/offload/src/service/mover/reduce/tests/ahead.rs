@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::Window;
 use crate::control::{ServiceAddress, Table};
-use crate::wire::HostArrive;
+use crate::wire::{HostArrive, Route};
 
 /// Bytes that the calls of a communicator may keep at an SP.
 const CALL_BYTES: usize = 256 << 10;
@@ -154,6 +154,7 @@ fn two_thousand_broadcasts_ahead_of_a_late_node_keep_the_window() {
             sends: members.clone().map(|to| block(to, rank == 0)).collect(),
             receives: members.clone().map(|from| block(from, from == 0)).collect(),
             short: Vec::new(),
+            route: Route::Direct,
         };
         (Kind::HostArrive, arrive.to_bytes())
     };

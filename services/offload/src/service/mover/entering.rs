@@ -1,0 +1,74 @@
+//! The buffers of ranks that enter calls, and the memory that the job can give back.
+
+use super::{Mover, failed, packed};
+use crate::error::Result;
+use crate::service::imports::Lent;
+use crate::service::transport::Transport;
+use crate::wire::ExportRef;
+
+/// The imports of a rank's send and receive buffers.
+pub(super) type Both<T> = (Option<Lent<T>>, Option<Lent<T>>);
+
+impl<T: Transport> Mover<T> {
+    /// The buffer that a rank of this SP has exported.
+    pub(super) fn import(
+        &mut self,
+        transport: &T,
+        rank: u32,
+        export: Option<ExportRef<'_>>,
+    ) -> Result<Option<Lent<T>>> {
+        let Some(export) = export else {
+            return Ok(None);
+        };
+        let local = self.ledger.local(rank);
+        let local = local.ok_or_else(|| failed(format!("rank {rank} is not this service's")))?;
+        self.imports.get(transport, local, export).map(Some)
+    }
+
+    /// Both buffers of a rank that enters a call, and the key that other SPs read with. After an error the call may enter again.
+    pub(super) fn import_both(
+        &mut self,
+        transport: &T,
+        rank: u32,
+        send: Option<ExportRef<'_>>,
+        receive: Option<ExportRef<'_>>,
+    ) -> Result<Both<T>> {
+        let send = self.import(transport, rank, send)?;
+        let receive = match self.import(transport, rank, receive) {
+            Ok(receive) => receive,
+            Err(error) => {
+                if let Some(send) = send {
+                    send.release(transport)?;
+                }
+                return Err(error);
+            }
+        };
+        packed(transport, send.as_ref())?;
+        Ok((send, receive))
+    }
+
+    /// Whether an import has failed since the last question: the device may be full, and other jobs may have imports that no
+    /// call uses.
+    pub(in crate::service) fn lacks_room(&mut self) -> bool {
+        self.imports.lacks_room()
+    }
+
+    /// A rank has left the job.
+    pub(in crate::service) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
+        match self.ledger.local(rank) {
+            Some(local) => self.imports.forget(transport, local),
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes that are kept for later calls: memory of allreduces, and imports.
+    pub(in crate::service) fn free_bytes(&self) -> usize {
+        self.reducing.segments.free_bytes() + self.imports.bytes()
+    }
+
+    /// Releases what no call uses.
+    pub(in crate::service) fn drop_free(&mut self, transport: &T) -> Result<()> {
+        self.imports.drop_idle(transport)?;
+        self.reducing.segments.shrink(transport, 0)
+    }
+}
