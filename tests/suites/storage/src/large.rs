@@ -7,6 +7,7 @@ use std::fs;
 use std::process::Command;
 use testbed::process::{self, Running};
 
+const URI: &str = "nbd+unix:///?socket=socket";
 /// Name of the test.
 pub(super) const NAME: &str = "large: a volume of 16 TiB opens by what has changed";
 /// Ranges that are written, and the distance between them: each is in a part of the index of its own.
@@ -18,9 +19,9 @@ const MEMORY_MAX: u64 = 1 << 30;
 
 pub(super) fn run(place: &Place<'_>) -> Result<()> {
     place.create(16 << 20, 4096)?;
-    let length = fs::metadata(place.path(FILES[0]))?.len();
-    ensure!(length > 64 << 30, "the index has {length} bytes");
     let (mut export, empty) = open(place)?;
+    let info = place.stock("nbdinfo", &["--size", URI])?;
+    ensure!(info.trim() == (16_u64 << 40).to_string(), "{info}");
     work(place, "write", 1)?;
     export.group.ask_to_end();
     ensure!(
@@ -35,7 +36,11 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
     let (export, killed) = open(place)?;
     work(place, "read", 2)?;
     let memory = field(&export, "status", "VmHWM:")? << 10;
-    for (what, bytes) in [("at first", empty), ("after a clean end", clean), ("after a kill", killed)] {
+    for (what, bytes) in [
+        ("at first", empty),
+        ("after a clean end", clean),
+        ("after a kill", killed),
+    ] {
         println!("a volume of 16 TiB {what}: {bytes} bytes read to open it");
         ensure!(bytes < READ_MAX, "{bytes} bytes are read {what}");
     }
@@ -47,7 +52,10 @@ pub(super) fn run(place: &Place<'_>) -> Result<()> {
 /// Opens the volume. Returns the bytes that the export has read until it served.
 fn open(place: &Place<'_>) -> Result<(Running, u64)> {
     let mut command = Command::new(place.world.bin.join("xgvmi-blk"));
-    command.arg("export").args(FILES).args(["--socket", "socket"]);
+    command
+        .arg("export")
+        .args(FILES)
+        .args(["--socket", "socket"]);
     command.current_dir(&place.dir);
     let export = Running::saying(&mut command, START, "exports volume")?;
     let read = field(&export, "io", "rchar:")?;
@@ -60,7 +68,10 @@ fn field(running: &Running, file: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
-    number.with_context(|| text.clone())?.parse().with_context(|| text.clone())
+    number
+        .with_context(|| text.clone())?
+        .parse()
+        .with_context(|| text.clone())
 }
 
 /// Writes or reads all ranges by one run of qemu-io.
@@ -72,10 +83,14 @@ fn work(place: &Place<'_>, command: &str, pattern: u32) -> Result<()> {
     for command in &commands {
         words.extend(["-c", command]);
     }
-    words.push("nbd+unix:///?socket=socket");
+    words.push(URI);
     let said = place.stock("qemu-io", &words)?;
     ensure!(!said.contains("failed") && !said.contains("rror"), "{said}");
     let bytes = said.matches("bytes at offset").count();
-    ensure!(bytes == commands.len(), "{bytes} of {} commands", commands.len());
+    ensure!(
+        bytes == commands.len(),
+        "{bytes} of {} commands",
+        commands.len()
+    );
     Ok(())
 }

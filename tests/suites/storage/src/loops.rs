@@ -28,15 +28,27 @@ const SIZE_MIB: u64 = 2;
 const WRITES: usize = 24;
 /// Bytes of a read.
 const READ: usize = 256 << 10;
-/// Rates of `storage-lossy`.
-const LOSSY: [&str; 8] = ["--skip", "400", "--mute", "400", "--delay", "12", "--repeat", "25"];
+/// Rates of `storage-lossy`, and those of a target that the volume cannot do without: it must answer.
+const LOSSY: [&str; 8] = [
+    "--skip", "2000", "--mute", "2000", "--delay", "20", "--repeat", "25",
+];
+const NEEDED: [&str; 4] = ["--delay", "12", "--repeat", "25"];
 
 type Round = fn(&mut Lane<'_>) -> Result<()>;
 
 const LOOPS: [(&str, Round); 3] = [
-    ("repair: the export is killed while it completes a target", repair),
-    ("replay: targets leave with writes under way, and count as holders when they are back", replay),
-    ("replacement: targets are replaced while clients write, and the export is killed", replacement),
+    (
+        "repair: the export is killed while it completes a target",
+        repair,
+    ),
+    (
+        "replay: targets leave with writes under way, and count as holders when they are back",
+        replay,
+    ),
+    (
+        "replacement: targets are replaced while clients write, and the export is killed",
+        replacement,
+    ),
 ];
 
 /// A volume, its processes, and what it may hold.
@@ -103,13 +115,22 @@ fn run_loop(world: &World<'_>, name: &str, round: Round, rounds: u64) -> Result<
         }
     };
     std::thread::scope(|scope| {
-        let lanes: Vec<_> = (0..LANES.min(rounds)).map(|number| scope.spawn(move || lane(number))).collect();
+        let lanes: Vec<_> = (0..LANES.min(rounds))
+            .map(|number| scope.spawn(move || lane(number)))
+            .collect();
         let ended = lanes.into_iter().map(|lane| {
-            lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            lane.join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
-        ended.collect::<Vec<Result<()>>>().into_iter().collect::<Result<()>>()
+        ended
+            .collect::<Vec<Result<()>>>()
+            .into_iter()
+            .collect::<Result<()>>()
     })?;
-    ensure!(total.into_inner() == rounds, "not all rounds were carried out");
+    ensure!(
+        total.into_inner() == rounds,
+        "not all rounds were carried out"
+    );
     Ok(())
 }
 
@@ -144,10 +165,16 @@ impl<'a> Lane<'a> {
         let to = self.targets[seat].1.replace("tcp:", "");
         let seed = self.random.u64(..).to_string();
         let mut command = Command::new(self.place.world.bin.join("storage-lossy"));
-        command.args(["--to", &to, "--seed", &seed]).args(LOSSY);
+        command.args(["--to", &to, "--seed", &seed]);
+        match absent {
+            None => command.args(LOSSY),
+            Some(_) => command.args(NEEDED),
+        };
         let lossy = Running::saying(&mut command, START, "is lossy at")?;
         let said = lossy.said();
-        let address = said.split_whitespace().find(|word| word.starts_with("tcp:"));
+        let address = said
+            .split_whitespace()
+            .find(|word| word.starts_with("tcp:"));
         let address = address.with_context(|| said.clone())?.to_owned();
         self.lossy = Some(lossy);
         let mut command = Command::new(self.place.world.bin.join("xgvmi-blk"));
@@ -159,12 +186,21 @@ impl<'a> Lane<'a> {
         }
         command.args(["--listen", "127.0.0.1:0", "--status-socket", "status"]);
         // No request may fail that two of the targets can carry out, however slow the machine is.
-        command.args(["--target-timeout", "500ms", "--outage-limit", "50s", "--take-over"]);
+        command.args([
+            "--target-timeout",
+            "500ms",
+            "--outage-limit",
+            "16s",
+            "--take-over",
+        ]);
         let export = Running::saying(&mut command, START, "exports volume")?;
         let said = export.said();
         let port = said.split("tcp:127.0.0.1:").last();
         let port = port.and_then(|rest| rest.split_whitespace().next());
-        let port = port.with_context(|| said.clone())?.parse().with_context(|| said.clone())?;
+        let port = port
+            .with_context(|| said.clone())?
+            .parse()
+            .with_context(|| said.clone())?;
         self.export = Some(export);
         self.client = Some(Client::connect(port).with_context(|| self.said())?);
         Ok(())
@@ -199,7 +235,10 @@ impl<'a> Lane<'a> {
 
     /// Writes a batch, several requests at once. `event` is told how many answers there are, or that there is none for a
     /// while, and may end the export: then true is returned.
-    fn write(&mut self, event: &mut dyn FnMut(&mut Self, Option<usize>) -> Result<()>) -> Result<bool> {
+    fn write(
+        &mut self,
+        event: &mut dyn FnMut(&mut Self, Option<usize>) -> Result<()>,
+    ) -> Result<bool> {
         let batch = self.ledger.batch(WRITES, &mut self.random);
         let mut sent = 0;
         for (cookie, write) in (0..).zip(&batch) {
@@ -213,7 +252,10 @@ impl<'a> Lane<'a> {
         while answers < sent {
             match self.client()?.hear()? {
                 Heard::Answer(cookie, 0) => {
-                    let write: &Write = usize::try_from(cookie).ok().and_then(|at| batch.get(at)).context("an answer to nothing")?;
+                    let write: &Write = usize::try_from(cookie)
+                        .ok()
+                        .and_then(|at| batch.get(at))
+                        .context("an answer to nothing")?;
                     self.ledger.done(write);
                     answers += 1;
                     event(self, Some(answers))?;
@@ -258,7 +300,9 @@ impl<'a> Lane<'a> {
         };
         let settled = process::wait_until(LIMIT, || {
             last = self.show().unwrap_or_default();
-            last["targets"].as_array().is_some_and(|all| all.len() == 3 && all.iter().all(complete))
+            last["targets"]
+                .as_array()
+                .is_some_and(|all| all.len() == 3 && all.iter().all(complete))
         });
         ensure!(settled, "not all targets become complete: {last}");
         ensure!(last["lost_blocks"] == 0, "{last}");
@@ -279,7 +323,10 @@ impl<'a> Lane<'a> {
         let mut words = vec!["scrub"];
         words.extend(self.files.iter().map(String::as_str));
         let report: Value = serde_json::from_str(&self.place.ours(&words)?)?;
-        ensure!(report["bad_halves"] == 0 && report["lost_blocks"] == 0, "{report}");
+        ensure!(
+            report["bad_halves"] == 0 && report["lost_blocks"] == 0,
+            "{report}"
+        );
         Ok(())
     }
 }
@@ -323,7 +370,10 @@ fn replay(lane: &mut Lane<'_>) -> Result<()> {
     lane.settle()?;
     let victim = lane.random.usize(..3);
     lane.write_quietly()?;
-    let (leaves, returns) = (lane.random.usize(..WRITES / 2), lane.random.usize(WRITES / 2..WRITES));
+    let (leaves, returns) = (
+        lane.random.usize(..WRITES / 2),
+        lane.random.usize(WRITES / 2..WRITES),
+    );
     let (mut left, mut back) = (false, false);
     lane.write(&mut |lane, answers| {
         if !left && answers.is_some_and(|answers| answers > leaves) {
@@ -355,16 +405,23 @@ fn replacement(lane: &mut Lane<'_>) -> Result<()> {
     let victim = lane.random.usize(..3);
     lane.made += 1;
     let file = format!("new-{}", lane.made);
-    lane.place.ours(&["create", &file, "--like", "status", "--role", FILES[victim]])?;
+    lane.place
+        .ours(&["create", &file, "--like", "status", "--role", FILES[victim]])?;
     let (running, address) = lane.place.new_target(&file)?;
     lane.settle()?;
     let kills = lane.random.u32(..3) == 0;
     let at = lane.random.usize(..WRITES);
     // The two others must hold everything, and the lossy one may leave at any time.
     let replaced = process::wait_until(LIMIT, || {
-        lane.place.ours(&["ctl", "--socket", "status", "replace", &address]).is_ok()
+        lane.place
+            .ours(&["ctl", "--socket", "status", "replace", &address])
+            .is_ok()
     });
-    ensure!(replaced, "{address} does not take the place of {}", FILES[victim]);
+    ensure!(
+        replaced,
+        "{address} does not take the place of {}",
+        FILES[victim]
+    );
     let (old, _) = std::mem::replace(&mut lane.targets[victim], (running, address));
     let old_file = std::mem::replace(&mut lane.files[victim], file);
     let mut killed = false;
@@ -387,4 +444,3 @@ fn replacement(lane: &mut Lane<'_>) -> Result<()> {
     lane.read_all()?;
     lane.restart(None)
 }
-

@@ -135,7 +135,8 @@ fn pass_calls(
             done.skipped += 1;
             continue;
         }
-        let wait = |random: &mut fastrand::Rng| Duration::from_millis(random.u64(..=options.longest));
+        let wait =
+            |random: &mut fastrand::Rng| Duration::from_millis(random.u64(..=options.longest));
         if one_of(random, options.delay) {
             done.delayed += 1;
             std::thread::sleep(wait(random));
@@ -154,7 +155,13 @@ fn pass_calls(
             .insert(number, expected);
         number += 1 + u64::from(again);
         let sent = target.write_all(&bytes);
-        let sent = sent.and_then(|()| if again { target.write_all(&bytes) } else { Ok(()) });
+        let sent = sent.and_then(|()| {
+            if again {
+                target.write_all(&bytes)
+            } else {
+                Ok(())
+            }
+        });
         if sent.is_err() {
             break;
         }

@@ -46,7 +46,13 @@ impl Client {
         })
     }
 
-    fn post(&mut self, command: u16, cookie: u64, (offset, length): (u64, usize), data: &[u8]) -> bool {
+    fn post(
+        &mut self,
+        command: u16,
+        cookie: u64,
+        (offset, length): (u64, usize),
+        data: &[u8],
+    ) -> bool {
         let mut bytes = MAGIC.to_be_bytes().to_vec();
         bytes.extend([0; 2]);
         bytes.extend(command.to_be_bytes());
@@ -105,10 +111,15 @@ impl Client {
 
     /// Reads bytes, which must be readable.
     pub(super) fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        ensure!(self.post(READ, 0, (offset, bytes.len()), &[]), "the server is gone");
+        ensure!(
+            self.post(READ, 0, (offset, bytes.len()), &[]),
+            "the server is gone"
+        );
         self.good(&format!("read at {offset}"))?;
         self.stream.set_read_timeout(Some(LIMIT))?;
-        self.stream.read_exact(bytes).context("the data of a read")?;
+        self.stream
+            .read_exact(bytes)
+            .context("the data of a read")?;
         self.stream.set_read_timeout(Some(SILENCE))?;
         Ok(())
     }

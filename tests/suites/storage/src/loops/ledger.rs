@@ -30,7 +30,11 @@ fn put(sector: usize, version: u32, bytes: &mut [u8]) {
     let mark = (sector as u64) << 32 | u64::from(version);
     let mut random = fastrand::Rng::with_seed(mark);
     for word in bytes.chunks_mut(16) {
-        let noise = if version.is_multiple_of(3) { random.u64(..) } else { 5 };
+        let noise = if version.is_multiple_of(3) {
+            random.u64(..)
+        } else {
+            5
+        };
         word[..8].copy_from_slice(&mark.to_le_bytes());
         word[8..].copy_from_slice(&noise.to_le_bytes());
     }
@@ -83,7 +87,11 @@ impl Ledger {
             }
             write
         };
-        places.iter().take(count).map(|group| write(*group)).collect()
+        places
+            .iter()
+            .take(count)
+            .map(|group| write(*group))
+            .collect()
     }
 
     /// The write was acknowledged.
@@ -110,7 +118,12 @@ impl Ledger {
                 expect == *bytes
             });
             let Some(found) = found else {
-                let word = |at: usize| bytes[at..at + 4].iter().rev().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+                let word = |at: usize| {
+                    bytes[at..at + 4]
+                        .iter()
+                        .rev()
+                        .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+                };
                 bail!(
                     "sector {sector} may have the versions {versions:?}, and its bytes are those of sector {}, version {}",
                     word(4),
