@@ -2,6 +2,7 @@
 //! reserve more memory than the input length justifies.
 
 use crate::block::{self, Kind};
+use crate::disk::Disk;
 use crate::frames::{Answer, Hello, Request, Welcome};
 use crate::geometry::{Geometry, Id, Role};
 use crate::nbd::{self, Export, wire};
@@ -179,7 +180,7 @@ impl Write for Client<'_> {
 /// # Panics
 /// Never: memory does not fail.
 #[must_use]
-pub fn export() -> Export {
+pub fn disk() -> Arc<dyn Disk> {
     let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::new(512, 128).expect("a valid size"),
@@ -190,10 +191,13 @@ pub fn export() -> Export {
         let medium = Box::new(MemoryMedium::default());
         Arc::new(Store::create("fuzz", medium, new, None).expect("memory"))
     });
-    Export::new(
-        Arc::new(Volume::open(targets.to_vec()).expect("three targets")),
-        "",
-    )
+    Arc::new(Volume::open(targets.to_vec()).expect("three targets"))
+}
+
+/// An export of such a volume.
+#[must_use]
+pub fn export() -> Export {
+    Export::new(disk(), "")
 }
 
 /// All bytes of a client, from the handshake on. The first byte chooses between a whole connection and the requests of a
@@ -217,6 +221,16 @@ pub fn connection(export: &Export, bytes: &[u8]) {
     let _ = nbd::serve(&mut Client(&whole), export);
 }
 
+/// A request of a virtual machine.
+pub fn guest_request(disk: &Arc<dyn Disk>, bytes: &[u8]) {
+    crate::vhost::any::request(disk.as_ref(), bytes);
+}
+
+/// Memory of a virtual machine, with its queue.
+pub fn guest_memory(disk: &Arc<dyn Disk>, bytes: &[u8]) {
+    crate::vhost::any::guest(disk, bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +250,33 @@ mod tests {
         assert_eq!(export.volume().status().written_bytes, 512);
     }
 
+    /// A queue with one right request: the fuzzer begins with a guest that is served.
+    #[test]
+    fn a_guest_is_served() {
+        let disk = disk();
+        let descriptor = |at: u64, length: u32, flags: u16, next: u16| {
+            let parts = [
+                &at.to_le_bytes()[..],
+                &length.to_le_bytes(),
+                &flags.to_le_bytes(),
+            ];
+            [&parts.concat()[..], &next.to_le_bytes()].concat()
+        };
+        let mut bytes = descriptor(0x3000, 16, 1, 1);
+        bytes.extend(descriptor(0x3010, 512, 1, 2));
+        bytes.extend(descriptor(0x3210, 1, 2, 0));
+        bytes.resize(256, 0);
+        bytes.extend([0, 0, 1, 0]);
+        bytes.resize(320, 0);
+        bytes.extend([1, 0, 0, 0]);
+        bytes.resize(320 + 16, 0);
+        bytes.extend([7; 512]);
+        assert_eq!(crate::vhost::any::guest(&disk, &bytes), 1);
+        assert_eq!(disk.status().written_bytes, 512);
+        guest_request(&disk, &[&[0, 0, 0][..], &bytes[320..]].concat());
+        assert_eq!(disk.status().written_bytes, 1024);
+    }
+
     proptest! {
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
@@ -247,6 +288,8 @@ mod tests {
             options(&bytes);
             message(&bytes);
             connection(&export(), &bytes);
+            guest_request(&disk(), &bytes);
+            guest_memory(&disk(), &bytes);
         }
     }
 }

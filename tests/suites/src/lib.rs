@@ -89,6 +89,10 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             must refuse
   storage-vhost
             a Linux guest of Debian's QEMU, without KVM, on the vhost-user-blk device of an export, which is killed meanwhile
+  storage-loops
+            1,000 times each: an export that is killed while it completes a target, targets that leave with writes under way,
+            targets that are replaced; one target skips, delays and repeats calls. An export of 16 TiB. The part 'rounds N'
+            has other numbers of rounds
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
@@ -260,6 +264,7 @@ const SUITES: &[Suite] = &[
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),
     Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
+    Suite::new("storage-loops", Some(&["rounds 4"]), storage::run_loops),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
     Suite::alone("join", Some(join::SAMPLE), join::run_all),
@@ -311,7 +316,7 @@ impl World {
         let world = Self::without_build(parts)?;
         workspace::build(&[
             "-p bf-emu -p bf-emu-preload -p osu-mpi -p uct-plugin -p xgvmi-offload -p xgvmi-blk -p xgvmi-fio -p ucc-tl \
-             -p storage-search",
+             -p storage-search -p storage-suite",
         ])?;
         Ok(world)
     }

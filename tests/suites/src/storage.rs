@@ -39,6 +39,16 @@ pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
         .collect())
 }
 
+/// The loops of failures.
+pub(super) fn run_loops(world: &World) -> Result<Vec<Case>> {
+    let tools = setup::storage()?;
+    let results = storage_suite::run_loops(&parts(world, &tools))?;
+    Ok(results
+        .into_iter()
+        .map(|(name, result)| Case::of(name, result))
+        .collect())
+}
+
 /// What tests without the device need.
 fn parts<'a>(world: &'a World, tools: &'a [(String, String)]) -> storage_suite::World<'a> {
     storage_suite::World {

@@ -419,7 +419,7 @@ stat::average_exec_per_sec:     33333
             ("naaice", "naa_announcement naa_spec"),
             (
                 "xgvmi-blk",
-                "connection half_record image message options service stored_block target",
+                "connection guest_memory guest_request half_record image message options service stored_block target",
             ),
             (
                 "xgvmi-offload",

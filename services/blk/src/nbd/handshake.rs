@@ -36,6 +36,9 @@ pub(super) enum Security {
     Active,
 }
 
+/// Takes the place of a client that chooses the export, or tells why there is none.
+pub(super) type Admit<'a> = &'a dyn Fn() -> io::Result<()>;
+
 /// The end of the options.
 pub(super) enum Shaken {
     /// The client leaves without choosing the export.
@@ -66,6 +69,7 @@ pub(super) fn options<S: Read + Write>(
     stream: &mut S,
     export: &Export,
     (security, no_zeroes): (Security, bool),
+    admit: Admit<'_>,
 ) -> io::Result<Shaken> {
     let mut chosen = Chosen::default();
     let mut denied = false;
@@ -100,7 +104,7 @@ pub(super) fn options<S: Read + Write>(
                     return Ok(Shaken::StartTls);
                 }
             }
-            // This option has no reply that could be an error.
+            // As below.
             option::EXPORT_NAME if security == Security::Required => {
                 return Err(broken(NO_TLS));
             }
@@ -114,6 +118,8 @@ pub(super) fn options<S: Read + Write>(
                 let Some(export) = name.and_then(|name| export.named(name)) else {
                     return Err(broken("the client wants an export that there is not"));
                 };
+                // This option has no reply that could be an error.
+                admit()?;
                 let mut answer = [
                     &export.size().to_be_bytes()[..],
                     &export.flags().to_be_bytes(),
@@ -124,7 +130,8 @@ pub(super) fn options<S: Read + Write>(
                 return Ok(Shaken::Chosen(chosen, export));
             }
             option => {
-                if let Some(export) = negotiate(stream, export, (option, &data), &mut chosen)? {
+                let request = (option, &data[..]);
+                if let Some(export) = negotiate(stream, export, request, (&mut chosen, admit))? {
                     return Ok(Shaken::Chosen(chosen, export));
                 }
             }
@@ -150,7 +157,7 @@ fn negotiate<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
-    chosen: &mut Chosen,
+    (chosen, admit): (&mut Chosen, Admit<'_>),
 ) -> io::Result<Option<Export>> {
     match option {
         option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
@@ -172,7 +179,7 @@ fn negotiate<S: Write>(
             chosen.structured = true;
             answer(stream, option, reply::ACK, &[])?;
         }
-        option::INFO | option::GO => return describe(stream, export, (option, data)),
+        option::INFO | option::GO => return describe(stream, export, (option, data), admit),
         option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
             contexts(stream, export, (option, data), chosen)?
         }
@@ -191,6 +198,7 @@ fn describe<S: Write>(
     stream: &mut S,
     export: &Export,
     (option, data): (u32, &[u8]),
+    admit: Admit<'_>,
 ) -> io::Result<Option<Export>> {
     let Some(request) = info_request(data) else {
         answer(
@@ -209,6 +217,13 @@ fn describe<S: Write>(
         answer(stream, option, reply::ERR_UNKNOWN, text.as_bytes())?;
         return Ok(None);
     };
+    if option == option::GO
+        && let Err(error) = admit()
+    {
+        let text = error.to_string();
+        answer(stream, option, reply::ERR_POLICY, text.as_bytes())?;
+        return Err(error);
+    }
     let mut tell = |kind: u16, data: &[u8]| {
         let data = [&kind.to_be_bytes(), data].concat();
         answer(stream, option, reply::INFO, &data)

@@ -16,7 +16,7 @@ pub mod wire;
 pub use client::NbdMedium;
 pub use connection::REQUESTS_MAX;
 pub use export::Export;
-pub use server::{CONNECTIONS_MAX, Server};
+pub use server::{CLIENTS, CLIENTS_MAX, Server};
 pub use stream::Listener;
 pub use tls::{Pems, Tls, TlsError};
 pub use wire::LENGTH_MAX;
@@ -30,7 +30,7 @@ use std::io::{self, Read, Write};
 /// The client breaks the protocol, or errors of the connection.
 pub fn serve<S: Read + Write + Clone + Send>(stream: &mut S, export: &Export) -> io::Result<()> {
     let no_zeroes = handshake::greet(stream)?;
-    match handshake::options(stream, export, (Security::Absent, no_zeroes))? {
+    match handshake::options(stream, export, (Security::Absent, no_zeroes), &|| Ok(()))? {
         Shaken::Chosen(chosen, export) => {
             let ends = (stream.clone(), stream.clone());
             connection::serve(ends, &export, chosen, (1, &|| ()))

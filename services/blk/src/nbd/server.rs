@@ -2,7 +2,7 @@
 
 use super::connection::{self, REQUESTS_MAX};
 use super::export::Export;
-use super::handshake::{self, Chosen, Security, Shaken};
+use super::handshake::{self, Admit, Chosen, Security, Shaken};
 use super::secure::{self, Both, Session};
 use super::stream::{Hurried, Listener, Stream};
 use super::tls::Tls;
@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use xgvmi_daemon::accept_patiently;
 
-/// Most clients at once. Each may hold buffers of 32 MiB for the data of requests.
-pub const CONNECTIONS_MAX: usize = 32;
-/// Most connections whose handshake is not finished. Beyond them the oldest one ends.
-const VISITORS_MAX: usize = 32;
+/// Most clients at once, unless the server is told otherwise. Each may hold buffers of 32 MiB for the data of requests.
+pub const CLIENTS: usize = 32;
+/// Most clients that a server can be told to take.
+pub const CLIENTS_MAX: usize = 4096;
+/// Fewest places for connections whose handshake is not finished. Beyond them the oldest one ends.
+const VISITORS_MIN: usize = 32;
 /// A client that takes longer for its handshake, with that of TLS, loses its connection.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -30,12 +32,14 @@ struct Open {
     clients: BTreeMap<u64, Arc<Stream>>,
 }
 
-/// Accepts connections to an export, up to [`CONNECTIONS_MAX`] at once.
+/// Accepts connections to an export, up to a limit at once.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
     export: Export,
     tls: Option<Tls>,
+    /// Most clients. As many connections whose handshake is not finished, or [`VISITORS_MIN`].
+    most: usize,
     open: Mutex<Open>,
     drains: AtomicBool,
     refused: AtomicU64,
@@ -49,10 +53,18 @@ impl Server {
             listener,
             export,
             tls,
+            most: CLIENTS,
             open: Mutex::default(),
             drains: AtomicBool::new(false),
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// The same with places for so many clients, at most [`CLIENTS_MAX`].
+    #[must_use]
+    pub fn with_clients(self, clients: usize) -> Self {
+        let most = clients.min(CLIENTS_MAX);
+        Self { most, ..self }
     }
 
     /// Bytes of requests that have no whole reply. Each connection has 32 MiB at most.
@@ -123,15 +135,11 @@ impl Server {
     /// others out.
     fn arrive(&self, number: u64, stream: &Arc<Stream>) -> bool {
         let mut open = self.open();
-        let clients = open.clients.len();
-        if clients >= CONNECTIONS_MAX || self.drains.load(Ordering::SeqCst) {
+        if self.drains.load(Ordering::SeqCst) {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            say(format_args!(
-                "{stream} was refused: {clients} are connected"
-            ));
             return false;
         }
-        if open.visitors.len() >= VISITORS_MAX
+        if open.visitors.len() >= self.most.max(VISITORS_MIN)
             && let Some((_, oldest)) = open.visitors.pop_first()
         {
             oldest.shutdown(Shutdown::Both);
@@ -140,15 +148,16 @@ impl Server {
         true
     }
 
-    /// The handshake is finished: takes a place of a client.
+    /// The client chooses the export: takes its place.
     fn admit(&self, number: u64) -> io::Result<()> {
         let mut open = self.open();
+        if open.clients.len() >= self.most {
+            let text = format!("all {} places for clients are taken (--clients)", self.most);
+            return Err(io::Error::other(text));
+        }
         let Some(stream) = open.visitors.remove(&number) else {
             return Err(io::Error::other("newer clients needed its place"));
         };
-        if open.clients.len() >= CONNECTIONS_MAX {
-            return Err(io::Error::other("all places are taken"));
-        }
         open.clients.insert(number, stream);
         Ok(())
     }
@@ -195,7 +204,7 @@ pub(super) fn serve_stream(
     stream: &Stream,
     export: &Export,
     tls: Option<&Tls>,
-    admit: &dyn Fn() -> io::Result<()>,
+    admit: Admit<'_>,
 ) -> io::Result<()> {
     let mut hurried = Hurried::new(stream, HANDSHAKE);
     let security = match tls {
@@ -205,11 +214,10 @@ pub(super) fn serve_stream(
     };
     let no_zeroes = handshake::greet(&mut hurried)?;
     match (
-        handshake::options(&mut hurried, export, (security, no_zeroes))?,
+        handshake::options(&mut hurried, export, (security, no_zeroes), admit)?,
         tls,
     ) {
         (Shaken::Chosen(chosen, export), _) => {
-            admit()?;
             let stream = hurried.relax()?;
             transmit((stream, stream), stream, &export, chosen)
         }
@@ -230,12 +238,11 @@ fn serve_secure(
     (stream, hurried): (&Stream, Hurried<'_>),
     export: &Export,
     session: &Session,
-    (no_zeroes, admit): (bool, &dyn Fn() -> io::Result<()>),
+    (no_zeroes, admit): (bool, Admit<'_>),
 ) -> io::Result<()> {
     let mut ends = session.over((hurried, hurried));
-    match handshake::options(&mut ends, export, (Security::Active, no_zeroes))? {
+    match handshake::options(&mut ends, export, (Security::Active, no_zeroes), admit)? {
         Shaken::Chosen(chosen, export) => {
-            admit()?;
             hurried.relax()?;
             let Both(reader, writer) = ends.over((stream, stream));
             transmit((reader, writer), stream, &export, chosen)

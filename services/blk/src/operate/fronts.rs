@@ -11,6 +11,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
+/// Descriptors of targets, sockets and files.
+const OTHER_FILES: u64 = 256;
+
 /// The front ends of an export, at least one.
 pub(super) struct Fronts {
     pub(super) nbd: Option<Arc<Server>>,
@@ -37,7 +40,10 @@ impl Fronts {
                 files.extend(file);
                 let name = args.name.as_deref().unwrap_or_default();
                 let export = Export::new(Arc::clone(disk), name).read_only(read_only);
-                Some(Arc::new(Server::new(listener, export, tls)))
+                let clients = usize::from(args.clients);
+                make_room(clients)?;
+                let server = Server::new(listener, export, tls).with_clients(clients);
+                Some(Arc::new(server))
             }
         };
         let vhost = match &args.vhost_socket {
@@ -108,6 +114,33 @@ impl Fronts {
     pub(super) fn unlink(&self) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.clear();
+    }
+}
+
+/// Makes room for the descriptors of so many clients, and as many whose handshake is not finished.
+fn make_room(clients: usize) -> Result<()> {
+    let wanted = 2 * clients as u64 + OTHER_FILES;
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the structure is valid and this function's own.
+    let asked = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if asked != 0 || limit.rlim_cur >= wanted {
+        return Ok(());
+    }
+    if limit.rlim_max < wanted {
+        bail!(
+            "--clients {clients} needs {wanted} open files, and this process may have {}: raise the limit (ulimit -Hn, \
+             LimitNOFILE), or serve fewer clients",
+            limit.rlim_max
+        );
+    }
+    limit.rlim_cur = wanted;
+    // SAFETY: as above.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()).context("the limit of open files"),
     }
 }
 

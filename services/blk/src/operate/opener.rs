@@ -31,7 +31,7 @@ impl Opener {
     /// The secret cannot be read.
     pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
-        let longest = args.target_timeout.max(args.outage_limit);
+        let patience = args.target_timeout.max(args.outage_limit);
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
@@ -39,8 +39,9 @@ impl Opener {
                 address: String::new(),
                 secret,
                 limit: args.target_timeout,
-                longest,
-                patience: longest,
+                // Half of it: a request has time for a second connection, if the answer was lost with the first one.
+                longest: args.target_timeout.max(args.outage_limit / 2),
+                patience,
                 owner: new_id()?.0,
                 take_over: args.take_over,
             },
@@ -56,7 +57,7 @@ impl Opener {
 
     /// Shortest and longest wait for an answer while a target takes its place.
     pub(super) fn patience(&self) -> (Duration, Duration) {
-        (self.remote.limit, self.remote.longest)
+        (self.remote.limit, self.remote.patience)
     }
 
     /// Uses another target in place of that of its role, while the volume serves.
@@ -89,7 +90,7 @@ impl Opener {
     }
 
     fn open(&self, target: &str) -> Result<Arc<dyn Target>, BlkError> {
-        self.open_with(target, self.remote.longest)
+        self.open_with(target, self.remote.patience)
     }
 
     /// Opens a target, which must answer within `patience` while it takes its place.

@@ -138,7 +138,10 @@ pub struct ExportArgs {
     /// connect has the rights of a client.
     #[arg(long, value_name = "FILE")]
     pub vhost_socket: Option<PathBuf>,
-    /// Most queues of the vhost-user-blk device. Each has a thread, and carries out one request at a time.
+    /// Most NBD clients at once. Others are told that all places are taken. Each may need 32 MiB and 16 threads.
+    #[arg(long, value_name = "N", default_value_t = crate::nbd::CLIENTS as u16, value_parser = clap::value_parser!(u16).range(1..=crate::nbd::CLIENTS_MAX as i64))]
+    pub clients: u16,
+    /// Most queues of the vhost-user-blk device. Each carries out up to 16 requests at once.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=crate::vhost::QUEUES_MAX as i64))]
     pub vhost_queues: u8,
     /// Refuse writes, discards and zeros of all clients.

@@ -1,20 +1,21 @@
 //! The device of one connection: features, configuration, and its queues.
 //!
-//! A thread carries out the requests of a queue in their order. So the used ring always tells which requests were carried
-//! out: a front end that connects again repeats the others, as QEMU does.
+//! The threads of a queue (`lane`) carry out its requests.
 
+use super::lane::Lane;
 use super::request::{LENGTH_MAX, Parts, RANGE_SECTORS_MAX, RANGES_MAX, Status, Terms, carry_out};
 use crate::disk::Disk;
 use crate::geometry::SECTOR;
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{VhostUserBackend, VringMutex, VringT as _};
-use virtio_queue::{DescriptorChain, QueueT as _};
-use vm_memory::{GuestAddressSpace as _, GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
+use vhost_user_backend::{VhostUserBackend, VringMutex};
+use virtio_queue::DescriptorChain;
+use vm_memory::{GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
@@ -59,25 +60,34 @@ impl std::fmt::Debug for Served {
     }
 }
 
-type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
+pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+pub(super) type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
-/// A device of one connection.
-pub(super) struct Device {
+thread_local! {
+    /// The data of a request.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the threads of all queues use.
+pub(super) struct Shared {
     served: Served,
-    memory: Memory,
-    event_idx: AtomicBool,
+    pub(super) memory: Memory,
+    pub(super) event_idx: AtomicBool,
     write_through: AtomicBool,
     /// No request is begun any more.
     stopped: AtomicBool,
-    /// Buffers of the queues. Each lock is held while a request is carried out.
-    queues: Vec<Mutex<Vec<u8>>>,
+    /// Its drop tells that no thread uses the device any more.
+    _ended: Sender<()>,
+}
+
+/// A device of one connection.
+pub(super) struct Device {
+    shared: Arc<Shared>,
+    lanes: Vec<Arc<Lane>>,
     /// Events of threads that have not begun.
     exits: Mutex<Vec<(EventConsumer, EventNotifier)>>,
     /// Events of the others, each of which ends its thread.
     given: Mutex<Vec<OwnedFd>>,
-    /// Its drop tells that no thread uses the device any more.
-    _ended: Sender<()>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -85,88 +95,19 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Device {
-    pub(super) fn new(served: Served, memory: Memory, ended: Sender<()>) -> io::Result<Self> {
-        // Here, because a thread without its event would never end.
-        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
-        let exits = (0..served.queues).map(|_| new_event_consumer_and_notifier(flags));
-        let exits = exits.collect::<io::Result<Vec<_>>>()?;
-        Ok(Self {
-            queues: (0..served.queues).map(|_| Mutex::default()).collect(),
-            served,
-            memory,
-            event_idx: AtomicBool::new(false),
-            write_through: AtomicBool::new(true),
-            stopped: AtomicBool::new(false),
-            exits: Mutex::new(exits),
-            given: Mutex::default(),
-            _ended: ended,
-        })
-    }
-
-    /// Ends the threads of the queues, each after its request.
-    pub(super) fn end(&self) {
-        self.stop();
-        for event in locked(&self.given).iter() {
-            // An event that has happened already needs nothing.
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// No request is begun any more.
-    pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
-    }
-
-    /// Carries out what is in a queue. The queue's lock is free meanwhile, so that the front end can stop it.
-    fn work(&self, vring: &VringMutex<Memory>, buffer: &Mutex<Vec<u8>>) {
-        for round in 0.. {
-            // Without notifications while there is work; a failure only costs some.
-            let _ = vring.disable_notification();
-            let mut some = false;
-            while self.step(vring, buffer) {
-                some = true;
-            }
-            // Requests may have arrived before notifications were on again. A ring whose index is wrong always looks so.
-            let more = vring.enable_notification().unwrap_or(false);
-            if !more || self.is_stopped() || (round > 0 && !some) {
-                return;
-            }
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
+impl Shared {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Carries out the next request. False if there is none.
-    fn step(&self, vring: &VringMutex<Memory>, buffer: &Mutex<Vec<u8>>) -> bool {
-        let mut buffer = locked(buffer);
-        if self.is_stopped() {
-            return false;
-        }
-        let memory = self.memory.memory();
-        let chain = {
-            let mut state = vring.get_mut();
-            state.get_queue_mut().pop_descriptor_chain(memory.clone())
-        };
-        let Some(chain) = chain else {
-            return false;
-        };
-        let head = chain.head_index();
-        let written = self.request(chain, &memory, &mut buffer);
-        if vring.add_used(head, written).is_err() {
-            return false;
-        }
-        if !self.event_idx.load(Ordering::Relaxed) || vring.needs_notification().unwrap_or(true) {
-            // The front end may be gone.
-            let _ = vring.signal_used_queue();
-        }
-        true
-    }
-
-    /// Carries out a request. Returns how many bytes it has written to the guest's memory.
-    fn request(&self, chain: Chain, memory: &GuestMemoryMmap, buffer: &mut Vec<u8>) -> u32 {
+    /// Carries out a request, which waits by `earlier` for those before it. Returns how many bytes it has written to the
+    /// guest's memory.
+    pub(super) fn request(
+        &self,
+        chain: Chain,
+        memory: &GuestMemoryMmap,
+        earlier: &dyn Fn(),
+    ) -> u32 {
         let reader = chain.clone().reader(memory);
         // Without a place for the status the guest learns nothing.
         let Ok(mut writer) = chain.writer(memory) else {
@@ -190,7 +131,9 @@ impl Device {
                     to: writer,
                     to_length,
                 };
-                carry_out(self.served.disk.as_ref(), terms, &mut parts, buffer)
+                let disk = self.served.disk.as_ref();
+                BUFFER
+                    .with_borrow_mut(|buffer| carry_out(disk, terms, &mut parts, (buffer, earlier)))
             }
             Err(_) => (Status::IoError, 0),
         };
@@ -200,10 +143,54 @@ impl Device {
         // Cannot be cut: at most the longest READ.
         u32::try_from(written + 1).unwrap_or(u32::MAX)
     }
+}
+
+impl Device {
+    pub(super) fn new(served: Served, memory: Memory, ended: Sender<()>) -> io::Result<Self> {
+        // Here, because a thread without its event would never end.
+        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
+        let exits = (0..served.queues).map(|_| new_event_consumer_and_notifier(flags));
+        let exits = exits.collect::<io::Result<Vec<_>>>()?;
+        Ok(Self {
+            lanes: (0..served.queues).map(|_| Arc::default()).collect(),
+            shared: Arc::new(Shared {
+                served,
+                memory,
+                event_idx: AtomicBool::new(false),
+                write_through: AtomicBool::new(true),
+                stopped: AtomicBool::new(false),
+                _ended: ended,
+            }),
+            exits: Mutex::new(exits),
+            given: Mutex::default(),
+        })
+    }
+
+    /// Work on the device by this thread alone.
+    pub(super) fn alone(&self, work: impl FnOnce(&Arc<Shared>)) {
+        work(&self.shared);
+    }
+
+    /// Ends the threads of the queues, each after its request.
+    pub(super) fn end(&self) {
+        self.stop();
+        for event in locked(&self.given).iter() {
+            // An event that has happened already needs nothing.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+        for lane in &self.lanes {
+            lane.end();
+        }
+    }
+
+    /// No request is begun any more.
+    pub(super) fn stop(&self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+    }
 
     /// The configuration of the device, as the guest reads it.
     pub(super) fn config(&self) -> [u8; 60] {
-        let geometry = self.served.disk.geometry();
+        let geometry = self.shared.served.disk.geometry();
         let block = geometry.block_size().next_power_of_two().max(SECTOR);
         let exponent = (block / SECTOR).trailing_zeros();
         // Cannot be cut: a block has at most 1 MiB, there are at most 16 queues.
@@ -221,7 +208,7 @@ impl Device {
         put(32, &[1]);
         put(
             34,
-            &u16::try_from(self.served.queues)
+            &u16::try_from(self.shared.served.queues)
                 .unwrap_or(u16::MAX)
                 .to_le_bytes(),
         );
@@ -240,7 +227,7 @@ impl VhostUserBackend for Device {
     type Vring = VringMutex<Memory>;
 
     fn num_queues(&self) -> usize {
-        self.served.queues
+        self.shared.served.queues
     }
 
     fn max_queue_size(&self) -> usize {
@@ -250,14 +237,20 @@ impl VhostUserBackend for Device {
     fn features(&self) -> u64 {
         use feature::*;
         let own = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | MQ | DISCARD | WRITE_ZEROES;
-        let read_only = if self.served.read_only { READ_ONLY } else { 0 };
+        let read_only = if self.shared.served.read_only {
+            READ_ONLY
+        } else {
+            0
+        };
         let ring = INDIRECT | EVENT_IDX | VERSION_1;
         own | read_only | ring | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
     }
 
     fn acked_features(&self, features: u64) {
         let write_through = features & feature::FLUSH == 0;
-        self.write_through.store(write_through, Ordering::Relaxed);
+        self.shared
+            .write_through
+            .store(write_through, Ordering::Relaxed);
     }
 
     fn protocol_features(&self) -> VhostUserProtocolFeatures {
@@ -267,7 +260,7 @@ impl VhostUserBackend for Device {
     }
 
     fn set_event_idx(&self, enabled: bool) {
-        self.event_idx.store(enabled, Ordering::Relaxed);
+        self.shared.event_idx.store(enabled, Ordering::Relaxed);
     }
 
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
@@ -283,7 +276,9 @@ impl VhostUserBackend for Device {
     }
 
     fn queues_per_thread(&self) -> Vec<u64> {
-        (0..self.served.queues).map(|queue| 1 << queue).collect()
+        (0..self.shared.served.queues)
+            .map(|queue| 1 << queue)
+            .collect()
     }
 
     fn exit_event(&self, _: usize) -> Option<(EventConsumer, EventNotifier)> {
@@ -296,9 +291,9 @@ impl VhostUserBackend for Device {
     }
 
     fn stop_vring(&self, queue: u32) -> io::Result<()> {
-        // The request under way, if any, ends first: the front end learns which one is the next.
-        if let Some(queue) = self.queues.get(queue as usize) {
-            drop(locked(queue));
+        // The requests under way, if any, end first: the front end learns which one is the next.
+        if let Some(lane) = self.lanes.get(queue as usize) {
+            lane.settle();
         }
         Ok(())
     }
@@ -311,8 +306,8 @@ impl VhostUserBackend for Device {
         thread: usize,
     ) -> io::Result<()> {
         // An error would end the thread. Each thread has one queue.
-        if let (0, Some(vring), Some(queue)) = (event, vrings.first(), self.queues.get(thread)) {
-            self.work(vring, queue);
+        if let (0, Some(vring), Some(lane)) = (event, vrings.first(), self.lanes.get(thread)) {
+            lane.kick(&self.shared, vring);
         }
         Ok(())
     }

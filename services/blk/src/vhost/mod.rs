@@ -4,11 +4,14 @@
 //! The front end (QEMU) shares the memory of its guest and is trusted, as its process may do what it wants with that memory.
 //! The guest is not: each descriptor is checked before it is used.
 
+pub(crate) mod any;
 mod device;
+mod lane;
 mod request;
 mod server;
 
 pub use device::QUEUES_MAX;
+pub use lane::REQUESTS_MAX;
 pub use server::VhostServer;
 
 #[cfg(test)]

@@ -59,14 +59,15 @@ pub(super) struct Parts<R, W> {
     pub(super) to_length: usize,
 }
 
-/// Carries out a request. Returns its status, and how many bytes it has written to the guest.
+/// Carries out a request. Returns its status, and how many bytes it has written to the guest. A FLUSH waits by `earlier` for
+/// the requests before it.
 pub(super) fn carry_out<R: Read, W: Write>(
     disk: &dyn Disk,
     terms: Terms,
     parts: &mut Parts<R, W>,
-    buffer: &mut Vec<u8>,
+    (buffer, earlier): (&mut Vec<u8>, &dyn Fn()),
 ) -> (Status, usize) {
-    let done = parse_and_do(disk, terms, parts, buffer);
+    let done = parse_and_do(disk, terms, parts, (buffer, earlier));
     buffer.truncate(KEPT);
     buffer.shrink_to(KEPT);
     match done {
@@ -88,7 +89,7 @@ fn parse_and_do<R: Read, W: Write>(
     disk: &dyn Disk,
     terms: Terms,
     parts: &mut Parts<R, W>,
-    buffer: &mut Vec<u8>,
+    (buffer, earlier): (&mut Vec<u8>, &dyn Fn()),
 ) -> Result<usize, Status> {
     let mut header = [0; 16];
     of_memory(parts.from.read_exact(&mut header))?;
@@ -113,7 +114,10 @@ fn parse_and_do<R: Read, W: Write>(
             of_memory(parts.from.read_exact(buffer))?;
             of_disk(disk.write(offset, buffer))
         }
-        kind::FLUSH => return of_disk(disk.flush()).map(|()| 0),
+        kind::FLUSH => {
+            earlier();
+            return of_disk(disk.flush()).map(|()| 0);
+        }
         kind::GET_ID => {
             let id = disk.id().to_string();
             let mut bytes = [0; ID];

@@ -3,7 +3,7 @@
 use super::VhostServer;
 use super::request::{Parts, Status, Terms, carry_out};
 use crate::disk::Disk;
-use crate::store::{MemoryMedium, NewTarget, Store, Target};
+use crate::store::{MemoryMedium, NewTarget, Shape, Store, Target};
 use crate::volume::Volume;
 use crate::{Geometry, Id, Role};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ use xgvmi_daemon::{poll, pollfd};
 const LIMIT: Duration = Duration::from_secs(20);
 const SIZE: u64 = 1 << 20;
 const MEMORY: usize = 8 << 20;
-const ENTRIES: u16 = 16;
+const ENTRIES: u16 = 32;
 const AVAIL: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const TABLE: u64 = 0x3000;
@@ -40,7 +40,14 @@ const PROTOCOL: u64 = 1 << 30;
 const FLUSH: u64 = 1 << 9;
 const READ_ONLY: u64 = 1 << 5;
 
+mod parallel;
+
 fn volume() -> Arc<Volume> {
+    limited_volume(None)
+}
+
+/// A volume of targets with so many bytes of data.
+fn limited_volume(capacity: Option<u64>) -> Arc<Volume> {
     let targets = Role::ALL.map(|role| -> Arc<dyn Target> {
         let new = NewTarget {
             geometry: Geometry::of_size(4096, SIZE).unwrap(),
@@ -48,7 +55,10 @@ fn volume() -> Arc<Volume> {
             volume: Id([3; 16]),
             complete: true,
         };
-        Arc::new(Store::create("m", Box::new(MemoryMedium::default()), new, None).unwrap())
+        // An index with room, as those of files: blocks have enough locks.
+        let shape = Shape::that_grows(new.geometry);
+        let medium = Box::new(MemoryMedium::default());
+        Arc::new(Store::create_with("m", medium, new, shape, capacity).unwrap())
     });
     Arc::new(Volume::open(targets.to_vec()).unwrap())
 }
@@ -62,10 +72,15 @@ struct Site {
 
 impl Site {
     fn new(read_only: bool) -> Self {
-        let dir = tempfile::tempdir().unwrap();
         let volume = volume();
-        let listener = UnixListener::bind(dir.path().join("vhost")).unwrap();
         let disk = Arc::clone(&volume) as Arc<dyn Disk>;
+        Self::of(volume, disk, read_only)
+    }
+
+    /// A server of a disk on a volume.
+    fn of(volume: Arc<Volume>, disk: Arc<dyn Disk>, read_only: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("vhost")).unwrap();
         let server = Arc::new(VhostServer::new(listener, disk, 2, read_only));
         let running = Arc::clone(&server);
         std::thread::spawn(move || running.run());
@@ -494,14 +509,14 @@ proptest! {
         let mut to = vec![0; to_length];
         let terms = Terms { read_only, write_through: false };
         let mut parts = Parts { from: &bytes[..], from_length: bytes.len(), to: &mut to[..], to_length };
-        let (status, written) = carry_out(volume.as_ref(), terms, &mut parts, &mut Vec::new());
+        let (status, written) = carry_out(volume.as_ref(), terms, &mut parts, (&mut Vec::new(), &|| {}));
         prop_assert!(written <= to_length && (written == 0 || status == Status::Ok));
         let changed = volume.status().written_bytes != 0;
         prop_assert_eq!(changed, kind == 1 && status == Status::Ok);
         prop_assert!(!(changed && read_only));
         // Without a whole header nothing happens.
         let mut parts = Parts { from: &bytes[..15], from_length: 15, to: &mut to[..], to_length };
-        let cut = carry_out(volume.as_ref(), terms, &mut parts, &mut Vec::new());
+        let cut = carry_out(volume.as_ref(), terms, &mut parts, (&mut Vec::new(), &|| {}));
         prop_assert_eq!(cut, (Status::IoError, 0));
     }
 }

@@ -22,6 +22,8 @@ mod disks;
 mod engine;
 mod ext4;
 mod faults;
+mod large;
+mod loops;
 mod peers;
 mod place;
 mod snapshots;
@@ -29,6 +31,7 @@ mod soak;
 mod tls;
 mod vhost;
 
+pub use loops::run_loops;
 pub use peers::bench;
 pub use tls::run_tls;
 pub use vhost::{VHOST_TESTS, run_vhost};

@@ -23,7 +23,11 @@ const TESTS: &[(&str, Test)] = &[
         "libnbd, ssl: certificates that do not match, old versions, silent clients, new certificates",
         refusals,
     ),
+    ("libnbd: a thousand clients at once, and one more", crowd),
 ];
+
+/// Clients of the last test.
+const CROWD: &str = "1000";
 
 /// An export that needs TLS, and its certificates.
 struct Secure<'a> {
@@ -160,7 +164,7 @@ impl<'a> Secure<'a> {
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(place.path("server/key.pem"), private)?;
         place.create(SIZE_MIB, 4096)?;
-        let (running, port) = export(&place)?;
+        let (running, port) = export(&place, &[])?;
         Ok(Self {
             place,
             running,
@@ -199,7 +203,7 @@ impl<'a> Secure<'a> {
 }
 
 /// Exports the volume with TLS. Returns the port too.
-fn export(place: &Place<'_>) -> Result<(Running, String)> {
+fn export(place: &Place<'_>, more: &[&str]) -> Result<(Running, String)> {
     let mut command = Command::new(place.world.bin.join("xgvmi-blk"));
     command.arg("export").args(FILES).current_dir(&place.dir);
     command.args(["--listen", "127.0.0.1:0"]);
@@ -209,7 +213,9 @@ fn export(place: &Place<'_>) -> Result<(Running, String)> {
         "--tls-key",
         "server/key.pem",
     ]);
-    command.args(["--tls-client-ca", "server/ca.pem"]);
+    command
+        .args(["--tls-client-ca", "server/ca.pem"])
+        .args(more);
     let running = Running::saying(&mut command, START, "exports volume")?;
     let said = running.said();
     let port = said.split("tcp:127.0.0.1:").nth(1);
@@ -221,7 +227,7 @@ fn export(place: &Place<'_>) -> Result<(Running, String)> {
 fn nbdsh(secure: &Secure<'_>) -> Result<()> {
     let place = &secure.place;
     place.create_again(16)?;
-    let (_running, port) = export(place)?;
+    let (_running, port) = export(place, &[])?;
     let script = workspace::root().join("tests/suites/storage_nbdsh.py");
     let dir = place.path("good");
     let uri = format!(
@@ -345,5 +351,26 @@ fn refusals(secure: &Secure<'_>) -> Result<()> {
     ] {
         ensure!(told.contains(reason), "'{reason}' is not in:\n{told}");
     }
+    Ok(())
+}
+
+/// The clients have requests under way together; one more learns that there is no place.
+fn crowd(secure: &Secure<'_>) -> Result<()> {
+    let place = &secure.place;
+    place.create_again(16)?;
+    let (running, port) = export(place, &["--clients", CROWD])?;
+    let script = workspace::root().join("tests/suites/storage_crowd.py");
+    let (script, dir) = (
+        script.display().to_string(),
+        place.path("good").display().to_string(),
+    );
+    let said = place.stock("/usr/bin/python3", &[&script, &port, CROWD, &dir])?;
+    ensure!(said.contains("all as expected: 1000 clients"), "{said}");
+    print!("{said}");
+    let told = running.said();
+    ensure!(
+        told.contains("all 1000 places for clients are taken (--clients)"),
+        "{told}"
+    );
     Ok(())
 }

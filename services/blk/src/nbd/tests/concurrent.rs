@@ -280,6 +280,65 @@ fn a_client_that_breaks_off_leaves_no_bytes_behind() {
     assert_eq!(export.buffered_bytes(), 0);
 }
 
+/// The client learns why it is refused, also one that uses the old option, and a place that becomes free is given again.
+#[test]
+fn clients_beyond_the_limit_are_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("socket");
+    let listener = Listener::Unix(UnixListener::bind(&path).unwrap());
+    let server = Arc::new(Server::new(listener, export(), None).with_clients(2));
+    let running = Arc::clone(&server);
+    std::thread::spawn(move || running.run());
+    let connect = || {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut client = Client {
+            stream,
+            server: None,
+        };
+        client.take(18);
+        client.send(&3u32.to_be_bytes());
+        client
+    };
+    let go = |client: &mut Client<UnixStream>| {
+        let replies = client.option(option::GO, &[name("vol"), vec![0, 0]].concat());
+        replies.last().unwrap().clone()
+    };
+    let mut clients = [connect(), connect()];
+    // Those that have chosen nothing keep nobody out.
+    let mut third = connect();
+    let info = third.option(option::INFO, &[name("vol"), vec![0, 0]].concat());
+    assert_eq!(info.last().unwrap().0, reply::ACK);
+    for client in &mut clients {
+        assert_eq!(go(client), (reply::ACK, vec![]));
+    }
+    let (kind, text) = go(&mut third);
+    assert_eq!(kind, reply::ERR_POLICY);
+    let text = String::from_utf8(text).unwrap();
+    assert_eq!(text, "all 2 places for clients are taken (--clients)");
+    let ends = |mut client: Client<UnixStream>| {
+        let mut rest = Vec::new();
+        client.stream.read_to_end(&mut rest).unwrap();
+        assert!(rest.is_empty());
+    };
+    ends(third);
+    let mut old = connect();
+    old.send(b"IHAVEOPT\0\0\0\x01\0\0\0\x03vol");
+    ends(old);
+    assert_eq!(server.refused(), 2);
+    let [first, mut second] = clients;
+    first.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    drop(first);
+    let end = Instant::now() + LIMIT;
+    while server.connections() != 1 {
+        assert!(Instant::now() < end, "a place is not given back");
+        std::thread::yield_now();
+    }
+    assert_eq!(go(&mut connect()), (reply::ACK, vec![]));
+    second.post_as(1, (READ, 0), (0, 512), &[]);
+    assert_eq!(second.number(4), u64::from(SIMPLE_REPLY_MAGIC));
+}
+
 #[test]
 fn a_server_that_drains_answers_what_has_arrived_and_accepts_nothing_more() {
     let (export, gate) = gated();

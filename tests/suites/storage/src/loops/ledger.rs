@@ -1,0 +1,137 @@
+//! What may be read: the versions of each sector. No power is lost, so an acknowledged write stays, and a write that was not
+//! answered is there as a whole block or not at all. What was read stays.
+
+use super::client::SECTOR;
+use anyhow::{Result, bail};
+
+/// Sectors of a block of the volume.
+pub(super) const BLOCK: usize = 8;
+
+/// Versions that each sector may have. 0 is zeros.
+pub(super) struct Ledger {
+    sectors: Vec<Vec<u32>>,
+    version: u32,
+}
+
+/// A write: its first sector, its number of sectors, its version.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Write {
+    pub(super) first: usize,
+    pub(super) count: usize,
+    version: u32,
+}
+
+/// Bytes of a sector that name it and its version. Each third version does not compress.
+fn put(sector: usize, version: u32, bytes: &mut [u8]) {
+    bytes.fill(0);
+    if version == 0 {
+        return;
+    }
+    let mark = (sector as u64) << 32 | u64::from(version);
+    let mut random = fastrand::Rng::with_seed(mark);
+    for word in bytes.chunks_mut(16) {
+        let noise = if version.is_multiple_of(3) {
+            random.u64(..)
+        } else {
+            5
+        };
+        word[..8].copy_from_slice(&mark.to_le_bytes());
+        word[8..].copy_from_slice(&noise.to_le_bytes());
+    }
+}
+
+impl Write {
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.count * SECTOR];
+        for (sector, bytes) in (self.first..).zip(bytes.chunks_mut(SECTOR)) {
+            put(sector, self.version, bytes);
+        }
+        bytes
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(sectors: usize) -> Self {
+        Self {
+            sectors: vec![vec![0]; sectors],
+            version: 0,
+        }
+    }
+
+    pub(super) fn sectors(&self) -> usize {
+        self.sectors.len()
+    }
+
+    /// Writes to different blocks: whole ones, parts of them, and some longer ones.
+    pub(super) fn batch(&mut self, count: usize, random: &mut fastrand::Rng) -> Vec<Write> {
+        let groups = self.sectors.len() / (BLOCK * 4);
+        let mut places: Vec<usize> = (0..groups).collect();
+        random.shuffle(&mut places);
+        let mut write = |group: usize| {
+            let (from, count) = match random.u32(..8) {
+                0 => (0, BLOCK * 4),
+                1..3 => {
+                    let from = random.usize(..BLOCK);
+                    (from, random.usize(1..=BLOCK - from))
+                }
+                _ => (BLOCK * random.usize(..4), BLOCK),
+            };
+            self.version += 1;
+            let write = Write {
+                first: group * BLOCK * 4 + from,
+                count,
+                version: self.version,
+            };
+            for sector in &mut self.sectors[write.first..write.first + count] {
+                sector.push(self.version);
+            }
+            write
+        };
+        places
+            .iter()
+            .take(count)
+            .map(|group| write(*group))
+            .collect()
+    }
+
+    /// The write was acknowledged.
+    pub(super) fn done(&mut self, write: &Write) {
+        for sector in &mut self.sectors[write.first..write.first + write.count] {
+            *sector = vec![write.version];
+        }
+    }
+
+    /// The write was never sent.
+    pub(super) fn unsent(&mut self, write: &Write) {
+        for sector in &mut self.sectors[write.first..write.first + write.count] {
+            sector.retain(|version| *version != write.version);
+        }
+    }
+
+    /// Compares what was read from a sector on. It stays.
+    pub(super) fn check(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+        let mut expect = [0; SECTOR];
+        for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR)) {
+            let versions = &mut self.sectors[sector];
+            let found = versions.iter().copied().find(|version| {
+                put(sector, *version, &mut expect);
+                expect == *bytes
+            });
+            let Some(found) = found else {
+                let word = |at: usize| {
+                    bytes[at..at + 4]
+                        .iter()
+                        .rev()
+                        .fold(0u32, |word, byte| word << 8 | u32::from(*byte))
+                };
+                bail!(
+                    "sector {sector} may have the versions {versions:?}, and its bytes are those of sector {}, version {}",
+                    word(4),
+                    word(0)
+                );
+            };
+            *versions = vec![found];
+        }
+        Ok(())
+    }
+}
