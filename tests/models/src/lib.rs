@@ -97,6 +97,11 @@ mod record;
 mod place;
 
 #[rustfmt::skip]
+#[path = "../../../uct-plugin/src/domains/place.rs"]
+#[expect(dead_code, reason = "the models call a part of it")]
+mod domain;
+
+#[rustfmt::skip]
 #[path = "../../../bf-emu/src/fabric/holder.rs"]
 #[expect(dead_code, reason = "the models call a part of it")]
 mod holder;
