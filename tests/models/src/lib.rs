@@ -107,6 +107,10 @@ mod domain;
 mod holder;
 
 #[cfg(test)]
+#[path = "actions.rs"]
+mod models_of_actions;
+
+#[cfg(test)]
 mod models {
     use super::event_lock::Lock;
     use loom::sync::atomic::{AtomicUsize, Ordering};
