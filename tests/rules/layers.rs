@@ -41,7 +41,7 @@ const CRATES: &[Crate] = &[
         name: "bfemu_preload",
         layers: &[
             ("calls", &["call", "next", "complaint"]),
-            ("state", &["masks", "records", "context", "watch"]),
+            ("state", &["masks", "record", "records", "context", "watch"]),
             (
                 "doorbell trap",
                 &["store", "store_aarch64", "resume", "fault", "install"],
@@ -258,6 +258,7 @@ const CRATES: &[Crate] = &[
             (
                 "process",
                 &[
+                    "domains::place",
                     "hot",
                     "log",
                     "panic",

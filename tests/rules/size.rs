@@ -17,7 +17,7 @@ const REPORT: &str = "XGVMI_TIDY_JSON";
 /// All rows are the present numbers, rounded up.
 const BUDGETS: &[(&[&str], usize)] = &[
     (&["tools/", "testbed/"], 28_000),
-    (&["bf-emu/"], 48_400),
+    (&["bf-emu/"], 48_600),
     (&["bindings/"], 2_700),
     (&["clients/"], 13_850),
     (&["cli/"], 4_500),
@@ -26,7 +26,7 @@ const BUDGETS: &[(&[&str], usize)] = &[
     (&["services/"], 42_450),
     (&["shared/"], 9_950),
     (&["ucx-sys/"], 560),
-    (&["uct-plugin/"], 13_020),
+    (&["uct-plugin/"], 13_200),
     (&["xgvmi-pool/"], 14_450),
 ];
 

@@ -1,9 +1,13 @@
 //! The table of memory domains, served or not. UCX's operations look their domain up here without a
 //! lock.
 
+pub(crate) mod place;
+
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+
+use place::{NEVER_USED, Place};
 
 use crate::abi::MdHandle;
 use crate::arena::counts;
@@ -20,25 +24,20 @@ pub(crate) const MDS_MAX: usize = 256;
 /// cache line.
 #[repr(C, align(64))]
 struct Entry {
-    /// Address of the memory domain; [`NEVER_USED`] or [`EMPTY`] if there is none. Changed only
-    /// under `CHANGES`, like the other fields.
-    address: AtomicUsize,
-    /// The content of `md`, for UCX's operations on the memory domain. Null if it is not served, or
-    /// if this process is a forked child of the process that opened it.
-    served: AtomicPtr<Md>,
+    /// Its address, or [`NEVER_USED`] or [`EMPTY`], and the content of `md`, for UCX's operations on it. That is null if
+    /// it is not served, or if this process is a forked child of the process that opened it. Changed only under `CHANGES`,
+    /// like the other field.
+    place: Place<Md>,
     /// Held by callers outside UCX's operations. Closing waits for them.
     md: RwLock<Option<Arc<Md>>>,
 }
 
-/// Never used: neither this entry nor a later one has a memory domain.
-const NEVER_USED: usize = 0;
 /// Empty now.
 const EMPTY: usize = 1;
 
 static ENTRIES: [Entry; MDS_MAX] = [const {
     Entry {
-        address: AtomicUsize::new(NEVER_USED),
-        served: AtomicPtr::new(null_mut()),
+        place: Place::new(),
         md: RwLock::new(None),
     }
 }; MDS_MAX];
@@ -81,7 +80,7 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
         return;
     }
     for entry in &ENTRIES {
-        if entry.address.load(Ordering::Acquire) == NEVER_USED {
+        if entry.place.address() == NEVER_USED {
             return;
         }
         let Some(md) = forked::read(&entry.md) else {
@@ -96,7 +95,7 @@ pub(crate) fn each(mut visit: impl FnMut(&Md)) {
 /// The counters of the memory domain with this identity. Never waits: returns `None` also while the
 /// domain is added or removed.
 pub(crate) fn numbers_of(identity: usize) -> Option<Numbers> {
-    let used = |entry: &&Entry| entry.address.load(Ordering::Acquire) != NEVER_USED;
+    let used = |entry: &&Entry| entry.place.address() != NEVER_USED;
     ENTRIES.iter().take_while(used).find_map(|entry| {
         let md = entry.md.try_read().ok()?;
         let md = md.as_ref()?;
@@ -120,13 +119,12 @@ pub(crate) fn numbers() -> Numbers {
 /// State of a memory domain. Takes no lock.
 #[inline]
 pub(crate) fn state(md: MdHandle) -> State {
-    if hot().md.load(Ordering::Acquire) == md.addr()
-        && !hot().served.load(Ordering::Relaxed).is_null()
-    {
+    let first = &hot().first;
+    if first.address() == md.addr() && !first.served().is_null() {
         return State::Served;
     }
     match entry_of(md.addr()) {
-        Some(entry) if !entry.served.load(Ordering::Relaxed).is_null() => State::Served,
+        Some(entry) if !entry.place.served().is_null() => State::Served,
         Some(_) => State::NotServed,
         None => State::Unknown,
     }
@@ -140,8 +138,9 @@ pub(crate) fn state(md: MdHandle) -> State {
 /// on it: UCX closes no memory domain while an operation on it runs.
 #[inline]
 pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
-    let served = match hot().md.load(Ordering::Acquire) == md.addr() {
-        true => hot().served.load(Ordering::Relaxed).cast(),
+    let first = &hot().first;
+    let served = match first.address() == md.addr() {
+        true => first.served().cast(),
         false => served(md.addr()),
     };
     // SAFETY: `add` published it, and its entry keeps it until UCX closes the memory domain.
@@ -154,11 +153,11 @@ pub(crate) unsafe fn known<'a>(md: MdHandle) -> Option<&'a Md> {
 /// See [`known`].
 #[inline(always)]
 pub(crate) unsafe fn first<'a>(md: MdHandle) -> Option<&'a Md> {
-    let hot = hot();
-    if hot.md.load(Ordering::Acquire) != md.addr() {
+    let first = &hot().first;
+    if first.address() != md.addr() {
         return None;
     }
-    let served = hot.served.load(Ordering::Relaxed).cast::<Md>();
+    let served = first.served().cast::<Md>();
     // SAFETY: while `md` is set, so is this, which the compiler cannot know.
     unsafe { std::hint::assert_unchecked(!served.is_null()) };
     // SAFETY: as in `known`.
@@ -169,7 +168,7 @@ pub(crate) unsafe fn first<'a>(md: MdHandle) -> Option<&'a Md> {
 #[inline(never)]
 fn served(address: usize) -> *mut Md {
     match entry_of(address) {
-        Some(entry) => entry.served.load(Ordering::Acquire),
+        Some(entry) => entry.place.served(),
         None => null_mut(),
     }
 }
@@ -187,7 +186,7 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
     if entry_of(md.addr()).is_some() {
         return Added::Known;
     }
-    let free = |entry: &&Entry| entry.address.load(Ordering::Relaxed) <= EMPTY;
+    let free = |entry: &&Entry| entry.place.address() <= EMPTY;
     let Some(entry) = ENTRIES.iter().find(free) else {
         IS_FULL.store(true, Ordering::Relaxed);
         return Added::Full;
@@ -200,12 +199,11 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
     let served = new
         .as_ref()
         .map_or(null_mut(), |md| Arc::as_ptr(md).cast_mut());
-    entry.served.store(served, Ordering::Release);
     *place = new;
-    entry.address.store(md.addr(), Ordering::Release);
-    if hot().md.load(Ordering::Relaxed) == NEVER_USED && !served.is_null() {
-        hot().served.store(served.cast(), Ordering::Relaxed);
-        hot().md.store(md.addr(), Ordering::Release);
+    entry.place.set(md.addr(), served);
+    let first = &hot().first;
+    if first.address() == NEVER_USED && !served.is_null() {
+        first.set(md.addr(), served.cast());
     }
     Added::Done
 }
@@ -214,13 +212,12 @@ pub(crate) fn add(md: MdHandle, new: Option<Arc<Md>>) -> Added {
 pub(crate) fn remove(md: MdHandle) -> Option<Arc<Md>> {
     let _changes = forked::lock(&CHANGES)?;
     let entry = entry_of(md.addr())?;
-    if hot().md.load(Ordering::Relaxed) == md.addr() {
+    let first = &hot().first;
+    if first.address() == md.addr() {
         // Read only by operations on this domain, and none of them runs.
-        hot().md.store(NEVER_USED, Ordering::Relaxed);
-        hot().served.store(null_mut(), Ordering::Relaxed);
+        first.clear(NEVER_USED);
     }
-    entry.address.store(EMPTY, Ordering::Release);
-    entry.served.store(null_mut(), Ordering::Relaxed);
+    entry.place.clear(EMPTY);
     IS_FULL.store(false, Ordering::Relaxed);
     forked::write(&entry.md)?.take()
 }
@@ -235,16 +232,15 @@ pub(crate) fn keep_numbers(numbers: Numbers) {
 /// In a forked child UCX handles everything, because keys, aliases and counters belong to the
 /// parent.
 fn in_child() {
-    hot().md.store(NEVER_USED, Ordering::Relaxed);
-    hot().served.store(null_mut(), Ordering::Relaxed);
+    hot().first.clear(NEVER_USED);
     for entry in &ENTRIES {
-        entry.served.store(null_mut(), Ordering::Relaxed);
+        entry.place.leave();
     }
 }
 
 fn entry_of(address: usize) -> Option<&'static Entry> {
     for entry in &ENTRIES {
-        match entry.address.load(Ordering::Acquire) {
+        match entry.place.address() {
             NEVER_USED => return None,
             found if found == address && address > EMPTY => return Some(entry),
             _ => {}

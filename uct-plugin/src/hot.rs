@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
 
 use xgvmi_pool::mlx5;
 
+use crate::domains::place::Place;
+
 /// A static of this library. On x86-64 its address comes from the instruction: the compiler would read it
 /// from a table of the loader, which takes a cache line.
 macro_rules! near {
@@ -58,10 +60,8 @@ pub(crate) struct Hot {
     pub(crate) ops: AtomicPtr<c_void>,
     /// The copy of UCX that it belongs to, an `Object` of [`crate::original`] that is never freed.
     pub(crate) object: AtomicPtr<c_void>,
-    /// Address of a memory domain of [`crate::domains`]; zero if there is none. Written after `served`.
-    pub(crate) md: AtomicUsize,
-    /// What serves this domain, a [`crate::md::Md`]; null only if there is none.
-    pub(crate) served: AtomicPtr<c_void>,
+    /// A memory domain of [`crate::domains`] that a [`crate::md::Md`] serves, or none.
+    pub(crate) first: Place<c_void>,
     /// The first thread, as [`mlx5::thread_mark`] marks it, zero before; written after its number.
     thread_mark: AtomicUsize,
     thread_number: AtomicU32,
@@ -78,8 +78,7 @@ const _: () = assert!(size_of::<Hot>() == 64);
 static HOT: Hot = Hot {
     ops: AtomicPtr::new(null_mut()),
     object: AtomicPtr::new(null_mut()),
-    md: AtomicUsize::new(0),
-    served: AtomicPtr::new(null_mut()),
+    first: Place::new(),
     thread_mark: AtomicUsize::new(0),
     thread_number: AtomicU32::new(0),
     arena_end: AtomicUsize::new(0),

@@ -16,8 +16,6 @@ use bf_emu::view::interfaces::{self, Interface};
 use bf_emu::view::paths::{PathBuffer, Paths, Place};
 use bf_emu::view::state;
 
-use crate::install::watch_forks;
-
 /// True if the environment requests devices. Evaluated at the first call, which may come from
 /// another library's constructor before this library's.
 pub(crate) fn enabled() -> bool {
@@ -48,11 +46,7 @@ fn is_set(name: &CStr) -> bool {
 
 /// The device, attached at the first call; None if the environment does not request it.
 pub(crate) fn device() -> Option<&'static process::Process> {
-    if !enabled() {
-        return None;
-    }
-    watch_forks();
-    process::current()
+    enabled().then(process::current)?
 }
 
 /// The target of `path` for this process. `buffer` receives a rewritten path.

@@ -34,7 +34,7 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             let context = device.context_of(fd)?;
             if !is_watched(fd) {
                 // The file is inherited or received, and this is its first use in this process.
-                install::install();
+                install::before_first_doorbell();
                 watch(fd);
             }
             Some(commands::ioctl(device, (context, fd), request, argument))
@@ -93,7 +93,7 @@ fn is_received(fd: c_int) -> bool {
     let found = guarded(false, || {
         let found = device().is_some_and(|device| device.is_rdma_cm(fd));
         if found {
-            install::install();
+            install::before_first_doorbell();
             watch(fd);
             watch_connections(fd);
         }

@@ -3,10 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bf_emu::process;
 use bf_emu::sys::once::Once;
 
-use crate::call::guarded;
 use crate::call::say;
 use crate::masks::{TRAP_BITS, TRAP_SIGNALS, change_mask};
 use crate::records::ASKED;
@@ -16,18 +14,18 @@ use crate::watch;
 /// True if the trap's handler is installed and the program's actions are recorded.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process for its forks. Before it attaches to the device, because another thread may fork meanwhile.
-pub(crate) fn watch_forks() {
+/// Prepares the process for doorbells. It is called before each use of a context, because a program
+/// may bypass the interposers and replace the handler.
+pub(crate) fn before_first_doorbell() {
     static FORK: Once<()> = Once::new();
     FORK.get_or_make(|| {
         // SAFETY: the function may run in a child of fork, and lives as long as the process. If its
-        // registration fails (for lack of memory), children keep their parent's contexts.
+        // registration fails (for lack of memory), children keep their parent's files.
         unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
     });
+    install();
 }
 
-/// Prepares the process for doorbells. It is called before each use of a context, because a program
-/// may bypass the interposers and replace the handler.
 pub(crate) fn install() {
     for (signal, record) in TRAP_SIGNALS.into_iter().zip(&RECORDS) {
         let Some(found) = crate::fault::take(signal) else {
@@ -49,11 +47,6 @@ extern "C" fn after_fork_in_child() {
         record.unlock_in_child();
     }
     watch::after_fork_in_child();
-    guarded((), || {
-        if let Some(process) = process::inherited() {
-            process.after_fork_in_child();
-        }
-    });
 }
 
 /// True if the trap is installed.

@@ -59,7 +59,7 @@ opening! {
 fn open_device(opened: Device, flags: c_int) -> c_int {
     let result = guarded(Err(Errno(libc::EIO)), || {
         let device = device().ok_or(Errno(libc::ENODEV))?;
-        install::install();
+        install::before_first_doorbell();
         let has = |flag| flags & flag != 0;
         let fd = match opened {
             Device::Uverbs(index) => device.open(index, has(libc::O_CLOEXEC))?,

@@ -46,7 +46,7 @@ impl Record {
     }
 
     #[cfg(loom)]
-    fn new(first: Recorded) -> Self {
+    pub(crate) fn new(first: Recorded) -> Self {
         Record {
             version: AtomicUsize::new(0),
             handler: AtomicUsize::new(first.handler),
@@ -116,7 +116,3 @@ impl Record {
         }
     }
 }
-
-#[cfg(all(test, loom))]
-#[path = "record/models.rs"]
-mod models;

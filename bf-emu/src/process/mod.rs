@@ -95,6 +95,10 @@ pub fn current() -> Option<&'static Process> {
         let (state, view) = environment()?;
         // Its thread may have asked for it before a fork, of which this process is the child.
         sys::forget_pid();
+        // Before it attaches: another thread may fork at any time from here on.
+        // SAFETY: the function may run in a child of fork, and lives as long as the process. If its registration fails (for
+        // lack of memory), children keep their parent's contexts.
+        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
         match Process::attach(&state, &view) {
             Ok(process) => Some(process),
             Err(error) => {
@@ -110,9 +114,10 @@ pub fn current() -> Option<&'static Process> {
     process.as_ref()
 }
 
-/// What the child of a fork has from its parent, if that was attached.
-pub fn inherited() -> Option<&'static Process> {
-    PROCESS.get()?.as_ref()
+extern "C" fn after_fork_in_child() {
+    if let Some(Some(process)) = PROCESS.get() {
+        process.after_fork_in_child();
+    }
 }
 
 /// This process, if it is attached. Async-signal-safe.
@@ -676,7 +681,7 @@ impl Process {
 
     /// Resets this process's state in the child of a fork. The child enters the process table at
     /// its first call to the device. The parent keeps its objects.
-    pub fn after_fork_in_child(&self) {
+    fn after_fork_in_child(&self) {
         sys::forget_pid();
         self.number.store(0, Ordering::Release);
         engine::tick::after_fork_in_child();

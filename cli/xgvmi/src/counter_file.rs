@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{Ordering, fence};
 
 /// `xgvmi st`, read as a word.
 const MAGIC: u64 = u64::from_ne_bytes(*b"xgvmi st");
@@ -75,19 +77,21 @@ fn read(path: &Path) -> Result<Option<Process>, CounterFileError> {
     if !is_alive(&file) {
         return Ok(None);
     }
+    // The words of one call have no order on Arm: what is read after the magic was written before it.
+    let mut magic = [0; WORD];
+    file.read_at(&mut magic, 0).map_err(failed)?;
+    fence(Ordering::Acquire);
+    if magic == [0; WORD] {
+        return Ok(None);
+    }
     let mut bytes = Vec::new();
     file.take(BYTES_MAX)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    let is_begun = word(&bytes, 0).is_some_and(|magic| magic != 0);
     let form = || CounterFileError::Form {
         path: path.to_owned(),
     };
-    match parse(&bytes) {
-        Some(process) => Ok(Some(process)),
-        None if is_begun => Err(form()),
-        None => Ok(None),
-    }
+    parse(&bytes).ok_or_else(form).map(Some)
 }
 
 /// A live process holds a lock on its file.

@@ -97,9 +97,18 @@ mod record;
 mod place;
 
 #[rustfmt::skip]
+#[path = "../../../uct-plugin/src/domains/place.rs"]
+#[expect(dead_code, reason = "the models call a part of it")]
+mod domain;
+
+#[rustfmt::skip]
 #[path = "../../../bf-emu/src/fabric/holder.rs"]
 #[expect(dead_code, reason = "the models call a part of it")]
 mod holder;
+
+#[cfg(test)]
+#[path = "actions.rs"]
+mod models_of_actions;
 
 #[cfg(test)]
 mod models {

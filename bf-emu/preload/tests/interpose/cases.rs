@@ -4,13 +4,16 @@ use std::ffi::{CString, c_int};
 use std::fs::{self, File};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::checks::{UVERBS0, call, expect, expect_device, ok, stat_of};
+use crate::checks::{
+    FAULTS, UVERBS0, action, call, count, exchange, expect, expect_device, in_child, ok,
+    open_device, stat_of,
+};
 use crate::{interfaces, races, variants};
 
 /// One case.
@@ -101,14 +104,6 @@ const RDMA_VERBS_IOCTL: libc::c_ulong = 0xc018_1b01;
 
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
-}
-
-pub(crate) fn open_device() -> Result<OwnedFd, String> {
-    // SAFETY: the path is a C string.
-    let fd = call(unsafe { libc::open(UVERBS0.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) });
-    let fd = ok("open", fd)?;
-    // SAFETY: just opened, without another owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn sysfs_is_read_by_name() -> Result<(), String> {
@@ -309,28 +304,6 @@ fn duplicates_are_the_device_too() -> Result<(), String> {
     expect("fstat of a closed file", errno(closed), Some(libc::EBADF))
 }
 
-/// Runs `act` in a child of fork. Its result must be success.
-pub(crate) fn in_child(act: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
-    // SAFETY: the child may call any function: the C library's locks are free in it.
-    let child = ok("fork", call(unsafe { libc::fork() }))?;
-    if child == 0 {
-        let code = match act() {
-            Ok(()) => 0,
-            Err(fault) => {
-                eprintln!("in the child: {fault}");
-                1
-            }
-        };
-        // SAFETY: no pointers. The parent's exit handlers do not run again.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = 0;
-    // SAFETY: a buffer for the status.
-    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    ok("waitpid", call(ended))?;
-    expect("the child's status", status, 0)
-}
-
 fn a_child_has_the_device_too() -> Result<(), String> {
     exchange(libc::SIGSEGV, Some(&open_page_action(0)))?;
     let device = open_device()?;
@@ -499,7 +472,6 @@ fn no_netlink_socket_for_rdma() -> Result<(), String> {
     ok("route", route).map(drop)
 }
 
-pub(crate) static FAULTS: AtomicU32 = AtomicU32::new(0);
 static BLOCKED_IN_HANDLER: AtomicU32 = AtomicU32::new(0);
 /// Page that the handler below makes writable after a store to it faulted.
 static PAGE: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -523,10 +495,6 @@ extern "C" fn open_page(signal: c_int, _: *mut libc::siginfo_t, _: *mut libc::c_
     unsafe { *libc::__errno_location() = libc::EXDEV };
 }
 
-pub(crate) extern "C" fn count(_: c_int) {
-    FAULTS.fetch_add(1, Ordering::Relaxed);
-}
-
 /// A read-only page.
 fn closed_page() -> Result<*mut u64, String> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -535,30 +503,6 @@ fn closed_page() -> Result<*mut u64, String> {
     expect("mmap", page == libc::MAP_FAILED, false)?;
     PAGE.store(page.expose_provenance(), Ordering::Relaxed);
     Ok(page.cast())
-}
-
-pub(crate) fn action(handler: usize, flags: c_int, blocked: &[c_int]) -> libc::sigaction {
-    // SAFETY: an action is plain data.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler;
-    action.sa_flags = flags;
-    for signal in blocked {
-        // SAFETY: a local set and a valid signal.
-        unsafe { libc::sigaddset(&raw mut action.sa_mask, *signal) };
-    }
-    action
-}
-
-pub(crate) fn exchange(
-    signal: c_int,
-    new: Option<&libc::sigaction>,
-) -> Result<libc::sigaction, String> {
-    let mut old = action(0, 0, &[]);
-    let new = new.map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: NULL or an action whose flags match its handler, and a buffer for one.
-    let answer = unsafe { libc::sigaction(signal, new, &raw mut old) };
-    ok("sigaction", call(answer))?;
-    Ok(old)
 }
 
 fn open_page_action(flags: c_int) -> libc::sigaction {

@@ -3,8 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::cases::{FAULTS, action, count, exchange, in_child, open_device};
-use crate::checks::expect;
+use crate::checks::{FAULTS, action, count, exchange, expect, in_child, open_device};
 
 /// Ends this process if it waits without end.
 fn limit() {

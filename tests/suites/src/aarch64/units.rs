@@ -88,6 +88,7 @@ const FORKING: &[(&str, &[&str])] = &[
         &[
             "a_peer_learns_of_all_at_whatever_step_a_process_ends",
             "a_process_without_free_descriptors_takes_no_other_for_dead",
+            "a_child_does_not_wait_for_a_thread_of_its_parent",
         ],
     ),
 ];

@@ -1,6 +1,6 @@
-//! Models for loom of an action that threads set and a signal handler reads. `tests/models` runs them.
+//! Models for loom of an action that threads set and a signal handler reads. The crate of the handler builds no tests.
 
-use super::*;
+use crate::record::{Record, Recorded};
 use loom::thread;
 use std::sync::Arc;
 
