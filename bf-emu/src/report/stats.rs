@@ -64,8 +64,8 @@ pub struct FunctionStats {
     pub events: u64,
     /// How often a thread had to wait for the lock of the function's card, which the functions of a card share.
     pub lock_waits: u64,
-    /// How many of these concerned a thread that takes the locks of all cards: a command, or a request without a
-    /// connection. The others are requests over the same card.
+    /// How many of these concerned a thread that takes the locks of all cards: a command, a request without a
+    /// connection, and on one or two nodes each request. The others are requests over the same card.
     pub lock_waits_of_all: u64,
     /// Payload moved by its work requests, in bytes.
     pub bytes: u64,

@@ -1,6 +1,7 @@
 //! Two devices that are joined by RoCE v2: stock programs on both, over a good network and over one that loses, repeats and
 //! reorders packets. The devices share nothing else.
 
+mod alias;
 mod connect;
 mod demo;
 mod stacks;
@@ -29,6 +30,7 @@ pub(super) const SAMPLE: &[&str] = &[
     "loopback: rping",
     "loopback: udaddy",
     "dissector",
+    "an alias of a key",
 ];
 
 /// The network between the devices.
@@ -132,6 +134,7 @@ pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     if world.wants(killed) {
         cases.push(Case::of(killed, carrier_dies(world)));
     }
+    cases.extend(alias::run_all(world)?);
     cases.extend(connect::run_all(world)?);
     cases.extend(stacks::run_all(world)?);
     cases.extend(demo::run_all(world)?);

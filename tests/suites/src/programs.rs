@@ -82,8 +82,7 @@ fn skipped(name: &str, error: &anyhow::Error) -> Case {
     }
 }
 
-/// Runs a line of the shell as each rank. The services execute collectives, and the device refuses nothing. Returns the
-/// output.
+/// Runs a line of the shell as each rank. The services execute collectives. Returns the output.
 fn job(site: &Site<'_>, launcher: Launcher, libraries: &[String], line: &str) -> Result<String> {
     let services = site.services(SCHEME, &[])?;
     let mut set = String::new();
@@ -184,11 +183,15 @@ fn mumps(site: &Site<'_>, program: &str, input: &str) -> Result<()> {
 
 /// Each benchmark prints its whole table.
 fn intel(site: &Site<'_>, program: &Path, benchmarks: &str) -> Result<()> {
+    // The namespaces have this directory, and perhaps not that of the user's programs.
+    let name = program.file_name().context("a program")?;
+    let copy = site.world.dir.join(name);
+    fs::copy(program, &copy).with_context(|| program.display().to_string())?;
     let lengths = site.world.dir.join("imb-lengths");
     fs::write(&lengths, LENGTHS.join("\n")).with_context(|| lengths.display().to_string())?;
     let line = format!(
         "exec {} {INTEL_OPTIONS} -msglen {} {benchmarks}",
-        program.display(),
+        copy.display(),
         lengths.display()
     );
     let said = job(site, Launcher::Mpich, &[], &line)?;

@@ -479,7 +479,9 @@ pub fn intel_benchmarks() -> Result<PathBuf> {
         return Ok(dir.into());
     }
     if std::env::consts::ARCH != "x86_64" {
-        bail!("the wheel of the Intel MPI Benchmarks is for x86-64, and {OTHER_IMB} names no built ones");
+        bail!(
+            "the wheel of the Intel MPI Benchmarks is for x86-64, and {OTHER_IMB} names no built ones"
+        );
     }
     let cache = Cache::open()?;
     wheels::programs(&cache, &pins::IMB, &["IMB-MPI1", "IMB-NBC", "IMB-RMA"])
