@@ -12,7 +12,7 @@ use crate::service::ledger::Ledger;
 use crate::service::relays::{RADIX, Scatter, Seat, neighbours, subtrees};
 use crate::service::transport::Transport;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, offer_head,
+    Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, RtsPart, offer_head,
 };
 
 impl<T: Transport> Mover<T> {
@@ -266,9 +266,8 @@ impl<T: Transport> Mover<T> {
             self.check_service(header, rts.from)?;
         }
         // An SP offers only blocks of its own ranks.
-        let is_foreign = |part: &&crate::wire::RtsPart<'_>| {
-            self.ledger.service_of(part.source) != Some(rts.from)
-        };
+        let is_foreign =
+            |part: &&RtsPart<'_>| self.ledger.service_of(part.source) != Some(rts.from);
         if let Some(part) = rts.parts.iter().find(is_foreign) {
             return Err(failed(format!(
                 "service {} offers blocks of rank {}, which is not its own",
