@@ -127,6 +127,7 @@ const CRATES: &[Crate] = &[
                     "service::options",
                     "service::outbox",
                     "service::ready",
+                    "service::relays",
                     "service::pulse",
                     "service::sharing",
                     "service::slots",

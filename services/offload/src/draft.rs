@@ -94,13 +94,18 @@ impl RtsDraft {
 
     /// Adds the runs of a source. `short` are the bytes of the short blocks, and `rkey` is the key to the source's buffer.
     pub(super) fn runs(&mut self, source: u32, base: u64, runs: &[Run], short: &[u8], rkey: &[u8]) {
-        self.blocks += runs.iter().map(|run| run.count as usize).sum::<usize>();
-        self.short.extend_from_slice(short);
-        let bytes = runs.iter().map(|run| run.length * u64::from(run.count));
-        let is_short = bytes.sum::<u64>() == short.len() as u64;
+        if !short.is_empty() {
+            self.short.extend_from_slice(short);
+        }
         if let [run] = runs {
+            // The most frequent case, without loops.
+            self.blocks += run.count as usize;
+            let is_short = run.length * u64::from(run.count) == short.len() as u64;
             return self.add_to_group(source, base, run, (!is_short).then_some(rkey));
         }
+        self.blocks += runs.iter().map(|run| run.count as usize).sum::<usize>();
+        let bytes = runs.iter().map(|run| run.length * u64::from(run.count));
+        let is_short = bytes.sum::<u64>() == short.len() as u64;
         self.part(RUNS, source, base);
         put_varint(&mut self.bytes, runs.len() as u64);
         for run in runs {
@@ -121,23 +126,20 @@ impl RtsDraft {
         }
         let is_keyed = rkey.is_some();
         let fits = |group: &Group| group.run == run && group.is_keyed == is_keyed;
-        let mut group = match self.group {
-            Some(group) if fits(&group) => group,
-            _ => {
-                self.end_group();
-                self.codes.clear();
-                self.first_key.clear();
-                self.first_key.extend_from_slice(rkey.unwrap_or_default());
-                Group {
-                    run,
-                    is_keyed,
-                    count: 0,
-                    first: source,
-                    last: 0,
-                    step: 1,
-                }
-            }
-        };
+        if !self.group.as_ref().is_some_and(fits) {
+            self.end_group();
+            self.codes.clear();
+            self.first_key.clear();
+            self.first_key.extend_from_slice(rkey.unwrap_or_default());
+        }
+        let group = self.group.get_or_insert(Group {
+            run,
+            is_keyed,
+            count: 0,
+            first: source,
+            last: 0,
+            step: 1,
+        });
         self.sources.push(source);
         put_varint(&mut self.codes, source_code(group.last, source));
         if let Some(rkey) = rkey {
@@ -151,7 +153,6 @@ impl RtsDraft {
         }
         group.last = source;
         group.count += 1;
-        self.group = Some(group);
     }
 
     /// No further source is like the last ones.

@@ -96,13 +96,23 @@ impl Work {
     /// Bytes that the call takes at an SP, about.
     pub(super) fn cost(&self, window: Window, direct_min: usize) -> usize {
         match self {
-            Self::Exchange { send, receive, .. } => {
+            Self::Exchange {
+                send,
+                receive,
+                route,
+                ..
+            } => {
                 let groups = send.blocks.groups();
                 let short = groups.filter(|group| group.length < direct_min as u64);
                 // Inside a buffer.
                 let short: u64 = short.map(|group| group.length * group.count).sum();
-                let members = send.blocks.len().max(receive.blocks.len());
-                window.exchange(members, usize::try_from(short).unwrap_or(usize::MAX))
+                let short = usize::try_from(short).unwrap_or(usize::MAX);
+                let blocks = send.blocks.len().max(receive.blocks.len());
+                let cost = window.exchange(blocks, short);
+                match route {
+                    Route::Gather { members, .. } => cost.max(window.gather(members.len(), short)),
+                    _ => cost,
+                }
             }
             Self::Reduce {
                 send,

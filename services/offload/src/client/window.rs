@@ -55,6 +55,13 @@ impl Window {
             .saturating_add(local.saturating_mul(each))
     }
 
+    /// Bytes that a gather takes at the SP of its root, which may be late: the offers of all members.
+    pub(crate) fn gather(self, members: usize, short: usize) -> usize {
+        let each = PART.saturating_add(short.saturating_mul(SHORT));
+        let call = RANK * self.ranks + SERVICE * self.services;
+        call.saturating_add(members.saturating_mul(each))
+    }
+
     /// Bytes that a broadcast or a barrier takes at an SP: two levels of a tree, in each of which a member passes the data to
     /// the members of its SP, and to fewer than 16 others.
     pub(crate) fn tree(self, members: usize, short: usize) -> usize {
@@ -102,6 +109,8 @@ mod tests {
             window.allreduce(3, 10),
             2 * (VECTOR + 3 * NAME + 10 * SHORT)
         );
+        let gather = 2 * RANK + 2 * SERVICE + 3 * (PART + 10 * SHORT);
+        assert_eq!(window.gather(3, 10), gather);
         assert_eq!(window.exchange(usize::MAX, usize::MAX), usize::MAX);
     }
 }

@@ -11,6 +11,7 @@ mod connections;
 mod counters;
 mod dpa;
 #[cfg(test)]
+#[path = "../../tests/standin/fakes.rs"]
 mod fakes;
 mod greeting;
 mod hearing;

@@ -23,7 +23,7 @@ use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
     Arrival, Blocks, Collective, Contribution, DpuFin, DpuNote, DpuRelay, DpuRelayed, DpuRts,
-    Entry, ExportRef, HostFin, Kind, Record, RtsPart,
+    Entry, ExportRef, HostFin, Kind, Record, RouteRef, RtsPart,
 };
 use std::rc::Rc;
 use std::time::Instant;
@@ -339,7 +339,9 @@ impl<T: Transport> Mover<T> {
         check_blocks(arrive, arrive.receives, arrive.receive_memory, direct_min)?;
         let (send, receive) =
             self.import_both(transport, rank, arrive.send_memory, arrive.receive_memory)?;
-        self.enter_route(arrive)?;
+        if !matches!(arrive.route, RouteRef::Direct) {
+            self.enter_route(arrive)?;
+        }
         let base = arrive.send_memory.map_or(0, |export| export.address);
         let blocks = (arrive.sends, arrive.receives.into());
         let entered = Entered::new(send, receive.map(Receive::Own), self.now());
@@ -459,7 +461,11 @@ impl<T: Transport> Mover<T> {
                 again = true;
                 self.carry_out(transport, action)?;
             }
-            again |= self.start_reads(transport)? || self.relay(transport)?;
+            again |= self.start_reads(transport)?;
+            if !self.relays.is_quiet() {
+                again = true;
+                self.relay(transport)?;
+            }
             if self.ledger.transfers() == 0 {
                 let met = self.ledger.meet_newcomer();
                 again |=
@@ -556,7 +562,11 @@ impl<T: Transport> Mover<T> {
 
     fn offer(&mut self, transport: &T, to: u32, message: Vec<u8>) -> Result<()> {
         if to != self.me {
-            return match self.route(to, message) {
+            let message = match self.relays.has_none() {
+                true => Some(message),
+                false => self.route(to, message),
+            };
+            return match message {
                 Some(message) => self.tell_service(transport, to, Kind::DpuRts, message),
                 None => Ok(()),
             };

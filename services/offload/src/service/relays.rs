@@ -87,6 +87,18 @@ struct Incoming {
 }
 
 impl Relays {
+    /// Whether there is nothing to send.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.awake.is_empty() && self.answers.is_empty()
+    }
+
+    /// Whether no call has a tree.
+    #[inline]
+    pub(super) fn has_none(&self) -> bool {
+        self.gathers.is_empty() && self.scatters.is_empty()
+    }
+
     pub(super) fn bytes(&self) -> usize {
         let objects = self.sent.len() + self.came.len() + self.awaited.len();
         self.held + objects * HELD

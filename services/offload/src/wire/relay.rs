@@ -118,7 +118,7 @@ impl<'a> DpuRelay<'a> {
             1 => Some(reader.u32()?),
             _ => return Err(reader.fault("with unknown bits")),
         };
-        // Each takes more than as many bytes as it has in the vector, apart from its own.
+        // An offer takes 12 bytes or more, and 24 in the vector.
         let mut offers = Vec::new();
         while !reader.rest().is_empty() {
             offers.push((reader.u32()?, reader.blob()?));

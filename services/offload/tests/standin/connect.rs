@@ -247,7 +247,8 @@ impl Transport for Mail {
             end.is_some_and(|end| end <= most)
         };
         let to = (0, range.into.length);
-        if !is_greeting && !(is_in(*range.key, range.address) && is_in(to, range.to)) {
+        let is_inside = is_in(*range.key, range.address) && is_in(to, range.to);
+        if !(is_greeting || is_inside) {
             return Err(failed(OUTSIDE));
         }
         Ok(None)

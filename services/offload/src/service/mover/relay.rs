@@ -12,11 +12,12 @@ use crate::service::ledger::Ledger;
 use crate::service::relays::{RADIX, Scatter, Seat, neighbours, subtrees};
 use crate::service::transport::Transport;
 use crate::wire::{
-    Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, offer_head,
+    Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, RtsPart, offer_head,
 };
 
 impl<T: Transport> Mover<T> {
     /// A rank enters a call with a route.
+    #[cold]
     pub(super) fn enter_route(&mut self, arrive: &Arrival<'_>) -> Result<()> {
         let collective = arrive.collective;
         match arrive.route {
@@ -86,10 +87,8 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Keeps an offer to another SP if it travels along a tree.
+    #[cold]
     pub(super) fn route(&mut self, to: u32, message: Vec<u8>) -> Option<Vec<u8>> {
-        if self.relays.gathers.is_empty() && self.relays.scatters.is_empty() {
-            return Some(message);
-        }
         let Some((collective, _)) = offer_head(&message) else {
             return Some(message);
         };
@@ -110,9 +109,9 @@ impl<T: Transport> Mover<T> {
         None
     }
 
-    /// Sends what is complete. Returns true if there was anything.
-    pub(super) fn relay(&mut self, transport: &T) -> Result<bool> {
-        let any = !(self.relays.awake.is_empty() && self.relays.answers.is_empty());
+    /// Sends what is complete.
+    #[cold]
+    pub(super) fn relay(&mut self, transport: &T) -> Result<()> {
         while let Some(collective) = self.relays.awake.pop() {
             if let Some(Scatter { offers, .. }) = self.relays.scatters.remove(&collective) {
                 self.relays.let_go(offers.iter().map(|(_, offer)| offer));
@@ -136,7 +135,7 @@ impl<T: Transport> Mover<T> {
             let data = answer.to_bytes_in(self.ledger.memory());
             self.tell_service(transport, to, Kind::DpuRelayed, data)?;
         }
-        Ok(any)
+        Ok(())
     }
 
     /// Sends the offers of a scatter of this SP's rank.
@@ -253,6 +252,7 @@ impl<T: Transport> Mover<T> {
     }
 
     /// Handles an offer of another SP. `header` is that of its own message.
+    #[inline]
     pub(super) fn offer_came(
         &mut self,
         transport: &T,
@@ -266,9 +266,8 @@ impl<T: Transport> Mover<T> {
             self.check_service(header, rts.from)?;
         }
         // An SP offers only blocks of its own ranks.
-        let is_foreign = |part: &&crate::wire::RtsPart<'_>| {
-            self.ledger.service_of(part.source) != Some(rts.from)
-        };
+        let is_foreign =
+            |part: &&RtsPart<'_>| self.ledger.service_of(part.source) != Some(rts.from);
         if let Some(part) = rts.parts.iter().find(is_foreign) {
             return Err(failed(format!(
                 "service {} offers blocks of rank {}, which is not its own",

@@ -8,7 +8,7 @@ use crate::wire::{Block, HostReduce, HostTree, Route, Target};
 use fastrand::Rng;
 
 /// Clients of each kind.
-const CLIENTS: u64 = 60;
+const CLIENTS: u64 = 40;
 
 /// A valid message of a rank.
 fn sample(draw: &mut Rng, rank: u32) -> (Kind, Vec<u8>) {
