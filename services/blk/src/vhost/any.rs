@@ -1,8 +1,9 @@
 //! Any bytes as requests, and as memory of a guest, for fuzz targets and tests.
 
-use super::device::{Device, Served};
+use super::device::Device;
 use super::lane::Lane;
 use super::request::{Parts, Status, Terms, carry_out};
+use super::shared::Served;
 use crate::disk::Disk;
 use std::sync::{Arc, mpsc};
 use vhost_user_backend::{VringMutex, VringT as _};

@@ -3,10 +3,9 @@
 //! The threads of a queue (`lane`) carry out its requests.
 
 use super::lane::Lane;
-use super::request::{LENGTH_MAX, Parts, RANGE_SECTORS_MAX, RANGES_MAX, Status, Terms, carry_out};
-use crate::disk::Disk;
+use super::request::{LENGTH_MAX, RANGE_SECTORS_MAX, RANGES_MAX};
+use super::shared::{Memory, Served, Shared};
 use crate::geometry::SECTOR;
-use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +13,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
 use vhost_user_backend::{VhostUserBackend, VringMutex};
-use virtio_queue::DescriptorChain;
-use vm_memory::{GuestMemoryAtomic, GuestMemoryLoadGuard, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
@@ -46,40 +43,6 @@ mod feature {
     pub(super) const VERSION_1: u64 = 1 << 32;
 }
 
-/// What a device serves.
-#[derive(Clone)]
-pub(super) struct Served {
-    pub(super) disk: Arc<dyn Disk>,
-    pub(super) queues: usize,
-    pub(super) read_only: bool,
-}
-
-impl std::fmt::Debug for Served {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Served").finish_non_exhaustive()
-    }
-}
-
-pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-pub(super) type Chain = DescriptorChain<GuestMemoryLoadGuard<GuestMemoryMmap>>;
-
-thread_local! {
-    /// The data of a request.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// What the threads of all queues use.
-pub(super) struct Shared {
-    served: Served,
-    pub(super) memory: Memory,
-    pub(super) event_idx: AtomicBool,
-    write_through: AtomicBool,
-    /// No request is begun any more.
-    stopped: AtomicBool,
-    /// Its drop tells that no thread uses the device any more.
-    _ended: Sender<()>,
-}
-
 /// A device of one connection.
 pub(super) struct Device {
     shared: Arc<Shared>,
@@ -93,56 +56,6 @@ pub(super) struct Device {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // What is inside has no state that a panic could leave half changed.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Shared {
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stopped.load(Ordering::SeqCst)
-    }
-
-    /// Carries out a request, which waits by `earlier` for those before it. Returns how many bytes it has written to the
-    /// guest's memory.
-    pub(super) fn request(
-        &self,
-        chain: Chain,
-        memory: &GuestMemoryMmap,
-        earlier: &dyn Fn(),
-    ) -> u32 {
-        let reader = chain.clone().reader(memory);
-        // Without a place for the status the guest learns nothing.
-        let Ok(mut writer) = chain.writer(memory) else {
-            return 0;
-        };
-        let Some(to_length) = writer.available_bytes().checked_sub(1) else {
-            return 0;
-        };
-        let Ok(mut status) = writer.split_at(to_length) else {
-            return 0;
-        };
-        let (result, written) = match reader {
-            Ok(from) => {
-                let terms = Terms {
-                    read_only: self.served.read_only,
-                    write_through: self.write_through.load(Ordering::Relaxed),
-                };
-                let mut parts = Parts {
-                    from_length: from.available_bytes(),
-                    from,
-                    to: writer,
-                    to_length,
-                };
-                let disk = self.served.disk.as_ref();
-                BUFFER
-                    .with_borrow_mut(|buffer| carry_out(disk, terms, &mut parts, (buffer, earlier)))
-            }
-            Err(_) => (Status::IoError, 0),
-        };
-        if status.write_obj(result as u8).is_err() {
-            return 0;
-        }
-        // Cannot be cut: at most the longest READ.
-        u32::try_from(written + 1).unwrap_or(u32::MAX)
-    }
 }
 
 impl Device {

@@ -3,8 +3,8 @@
 //! So the used ring always tells which requests were carried out: a front end that connects again repeats the others, as QEMU
 //! does. A FLUSH begins when all requests before it were carried out, which is more than virtio asks for.
 
-use super::device::{Chain, Memory, Shared};
 use super::request::LENGTH_MAX;
+use super::shared::{Chain, Memory, Shared};
 use crate::say::say;
 use std::collections::VecDeque;
 use std::num::Wrapping;

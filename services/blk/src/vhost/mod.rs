@@ -9,6 +9,7 @@ mod device;
 mod lane;
 mod request;
 mod server;
+mod shared;
 
 pub use device::QUEUES_MAX;
 pub use lane::REQUESTS_MAX;

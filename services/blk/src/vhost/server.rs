@@ -1,6 +1,7 @@
 //! The socket of vhost-user front ends, one at a time.
 
-use super::device::{Device, Served};
+use super::device::Device;
+use super::shared::Served;
 use crate::disk::Disk;
 use crate::say::say;
 use std::io;

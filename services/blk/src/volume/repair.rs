@@ -326,6 +326,7 @@ impl Volume {
             if !state.is_missing_at(role) {
                 continue;
             }
+            let others = self.certain_others(role);
             let done = match state.lost {
                 true => Err(None),
                 false => self
@@ -342,7 +343,7 @@ impl Volume {
                     Err(error) => return Err(error),
                 },
                 Err(Some(error @ BlkError::Lost { .. })) => {
-                    if self.others(role).all(|other| self.target(other).is_ok()) {
+                    if others.is_some() && others == self.certain_others(role) {
                         // Their half blocks are wrong: that does not become better.
                         if lost == 0 {
                             say(&error);
@@ -370,6 +371,14 @@ impl Volume {
         }
         self.complete(role, &target)?;
         Ok(rebuilt)
+    }
+
+    /// How many targets have returned, if the two others are there, and it is known what they hold: one that takes its place
+    /// may hold what it does not seem to.
+    fn certain_others(&self, role: Role) -> Option<u64> {
+        let returns = self.seats.returns();
+        let is_certain = |other| self.target(other).is_ok() && !self.is_arriving(other);
+        self.others(role).all(is_certain).then_some(returns)
     }
 
     pub(super) fn others(&self, role: Role) -> impl Iterator<Item = Role> + use<> {

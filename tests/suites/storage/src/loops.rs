@@ -195,7 +195,7 @@ impl<'a> Lane<'a> {
         ]);
         let export = Running::saying(&mut command, START, "exports volume")?;
         let said = export.said();
-        let port = said.split("tcp:127.0.0.1:").last();
+        let port = said.split(" on tcp:127.0.0.1:").nth(1);
         let port = port.and_then(|rest| rest.split_whitespace().next());
         let port = port
             .with_context(|| said.clone())?

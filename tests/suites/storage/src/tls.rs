@@ -366,7 +366,6 @@ fn crowd(secure: &Secure<'_>) -> Result<()> {
     );
     let said = place.stock("/usr/bin/python3", &[&script, &port, CROWD, &dir])?;
     ensure!(said.contains("all as expected: 1000 clients"), "{said}");
-    print!("{said}");
     let told = running.said();
     ensure!(
         told.contains("all 1000 places for clients are taken (--clients)"),

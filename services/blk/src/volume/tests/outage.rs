@@ -222,3 +222,40 @@ fn a_target_that_fails_while_it_returns_leaves_its_place() {
         expect_each(&world, &shadow);
     }
 }
+
+/// A target is completed while another one takes its place again: it is not complete before it has what that one holds.
+#[test]
+fn a_target_that_takes_its_place_is_not_one_that_has_lost_blocks() {
+    for (incomplete, leaves) in [
+        (Role::Parity, Role::Second),
+        (Role::First, Role::Parity),
+        (Role::Second, Role::First),
+    ] {
+        let world = World::new();
+        let mut shadow = fill(&world.open(), 3);
+        let volume = world.open_without(Some(incomplete));
+        for block in 0..4 {
+            volume.write(offset(block), &content(block, 4)).unwrap();
+            shadow[usize::try_from(block).unwrap()] = 4;
+        }
+        // What is not durable would be written again from memory.
+        volume.flush().unwrap();
+        volume.attach(world.store(incomplete)).unwrap();
+        assert_eq!(volume.missing_blocks(incomplete), 4);
+        volume.detach(leaves, "the test says so");
+        volume.rebuild(incomplete).unwrap_err();
+        assert_eq!(volume.missing_blocks(incomplete), 4);
+        // It has its place, and nobody has looked at what it holds.
+        let back = world.store(leaves);
+        back.mark(volume.epoch, Mark::Owned).unwrap();
+        volume.seat(&back);
+        volume.rebuild(incomplete).unwrap_err();
+        assert!(!volume.is_complete(incomplete), "{incomplete}");
+        volume.arrive(leaves, &back, Vec::new()).unwrap();
+        assert_eq!(volume.missing_blocks(incomplete), 4);
+        assert_eq!(volume.rebuild(incomplete).unwrap(), 4);
+        expect(&volume, &shadow);
+        drop((volume, back));
+        expect_each(&world, &shadow);
+    }
+}
