@@ -193,7 +193,9 @@ impl<'a> Lane<'a> {
             "16s",
             "--take-over",
         ]);
-        let export = Running::saying(&mut command, START, "exports volume")?;
+        // It refuses to start if it loses a target that it needs meanwhile. Its supervisor would start it again.
+        let mut start = || Running::saying(&mut command, START, "exports volume");
+        let export = start().or_else(|_| start()).or_else(|_| start())?;
         let said = export.said();
         let port = said.split(" on tcp:127.0.0.1:").nth(1);
         let port = port.and_then(|rest| rest.split_whitespace().next());
