@@ -231,41 +231,41 @@ fn libraries(tools: &setup::Judges) -> Vec<String> {
     dirs.map(|dir| dir.display().to_string()).collect()
 }
 
-/// A small matrix on a grid of two by two processes.
-const HPCC_INPUT: &str = "HPLinpack benchmark input file
-HPC Challenge
-HPL.out      output file name (if any)
-8            device out (6=stdout,7=stderr,file)
-1            # of problems sizes (N)
-480          Ns
-1            # of NBs
-40           NBs
-0            PMAP process mapping (0=Row-,1=Column-major)
-1            # of process grids (P x Q)
-2            Ps
-2            Qs
-16.0         threshold
-1            # of panel fact
-2            PFACTs (0=left, 1=Crout, 2=Right)
-1            # of recursive stopping criterium
-4            NBMINs (>= 1)
-1            # of panels in recursion
-2            NDIVs
-1            # of recursive panel fact.
-1            RFACTs (0=left, 1=Crout, 2=Right)
-1            # of broadcast
-1            BCASTs (0=1rg,1=1rM,2=2rg,3=2rM,4=Lng,5=LnM)
-1            # of lookahead depth
-1            DEPTHs (>=0)
-2            SWAP (0=bin-exch,1=long,2=mix)
-64           swapping threshold
-0            L1 in (0=transposed,1=no-transposed) form
-0            U  in (0=transposed,1=no-transposed) form
-1            Equilibration (0=no,1=yes)
-8            memory alignment in double (> 0)
-##### This line (no. 32) is ignored (it serves as a separator). ######
-0            Number of additional problem sizes for PTRANS
-1200 10000 30000        values of N
-0            number of additional blocking sizes for PTRANS
-40 9 8 13 13 20 16 32 64       values of NB
+/// A small matrix on a grid of two by two processes: hpcc reads the first word of each line, and two heads.
+const HPCC_INPUT: &str = "equations of a small matrix
+two by two processes
+none
+8  messages go to hpcc's own file
+1  size of the matrix:
+480
+1  size of the blocks:
+40
+0  places of processes by rows
+1  grid, its rows and columns:
+2
+2
+16.0  residuals below this are right
+1  kind of factorization:
+2
+1  recursion ends at
+4  columns,
+1  with so many panels:
+2
+1  kind of recursive factorization:
+1
+1  kind of broadcast:
+1
+1  depth of the look-ahead:
+0
+2  swap by both ways,
+64  from so many columns on
+0  L is transposed
+0  U is transposed
+1  equilibration
+8  alignment of doubles
+-
+0  more matrices to transpose
+
+0  more blocks to transpose
+
 ";
