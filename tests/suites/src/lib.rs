@@ -264,7 +264,7 @@ const SUITES: &[Suite] = &[
     Suite::new("storage", Some(storage_suite::SAMPLE), storage::run_all),
     Suite::new("storage-tls", Some(&[]), storage::run_tls),
     Suite::new("storage-vhost", Some(&[]), storage::run_vhost),
-    Suite::new("storage-loops", Some(&["rounds 4"]), storage::run_loops),
+    Suite::new("storage-loops", Some(&["rounds 2"]), storage::run_loops),
     Suite::new("storage-search", Some(search::SAMPLE), search::run_all),
     Suite::new("adversary", None, adversary::run_all),
     Suite::alone("join", Some(join::SAMPLE), join::run_all),

@@ -46,8 +46,11 @@ impl<T: Transport> Greetings<T> {
             )));
         }
         let memory = transport.import(export.view())?;
-        self.memory.insert(rank, memory);
-        Ok(())
+        // Another one is of an admission that has failed after it: nothing reads or writes it.
+        match self.memory.insert(rank, memory) {
+            Some(old) => transport.unmap(old),
+            None => Ok(()),
+        }
     }
 
     /// The memory that other SPs read: the first half of a rank's memory.
