@@ -147,7 +147,7 @@ impl<'a> Job<'a> {
 
 /// Instructions of a service process per block: of its own code, and with UCX and the driver.
 fn instructions(world: &World, job: &mut Job<'_>) -> Result<(f64, f64)> {
-    const CALLS: u32 = 4;
+    const CALLS: u32 = 2;
     let report = job.gate.with_extension("steps");
     let mut command = Command::new(world.built("step-count"));
     command.arg("--blocks").arg("--output").arg(&report);
