@@ -95,7 +95,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             has other numbers of rounds
   storage-search
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
-            plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds
+            plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds,
+            'deep' (a depth more) hours
   adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
             The part 'seed N' runs one
   join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good

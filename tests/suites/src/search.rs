@@ -23,10 +23,18 @@ struct Search {
 }
 
 const FULL: Search = Search {
-    name: "sequences to depth 6, with cut steps to depth 3, and 10,000,000 random ones",
-    options: &["--core", "6", "--full", "3", "--random", "10000000"],
+    name: "sequences to depth 5, with cut steps to depth 2, and 10,000,000 random ones",
+    options: &["--core", "5", "--full", "2", "--random", "10000000"],
     report: "report.json",
-    limit: Duration::from_secs(6 * 3600),
+    limit: Duration::from_secs(2 * 3600),
+};
+
+/// Takes hours. It runs only if it is named.
+const DEEP: Search = Search {
+    name: "deep: sequences to depth 6, with cut steps to depth 3",
+    options: &["--core", "6", "--full", "3", "--random", "1"],
+    report: "deep.json",
+    limit: Duration::from_secs(12 * 3600),
 };
 
 /// It runs only if it is named.
@@ -40,10 +48,10 @@ const SHORT: Search = Search {
 /// All searches that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     let wanted = |search: &&Search| match search.report {
-        "sample.json" => !world.parts.is_empty() && world.wants(search.name),
+        "sample.json" | "deep.json" => !world.parts.is_empty() && world.wants(search.name),
         _ => world.wants(search.name),
     };
-    let searches = [&FULL, &SHORT];
+    let searches = [&FULL, &DEEP, &SHORT];
     let cases = searches.into_iter().filter(wanted);
     Ok(cases
         .map(|search| Case::of(search.name, run(world, search)))
