@@ -80,24 +80,8 @@ pub(crate) fn attach(pid: pid_t, rules: &Rules, by: By) -> Result<Report> {
         By::Steps => Counter::new(rules, by)?.run_until_end(&tracee)?,
         By::Blocks => Counter::new(rules, by)?.walk_until_end(&tracee)?,
     };
-    let_go(&tracee).context("detaching")?;
+    tracee.resume(libc::PTRACE_DETACH, 0).context("detaching")?;
     Ok(report)
-}
-
-/// Detaches from a stopped process. A step that the end has interrupted must report itself before: without a tracer the report
-/// would end the process.
-fn let_go(tracee: &Tracee) -> Result<()> {
-    if tracee.has_pending(libc::SIGTRAP)? {
-        tracee.resume(libc::PTRACE_CONT, 0)?;
-        let status = tracee.wait()?;
-        ensure!(libc::WIFSTOPPED(status), "the process ended");
-        ensure!(
-            libc::WSTOPSIG(status) == libc::SIGTRAP,
-            "signal {} instead of the report of the last step",
-            libc::WSTOPSIG(status)
-        );
-    }
-    tracee.resume(libc::PTRACE_DETACH, 0)
 }
 
 /// Counts the steps of one program.

@@ -124,9 +124,11 @@ impl Threads {
         if request(libc::PTRACE_INTERRUPT, tid, null_mut()).is_err() {
             return Ok(None);
         }
-        let Some(status) = Tracee { pid: tid }.wait_at_most(STOP_LIMIT)? else {
+        let thread = Tracee { pid: tid };
+        let Some(status) = thread.wait_at_most(STOP_LIMIT)? else {
             bail!("thread {tid} did not stop within {STOP_LIMIT:?}");
         };
+        let status = thread.settle(status)?;
         Ok(libc::WIFSTOPPED(status).then_some(status))
     }
 

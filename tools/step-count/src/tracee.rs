@@ -97,13 +97,26 @@ impl Tracee {
         }
     }
 
+    /// The report of a breakpoint or a step, if one waits behind a stop by `PTRACE_INTERRUPT`: the kernel reports the interrupt
+    /// first, with the registers behind the breakpoint. A detached thread would end by the report that waits.
+    pub(crate) fn settle(&self, mut status: c_int) -> Result<c_int> {
+        while libc::WIFSTOPPED(status)
+            && status >> 16 == libc::PTRACE_EVENT_STOP
+            && self.has_pending(libc::SIGTRAP)?
+        {
+            self.resume(libc::PTRACE_CONT, 0)?;
+            status = self.wait()?;
+        }
+        Ok(status)
+    }
+
     pub(crate) fn go(&self, pace: Pace, signal: c_int) -> Result<c_int> {
         let how = match pace {
             Pace::Full => libc::PTRACE_SYSCALL,
             Pace::Step => libc::PTRACE_SINGLESTEP,
         };
         self.resume(how, signal)?;
-        self.wait()
+        self.settle(self.wait()?)
     }
 
     pub(crate) fn registers(&self) -> Result<user_regs_struct> {

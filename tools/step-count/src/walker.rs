@@ -65,7 +65,7 @@ impl<'a> Walker<'a> {
 
     /// Waits until the thread stops.
     pub(crate) fn stop(&mut self) -> Result<c_int> {
-        let status = self.threads.wait(&self.code)?;
+        let status = self.thread.settle(self.threads.wait(&self.code)?)?;
         ensure!(
             libc::WIFSTOPPED(status),
             "the program ended while it was counted"
@@ -78,5 +78,53 @@ impl<'a> Walker<'a> {
     pub(crate) fn reason(&mut self, status: c_int, call: u64) -> Result<Stopped> {
         self.threads
             .reason(status, &mut self.registers, call, &self.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tracee::request;
+    use std::process::{Child, Command};
+    use std::ptr::null_mut;
+
+    struct Ended(Child);
+
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn an_interrupt_does_not_hide_the_breakpoint_that_the_thread_has_met() {
+        let mut busy = Command::new("sh");
+        let busy = busy.args(["-c", "while :; do :; done"]).spawn();
+        let busy = Ended(busy.expect("a shell"));
+        let thread = Tracee {
+            pid: busy.0.id().try_into().expect("a process id"),
+        };
+        request(libc::PTRACE_SEIZE, thread.pid, null_mut()).expect("traced");
+        request(libc::PTRACE_INTERRUPT, thread.pid, null_mut()).expect("interrupted");
+        thread.wait().expect("stopped");
+        let mut walker = Walker::start(&thread, None, false).expect("a walker");
+
+        // The thread has met a breakpoint, and is interrupted before it reports that.
+        let at = walker.registers.rip;
+        let last = walker.code.block(at).expect("a block").last();
+        walker.registers.rip = last + 1;
+        thread.set_registers(&walker.registers).expect("registers");
+        // SAFETY: the call takes plain integers; the process is a child that has not been waited for.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_tgkill, thread.pid, thread.pid, libc::SIGTRAP) };
+        assert_eq!(sent, 0);
+        request(libc::PTRACE_INTERRUPT, thread.pid, null_mut()).expect("interrupted");
+        thread.resume(libc::PTRACE_CONT, 0).expect("resumed");
+
+        let status = walker.stop().expect("a stop");
+        let reason = walker.reason(status, 0).expect("a reason");
+        assert_eq!(reason, Stopped::At(last));
+        assert_eq!(walker.registers.rip, last);
     }
 }
