@@ -23,7 +23,7 @@ const SUCCESS: u64 = 0;
 const FLUSHED: u64 = 5;
 const RETRY_EXCEEDED: u64 = 12;
 /// The same with two ports.
-const TOPOLOGY_TWO: &[&str] = &["--ports", "2"];
+pub(crate) const TOPOLOGY_TWO: &[&str] = &["--ports", "2"];
 /// Options of `bf-emu run` for two nodes whose functions have one port each.
 pub(crate) const TOPOLOGY_ONE: &[&str] = &[];
 

@@ -3,7 +3,7 @@
 use mlx5_prm::qp::state;
 
 use crate::engine::polling;
-use crate::fabric::objects::{Held, Qp};
+use crate::fabric::objects::{Alternate, Held, Migration, Qp};
 
 /// Drops everything posted and resets the rings.
 pub(crate) fn reset(qp: &mut Qp) {
@@ -24,4 +24,7 @@ pub(crate) fn reset(qp: &mut Qp) {
     qp.set_remote(None);
     qp.remote_qpn = 0;
     qp.carried = 0;
+    qp.alternate = Alternate::default();
+    qp.migration = Migration::Migrated;
+    qp.refused_path = false;
 }

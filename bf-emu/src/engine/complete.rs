@@ -8,6 +8,7 @@ use mlx5_prm::wqe::Ctrl;
 
 use super::adversary::{self, Which};
 use super::event::{self, Event};
+use super::migration;
 use super::moderation::{self, Verdict};
 use super::owed::{self, Object};
 use super::receive;
@@ -221,7 +222,7 @@ pub(crate) fn recover(locked: &mut Locked<'_>) {
         while let Some(slot) = locked.peek(function).qps.next(from, |_, qp| owes(qp)) {
             match locked.peek(function).qps.get(slot).is_some_and(ends) {
                 true => end(locked, function, slot + QPN_BASE),
-                false => owed::pay(locked, function, Object::QueuePair(slot)),
+                false => migration::finish(locked, function, slot + QPN_BASE),
             }
             from = slot + 1;
         }

@@ -18,6 +18,10 @@ pub(crate) enum Event {
     SqDrained,
     /// The list of a shared queue is damaged.
     SrqError,
+    /// A connection continues on its alternate path.
+    PathMigrated,
+    /// The peer has asked for another path than the alternate one.
+    PathRefused,
 }
 
 impl Event {
@@ -28,9 +32,11 @@ impl Event {
         | Self::LastWqe.bit();
 
     /// In the order in which a queue's owner is notified of them.
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::CommEst,
         Self::SqDrained,
+        Self::PathMigrated,
+        Self::PathRefused,
         Self::CqError,
         Self::QpFatal,
         Self::QpRequestError,
@@ -53,6 +59,8 @@ impl Event {
             Self::QpAccessError => 3,
             Self::CommEst => 4,
             Self::SqDrained => 5,
+            Self::PathMigrated => 6,
+            Self::PathRefused => 7,
             Self::SrqError => 14,
             Self::SrqLimit => 15,
             Self::LastWqe => 16,
@@ -68,6 +76,8 @@ impl Event {
             Self::QpAccessError => 0x11,
             Self::CommEst => 0x02,
             Self::SqDrained => 0x03,
+            Self::PathMigrated => 0x01,
+            Self::PathRefused => 0x07,
             Self::SrqError => 0x12,
             Self::SrqLimit => 0x14,
             Self::LastWqe => 0x13,

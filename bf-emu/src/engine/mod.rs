@@ -34,6 +34,7 @@ mod link;
 mod list;
 pub(crate) mod memcpy;
 pub(crate) mod message;
+pub(crate) mod migration;
 pub(crate) mod moderation;
 mod multicast;
 mod notice;

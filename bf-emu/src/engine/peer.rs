@@ -5,6 +5,7 @@ use mlx5_prm::wqe::AddressVector;
 
 use super::access::Side;
 use super::adversary::Which;
+use super::migration;
 use super::notice;
 use super::outcome::{Fault, NO_ANSWER, REMOTE_INVALID, SILENT};
 use super::partition;
@@ -106,8 +107,9 @@ fn with_srq(locked: &Locked<'_>, target: Poster, number: u32) -> Result<Poster, 
     })
 }
 
-fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
+fn connected(locked: &mut Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     let place = poster.qp.remote().ok_or(NO_ANSWER)?;
+    migration::follow(locked, ((poster.function, poster.qpn), &poster.qp), place)?;
     let peer = lookup(locked, (poster.place(), place), poster.qp.remote_qpn)?;
     let back = (peer.qp.remote(), peer.qp.remote_qpn);
     let partner = match poster.qp.service {
@@ -129,6 +131,11 @@ fn connected(locked: &Locked<'_>, poster: &Poster) -> Result<Poster, Fault> {
     match peer.qp.state {
         state::RTR | state::RTS | state::SQD | state::SQER => {
             if back == (Some(poster.place()), poster.qpn) {
+                migration::arm(
+                    locked,
+                    ((poster.function, poster.qpn), &poster.qp),
+                    ((peer.function, peer.qpn), &peer.qp),
+                );
                 Ok(peer)
             } else {
                 Err(NO_ANSWER)

@@ -12,6 +12,7 @@ use super::event::Event;
 use super::execute::execute;
 use super::fault::{self, Verdict};
 use super::link;
+use super::migration;
 use super::notice;
 use super::outcome::{Fault, LOCAL_OPERATION, LOST, NO_ANSWER, Outcome, Reason};
 use super::overtake::{Behind, Passed};
@@ -94,7 +95,8 @@ pub(crate) fn step(locked: &mut Locked<'_>, function: usize, qpn: u32) -> Step {
     let passed = behind.passed();
     if let Err(Fault::NotYet(reason)) = result
         && passed.is_none()
-        && !give_up(locked, &poster, reason)
+        && (!give_up(locked, &poster, reason)
+            || migration::instead(locked, (function, qpn), reason))
     {
         if let Reason::NotReady(_) = reason {
             let counters = locked.fabric().counters(function);

@@ -249,6 +249,76 @@ pub struct Qp {
     pub bf_register: u8,
     /// Connected to another machine: the number of its connection there; 0 before the first packet.
     pub carried: u64,
+    /// Connected: the path that takes over if its path fails.
+    pub alternate: Alternate,
+    /// State of the migration to that path.
+    pub migration: Migration,
+    /// The peer has asked for a path other than `alternate`, and the owner knows.
+    pub refused_path: bool,
+}
+
+/// State of a queue pair's migration to its alternate path (`enum ibv_mig_state`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Migration {
+    /// It has migrated, or has no alternate path. Its messages ask the peer to migrate.
+    #[default]
+    Migrated,
+    /// It has an alternate path, and waits for a message of a peer that has one, too.
+    Rearm,
+    /// Both ends have an alternate path.
+    Armed,
+}
+
+impl Migration {
+    /// The state with this number in verbs.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Self> {
+        let all = [Self::Migrated, Self::Rearm, Self::Armed];
+        all.get(usize::from(number)).copied()
+    }
+}
+
+/// An alternate path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+#[expect(
+    missing_docs,
+    reason = "the names of struct ibv_qp_attr and ibv_ah_attr"
+)]
+pub struct Alternate {
+    pub dgid: [u8; 16],
+    pub flow_label: u32,
+    pub dlid: u16,
+    pub pkey_index: u16,
+    pub is_global: u8,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub sl: u8,
+    pub port: u8,
+    pub timeout: u8,
+}
+
+impl Path {
+    /// The same connection on another path.
+    #[must_use]
+    pub fn on(&self, path: &Alternate) -> Self {
+        Self {
+            dgid: path.dgid,
+            flow_label: path.flow_label,
+            dlid: path.dlid,
+            pkey_index: path.pkey_index,
+            is_global: path.is_global,
+            sgid_index: path.sgid_index,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+            sl: path.sl,
+            port: path.port,
+            timeout: path.timeout,
+            ..*self
+        }
+    }
 }
 
 /// An executed request that completes later. The requests behind it wait, because completions of

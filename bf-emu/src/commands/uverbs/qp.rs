@@ -15,7 +15,9 @@ use crate::engine;
 use crate::engine::complete::enter_error;
 use crate::engine::polling;
 use crate::fabric::counters::Command;
-use crate::fabric::objects::{Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET};
+use crate::fabric::objects::{
+    Alternate, Migration, Qp, QpCaps, Ring, SERVICE_DCT, SERVICE_XRC_TARGET,
+};
 use crate::fabric::{Function, Identity, Place, QPN_BASE};
 use crate::model::address::{GidType, Mac};
 use crate::sys::Errno;
@@ -28,6 +30,10 @@ pub(crate) const RD_ATOMIC_MAX: u8 = 16;
 
 /// Offset of the path's port in `struct ib_uverbs_modify_qp`.
 const DEST_PORT: usize = 31;
+
+/// Offset of the alternate path in `struct ib_uverbs_modify_qp` and `struct ib_uverbs_query_qp_resp`, and of its port
+/// from there.
+const ALTERNATE: usize = 32;
 
 /// Not a slot of any table.
 const NO_SLOT: u32 = u32::MAX;
@@ -439,7 +445,20 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
             mac = address::resolve(fabric, own, &to.dgid)?;
         }
     }
+    let alternate = match has(mask::ALT_PATH) {
+        true => Some(alternate(input, identity, qp.port())?),
+        false => None,
+    };
+    let migration = match has(mask::PATH_MIG_STATE) {
+        true => Some(migration(input.u8(99))?),
+        false => None,
+    };
     set_attributes(qp, input, wanted);
+    let migrates = qp.migration == Migration::Armed && migration == Some(Migration::Migrated);
+    qp.alternate = alternate.unwrap_or(qp.alternate);
+    if let Some(state) = migration.filter(|_| !migrates) {
+        (qp.migration, qp.refused_path) = (state, false);
+    }
     if has(mask::AV) {
         (qp.path.gid_type, qp.path.mac) = (gid_type, mac);
         let remote = fabric.port_of_path(place, &qp.path);
@@ -454,6 +473,9 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
                 to == state::SQD && has(mask::EN_SQD_ASYNC_NOTIFY) && input.u8(100) != 0;
             // From RTR, work starts with the next doorbell: the record may predate a reset.
             let runs = to == state::SQD || to == state::RTS && from != state::RTR;
+            if migrates {
+                engine::migration::migrate(&mut locked, call.function(), slot + QPN_BASE);
+            }
             drop(locked);
             if runs {
                 engine::run(fabric, call.function(), slot + QPN_BASE);
@@ -461,6 +483,46 @@ pub(super) fn modify(call: &Call<'_>, input: Fields<'_>) -> Result<u32, Errno> {
         }
     }
     Ok(slot + QPN_BASE)
+}
+
+/// The alternate path of a modification, for a queue pair at `port`.
+fn alternate(input: Fields<'_>, identity: &Identity, port: u8) -> Result<Alternate, Errno> {
+    let path = Alternate {
+        dgid: input.bytes16(ALTERNATE),
+        flow_label: input.u32(ALTERNATE + 16),
+        dlid: input.u16(ALTERNATE + 20),
+        sgid_index: input.u8(ALTERNATE + 24),
+        hop_limit: input.u8(ALTERNATE + 25),
+        traffic_class: input.u8(ALTERNATE + 26),
+        sl: input.u8(ALTERNATE + 27),
+        is_global: input.u8(ALTERNATE + 30),
+        pkey_index: input.u16(94),
+        port: input.u8(108),
+        timeout: input.u8(109),
+    };
+    // uverbs_cmd.c, `modify_qp`
+    let is_valid = identity.ports().contains(&path.port)
+        && path.port == input.u8(ALTERNATE + DEST_PORT)
+        && path.pkey_index < identity.link(path.port).pkey_table_len();
+    // verbs.c, `_ib_modify_qp`: the kernel has alternate paths on InfiniBand only.
+    let is_ethernet = [port, path.port].map(|port| identity.link(port).is_ethernet());
+    if !is_valid || is_ethernet.contains(&true) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let to = address::Attributes {
+        dgid: path.dgid,
+        sgid_index: path.sgid_index,
+        is_global: path.is_global != 0,
+        port: path.port,
+    };
+    address::check(identity, &to)?;
+    Ok(path)
+}
+
+/// The state of migration that a modification asks for. Only messages arm a queue pair (`rdmavt/qp.c`, `rvt_modify_qp`).
+fn migration(number: u8) -> Result<Migration, Errno> {
+    let state = Migration::of(number).filter(|state| *state != Migration::Armed);
+    state.ok_or(Errno(libc::EINVAL))
 }
 
 /// `EX_MODIFY_QP`, which has driver data. Returns also the options of the connection that both the
@@ -598,7 +660,7 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
     let qp = qps
         .owned(slot, call.context.number)
         .ok_or(Errno(libc::ENOENT))?;
-    let path = &qp.path;
+    let (path, alternate) = (&qp.path, &qp.alternate);
     // struct ib_uverbs_query_qp_resp
     let mut answer = Answer::new(128);
     answer
@@ -611,6 +673,15 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u8(27, path.sl)
         .u8(30, path.is_global)
         .u8(31, path.port)
+        .put(ALTERNATE, &alternate.dgid)
+        .u32(ALTERNATE + 16, alternate.flow_label)
+        .u16(ALTERNATE + 20, alternate.dlid)
+        .u8(ALTERNATE + 24, alternate.sgid_index)
+        .u8(ALTERNATE + 25, alternate.hop_limit)
+        .u8(ALTERNATE + 26, alternate.traffic_class)
+        .u8(ALTERNATE + 27, alternate.sl)
+        .u8(ALTERNATE + 30, alternate.is_global)
+        .u8(ALTERNATE + DEST_PORT, alternate.port)
         .u32(64, qp.caps.max_send_wr)
         // The kernel returns the capacity of the ring, not the requested number (mlx5_ib_query_qp).
         .u32(68, qp.rq.count)
@@ -623,9 +694,11 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u32(96, qp.remote_qpn)
         .u32(100, access_flags(qp))
         .u16(104, path.pkey_index)
+        .u16(106, alternate.pkey_index)
         .u8(108, verbs_state(qp.state))
         .u8(109, verbs_state(qp.state))
         .u8(110, path.path_mtu)
+        .u8(111, qp.migration as u8)
         .u8(113, path.max_rd_atomic)
         .u8(114, path.max_dest_rd_atomic)
         .u8(115, path.min_rnr_timer)
@@ -633,6 +706,8 @@ pub(super) fn query(call: &Call<'_>, input: Fields<'_>) -> Result<Answer, Errno>
         .u8(117, path.timeout)
         .u8(118, path.retry_count)
         .u8(119, path.rnr_retry)
+        .u8(120, alternate.port)
+        .u8(121, alternate.timeout)
         .u8(122, u8::from(qp.signal_all));
     Ok(answer)
 }

@@ -111,12 +111,22 @@ fn lengths(command: u32) -> Option<(usize, usize)> {
     })
 }
 
-/// Capability flags of the device (`enum ibv_device_cap_flags`): bad pkey and qkey counters, change
-/// of the physical port, shutdown of the port, system image GUID, RNR NAK generation, memory
-/// windows type 1 and 2B, XRC, memory management extensions, blocking of multicast loopback. SRQ
-/// resizing is absent.
-const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 2 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 22 | 1 << 24;
+/// Capability flags of the device (`enum ibv_device_cap_flags`) as the driver composes them (mlx5/main.c,
+/// `mlx5_ib_query_device`): bad pkey and qkey counters, path migration, change of the physical port, port active event, system
+/// image GUID, RNR NAK generation, memory windows type 1 and 2B, XRC, memory management extensions, blocking of multicast
+/// loopback. Checksums and flow steering are absent.
+const DEVICE_CAP_FLAGS: u32 = 1 << 1
+    | 1 << 2
+    | 1 << 4
+    | 1 << 5
+    | 1 << 10
+    | 1 << 11
+    | 1 << 12
+    | 1 << 17
+    | 1 << 20
+    | 1 << 21
+    | 1 << 22
+    | 1 << 24;
 
 /// `struct ib_uverbs_query_device_resp`, 176 bytes.
 fn put_device(call: &Call<'_>, answer: &mut Answer) -> Result<(), Errno> {

@@ -6,7 +6,7 @@ use crate::engine::complete::recover;
 use crate::engine::event::Event;
 use crate::engine::owed::{self, Object};
 use crate::fabric::journal::{Record, Take, TakenFrom};
-use crate::fabric::objects::{Channel, ChannelKind, Srq};
+use crate::fabric::objects::{Channel, ChannelKind, Migration, Srq};
 
 fn completion(byte_count: u32) -> Cqe {
     Cqe {
@@ -171,6 +171,35 @@ fn an_event_that_is_owed_is_sent_once_wherever_its_sender_died() {
         let qp = locked.peek(HOST).qps.get(slot).unwrap();
         assert_eq!((qp.events_sent, qp.owed), (2, 0), "{made} made");
     }
+}
+
+#[test]
+fn a_migration_whose_sender_died_is_completed_and_told_once() {
+    const NAME: u64 = 0x1234;
+    const PATH_MIG: u32 = 6;
+    let world = World::new();
+    let (a, _b) = world.pair(HOST, FAR);
+    let (read_end, channel) = async_channel(&world, HOST);
+    world.change(&a, |qp| {
+        (qp.event_channel, qp.user_handle) = (channel, NAME);
+        qp.migration = Migration::Armed;
+        qp.alternate.timeout = 9;
+    });
+    let slot = a.qpn - QPN_BASE;
+    let event = Event::PathMigrated.bit();
+    owed::owe(
+        &mut world.fabric.lock(),
+        HOST,
+        Object::QueuePair(slot),
+        event,
+    );
+    for _ in 0..2 {
+        recover(&mut world.fabric.lock());
+    }
+    assert_eq!(events(read_end), [(NAME, PATH_MIG)]);
+    let locked = world.fabric.lock();
+    let qp = locked.peek(HOST).qps.get(slot).unwrap();
+    assert_eq!((qp.migration, qp.path.timeout), (Migration::Migrated, 9));
 }
 
 #[test]
