@@ -21,6 +21,17 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
+/// Directory of the reports of a program: `target/NAME`. In another mode of the device than the usual one it is a directory in
+/// there, because a report must not replace the usual one.
+#[must_use]
+pub fn reports_dir(name: &str) -> PathBuf {
+    let usual = target_dir().join(name);
+    match std::env::var("BFEMU_MODE") {
+        Ok(mode) if mode != "trap" => usual.join(mode.replace(':', "-")),
+        _ => usual,
+    }
+}
+
 /// The file of a program or a library that [`build`] has built.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {

@@ -97,8 +97,8 @@ Runs third-party test programs on the emulated device and writes target/suites/r
             all sequences of steps and faults of a block volume up to a depth, then 10^7 random ones, each read compared with a
             plain model: target/storage-search/report.json. No device, no stock program. The part 'sample' takes seconds,
             'deep' (a depth more) hours
-  adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each.
-            The part 'seed N' runs one
+  adversary the system tests of pool, library and services under 1,000 seeds of the adversary mode, a few tests for each, and
+            the demos and the soak under ten. Parts are 'seed N', 'demo storage seed N', 'soak seed N'
   join      two devices that share nothing but a network, joined by `bf-emu join`: ping-pongs, perftest and UCX over a good
             network and over one that loses, repeats and reorders packets, also with connections by librdmacm; programs and
             carriers that are killed; the packets as tshark and scapy read them

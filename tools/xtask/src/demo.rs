@@ -179,7 +179,7 @@ impl Options {
     }
 
     fn output_dir(&self) -> PathBuf {
-        let usual = workspace::target_dir().join("demo");
+        let usual = workspace::reports_dir("demo");
         if self.aarch64 {
             return usual.join(format!("aarch64/ucx-{}", self.version().name));
         }

@@ -204,6 +204,12 @@ fn data(options: &Options<'_>, report: &mut Report) -> Result<()> {
     })?;
     drop(targets.remove(0));
     answer(&mut client)?;
+    // That may have been the last write: some come after it in any case.
+    let again = Span {
+        length: options.bytes / 2,
+        ..span(2)
+    };
+    carry_out(&mut client, &Batch::Write(again))?;
     pass(&mut client, &Batch::Read(span(2)))?;
     let lost = options.status(&status)?["volume"]["targets"][0].clone();
     let rebuilt = number(&lost["missing_blocks"])?;

@@ -115,7 +115,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let env = setup::ensure()?;
     workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p dpacc"])?;
-    let output = workspace::target_dir().join("demo-dpa");
+    let output = workspace::reports_dir("demo-dpa");
     let words = [
         "--sizes".to_owned(),
         options.list(),

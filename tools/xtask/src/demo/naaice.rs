@@ -44,7 +44,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let env = setup::ensure()?;
     workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p naaice -p xgvmi-naa"])?;
-    let output = workspace::target_dir().join("demo-naaice");
+    let output = workspace::reports_dir("demo-naaice");
     let programs = Programs::compile(&env)?;
     let mut command = orchestrated::program("naaice-demo", &output, &options);
     command.arg("--kernels").arg(&programs.kernels);

@@ -40,7 +40,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         }
     }
     workspace::build(&["-p pcc-run"])?;
-    let output = workspace::target_dir().join("demo-pcc");
+    let output = workspace::reports_dir("demo-pcc");
     let mut command = Command::new(workspace::built("pcc-demo"));
     command.arg("--output").arg(&output);
     if is_quick {

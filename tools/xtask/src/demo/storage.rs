@@ -40,7 +40,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
     };
     let env = setup::ensure()?;
     workspace::build(&["-p bf-emu -p bf-emu-preload -p testbed-programs -p xgvmi-blk"])?;
-    let output = workspace::target_dir().join("demo-storage");
+    let output = workspace::reports_dir("demo-storage");
     let mut command = orchestrated::program("storage-demo", &output, &options);
     process::without_ucx_settings(&mut command);
     command

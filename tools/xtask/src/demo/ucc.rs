@@ -145,7 +145,7 @@ pub(super) fn run(arguments: Vec<String>) -> Result<ExitCode> {
         println!("{HELP}");
         return Ok(ExitCode::SUCCESS);
     };
-    let output = workspace::target_dir().join("demo-ucc");
+    let output = workspace::reports_dir("demo-ucc");
     // A directory that the user names must not become a skip.
     tree::OtherUcc::given()?;
     // Results of an earlier run must not be reported for this run.
