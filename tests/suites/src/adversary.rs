@@ -1,8 +1,11 @@
 //! System tests of the product under many seeds of the device's adversary mode, the demos and the soak under ten.
 
-use super::{Case, World};
-use anyhow::{Context, Result, anyhow, ensure};
+use super::{Case, Outcome, World};
+use anyhow::{Context, Result, ensure};
 use dev_setup as setup;
+use serde_json::Value;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use testbed::{process, workspace};
@@ -11,6 +14,8 @@ use testbed::{process, workspace};
 const SEEDS: u64 = 1000;
 /// Bound of a hang, for the tests of one seed.
 const LIMIT: Duration = Duration::from_secs(420);
+/// Bound of a build.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 /// Prefix of the tests that repeat others under a seed.
 const GROUPS: &str = "adversary_group_";
 /// Number of such tests in `tests/system/adversary.rs`.
@@ -35,50 +40,85 @@ const SOAK: &str = "offload_soak_leaves_nothing";
 /// Each seed runs one group of tests; ten seeds in a row run all groups.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
     workspace::build(&["-p testbed-programs -p naaice -p xgvmi-naa -p xgvmi-cli"])?;
-    let names = (1..=SEEDS).map(|seed| (seed, format!("seed {seed}")));
-    let wanted = names
-        .filter(|(_, name)| world.parts.is_empty() || world.parts.iter().any(|part| part == name));
-    let groups = wanted
-        .map(|(seed, name)| {
-            let mut command = tests_on_the_device(Command::new("cargo"), &world.env)?;
-            let group = format!("{GROUPS}{}", seed % GROUP_COUNT);
-            command
-                .args(["--", &group])
-                .env("XGVMI_ADVERSARY_SEED", seed.to_string());
-            Ok(Case::of(name, run(&mut command, LIMIT)))
+    let tests = Tests::build(world)?;
+    let groups = (1..=SEEDS).map(|seed| (seed, format!("seed {seed}")));
+    let mut cases = Vec::new();
+    for (seed, name) in groups.filter(|(_, name)| wants(world, name)) {
+        let mut command = tests.command(&format!("{GROUPS}{}", seed % GROUP_COUNT));
+        command.env("XGVMI_ADVERSARY_SEED", seed.to_string());
+        let case = Case::of(name, run(&mut command, LIMIT));
+        // A run that is ended early has said what failed.
+        if let Outcome::Failed(reason) = &case.outcome {
+            println!("{}: {reason}", case.name);
+        }
+        cases.push(case);
+    }
+    for seed in 1..=DEMO_SEEDS {
+        cases.extend(under(world, &tests, seed)?);
+    }
+    Ok(cases)
+}
+
+fn wants(world: &World, name: &str) -> bool {
+    world.parts.is_empty() || world.parts.iter().any(|part| part == name)
+}
+
+/// The program of the system tests, and what it needs.
+struct Tests {
+    program: PathBuf,
+    variables: Vec<(OsString, OsString)>,
+}
+
+impl Tests {
+    fn build(world: &World) -> Result<Self> {
+        let mut command = tests_on_the_device(Command::new("cargo"), &world.env)?;
+        let variables = command.get_envs();
+        let variables = variables.filter_map(|(name, value)| Some((name.into(), value?.into())));
+        let variables = variables.collect();
+        command.args(["--no-run", "--message-format", "json"]);
+        let said = process::stdout(&mut command, BUILD_LIMIT)?;
+        let mut paths = said.lines().filter_map(|line| {
+            let message: Value = serde_json::from_str(line).ok()?;
+            (message["target"]["name"] == "system").then_some(())?;
+            message["executable"].as_str().map(PathBuf::from)
+        });
+        let program = paths.next();
+        Ok(Self {
+            program: program.context("cargo names no program of the system tests")?,
+            variables,
         })
-        .collect::<Result<Vec<_>>>()?;
-    let rest = (1..=DEMO_SEEDS).map(|seed| under(world, seed));
-    let rest: Vec<Vec<Case>> = rest.collect::<Result<_>>()?;
-    Ok(groups
-        .into_iter()
-        .chain(rest.into_iter().flatten())
-        .collect())
+    }
+
+    /// The command that runs one test.
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg(name).envs(self.variables.iter().cloned());
+        command.current_dir(workspace::root().join("tests"));
+        command
+    }
 }
 
 /// The wanted demos and the soak under one seed.
-fn under(world: &World, seed: u64) -> Result<Vec<Case>> {
-    let wants = |name: &str| world.parts.is_empty() || world.parts.iter().any(|part| part == name);
+fn under(world: &World, tests: &Tests, seed: u64) -> Result<Vec<Case>> {
     let mode = format!("adversary:{seed}");
     let mut cases = Vec::new();
     for words in DEMOS {
         let name = format!("{} seed {seed}", words.join(" ").replace(" --quick", ""));
-        if wants(&name) {
+        if wants(world, &name) {
             let own = std::env::current_exe().context("the path of this program")?;
             let mut command = Command::new(own);
             command.args(words).env("BFEMU_MODE", &mode);
-            let done = process::run(&mut command, DEMO_LIMIT)?;
-            let result = match done.ok() {
-                true => Ok(()),
-                false => Err(anyhow!("{}\n{}", done.verdict(), done.output)),
-            };
+            let result = process::run(&mut command, DEMO_LIMIT).and_then(|done| {
+                ensure!(done.ok(), "{}\n{}", done.verdict(), done.output);
+                Ok(())
+            });
             cases.push(Case::of(name, result));
         }
     }
     let name = format!("soak seed {seed}");
-    if wants(&name) {
-        let mut command = tests_on_the_device(Command::new("cargo"), &world.env)?;
-        command.args(["--", SOAK]).env("BFEMU_MODE", &mode);
+    if wants(world, &name) {
+        let mut command = tests.command(SOAK);
+        command.env("BFEMU_MODE", &mode);
         cases.push(Case::of(name, run(&mut command, DEMO_LIMIT)));
     }
     Ok(cases)
