@@ -1,0 +1,130 @@
+//! Threads that carry out requests on a disk, started as they are needed.
+
+use crate::crew::{Crew, REQUESTS_MAX};
+use crate::disk::Disk;
+use crate::say::say;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// A request. It must not panic.
+type Job = Box<dyn FnOnce(&dyn Disk) + Send>;
+
+/// Carries out requests on a disk, several at once. The caller bounds their number.
+///
+/// Dropping it does not wait: the requests that it has taken are still carried out, then the threads end.
+pub struct Workers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    state: Mutex<State>,
+    /// A request, or the end.
+    call: Condvar,
+}
+
+struct State {
+    crew: Crew,
+    jobs: VecDeque<Job>,
+    ended: bool,
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workers").finish_non_exhaustive()
+    }
+}
+
+impl Workers {
+    /// Up to `width` requests at once, and never more than [`REQUESTS_MAX`].
+    #[must_use]
+    pub fn new(disk: Arc<dyn Disk>, width: usize) -> Self {
+        let state = State {
+            crew: Crew::new(width.clamp(1, REQUESTS_MAX)),
+            jobs: VecDeque::new(),
+            ended: false,
+        };
+        Self {
+            shared: Arc::new(Shared {
+                disk,
+                state: Mutex::new(state),
+                call: Condvar::new(),
+            }),
+        }
+    }
+
+    /// The disk.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.shared.disk
+    }
+
+    /// Takes a request, which must not panic. Carries it out itself only if no thread can be started.
+    pub fn submit(&self, job: impl FnOnce(&dyn Disk) + Send + 'static) {
+        let mut state = self.shared.state();
+        state.jobs.push_back(Box::new(job));
+        if !self.shared.call_another(&mut state) && state.crew.threads() == 0 {
+            state.crew.join();
+            self.shared.work(state, false);
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.shared.state().ended = true;
+        self.shared.call.notify_all();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // No panic happens while it is locked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes or starts a thread. False if there is none.
+    fn call_another(self: &Arc<Self>, state: &mut State) -> bool {
+        let start = || {
+            let shared = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("blk-aio".to_owned());
+            thread
+                .spawn(move || shared.work(shared.state(), true))
+                .map(drop)
+        };
+        let wake = || self.call.notify_one();
+        state.crew.call(wake, start).unwrap_or_else(|error| {
+            say(format_args!(
+                "asynchronous requests have {} threads, and another one cannot be started: {error}",
+                state.crew.threads()
+            ));
+            false
+        })
+    }
+
+    /// Carries out requests until the end, or, if the thread does not `stay`, until there are no more.
+    fn work<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, stay: bool) {
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                if !state.jobs.is_empty() {
+                    // One that was woken for two requests has this one alone.
+                    self.call_another(&mut state);
+                }
+                drop(state);
+                job(self.disk.as_ref());
+                state = self.state();
+                continue;
+            }
+            if state.ended || !stay {
+                state.crew.leave();
+                return;
+            }
+            state.crew.rest();
+            state = self
+                .call
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+            state.crew.rise();
+        }
+    }
+}
