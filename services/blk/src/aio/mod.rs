@@ -54,16 +54,22 @@ pub type Transferred<B> = (Result<()>, B);
 
 /// A disk for asynchronous callers: a [`crate::Volume`], one of a service ([`crate::client::Volume`]), or any other. Any thread
 /// may use it; clones share the bound of requests. Requests end in any order. Errors are those of the blocking calls.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct AsyncDisk {
     inner: Arc<Inner>,
 }
 
 /// What the requests of a disk share.
-#[derive(Debug)]
 pub(crate) struct Inner {
+    disk: Arc<dyn Disk>,
     workers: Workers,
     places: Arc<Places>,
+}
+
+impl std::fmt::Debug for AsyncDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncDisk").finish_non_exhaustive()
+    }
 }
 
 impl AsyncDisk {
@@ -79,7 +85,8 @@ impl AsyncDisk {
         let depth = depth.clamp(1, DEPTH_MAX);
         Self {
             inner: Arc::new(Inner {
-                workers: Workers::new(disk, depth),
+                disk,
+                workers: Workers::new(depth),
                 places: Arc::new(Places::new(depth)),
             }),
         }
@@ -88,7 +95,7 @@ impl AsyncDisk {
     /// The disk, whose blocking calls may be used meanwhile.
     #[must_use]
     pub fn disk(&self) -> &Arc<dyn Disk> {
-        self.inner.workers.disk()
+        &self.inner.disk
     }
 
     /// Reads the whole buffer from `offset`. After an error it has any bytes.

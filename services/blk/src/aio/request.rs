@@ -80,7 +80,8 @@ impl<T: Send + 'static> Request<T> {
     }
 }
 
-/// Gives a request to the threads. `ended` is called after it, before its outcome can be seen.
+/// Gives a request to the threads. `ended` is called after it, before its outcome can be seen. The request has no share of
+/// the disk any more then: a caller who has seen all outcomes may close it.
 fn begin<T: Send + 'static>(
     inner: &Arc<Inner>,
     work: Work<T>,
@@ -88,8 +89,10 @@ fn begin<T: Send + 'static>(
 ) -> Arc<Slot<T>> {
     let slot = Arc::new(Slot(Mutex::new((None, None))));
     let of_request = Arc::clone(&slot);
-    inner.workers.submit(move |disk| {
-        let outcome = catch_unwind(AssertUnwindSafe(|| work(Ok(disk))));
+    let disk = Arc::clone(&inner.disk);
+    inner.workers.submit(move || {
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(Ok(disk.as_ref()))));
+        drop(disk);
         ended();
         let waker = {
             let mut slot = of_request.locked();

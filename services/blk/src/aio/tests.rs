@@ -316,10 +316,8 @@ fn requests_outlive_the_handles() {
     gated.open();
     pollster::block_on(request).0.unwrap();
     pollster::block_on(unbegun).0.unwrap();
-    // The threads end then, and with them their use of the disk.
-    while Arc::strong_count(&gated) > 1 {
-        std::thread::yield_now();
-    }
+    // Nobody else uses the disk then: it may be opened again.
+    assert_eq!(Arc::strong_count(&gated), 1);
 }
 
 #[test]

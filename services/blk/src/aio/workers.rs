@@ -1,15 +1,14 @@
-//! Threads that carry out requests on a disk, started as they are needed.
+//! Threads that carry out requests, started as they are needed.
 
 use crate::crew::{Crew, REQUESTS_MAX};
-use crate::disk::Disk;
 use crate::say::say;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A request. It must not panic.
-type Job = Box<dyn FnOnce(&dyn Disk) + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
-/// Carries out requests on a disk, several at once. The caller bounds their number.
+/// Carries out requests, several at once. The caller bounds their number. The threads keep nothing of a request after its end.
 ///
 /// Dropping it does not wait: the requests that it has taken are still carried out, then the threads end.
 pub struct Workers {
@@ -17,7 +16,6 @@ pub struct Workers {
 }
 
 struct Shared {
-    disk: Arc<dyn Disk>,
     state: Mutex<State>,
     /// A request, or the end.
     call: Condvar,
@@ -38,7 +36,7 @@ impl std::fmt::Debug for Workers {
 impl Workers {
     /// Up to `width` requests at once, and never more than [`REQUESTS_MAX`].
     #[must_use]
-    pub fn new(disk: Arc<dyn Disk>, width: usize) -> Self {
+    pub fn new(width: usize) -> Self {
         let state = State {
             crew: Crew::new(width.clamp(1, REQUESTS_MAX)),
             jobs: VecDeque::new(),
@@ -46,21 +44,14 @@ impl Workers {
         };
         Self {
             shared: Arc::new(Shared {
-                disk,
                 state: Mutex::new(state),
                 call: Condvar::new(),
             }),
         }
     }
 
-    /// The disk.
-    #[must_use]
-    pub fn disk(&self) -> &Arc<dyn Disk> {
-        &self.shared.disk
-    }
-
     /// Takes a request, which must not panic. Carries it out itself only if no thread can be started.
-    pub fn submit(&self, job: impl FnOnce(&dyn Disk) + Send + 'static) {
+    pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state();
         state.jobs.push_back(Box::new(job));
         if !self.shared.call_another(&mut state) && state.crew.threads() == 0 {
@@ -111,7 +102,7 @@ impl Shared {
                     self.call_another(&mut state);
                 }
                 drop(state);
-                job(self.disk.as_ref());
+                job();
                 state = self.state();
                 continue;
             }
