@@ -18,6 +18,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod crash;
 mod disks;
 mod engine;
 mod ext4;
@@ -31,6 +32,7 @@ mod soak;
 mod tls;
 mod vhost;
 
+pub use crash::lose_power;
 pub use loops::run_loops;
 pub use peers::bench;
 pub use tls::run_tls;
