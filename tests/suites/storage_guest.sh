@@ -28,6 +28,16 @@ steps)
     done
     ;;
 read-only) copy 0 1 1 ;;
+crash)
+    # Power losses of disks in this guest. The device mapper's library makes the nodes itself.
+    for module in loop dm-mod dm-flakey; do $b insmod /$module.ko; done
+    $b --install -s /bin
+    export PATH=/bin LD_LIBRARY_PATH=/lib DM_DISABLE_UDEV=1
+    mkdir -p /tmp /run
+    mount -t tmpfs none /tmp
+    ip link set lo up
+    storage-crash /bin/xgvmi-blk /tmp $rounds 1 2>&1
+    ;;
 esac
 echo "guest: done"
 $b poweroff -f
