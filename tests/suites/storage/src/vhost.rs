@@ -18,6 +18,9 @@ pub const VHOST_TESTS: [&str; 4] = [
     "dm-flakey: targets lose their power in a guest, and what was flushed is there",
 ];
 
+/// Name of the test that needs fsx and fsstress, which no package of Debian has.
+pub const EXERCISE_TEST: &str = "xfstests: fsx and fsstress on ext4 in a guest";
+
 /// Modules of the guest, in the order in which they are loaded.
 const MODULES: [&str; 6] = [
     "virtio/virtio.ko",
@@ -46,18 +49,31 @@ struct Machine<'a> {
     root: &'a Path,
 }
 
-/// Runs all tests that are wanted, with the packages that are unpacked at `root`.
+/// Runs all tests that are wanted, with the packages that are unpacked at `root`. fsx and fsstress are in `exercisers`, if it is
+/// there.
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn run_vhost(world: &World<'_>, root: &Path) -> Result<Vec<(&'static str, Result<()>)>> {
+pub fn run_vhost(
+    world: &World<'_>,
+    root: &Path,
+    exercisers: Option<&Path>,
+) -> Result<Vec<(&'static str, Result<()>)>> {
     let tests: [Test; 4] = [copies, killed, read_only, crashes];
     let wants = |name: &str| {
         let parts = &world.parts;
         parts.is_empty() || parts.iter().any(|part| name.contains(part))
     };
+    let exercise = move |machine: &Machine<'_>| match exercisers {
+        Some(dir) => exercised(machine, dir),
+        None => Ok(()),
+    };
+    type Boxed<'a> = Box<dyn Fn(&Machine<'_>) -> Result<()> + 'a>;
     let named = VHOST_TESTS.into_iter().zip(tests);
+    let named = named.map(|(name, test)| (name, Box::new(test) as Boxed<'_>));
+    let more = exercisers.map(|_| (EXERCISE_TEST, Box::new(exercise) as Boxed<'_>));
     named
+        .chain(more)
         .filter(|(name, _)| wants(name))
         .map(|(name, test)| {
             let place = Place::on_host(world, "storage-vhost")?;
@@ -303,4 +319,27 @@ fn crashes(machine: &Machine<'_>) -> Result<()> {
     );
     drop(export);
     Ok(())
+}
+
+/// Programs that exercise a file system, in `dir`, on the kernel's ext4 in a guest: each byte that fsx reads is compared, and
+/// the file system is clean afterwards.
+fn exercised(machine: &Machine<'_>, dir: &Path) -> Result<()> {
+    let export = machine.export(&[])?;
+    for program in ["fsx", "fsstress"] {
+        fs::copy(
+            dir.join(program),
+            machine.place.path("guest/bin").join(program),
+        )
+        .with_context(|| format!("{program} in {}", dir.display()))?;
+    }
+    machine.give(&machine.stock_path("mkfs.ext4")?, "mkfs.ext4")?;
+    machine.pack()?;
+    let said = machine.end(machine.start("exercise")?)?;
+    for program in ["fsx", "fsstress"] {
+        ensure!(said.contains(&format!("guest: {program} 0")), "{said}");
+    }
+    machine.nbdcopy("nbd+unix:///?socket=socket", "out")?;
+    drop(export);
+    machine.place.stock("e2fsck", &["-f", "-n", "out"])?;
+    machine.place.scrub().map(drop)
 }
