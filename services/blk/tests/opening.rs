@@ -5,7 +5,8 @@ mod common;
 use common::*;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -76,6 +77,40 @@ fn pass(mut from: TcpStream, mut to: TcpStream, state: Option<Arc<State>>) {
     });
 }
 
+/// An export on two targets, the second of which is behind a way.
+fn export(first: &Running, way: &Way, socket: &Path, limit: &str) -> Child {
+    let mut command = program();
+    command.args(["export", &first.address(), &way.address]);
+    command.arg("--socket").arg(socket);
+    command.args(["--target-timeout", "200ms", "--outage-limit", limit]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let output = child.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    line
+}
+
+/// Reads errors until the export waits, or has ended. The reader must live as long as the export: it writes more.
+fn waits(child: &mut Child) -> (bool, BufReader<ChildStderr>) {
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("the opening waits for it") {
+        if errors.read_line(&mut said).unwrap() == 0 {
+            return (false, errors);
+        }
+    }
+    (true, errors)
+}
+
+fn end(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// An export on two targets loses one at several points of its opening, waits for it, and serves.
 #[test]
 fn an_export_waits_for_a_target_that_is_lost_while_it_opens() {
@@ -83,61 +118,49 @@ fn an_export_waits_for_a_target_that_is_lost_while_it_opens() {
     let paths = create(dir.path(), SECTORS * SECTOR, 4096);
     let socket = dir.path().join("socket");
     let [first, second] = [0, 1].map(|role| Running::target(&paths[role], "127.0.0.1:0", &[]));
-    let start = |way: &Way, more: &[&str]| {
-        let mut command = program();
-        command.args(["export", &first.address(), &way.address]);
-        command.arg("--socket").arg(&socket);
-        command.args(["--target-timeout", "200ms"]).args(more);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    };
-    // Bytes of a whole opening, and those until it has found its targets: an export that waits for nothing tells.
+    // Bytes of a whole opening.
     let way = Way::to(&second, u64::MAX);
-    let mut child = start(&way, &[]);
-    let mut line = String::new();
-    let output = child.stdout.take().unwrap();
-    BufReader::new(output).read_line(&mut line).unwrap();
+    let mut child = export(&first, &way, &socket, "20s");
+    let line = first_line(&mut child);
     assert!(line.contains("exports volume"), "{line}");
     let whole = way.state.passed.load(Ordering::SeqCst);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    end(child);
     let mut waited = 0;
-    for eighth in 1..8 {
-        let way = Way::to(&second, whole * eighth / 8);
-        let mut child = start(&way, &["--outage-limit", "0s"]);
-        let early = {
-            let mut said = String::new();
-            let mut errors = child.stderr.take().unwrap();
-            errors.read_to_string(&mut said).unwrap();
-            assert!(!child.wait().unwrap().success(), "{said}");
-            said
-        };
-        let way = Way::to(&second, whole * eighth / 8);
-        let mut child = start(&way, &["--outage-limit", "25s"]);
-        let mut errors = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("the opening waits for it") {
-            if errors.read_line(&mut said).unwrap() == 0 {
-                break;
-            }
-        }
-        if !said.contains("the opening waits for it") {
+    let mut last = 0;
+    for cut_at in (1..8).map(|eighth| whole * eighth / 8) {
+        let way = Way::to(&second, cut_at);
+        let mut child = export(&first, &way, &socket, "25s");
+        let (has_waited, _errors) = waits(&mut child);
+        if !has_waited {
             // Lost before it was found, which is a fault of the options.
-            assert!(!child.wait().unwrap().success(), "{said} {early}");
+            assert!(!child.wait().unwrap().success());
             continue;
         }
         waited += 1;
+        last = cut_at;
         way.mend();
-        let mut line = String::new();
-        let output = child.stdout.take().unwrap();
-        BufReader::new(output).read_line(&mut line).unwrap();
-        assert!(line.contains("exports volume"), "{line} after {said}");
+        let line = first_line(&mut child);
+        assert!(line.contains("exports volume"), "{line}");
         let mut client = Nbd::connect(&socket);
         let data = sector(waited, 7);
         client.write(waited * SECTOR, &data).unwrap();
         assert_eq!(client.read(waited * SECTOR, SECTOR).unwrap(), data);
-        child.kill().unwrap();
-        child.wait().unwrap();
+        end(child);
     }
     assert!(waited >= 3, "{waited} openings had found their targets");
+    // Without a limit it fails as soon as the target is lost.
+    let way = Way::to(&second, last);
+    let mut child = export(&first, &way, &socket, "0s");
+    assert!(!waits(&mut child).0);
+    assert!(!child.wait().unwrap().success());
+    // SIGTERM ends the wait. The test's own limit is less than that of the export.
+    let way = Way::to(&second, last);
+    let mut child = export(&first, &way, &socket, "10m");
+    let (has_waited, _errors) = waits(&mut child);
+    assert!(has_waited);
+    // SAFETY: no memory is involved. The process was not waited for, so its number is still its own.
+    let sent = unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+    assert_eq!(sent, 0);
+    wait_until("the export ends", || child.try_wait().unwrap().is_some());
+    assert!(!child.wait().unwrap().success());
 }

@@ -41,6 +41,7 @@ pub use workers::Workers;
 use crate::disk::Disk;
 use crate::error::Result;
 use places::Places;
+use request::Inner;
 use std::future::poll_fn;
 use std::sync::Arc;
 
@@ -57,13 +58,6 @@ pub type Transferred<B> = (Result<()>, B);
 #[derive(Clone)]
 pub struct AsyncDisk {
     inner: Arc<Inner>,
-}
-
-/// What the requests of a disk share.
-pub(crate) struct Inner {
-    disk: Arc<dyn Disk>,
-    workers: Workers,
-    places: Arc<Places>,
 }
 
 impl std::fmt::Debug for AsyncDisk {

@@ -1,7 +1,7 @@
 //! A request as a future.
 
-use super::Inner;
-use super::places::Entry;
+use super::places::{Entry, Places};
+use super::workers::Workers;
 use crate::disk::Disk;
 use crate::error::BlkError;
 use std::any::Any;
@@ -10,6 +10,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+/// What the requests of a disk share.
+pub(super) struct Inner {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) workers: Workers,
+    pub(super) places: Arc<Places>,
+}
 
 /// What a request does with the disk, or with the reason why it does not begin.
 type Work<T> = Box<dyn FnOnce(Result<&dyn Disk, BlkError>) -> T + Send>;

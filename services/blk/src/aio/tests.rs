@@ -1,3 +1,5 @@
+//! Tests of asynchronous requests, under two executors and by hand.
+
 use super::*;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};

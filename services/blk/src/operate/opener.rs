@@ -121,7 +121,7 @@ impl Opener {
     }
 
     /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,
-    /// up to the limit of outages.
+    /// up to the limit of outages, or until SIGTERM.
     pub(super) fn open_patiently(&self) -> Result<Volume, BlkError> {
         let mut lost_at = None;
         loop {
@@ -140,7 +140,7 @@ impl Opener {
                 ));
             }
             let end = *lost_at.get_or_insert_with(Instant::now) + self.outage_limit;
-            if Instant::now() >= end {
+            if Instant::now() >= end || is_asked_to_end() {
                 return Err(error);
             }
             std::thread::sleep(AGAIN);
@@ -197,6 +197,22 @@ impl Opener {
             .next()
             .map_or(Ok(()), |error| Err(error.into()))
     }
+}
+
+/// True if SIGTERM or SIGINT has arrived at a process that takes signals later.
+fn is_asked_to_end() -> bool {
+    let mut pending = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is this function's own.
+    if unsafe { libc::sigpending(pending.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call was successful, which filled the set.
+    let pending = unsafe { pending.assume_init() };
+    let signals = [libc::SIGTERM, libc::SIGINT];
+    signals.iter().any(|signal| {
+        // SAFETY: a valid set and a valid signal.
+        unsafe { libc::sigismember(&raw const pending, *signal) == 1 }
+    })
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
