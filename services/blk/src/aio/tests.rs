@@ -368,3 +368,28 @@ fn a_panic_arrives_at_its_own_request() {
     pollster::block_on(disk.write(0, block(1))).0.unwrap();
     pollster::block_on(disk.close()).unwrap();
 }
+
+/// A buffer that panics when it is freed costs no thread.
+#[test]
+fn a_buffer_that_panics_at_its_end_costs_no_thread() {
+    struct Bomb(Vec<u8>);
+    impl AsRef<[u8]> for Bomb {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("a defect of the caller");
+        }
+    }
+    let gated = Gated::new(true);
+    let disk = AsyncDisk::with_depth(Arc::clone(&gated) as Arc<dyn Disk>, 1);
+    let mut request = disk.write(0, Bomb(block(1)));
+    assert!(poll(&mut request, &Arc::default()).is_pending());
+    gated.wait_for(|gate| gate.waiting == 1);
+    drop(request);
+    gated.open();
+    pollster::block_on(disk.write(4096, block(2))).0.unwrap();
+    pollster::block_on(disk.close()).unwrap();
+}

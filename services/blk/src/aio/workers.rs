@@ -3,9 +3,10 @@
 use crate::crew::{Crew, REQUESTS_MAX};
 use crate::say::say;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A request. It must not panic.
+/// A request. It catches panics of its own.
 type Job = Box<dyn FnOnce() + Send>;
 
 /// Carries out requests, several at once. The caller bounds their number. The threads keep nothing of a request after its end.
@@ -50,7 +51,7 @@ impl Workers {
         }
     }
 
-    /// Takes a request, which must not panic. Carries it out itself only if no thread can be started.
+    /// Takes a request. A panic of it is lost. Carries it out itself only if no thread can be started.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.state();
         state.jobs.push_back(Box::new(job));
@@ -102,7 +103,8 @@ impl Shared {
                     self.call_another(&mut state);
                 }
                 drop(state);
-                job();
+                // A waker or a buffer of the caller may panic, which is no reason to lose a thread.
+                let _ = catch_unwind(AssertUnwindSafe(job));
                 state = self.state();
                 continue;
             }
