@@ -134,6 +134,57 @@ static void refusals(const char *service)
     CHECK(xgvmi_blk_read(volume, size, NULL, 0) == 0);
 }
 
+/* Writes of many lengths under way at once from one thread, then reads. Transfers are registered and copied ones. */
+static size_t in_queue(void)
+{
+    enum { COUNT = 24, AREA = 1 << 20 };
+    struct xgvmi_blk_completion done[COUNT];
+    struct xgvmi_blk_queue *queue;
+    size_t verified = 0;
+
+    CHECK(xgvmi_blk_queue_open(volume, COUNT, &queue) == 0);
+    for (unsigned pass = 0; pass < 2; ++pass) {
+        unsigned char *bytes[COUNT];
+
+        for (unsigned i = 0; i < COUNT; ++i) {
+            size_t length = lengths[i % 7], from = (size_t)i * AREA;
+
+            bytes[i] = fresh(length, i * 97);
+            if (pass == 0) {
+                fill(shadow + from, from, length, 50 + i);
+                memcpy(bytes[i], shadow + from, length);
+                CHECK(xgvmi_blk_queue_write(queue, from, bytes[i], length, i) == 0);
+            } else {
+                memset(bytes[i], 0xaa, length + 1);
+                CHECK(xgvmi_blk_queue_read(queue, from, bytes[i], length, i) == 0);
+            }
+        }
+        CHECK(xgvmi_blk_queue_flush(queue, 0) == -EAGAIN);
+        for (unsigned count = 0; count < COUNT;) {
+            int taken = xgvmi_blk_queue_take(queue, done + count, 1, COUNT - count, -1);
+
+            CHECK(taken > 0);
+            count += (unsigned)taken;
+        }
+        for (unsigned i = 0; i < COUNT; ++i) {
+            size_t at = done[i].user_data, length = lengths[at % 7];
+
+            CHECK(done[i].result == 0 && bytes[at] != NULL);
+            CHECK(memcmp(bytes[at], shadow + at * AREA, length) == 0);
+            CHECK(pass == 0 || bytes[at][length] == 0xaa);
+            gone(bytes[at], length, at * 97);
+            bytes[at] = NULL;
+            verified += pass * length;
+        }
+    }
+    /* As a blocking call fails, so does its completion. */
+    CHECK(xgvmi_blk_queue_read(queue, 1, shadow, SECTOR, 7) == 0);
+    CHECK(xgvmi_blk_queue_take(queue, done, 1, 1, -1) == 1 && done[0].result == -EINVAL);
+    CHECK(strstr(done[0].error, "multiples of 512") != NULL);
+    CHECK(xgvmi_blk_queue_close(queue) == 0);
+    return verified;
+}
+
 /* One write and read for each line, on one connection. */
 static void hold(const char *service)
 {
@@ -184,6 +235,7 @@ int main(int argc, char **argv)
     memset(shadow + 1024, 0, 9 * SECTOR);
     CHECK(xgvmi_blk_trim(volume, 40 * SECTOR, 40 * SECTOR) == 0);
     memset(shadow + 40 * SECTOR, 0, 40 * SECTOR);
+    verified += in_queue();
     verified += compare(0, size, 0);
     refusals(argv[1]);
     CHECK(xgvmi_blk_close(volume) == 0);

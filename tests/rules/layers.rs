@@ -339,10 +339,11 @@ const CRATES: &[Crate] = &[
         root: "services/blk/src",
         name: "xgvmi_blk",
         layers: &[
-            ("basics", &["geometry", "error", "pipe", "say"]),
+            ("basics", &["crew", "geometry", "error", "pipe", "say"]),
             ("formats", &["block", "layers", "record", "sbc"]),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
+            ("requests", &["aio"]),
             ("service", &["frames", "service", "client"]),
             ("export", &["nbd", "vhost"]),
             ("processes", &["operate"]),

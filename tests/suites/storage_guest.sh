@@ -28,6 +28,29 @@ steps)
     done
     ;;
 read-only) copy 0 1 1 ;;
+exercise)
+    $b --install -s /bin
+    export PATH=/bin LD_LIBRARY_PATH=/lib
+    mkdir -p /mnt /run
+    chmod 755 /bin/fsx /bin/fsstress
+    mkfs.ext4 -q -F /dev/vda && mount -t ext4 /dev/vda /mnt || echo "guest: error of the file system"
+    fsx -q -N 4000 -l 2000000 -S 1 /mnt/file
+    echo "guest: fsx $?"
+    mkdir /mnt/stress
+    fsstress -d /mnt/stress -n 800 -p 2 -s 1 >/dev/null
+    echo "guest: fsstress $?"
+    umount /mnt || echo "guest: error of the end"
+    ;;
+crash)
+    # Power losses of disks in this guest. The device mapper's library makes the nodes itself.
+    for module in loop dm-mod dm-flakey; do $b insmod /$module.ko; done
+    $b --install -s /bin
+    export PATH=/bin LD_LIBRARY_PATH=/lib DM_DISABLE_UDEV=1
+    mkdir -p /tmp /run
+    mount -t tmpfs none /tmp
+    ip link set lo up
+    storage-crash /bin/xgvmi-blk /tmp $rounds 1 2>&1
+    ;;
 esac
 echo "guest: done"
 $b poweroff -f

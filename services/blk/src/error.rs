@@ -267,6 +267,13 @@ impl BlkError {
         )
     }
 
+    /// True if the target does not answer, or its connection or device has failed, so that the same call may succeed later.
+    #[must_use]
+    pub(crate) fn is_outage(&self) -> bool {
+        let has_failed = matches!(self, Self::Unreachable { .. } | Self::Io { .. });
+        has_failed && !self.is_full()
+    }
+
     /// True if the target answered and the half block is wrong or absent, so that writing it again helps.
     #[must_use]
     pub fn is_repairable(&self) -> bool {

@@ -26,8 +26,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod aio;
 pub mod block;
 pub mod client;
+mod crew;
 pub mod disk;
 pub mod error;
 mod frames;

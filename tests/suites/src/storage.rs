@@ -3,8 +3,11 @@
 use super::{Case, Outcome, World};
 use anyhow::Result;
 use dev_setup as setup;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use testbed::foreign::Foreign;
+
+/// Variable with a directory of built programs of xfstests.
+const EXERCISERS: &str = "XGVMI_XFSTESTS";
 
 /// All tests that are wanted.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
@@ -29,14 +32,28 @@ pub(super) fn run_vhost(world: &World) -> Result<Vec<Case>> {
             name: name.to_owned(),
             outcome: Outcome::Skipped(reason.to_owned()),
         };
-        return Ok(storage_suite::VHOST_TESTS.map(skipped).to_vec());
+        let names = storage_suite::VHOST_TESTS.into_iter();
+        return Ok(names
+            .chain([storage_suite::EXERCISE_TEST])
+            .map(skipped)
+            .collect());
     };
+    let exercisers = std::env::var_os(EXERCISERS).map(PathBuf::from);
     let tools = setup::storage()?;
-    let results = storage_suite::run_vhost(&parts(world, &tools), &root)?;
-    Ok(results
-        .into_iter()
-        .map(|(name, result)| Case::of(name, result))
-        .collect())
+    let results = storage_suite::run_vhost(&parts(world, &tools), &root, exercisers.as_deref())?;
+    let cases = results.into_iter();
+    let mut cases: Vec<Case> = cases.map(|(name, result)| Case::of(name, result)).collect();
+    let name = storage_suite::EXERCISE_TEST;
+    let wants =
+        world.parts.is_empty() || world.parts.iter().any(|part| name.contains(part.as_str()));
+    if exercisers.is_none() && wants {
+        let reason = format!("{EXERCISERS} names no directory with fsx and fsstress");
+        cases.push(Case {
+            name: name.to_owned(),
+            outcome: Outcome::Skipped(reason),
+        });
+    }
+    Ok(cases)
 }
 
 /// The loops of failures.

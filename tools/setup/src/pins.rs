@@ -17,6 +17,7 @@ pub const STORAGE_PACKAGES: &[&str] = &[
     "nbdkit",
     "qemu-utils",
     "fio",
+    "dmsetup",
     "e2fsprogs",
     "openssl",
     "liblz4-1",

@@ -9,9 +9,9 @@
  * -ENOTCONN (the service does not answer), -EIO (fewer than two targets, a block is lost, the service refuses, the adapter
  * cannot be used). xgvmi_blk_error() has the text.
  *
- * Any thread may call any function at any time, also for the same volume: calls do not wait for each other, except as the
- * service limits the number of requests. Overlapping writes at the same time leave each block as one of them wrote it. Only
- * xgvmi_blk_close() must be called when no other call for its volume runs. No function may be called from a signal
+ * Any thread may call any function at any time, also for the same volume or queue: calls do not wait for each other, except as
+ * the service limits the number of requests. Overlapping writes at the same time leave each block as one of them wrote it. Only
+ * xgvmi_blk_close() and xgvmi_blk_queue_close() must be called when no other call for their volume or queue runs. No function may be called from a signal
  * handler, nor in a child of fork() for a volume of its parent.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
@@ -58,7 +58,8 @@ struct xgvmi_blk_connect_options {
  * Transfers of up to 16 KiB are copied through memory of the library. */
 int xgvmi_blk_connect(const char *service, const struct xgvmi_blk_connect_options *options, struct xgvmi_blk **volume);
 
-/* Makes everything durable and closes the volume. It is closed also if this fails. NULL is allowed. */
+/* Makes everything durable and closes the volume. It is closed also if this fails, except for -EBUSY: a queue of it is open,
+ * and nothing has happened. NULL is allowed. */
 int xgvmi_blk_close(struct xgvmi_blk *volume);
 
 /* Size of the volume, and of a block, in bytes. Writes of whole blocks are the fastest. */
@@ -87,6 +88,47 @@ unsigned xgvmi_blk_targets(const struct xgvmi_blk *volume);
  * other threads read and write. -EIO if a target is still absent. -EOPNOTSUPP for the
  * volume of a service, which does this by itself. */
 int xgvmi_blk_repair(struct xgvmi_blk *volume);
+
+/* Asynchronous requests
+ *
+ * A queue carries out requests of its volume, up to 16 at once, in any order: a flush makes durable what was completed before
+ * it was submitted. Any number of queues may be open. Each has a limit of requests that were submitted and whose completions
+ * were not taken; beyond it a submission returns -EAGAIN, and has not happened.
+ *
+ * The memory of a request is left alone until its completion: a read's is not used, a write's not changed, and neither is
+ * freed. A submission that returns 0 has exactly one completion; one that returns an error has none. Submissions do not block,
+ * unless the system has no thread for the queue. */
+struct xgvmi_blk_queue;
+
+/* A request that has ended. */
+struct xgvmi_blk_completion {
+    uint64_t user_data;  /* that of the submission */
+    int      result;     /* 0, or what the blocking call would have returned */
+    int      reserved;   /* 0 */
+    char     error[112]; /* beginning of the error's text; "" without an error */
+};
+
+/* Opens a queue for up to `depth` requests, at most 4096; 0: 32. */
+int xgvmi_blk_queue_open(struct xgvmi_blk *volume, unsigned depth, struct xgvmi_blk_queue **queue);
+
+/* Waits for all requests, and closes the queue. Completions that were not taken are lost. NULL is allowed. */
+int xgvmi_blk_queue_close(struct xgvmi_blk_queue *queue);
+
+/* Submit a request. Arguments are those of the blocking calls; those that are wrong may return an error here. */
+int xgvmi_blk_queue_read(struct xgvmi_blk_queue *queue, uint64_t offset, void *bytes, size_t length, uint64_t user_data);
+int xgvmi_blk_queue_write(struct xgvmi_blk_queue *queue, uint64_t offset, const void *bytes, size_t length,
+                          uint64_t user_data);
+int xgvmi_blk_queue_flush(struct xgvmi_blk_queue *queue, uint64_t user_data);
+int xgvmi_blk_queue_write_zeroes(struct xgvmi_blk_queue *queue, uint64_t offset, uint64_t length, uint64_t user_data);
+int xgvmi_blk_queue_trim(struct xgvmi_blk_queue *queue, uint64_t offset, uint64_t length, uint64_t user_data);
+
+/* Takes up to `max` completions, and returns their number. Waits until there are `min`, or `timeout_ms` have passed, or fewer
+ * requests are under way. 0 as timeout does not wait, a negative one has no limit. */
+int xgvmi_blk_queue_take(struct xgvmi_blk_queue *queue, struct xgvmi_blk_completion *completions, unsigned min, unsigned max,
+                         int timeout_ms);
+
+/* A descriptor for poll() or epoll: readable as long as there are completions to take. The queue owns it; do not read it. */
+int xgvmi_blk_queue_fd(const struct xgvmi_blk_queue *queue);
 
 /* The text of this thread's last error, until its next call. Never NULL. */
 const char *xgvmi_blk_error(void);

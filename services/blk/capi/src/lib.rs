@@ -1,10 +1,14 @@
 //! The C library of a block volume, `libxgvmi_blk.so.0`. `include/xgvmi_blk.h` documents its functions.
 
+pub mod queue;
+
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use xgvmi_blk::disk::Disk;
 use xgvmi_blk::operate::{OpenArgs, Opener, initiator_secret};
@@ -17,22 +21,31 @@ const TARGETS_MAX: usize = 3;
 #[derive(Debug)]
 pub struct XgvmiBlk {
     volume: Kind,
+    /// Its queues that are open.
+    queues: Arc<AtomicUsize>,
 }
 
 /// Who holds the targets.
 #[derive(Debug)]
 enum Kind {
     /// This process.
-    Here { volume: Box<Volume>, opener: Opener },
+    Here { volume: Arc<Volume>, opener: Opener },
     /// A service on this host's DPU.
-    Behind(client::Volume),
+    Behind(Arc<client::Volume>),
 }
 
 impl XgvmiBlk {
     fn disk(&self) -> &dyn Disk {
         match &self.volume {
             Kind::Here { volume, .. } => volume.as_ref(),
-            Kind::Behind(volume) => volume,
+            Kind::Behind(volume) => volume.as_ref(),
+        }
+    }
+
+    fn shared(&self) -> Arc<dyn Disk> {
+        match &self.volume {
+            Kind::Here { volume, .. } => Arc::clone(volume) as Arc<dyn Disk>,
+            Kind::Behind(volume) => Arc::clone(volume) as Arc<dyn Disk>,
         }
     }
 }
@@ -81,6 +94,14 @@ impl Failure {
             text: text.to_owned(),
         }
     }
+
+    /// A panic.
+    fn defect() -> Self {
+        Self {
+            errno: libc::EIO,
+            text: "a defect of the library; standard error has its place".to_owned(),
+        }
+    }
 }
 
 impl From<BlkError> for Failure {
@@ -109,12 +130,8 @@ thread_local! {
 
 /// Runs a call. Its error becomes the thread's last one.
 fn call(body: impl FnOnce() -> Result<(), Failure>) -> c_int {
-    let panicked = || Failure {
-        errno: libc::EIO,
-        text: "a defect of the library; standard error has its place".to_owned(),
-    };
     // After a panic the volume's tables are whole: each entry is replaced at once.
-    match catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(panicked())) {
+    match catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| Err(Failure::defect())) {
         Ok(()) => 0,
         Err(failure) => {
             let text = CString::new(failure.text.replace('\0', " ")).unwrap_or_default();
@@ -221,7 +238,10 @@ unsafe fn new_volume(
         }
         // SAFETY: writable, which the caller promises.
         unsafe { volume.write(std::ptr::null_mut()) };
-        let new = Box::new(XgvmiBlk { volume: open()? });
+        let new = Box::new(XgvmiBlk {
+            volume: open()?,
+            queues: Arc::default(),
+        });
         // SAFETY: as above.
         unsafe { volume.write(Box::into_raw(new)) };
         Ok(())
@@ -301,7 +321,7 @@ pub unsafe extern "C" fn xgvmi_blk_open(
         let opener = Opener::new(&targets, &args);
         let opener = opener.map_err(|error| Failure::invalid(&format!("{error:#}")))?;
         Ok(Kind::Here {
-            volume: Box::new(opener.open_volume()?),
+            volume: Arc::new(opener.open_volume()?),
             opener,
         })
     };
@@ -356,7 +376,7 @@ pub unsafe extern "C" fn xgvmi_blk_connect(
     let open = || {
         // SAFETY: the caller's promise.
         let spec = unsafe { spec(service, options) }?;
-        Ok(Kind::Behind(client::Volume::connect(&spec)?))
+        Ok(Kind::Behind(Arc::new(client::Volume::connect(&spec)?)))
     };
     // SAFETY: the caller's promise.
     unsafe { new_volume(volume, open) }
@@ -371,6 +391,16 @@ pub unsafe extern "C" fn xgvmi_blk_close(volume: *mut XgvmiBlk) -> c_int {
     call(|| {
         if volume.is_null() {
             return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let queues = unsafe { open_volume(volume) }?
+            .queues
+            .load(Ordering::SeqCst);
+        if queues != 0 {
+            return Err(Failure {
+                errno: libc::EBUSY,
+                text: format!("{queues} queues of the volume are open: close them first"),
+            });
         }
         // SAFETY: it was made of a box, and nobody else uses it.
         let volume = unsafe { Box::from_raw(volume) };

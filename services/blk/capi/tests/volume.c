@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,6 +146,123 @@ static void refusals(const char *const *targets, const char *other)
     CHECK(strstr(xgvmi_blk_error(), "do not belong to one volume") != NULL);
 }
 
+static struct xgvmi_blk_queue *queue;
+
+/* Whether the queue's descriptor is readable. */
+static int is_readable(void)
+{
+    struct pollfd poller = {.fd = xgvmi_blk_queue_fd(queue), .events = POLLIN};
+
+    return poll(&poller, 1, 0);
+}
+
+/* Takes exactly this completion. */
+static void take(uint64_t user_data, int result)
+{
+    struct xgvmi_blk_completion done;
+
+    CHECK(xgvmi_blk_queue_take(queue, &done, 1, 1, -1) == 1);
+    CHECK(done.user_data == user_data && done.result == result && done.reserved == 0);
+    CHECK((result == 0) == (done.error[0] == '\0'));
+}
+
+/* Each thread submits writes to its quarter, and takes whatever has ended: completions of any thread. */
+static void *submit(void *argument)
+{
+    size_t start = (size_t)argument * PART;
+    struct xgvmi_blk_completion done[8];
+
+    for (size_t at = start; at < start + PART; at += 4096) {
+        int result;
+
+        fill(shadow + at, at, 4096, 77);
+        while ((result = xgvmi_blk_queue_write(queue, at, shadow + at, 4096, at)) == -EAGAIN) {
+            result = xgvmi_blk_queue_take(queue, done, 1, 8, -1);
+            CHECK(result >= 0);
+            for (int i = 0; i < result; ++i) {
+                CHECK(done[i].result == 0 && done[i].user_data % 4096 == 0 && done[i].user_data < SIZE);
+            }
+        }
+        CHECK(result == 0);
+    }
+    return NULL;
+}
+
+static void queues(void)
+{
+    static unsigned char bytes[SIZE];
+    struct xgvmi_blk_completion done[64];
+    struct xgvmi_blk_queue *other;
+    pthread_t threads[4];
+    unsigned char seen[64] = {0};
+    int count;
+
+    CHECK(xgvmi_blk_queue_open(volume, 8, &queue) == 0);
+    CHECK(is_readable() == 0);
+    CHECK(xgvmi_blk_queue_take(queue, done, 1, 64, -1) == 0);
+    for (size_t i = 0; i < 4; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, submit, (void *)i) == 0);
+    }
+    for (size_t i = 0; i < 4; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+    while (xgvmi_blk_queue_take(queue, done, 1, 64, -1) > 0) {
+    }
+    CHECK(is_readable() == 0);
+    compare();
+    /* As many reads as the queue takes, and no more. They are all there in the end, once each. */
+    memset(bytes, 0xaa, SIZE);
+    for (unsigned i = 0; i < 8; ++i) {
+        CHECK(xgvmi_blk_queue_read(queue, i * 10000, bytes + i * 10000, 10000, i) == 0);
+    }
+    CHECK(xgvmi_blk_queue_flush(queue, 8) == -EAGAIN);
+    CHECK(strstr(xgvmi_blk_error(), "take completions first") != NULL);
+    CHECK(poll(&(struct pollfd){.fd = xgvmi_blk_queue_fd(queue), .events = POLLIN}, 1, -1) == 1);
+    count = xgvmi_blk_queue_take(queue, done, 8, 64, -1);
+    CHECK(count == 8 && is_readable() == 0);
+    for (int i = 0; i < count; ++i) {
+        CHECK(done[i].result == 0 && seen[done[i].user_data]++ == 0);
+    }
+    CHECK(memcmp(bytes, shadow, 80000) == 0 && bytes[80000] == 0xaa);
+    /* The other calls, one at a time. */
+    CHECK(xgvmi_blk_queue_write_zeroes(queue, 1000, 9000, 1) == 0);
+    take(1, 0);
+    memset(shadow + 1000, 0, 9000);
+    CHECK(xgvmi_blk_queue_trim(queue, 20000, 20000, 2) == 0);
+    take(2, 0);
+    memset(shadow + 20480, 0, 4 * 4096);
+    CHECK(xgvmi_blk_queue_flush(queue, UINT64_MAX) == 0);
+    take(UINT64_MAX, 0);
+    CHECK(xgvmi_blk_queue_read(queue, SIZE, NULL, 0, 3) == 0);
+    take(3, 0);
+    compare();
+    /* Refusals, at once or as the completion. */
+    CHECK(xgvmi_blk_queue_read(queue, SIZE, bytes, 1, 4) == -EINVAL);
+    CHECK(xgvmi_blk_queue_write(queue, 0, NULL, 1, 4) == -EINVAL);
+    CHECK(xgvmi_blk_queue_read(queue, 0, bytes, SIZE_MAX, 4) == -EINVAL);
+    CHECK(xgvmi_blk_queue_trim(queue, SIZE, 1, 4) == 0);
+    take(4, -EINVAL);
+    CHECK(xgvmi_blk_queue_take(queue, done, 0, 64, -1) == 0);
+    CHECK(xgvmi_blk_queue_take(queue, done, 2, 1, 0) == -EINVAL);
+    CHECK(xgvmi_blk_queue_take(queue, NULL, 0, 1, 0) == -EINVAL);
+    CHECK(xgvmi_blk_queue_flush(NULL, 0) == -EINVAL && xgvmi_blk_queue_fd(NULL) == -EINVAL);
+    CHECK(xgvmi_blk_queue_open(volume, 4097, &other) == -EINVAL && other == NULL);
+    CHECK(xgvmi_blk_queue_open(NULL, 0, &other) == -EINVAL);
+    CHECK(xgvmi_blk_queue_open(volume, 0, NULL) == -EINVAL);
+    /* A volume with queues stays open. Closing a queue waits for its requests. */
+    CHECK(xgvmi_blk_queue_open(volume, 0, &other) == 0);
+    CHECK(xgvmi_blk_close(volume) == -EBUSY);
+    CHECK(strstr(xgvmi_blk_error(), "2 queues") != NULL);
+    fill(shadow, 0, SIZE, 88);
+    for (unsigned i = 0; i < 32; ++i) {
+        CHECK(xgvmi_blk_queue_write(other, i * (SIZE / 32), shadow + i * (SIZE / 32), SIZE / 32, i) == 0);
+    }
+    CHECK(xgvmi_blk_queue_close(other) == 0);
+    compare();
+    CHECK(xgvmi_blk_queue_close(queue) == 0);
+    CHECK(xgvmi_blk_queue_close(NULL) == 0);
+}
+
 int main(int argc, char **argv)
 {
     const char *const *targets = (const char *const *)argv + 1;
@@ -170,6 +288,7 @@ int main(int argc, char **argv)
     CHECK(xgvmi_blk_trim(volume, 20000, 20000) == 0);
     memset(shadow + 20480, 0, 4 * 4096);
     compare();
+    queues();
     CHECK(xgvmi_blk_close(volume) == 0);
     /* Without one target, which returns afterwards. */
     CHECK(xgvmi_blk_open(last_two, 2, NULL, &volume) == 0);

@@ -9,28 +9,25 @@ use super::export::Export;
 use super::handshake::{Chosen, broken};
 use super::transmit;
 use super::wire::{Command, LENGTH_MAX, REQUEST, Request, request};
+use crate::crew::{BYTES_MAX, Crew};
+use crate::say::say;
 use std::io::{self, BufReader, Read, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
 
-/// Most requests of a connection that are carried out at once.
-pub const REQUESTS_MAX: usize = 16;
-/// Most bytes of the READs and WRITEs of a connection that have no whole reply: a single one of any length fits.
-const BYTES_MAX: u32 = LENGTH_MAX;
+// A single READ or WRITE of any length fits.
+const _: () = assert!(LENGTH_MAX as usize <= BYTES_MAX);
+
 /// Bytes that are read at once, if a request is shorter: it comes with its data, and the next ones with it.
 const AHEAD: usize = 16 << 10;
 /// Longer buffers are given back after a request.
 const KEPT: usize = 1 << 20;
 
 /// The threads of a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// Threads in all.
-    threads: usize,
-    /// Threads that wait for their turn to read.
-    waiting: usize,
-    /// Bytes of the READs and WRITEs that have no whole reply.
-    bytes: u32,
+    /// Idle are those that wait for their turn to read. A request is under way until its whole reply is written.
+    crew: Crew,
     /// No more requests are read.
     ended: bool,
     /// The first error.
@@ -40,7 +37,6 @@ struct State {
 struct Connection<'a, R, W> {
     export: &'a Export,
     chosen: Chosen,
-    width: usize,
     reader: Mutex<BufReader<R>>,
     writer: Mutex<W>,
     state: Mutex<State>,
@@ -60,15 +56,17 @@ pub(super) fn serve<R: Read + Send, W: Write + Send>(
     chosen: Chosen,
     (width, hang_up): (usize, &(dyn Fn() + Sync)),
 ) -> io::Result<()> {
+    let mut crew = Crew::new(width);
+    crew.join();
     let connection = Connection {
         export,
         chosen,
-        width,
         reader: Mutex::new(BufReader::with_capacity(AHEAD, reader)),
         writer: Mutex::new(writer),
         state: Mutex::new(State {
-            threads: 1,
-            ..State::default()
+            crew,
+            ended: false,
+            error: None,
         }),
         freed: Condvar::new(),
         hang_up,
@@ -76,7 +74,7 @@ pub(super) fn serve<R: Read + Send, W: Write + Send>(
     std::thread::scope(|scope| connection.work(scope));
     let mut state = connection.state();
     // Of a request whose data did not arrive.
-    export.unbuffer(state.bytes);
+    export.unbuffer(state.crew.bytes());
     let error = state.error.take();
     error.map_or(Ok(()), Err)
 }
@@ -96,11 +94,11 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
         let mut buffer = Vec::new();
         let mut reply = Answer::default();
         loop {
-            self.state().waiting += 1;
+            self.state().crew.rest();
             let mut reader = locked(&self.reader);
             let ended = {
                 let mut state = self.state();
-                state.waiting -= 1;
+                state.crew.rise();
                 state.ended
             };
             if ended {
@@ -153,32 +151,35 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
 
     /// Starts another thread if no other one waits for the turn.
     fn hand_on<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        let start = || {
+            let thread = Builder::new().name("nbd".to_owned());
+            thread.spawn_scoped(scope, || self.work(scope)).map(drop)
+        };
         let mut state = self.state();
-        if state.waiting > 0 || state.threads >= self.width {
-            return;
-        }
-        let thread = Builder::new().name("nbd".to_owned());
-        // Without another thread the connection has fewer requests at once.
-        if thread.spawn_scoped(scope, || self.work(scope)).is_ok() {
-            state.threads += 1;
+        // The turn itself wakes a thread that waits for it.
+        if let Err(error) = state.crew.call(|| (), start) {
+            say(format_args!(
+                "a client has {} threads, and another one cannot be started: {error}",
+                state.crew.threads()
+            ));
         }
     }
 
     /// Waits until `bytes` fit into the limit.
-    fn take(&self, bytes: u32) {
+    fn take(&self, bytes: usize) {
         let mut state = self.state();
-        while state.bytes != 0 && state.bytes + bytes > BYTES_MAX {
+        while !state.crew.has_room(bytes) {
             state = self
                 .freed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        state.bytes += bytes;
+        state.crew.take(bytes);
         self.export.buffer(bytes);
     }
 
-    fn give(&self, bytes: u32) {
-        self.state().bytes -= bytes;
+    fn give(&self, bytes: usize) {
+        self.state().crew.give(bytes);
         self.export.unbuffer(bytes);
         // Only the thread whose turn it is waits.
         self.freed.notify_one();
@@ -195,9 +196,9 @@ impl<R: Read + Send, W: Write + Send> Connection<'_, R, W> {
 }
 
 /// Bytes of a request's buffer. Longer requests are refused without one.
-fn taken(request: &Request) -> u32 {
+fn taken(request: &Request) -> usize {
     match request.command {
-        Command::Read | Command::Write if request.length <= LENGTH_MAX => request.length,
+        Command::Read | Command::Write if request.length <= LENGTH_MAX => request.length as usize,
         _ => 0,
     }
 }

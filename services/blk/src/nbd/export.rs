@@ -58,12 +58,12 @@ impl Export {
         self.buffered.load(Ordering::Relaxed)
     }
 
-    pub(super) fn buffer(&self, bytes: u32) {
-        self.buffered.fetch_add(bytes.into(), Ordering::Relaxed);
+    pub(super) fn buffer(&self, bytes: usize) {
+        self.buffered.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn unbuffer(&self, bytes: u32) {
-        self.buffered.fetch_sub(bytes.into(), Ordering::Relaxed);
+    pub(super) fn unbuffer(&self, bytes: usize) {
+        self.buffered.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn name(&self) -> &str {

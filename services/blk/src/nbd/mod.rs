@@ -13,8 +13,8 @@ mod tls;
 mod transmit;
 pub mod wire;
 
+pub use crate::crew::REQUESTS_MAX;
 pub use client::NbdMedium;
-pub use connection::REQUESTS_MAX;
 pub use export::Export;
 pub use server::{CLIENTS, CLIENTS_MAX, Server};
 pub use stream::Listener;

@@ -1,11 +1,12 @@
 //! The socket of an export and its connections.
 
-use super::connection::{self, REQUESTS_MAX};
+use super::connection;
 use super::export::Export;
 use super::handshake::{self, Admit, Chosen, Security, Shaken};
 use super::secure::{self, Both, Session};
 use super::stream::{Hurried, Listener, Stream};
 use super::tls::Tls;
+use crate::crew::REQUESTS_MAX;
 use crate::say::say;
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

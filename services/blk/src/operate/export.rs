@@ -119,7 +119,7 @@ fn here(args: &ExportArgs) -> Result<Commanded> {
     let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
     let volume = Arc::new(match args.memory {
         Some(size) => in_memory(args, size)?,
-        None => opener.open_volume()?,
+        None => opener.open_patiently()?,
     });
     keep(&opener, &volume)?;
     merge_beside(&volume)?;

@@ -12,7 +12,10 @@ use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Time between attempts to open a volume that has lost a target meanwhile.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The targets that the user names, and how to open them.
 #[derive(Debug)]
@@ -114,7 +117,34 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        Volume::open(self.find()?)
+        Volume::open(self.find(true)?)
+    }
+
+    /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,
+    /// up to the limit of outages, or until SIGTERM.
+    pub(super) fn open_patiently(&self) -> Result<Volume, BlkError> {
+        let mut lost_at = None;
+        loop {
+            let opened = match self.find(lost_at.is_none()) {
+                Err(error) if lost_at.is_none() => return Err(error),
+                found => found.and_then(Volume::open),
+            };
+            let error = match opened {
+                Err(error) if error.is_outage() => error,
+                other => return other,
+            };
+            if lost_at.is_none() && !self.outage_limit.is_zero() {
+                say(format_args!(
+                    "{error}; the opening waits for it, up to {:?}",
+                    self.outage_limit
+                ));
+            }
+            let end = *lost_at.get_or_insert_with(Instant::now) + self.outage_limit;
+            if Instant::now() >= end || is_asked_to_end() {
+                return Err(error);
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 
     /// State of the volume on the targets that are there. Changes nothing.
@@ -122,11 +152,11 @@ impl Opener {
     /// # Errors
     /// As [`Opener::open_volume`].
     pub fn inspect(&self) -> Result<VolumeStatus, BlkError> {
-        Volume::inspect(self.find()?)
+        Volume::inspect(self.find(true)?)
     }
 
-    /// The targets that are there.
-    fn find(&self) -> Result<Vec<Arc<dyn Target>>, BlkError> {
+    /// The targets that are there. Tells of the others, if it is wanted.
+    fn find(&self, tells: bool) -> Result<Vec<Arc<dyn Target>>, BlkError> {
         let mut found = Vec::new();
         let mut faults = Vec::new();
         for target in &*self.names() {
@@ -140,7 +170,9 @@ impl Opener {
             if fault.is_used_elsewhere() || found.len() < 2 {
                 return Err(fault);
             }
-            say(format_args!("{fault}; the volume is opened without it"));
+            if tells {
+                say(format_args!("{fault}; the volume is opened without it"));
+            }
         }
         Ok(found)
     }
@@ -165,6 +197,22 @@ impl Opener {
             .next()
             .map_or(Ok(()), |error| Err(error.into()))
     }
+}
+
+/// True if SIGTERM or SIGINT has arrived at a process that takes signals later.
+fn is_asked_to_end() -> bool {
+    let mut pending = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is this function's own.
+    if unsafe { libc::sigpending(pending.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call was successful, which filled the set.
+    let pending = unsafe { pending.assume_init() };
+    let signals = [libc::SIGTERM, libc::SIGINT];
+    signals.iter().any(|signal| {
+        // SAFETY: a valid set and a valid signal.
+        unsafe { libc::sigismember(&raw const pending, *signal) == 1 }
+    })
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.

@@ -29,7 +29,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     let name = format!("xgvmi-blk-service-{}", address.port());
     let daemon = Daemon::new(&name, args.status_socket.as_deref())?;
     let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
-    let volume = Arc::new(opener.open_volume()?);
+    let volume = Arc::new(opener.open_patiently()?);
     let wait = args.open.longest_wait();
     let service = Service::new(Arc::clone(&volume), &args.service, wait, secrets);
     let service = Arc::new(service.context("the adapter")?);

@@ -5,6 +5,7 @@
 
 use super::request::LENGTH_MAX;
 use super::shared::{Chain, Memory, Shared};
+use crate::crew::{BYTES_MAX, Crew, REQUESTS_MAX};
 use crate::say::say;
 use std::collections::VecDeque;
 use std::num::Wrapping;
@@ -14,10 +15,8 @@ use vhost_user_backend::{VringMutex, VringT as _};
 use virtio_queue::QueueT as _;
 use vm_memory::{GuestAddressSpace as _, GuestMemoryLoadGuard, GuestMemoryMmap};
 
-/// Most requests of a queue that are carried out at once.
-pub const REQUESTS_MAX: usize = 16;
-/// Most bytes of their data: a single one of any length fits.
-const BYTES_MAX: usize = LENGTH_MAX;
+// A single request of any length fits.
+const _: () = assert!(LENGTH_MAX <= BYTES_MAX);
 
 type Ring = VringMutex<Memory>;
 
@@ -36,21 +35,28 @@ struct Begun {
     bytes: usize,
 }
 
-#[derive(Default)]
 struct State {
     /// The requests that have not ended, in their order.
     taken: VecDeque<Taken>,
     /// Number of the first of them.
     first: u64,
-    /// Bytes of data of those that are carried out.
-    bytes: usize,
+    crew: Crew,
     /// The queue may have requests that were not taken.
     kicked: bool,
-    threads: usize,
-    /// Threads that wait for a kick.
-    idle: usize,
     /// The device ends.
     ended: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            taken: VecDeque::new(),
+            first: 0,
+            crew: Crew::new(REQUESTS_MAX),
+            kicked: false,
+            ended: false,
+        }
+    }
 }
 
 /// The threads of a queue.
@@ -79,8 +85,8 @@ impl Lane {
     pub(super) fn kick(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Ring) {
         let mut state = self.state();
         state.kicked = true;
-        if !self.call_another(&mut state, shared, ring) && state.threads == 0 {
-            state.threads += 1;
+        if !self.call_another(&mut state, shared, ring) && state.crew.threads() == 0 {
+            state.crew.join();
             self.work(state, shared, ring, false);
         }
     }
@@ -92,25 +98,23 @@ impl Lane {
         shared: &Arc<Shared>,
         ring: &Ring,
     ) -> bool {
-        if state.idle > 0 {
-            self.kick.notify_one();
-            return true;
-        }
-        if state.threads >= REQUESTS_MAX || state.ended {
+        if state.ended {
             return false;
         }
-        let (lane, shared, ring) = (Arc::clone(self), Arc::clone(shared), ring.clone());
-        let thread = std::thread::Builder::new().name("vhost".to_owned());
-        let work = move || lane.work(lane.state(), &shared, &ring, true);
-        match thread.spawn(work) {
-            Ok(_) => state.threads += 1,
-            // Without another thread the queue has fewer requests at once.
-            Err(error) if state.threads == 0 => say(format_args!(
-                "a queue of the virtual machine has no thread of its own: {error}"
-            )),
-            Err(_) => return false,
-        }
-        state.threads > 0
+        let start = || {
+            let (lane, shared, ring) = (Arc::clone(self), Arc::clone(shared), ring.clone());
+            let thread = std::thread::Builder::new().name("vhost".to_owned());
+            let work = move || lane.work(lane.state(), &shared, &ring, true);
+            thread.spawn(work).map(drop)
+        };
+        let wake = || self.kick.notify_one();
+        state.crew.call(wake, start).unwrap_or_else(|error| {
+            say(format_args!(
+                "a queue of the virtual machine has {} threads, and another one cannot be started: {error}",
+                state.crew.threads()
+            ));
+            false
+        })
     }
 
     /// Carries out requests until the device ends, or, if it does not `stay`, the queue is empty.
@@ -124,26 +128,26 @@ impl Lane {
         loop {
             if let Some(begun) = self.begin(&mut state, shared, ring) {
                 // The longest one fits if it is alone, so the first one always begins.
-                while begun.number != state.first && state.bytes + begun.bytes > BYTES_MAX {
+                while begun.number != state.first && !state.crew.has_room(begun.bytes) {
                     state = wait(&self.progress, state);
                 }
-                state.bytes += begun.bytes;
+                state.crew.take(begun.bytes);
                 drop(state);
                 let earlier = || self.wait_for_earlier(begun.number);
                 let written = shared.request(begun.chain, &begun.memory, &earlier);
                 state = self.state();
-                state.bytes -= begun.bytes;
+                state.crew.give(begun.bytes);
                 Self::end_request(&mut state, shared, ring, (begun.number, written));
                 self.progress.notify_all();
                 continue;
             }
             if state.ended || !stay {
-                state.threads -= 1;
+                state.crew.leave();
                 return;
             }
-            state.idle += 1;
+            state.crew.rest();
             state = wait(&self.kick, state);
-            state.idle -= 1;
+            state.crew.rise();
         }
     }
 
@@ -151,7 +155,7 @@ impl Lane {
     pub(super) fn work_alone(self: &Arc<Self>, shared: &Arc<Shared>, ring: &Ring, limit: u64) {
         let mut state = self.state();
         state.kicked = true;
-        state.threads = REQUESTS_MAX;
+        state.crew = Crew::new(0);
         while state.first < limit
             && let Some(begun) = self.begin(&mut state, shared, ring)
         {

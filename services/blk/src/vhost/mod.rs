@@ -11,8 +11,8 @@ mod request;
 mod server;
 mod shared;
 
+pub use crate::crew::REQUESTS_MAX;
 pub use device::QUEUES_MAX;
-pub use lane::REQUESTS_MAX;
 pub use server::VhostServer;
 
 #[cfg(test)]

@@ -18,6 +18,7 @@
 //! # Ok::<(), anyhow::Error>(())
 //! ```
 
+mod crash;
 mod disks;
 mod engine;
 mod ext4;
@@ -31,10 +32,11 @@ mod soak;
 mod tls;
 mod vhost;
 
+pub use crash::lose_power;
 pub use loops::run_loops;
 pub use peers::bench;
 pub use tls::run_tls;
-pub use vhost::{VHOST_TESTS, run_vhost};
+pub use vhost::{EXERCISE_TEST, VHOST_TESTS, run_vhost};
 
 use anyhow::{Context, Result, bail, ensure};
 use place::{Place, Server, Way, without};

@@ -2,8 +2,8 @@
 //! targets are replaced. One target at a time is behind `storage-lossy`. After each round everything is read and compared
 //! with what was acknowledged.
 
-mod client;
-mod ledger;
+pub(crate) mod client;
+pub(crate) mod ledger;
 
 use super::place::Place;
 use super::{FILES, LIMIT, START, World};

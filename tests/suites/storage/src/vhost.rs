@@ -11,11 +11,15 @@ use testbed::workspace;
 type Test = fn(&Machine<'_>) -> Result<()>;
 
 /// Names of the tests.
-pub const VHOST_TESTS: [&str; 3] = [
+pub const VHOST_TESTS: [&str; 4] = [
     "qemu: a guest reads, copies in two queues, discards and flushes",
     "qemu: the export is killed while the guest writes, and returns",
     "qemu: a guest of a read-only device",
+    "dm-flakey: targets lose their power in a guest, and what was flushed is there",
 ];
+
+/// Name of the test that needs fsx and fsstress, which no package of Debian has.
+pub const EXERCISE_TEST: &str = "xfstests: fsx and fsstress on ext4 in a guest";
 
 /// Modules of the guest, in the order in which they are loaded.
 const MODULES: [&str; 6] = [
@@ -26,6 +30,12 @@ const MODULES: [&str; 6] = [
     "virtio/virtio_pci.ko",
     "block/virtio_blk.ko",
 ];
+
+/// More modules of the guest whose disks lose their power.
+const CRASH_MODULES: [&str; 3] = ["block/loop.ko", "md/dm-mod.ko", "md/dm-flakey.ko"];
+
+/// Power losses in a guest.
+const CRASHES: u64 = 12;
 
 /// Bytes of the copies of the guest.
 const BLOCK: usize = 64 << 10;
@@ -39,18 +49,31 @@ struct Machine<'a> {
     root: &'a Path,
 }
 
-/// Runs all tests that are wanted, with the packages that are unpacked at `root`.
+/// Runs all tests that are wanted, with the packages that are unpacked at `root`. fsx and fsstress are in `exercisers`, if it is
+/// there.
 ///
 /// # Errors
 /// The directory cannot be created.
-pub fn run_vhost(world: &World<'_>, root: &Path) -> Result<Vec<(&'static str, Result<()>)>> {
-    let tests: [Test; 3] = [copies, killed, read_only];
+pub fn run_vhost(
+    world: &World<'_>,
+    root: &Path,
+    exercisers: Option<&Path>,
+) -> Result<Vec<(&'static str, Result<()>)>> {
+    let tests: [Test; 4] = [copies, killed, read_only, crashes];
     let wants = |name: &str| {
         let parts = &world.parts;
         parts.is_empty() || parts.iter().any(|part| name.contains(part))
     };
+    let exercise = move |machine: &Machine<'_>| match exercisers {
+        Some(dir) => exercised(machine, dir),
+        None => Ok(()),
+    };
+    type Boxed<'a> = Box<dyn Fn(&Machine<'_>) -> Result<()> + 'a>;
     let named = VHOST_TESTS.into_iter().zip(tests);
+    let named = named.map(|(name, test)| (name, Box::new(test) as Boxed<'_>));
+    let more = exercisers.map(|_| (EXERCISE_TEST, Box::new(exercise) as Boxed<'_>));
     named
+        .chain(more)
         .filter(|(name, _)| wants(name))
         .map(|(name, test)| {
             let place = Place::on_host(world, "storage-vhost")?;
@@ -88,14 +111,51 @@ impl Machine<'_> {
         let script = workspace::root().join("tests/suites/storage_guest.sh");
         copy(&script, &dir.join("init"))?;
         let modules = only(self.root.join("lib/modules"), "")?;
-        for module in MODULES {
+        for module in MODULES.iter().chain(&CRASH_MODULES) {
             let from = modules.join("kernel/drivers").join(module);
             let name = from.file_name().context("a name")?;
             copy(&from, &dir.join(name))?;
         }
+        self.pack()
+    }
+
+    fn pack(&self) -> Result<()> {
         let pack =
             "chmod 755 guest/init; cd guest; find . | ./bin/busybox cpio -o -H newc > ../initrd";
-        place.stock("sh", &["-c", pack]).map(drop)
+        self.place.stock("sh", &["-c", pack]).map(drop)
+    }
+
+    /// Gives the guest a program of this machine with its libraries, which all have to be in one directory there.
+    fn give(&self, program: &Path, name: &str) -> Result<()> {
+        let place = &self.place;
+        let program = program.to_str().context("the path of a program")?;
+        let to = format!("guest/bin/{name}");
+        // Debug information would fill the guest's memory.
+        place.stock("strip", &["-o", &to, program])?;
+        fs::create_dir_all(place.path("guest/lib"))?;
+        fs::create_dir_all(place.path("guest/lib64"))?;
+        let libraries = place.stock("ldd", &[program])?;
+        for path in libraries
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+        {
+            let from = Path::new(path);
+            let name = from.file_name().context("the name of a library")?;
+            let dir = match path.contains("/ld-linux") {
+                true => "guest/lib64",
+                false => "guest/lib",
+            };
+            fs::copy(from, place.path(dir).join(name)).with_context(|| path.to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// The path of a stock program.
+    fn stock_path(&self, program: &str) -> Result<PathBuf> {
+        let found = self
+            .place
+            .stock("sh", &["-c", &format!("command -v {program}")])?;
+        Ok(PathBuf::from(found.trim()))
     }
 
     /// An export with both sockets.
@@ -128,8 +188,8 @@ impl Machine<'_> {
         for dir in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(root.join(dir));
         }
-        let words = "-machine pc,accel=tcg -nodefaults -display none -no-reboot -serial stdio -m 256 -smp 2 \
-                     -object memory-backend-memfd,id=memory,size=256M,share=on -numa node,memdev=memory \
+        let words = "-machine pc,accel=tcg -nodefaults -display none -no-reboot -serial stdio -m 512 -smp 2 \
+                     -object memory-backend-memfd,id=memory,size=512M,share=on -numa node,memdev=memory \
                      -chardev socket,id=disk,path=vhost,reconnect=1 \
                      -device vhost-user-blk-pci,chardev=disk,num-queues=2 -initrd initrd";
         command.args(words.split_whitespace());
@@ -240,4 +300,46 @@ fn read_only(machine: &Machine<'_>) -> Result<()> {
         "NBD clients may write"
     );
     machine.holds(export, |_| ())
+}
+
+/// Everything is in the guest: export, targets, their disks, and the client. The machine itself may have no device mapper.
+fn crashes(machine: &Machine<'_>) -> Result<()> {
+    let export = machine.export(&[])?;
+    let bin = machine.place.world.bin;
+    machine.give(&bin.join("xgvmi-blk"), "xgvmi-blk")?;
+    machine.give(&bin.join("storage-crash"), "storage-crash")?;
+    for program in ["dmsetup", "mkfs.ext4"] {
+        machine.give(&machine.stock_path(program)?, program)?;
+    }
+    machine.pack()?;
+    let said = machine.end(machine.start(&format!("crash rounds={CRASHES}"))?)?;
+    ensure!(
+        said.contains(&format!("storage-crash: {CRASHES} power losses")),
+        "{said}"
+    );
+    drop(export);
+    Ok(())
+}
+
+/// Programs that exercise a file system, in `dir`, on the kernel's ext4 in a guest: each byte that fsx reads is compared, and
+/// the file system is clean afterwards.
+fn exercised(machine: &Machine<'_>, dir: &Path) -> Result<()> {
+    let export = machine.export(&[])?;
+    for program in ["fsx", "fsstress"] {
+        fs::copy(
+            dir.join(program),
+            machine.place.path("guest/bin").join(program),
+        )
+        .with_context(|| format!("{program} in {}", dir.display()))?;
+    }
+    machine.give(&machine.stock_path("mkfs.ext4")?, "mkfs.ext4")?;
+    machine.pack()?;
+    let said = machine.end(machine.start("exercise")?)?;
+    for program in ["fsx", "fsstress"] {
+        ensure!(said.contains(&format!("guest: {program} 0")), "{said}");
+    }
+    machine.nbdcopy("nbd+unix:///?socket=socket", "out")?;
+    drop(export);
+    machine.place.stock("e2fsck", &["-f", "-n", "out"])?;
+    machine.place.scrub().map(drop)
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::disk::Disk;
 use crate::error::Result;
-use crate::nbd::connection::REQUESTS_MAX;
+use crate::nbd::REQUESTS_MAX;
 use crate::store::{Medium, Shape};
 use crate::volume::{Extent, VolumeStatus};
 use std::collections::BTreeSet;

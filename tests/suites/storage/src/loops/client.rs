@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// Bytes of a sector.
-pub(super) const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
 /// A reply that takes longer has failed the test.
 const LIMIT: Duration = Duration::from_secs(60);
 /// A silence that is noticed.
@@ -18,7 +18,7 @@ const FLUSH: u16 = 3;
 
 /// What the client has heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
+pub(crate) enum Heard {
     /// The answer to a request, with its error.
     Answer(u64, u32),
     /// Nothing for a while.
@@ -27,13 +27,13 @@ pub(super) enum Heard {
     End,
 }
 
-pub(super) struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     silent: Duration,
 }
 
 impl Client {
-    pub(super) fn connect(port: u16) -> Result<Self> {
+    pub(crate) fn connect(port: u16) -> Result<Self> {
         let mut stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(SILENCE))?;
@@ -65,12 +65,12 @@ impl Client {
     }
 
     /// Sends a write. False if the server is gone.
-    pub(super) fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) -> bool {
+    pub(crate) fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) -> bool {
         self.post(WRITE, cookie, (offset, data.len()), data)
     }
 
     /// The next answer to a write or flush.
-    pub(super) fn hear(&mut self) -> Result<Heard> {
+    pub(crate) fn hear(&mut self) -> Result<Heard> {
         let mut reply = [0; 16];
         let mut at = 0;
         while at < reply.len() {
@@ -104,13 +104,18 @@ impl Client {
         }
     }
 
-    pub(super) fn flush(&mut self) -> Result<()> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         ensure!(self.post(FLUSH, 0, (0, 0), &[]), "the server is gone");
         self.good("flush")
     }
 
+    /// Sends a flush and hears nothing of it. False if the server is gone.
+    pub(crate) fn flush_unheard(&mut self) -> bool {
+        self.post(FLUSH, 2, (0, 0), &[])
+    }
+
     /// Reads bytes, which must be readable.
-    pub(super) fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         ensure!(
             self.post(READ, 0, (offset, bytes.len()), &[]),
             "the server is gone"

@@ -5,19 +5,19 @@ use super::client::SECTOR;
 use anyhow::{Result, bail};
 
 /// Sectors of a block of the volume.
-pub(super) const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 
 /// Versions that each sector may have. 0 is zeros.
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     sectors: Vec<Vec<u32>>,
     version: u32,
 }
 
 /// A write: its first sector, its number of sectors, its version.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Write {
-    pub(super) first: usize,
-    pub(super) count: usize,
+pub(crate) struct Write {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
     version: u32,
 }
 
@@ -41,7 +41,7 @@ fn put(sector: usize, version: u32, bytes: &mut [u8]) {
 }
 
 impl Write {
-    pub(super) fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.count * SECTOR];
         for (sector, bytes) in (self.first..).zip(bytes.chunks_mut(SECTOR)) {
             put(sector, self.version, bytes);
@@ -51,19 +51,19 @@ impl Write {
 }
 
 impl Ledger {
-    pub(super) fn new(sectors: usize) -> Self {
+    pub(crate) fn new(sectors: usize) -> Self {
         Self {
             sectors: vec![vec![0]; sectors],
             version: 0,
         }
     }
 
-    pub(super) fn sectors(&self) -> usize {
+    pub(crate) fn sectors(&self) -> usize {
         self.sectors.len()
     }
 
     /// Writes to different blocks: whole ones, parts of them, and some longer ones.
-    pub(super) fn batch(&mut self, count: usize, random: &mut fastrand::Rng) -> Vec<Write> {
+    pub(crate) fn batch(&mut self, count: usize, random: &mut fastrand::Rng) -> Vec<Write> {
         let groups = self.sectors.len() / (BLOCK * 4);
         let mut places: Vec<usize> = (0..groups).collect();
         random.shuffle(&mut places);
@@ -95,21 +95,37 @@ impl Ledger {
     }
 
     /// The write was acknowledged.
-    pub(super) fn done(&mut self, write: &Write) {
+    pub(crate) fn done(&mut self, write: &Write) {
         for sector in &mut self.sectors[write.first..write.first + write.count] {
             *sector = vec![write.version];
         }
     }
 
     /// The write was never sent.
-    pub(super) fn unsent(&mut self, write: &Write) {
+    pub(crate) fn unsent(&mut self, write: &Write) {
         for sector in &mut self.sectors[write.first..write.first + write.count] {
             sector.retain(|version| *version != write.version);
         }
     }
 
+    /// True if each of these sectors has one version only.
+    pub(crate) fn is_settled(&self, first: usize, count: usize) -> bool {
+        let mut sectors = self.sectors[first..first + count].iter();
+        sectors.all(|versions| versions.len() == 1)
+    }
+
+    /// A write of these sectors, which cannot be read.
+    pub(crate) fn again(&mut self, first: usize, count: usize) -> Write {
+        self.version += 1;
+        Write {
+            first,
+            count,
+            version: self.version,
+        }
+    }
+
     /// Compares what was read from a sector on. It stays.
-    pub(super) fn check(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn check(&mut self, first: usize, bytes: &[u8]) -> Result<()> {
         let mut expect = [0; SECTOR];
         for (sector, bytes) in (first..).zip(bytes.chunks(SECTOR)) {
             let versions = &mut self.sectors[sector];
