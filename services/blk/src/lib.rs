@@ -29,6 +29,7 @@
 pub mod block;
 pub mod client;
 pub mod disk;
+pub mod encryption;
 pub mod error;
 mod frames;
 pub mod fuzzing;
@@ -47,6 +48,7 @@ pub mod vhost;
 pub mod volume;
 
 pub use disk::Disk;
+pub use encryption::KeyFile;
 pub use error::{BlkError, Result};
 pub use geometry::{Geometry, Id, Role};
 pub use layers::Layers;

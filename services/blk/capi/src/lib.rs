@@ -49,6 +49,8 @@ pub struct XgvmiBlkOptions {
     pub target_timeout_ms: u64,
     /// Most bytes of data in each target file.
     pub capacity: u64,
+    /// File with the key of an encrypted volume.
+    pub key_file: *const c_char,
 }
 
 /// How a service is reached.
@@ -163,7 +165,7 @@ unsafe trait Options: Sized {
     const NAME: &'static str;
 }
 
-// SAFETY: a size, a pointer and two numbers of 64 bits.
+// SAFETY: a size, two pointers and two numbers of 64 bits.
 unsafe impl Options for XgvmiBlkOptions {
     const NAME: &'static str = "xgvmi_blk_options";
 }
@@ -278,6 +280,11 @@ unsafe fn arguments(
             // SAFETY: the caller promises a string.
             let path = unsafe { text(options.secret_file, "options.secret_file") }?;
             args.secret_file = Some(PathBuf::from(path));
+        }
+        if !options.key_file.is_null() {
+            // SAFETY: the caller promises a string.
+            let path = unsafe { text(options.key_file, "options.key_file") }?;
+            args.key_file = Some(PathBuf::from(path));
         }
         args.capacity = Some(options.capacity).filter(|size| *size != 0);
     }

@@ -23,6 +23,9 @@ pub struct OpenArgs {
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// File with the key of an encrypted volume, 16 to 4,096 bytes, which other users cannot read.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Longest wait for an answer of a target at a tcp: address, as 200ms, 5s or 2m. A slower one counts as absent if the
     /// two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
@@ -223,6 +226,14 @@ impl ExportArgs {
     /// A necessary option is missing.
     pub fn check(&self) -> Result<Option<NbdAddress>> {
         self.tls.check()?;
+        if self.open.key_file.is_some() {
+            if self.service.is_some() {
+                bail!("--key-file and --service: the service has the key of its volume");
+            }
+            if self.memory.is_some() {
+                bail!("--key-file and --memory: a volume in memory is not encrypted");
+            }
+        }
         let socket = match (self.socket.clone(), self.listen) {
             (Some(socket), None) => Some(NbdAddress::File(socket)),
             (None, Some(listen)) => {

@@ -54,6 +54,8 @@ xgvmi_daemon::status! {
         pub value volume: String, "Identifier of the volume.";
         pub value epoch: u64, "Number of times that the volume was opened.";
         pub gauge complete: bool, "0 for a new target until it holds everything.";
+        #[serde(default)]
+        pub gauge encrypted: bool, "1 if the stored bytes are encrypted.";
         pub gauge used as "used_bytes", "Bytes of half blocks.";
         pub gauge damaged as "damaged_slots", "Index slots that were damaged at the start.";
         pub gauge connections: usize, "Connections.";
@@ -258,6 +260,7 @@ mod tests {
                 volume: "id".to_owned(),
                 size: 4096,
                 block_size: 512,
+                encrypted: true,
                 targets: vec![
                     target("data_1", ""),
                     target("data_2", "it is gone"),
@@ -402,6 +405,7 @@ mod tests {
             volume: "id".to_owned(),
             epoch: 5,
             complete: false,
+            encrypted: false,
             used: 6,
             damaged: 0,
             connections: 1,
