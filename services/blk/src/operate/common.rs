@@ -12,10 +12,22 @@ pub(super) fn secret(path: &Path) -> Result<Secret> {
     Ok(Secret::read(path, SECRET_CONTEXT)?)
 }
 
-/// Reads a secret of initiators.
+/// Reads a secret of initiators: that of all, or of the one with a name.
 ///
 /// # Errors
-/// The file cannot be read, or is no secret.
-pub fn initiator_secret(path: &Path) -> Result<Secret> {
-    Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?)
+/// The file cannot be read or is no secret, or the name cannot be one.
+pub fn initiator_secret(path: &Path, name: Option<&str>) -> Result<Secret> {
+    match name {
+        Some(name) => {
+            super::initiators::check_name(name)?;
+            named_secret(path, name)
+        }
+        None => Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?),
+    }
+}
+
+/// The secret of an initiator with a name, which is another one for each name.
+pub(super) fn named_secret(path: &Path, name: &str) -> Result<Secret> {
+    let secret = Secret::read(path, crate::client::SECRET_CONTEXT)?;
+    Ok(secret.derived(format!("initiator {name}").as_bytes()))
 }
