@@ -1,11 +1,14 @@
-//! Secrets.
+//! Secrets, and the names to which they belong.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::path::Path;
 use xgvmi_daemon::Secret;
 
 /// Purpose of the key that is derived from a secret file. Another use of the same file derives another key.
 const SECRET_CONTEXT: &str = "xgvmi 2026 block storage target traffic";
+
+/// Longest name of an initiator.
+const NAME_MAX: usize = 64;
 
 /// Reads a secret of target traffic.
 pub(super) fn secret(path: &Path) -> Result<Secret> {
@@ -19,7 +22,7 @@ pub(super) fn secret(path: &Path) -> Result<Secret> {
 pub fn initiator_secret(path: &Path, name: Option<&str>) -> Result<Secret> {
     match name {
         Some(name) => {
-            super::initiators::check_name(name)?;
+            check_name(name)?;
             named_secret(path, name)
         }
         None => Ok(Secret::read(path, crate::client::SECRET_CONTEXT)?),
@@ -30,4 +33,17 @@ pub fn initiator_secret(path: &Path, name: Option<&str>) -> Result<Secret> {
 pub(super) fn named_secret(path: &Path, name: &str) -> Result<Secret> {
     let secret = Secret::read(path, crate::client::SECRET_CONTEXT)?;
     Ok(secret.derived(format!("initiator {name}").as_bytes()))
+}
+
+/// Checks the name of an initiator.
+///
+/// # Errors
+/// It is none.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    ensure!(
+        (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_plain),
+        "'{name}': the name of an initiator has 1 to {NAME_MAX} letters, digits, '.', '_' or '-'"
+    );
+    Ok(())
 }

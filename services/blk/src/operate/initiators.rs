@@ -9,7 +9,7 @@
 //! connections = 2
 //! ```
 
-use super::common::named_secret;
+use super::common::{check_name, named_secret};
 use crate::service::{CONNECTIONS_MAX, IDENTITIES_MAX, Initiator};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
@@ -18,8 +18,6 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Longest name.
-const NAME_MAX: usize = 64;
 /// Longest file.
 const FILE_MAX: u64 = 64 << 10;
 
@@ -68,19 +66,6 @@ pub(super) fn read(path: &Path) -> Result<Vec<Initiator>> {
         })
     });
     initiators.collect()
-}
-
-/// Checks the name of an initiator.
-///
-/// # Errors
-/// It is none.
-pub(super) fn check_name(name: &str) -> Result<()> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    ensure!(
-        (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(is_plain),
-        "'{name}': the name of an initiator has 1 to {NAME_MAX} letters, digits, '.', '_' or '-'"
-    );
-    Ok(())
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ pub(super) enum Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Identity, use of space, bytes free, and whether the connection of an owner is open.
-    Hello(Identity, Usage, u64, bool),
+    Hello(Box<Identity>, Usage, u64, bool),
     /// Generations, and the first block of the next part; that behind the last one at the end.
     Held(Vec<Held>, u64),
     /// Ranges of blocks, as beginnings and ends, and the first block of the next part.
@@ -404,7 +404,7 @@ impl Answer {
                 let identity = take_identity(reader)?;
                 let usage = take_usage(reader)?;
                 let free = reader.u64()?;
-                Self::Hello(identity, usage, free, reader.raw::<1>()? != [0])
+                Self::Hello(Box::new(identity), usage, free, reader.raw::<1>()? != [0])
             }
             2 => {
                 let next = reader.u64()?;
@@ -693,8 +693,8 @@ mod tests {
             ..held
         };
         vec![
-            Answer::Hello(identity, usage, 8, true),
-            Answer::Hello(encrypted, usage, 8, false),
+            Answer::Hello(Box::new(identity), usage, 8, true),
+            Answer::Hello(Box::new(encrypted), usage, 8, false),
             Answer::Held(vec![held, damaged, held], 4),
             Answer::Half(half()),
             Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),

@@ -1,6 +1,6 @@
 //! Who may connect to a service: owners of the secret of all initiators, and initiators with a name and a secret of their own.
 
-use super::shared::Counters;
+use super::counters::Counters;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -5,6 +5,7 @@
 //! a queue of the adapter, so several requests of one connection are under way at once.
 
 mod connection;
+mod counters;
 mod identities;
 mod queue;
 mod session;
@@ -17,9 +18,10 @@ pub use shared::REQUESTS_MAX;
 use crate::say::say;
 use crate::volume::Volume;
 use connection::Connections;
+use counters::Counters;
 use identities::Identities;
 use queue::Queue;
-use shared::{Counters, Shared};
+use shared::Shared;
 use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

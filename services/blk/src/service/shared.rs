@@ -1,36 +1,17 @@
 //! What the threads of a service share.
 
 use super::connection::Connections;
+use super::counters::Counters;
 use super::identities::Identities;
 use super::queue::Queue;
 use crate::volume::Volume;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use xgvmi_daemon::{Admission, Budget};
 use xgvmi_verbs::{Adapter, HostAliases};
 
 /// Most requests of one initiator under way.
 pub const REQUESTS_MAX: u32 = 32;
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) requests: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) fetched: AtomicU64,
-    pub(super) delivered: AtomicU64,
-}
-
-impl Counters {
-    /// All, in their order.
-    pub(super) fn all(&self) -> [u64; 4] {
-        let all = [&self.requests, &self.failed, &self.fetched, &self.delivered];
-        all.map(|counter| counter.load(Ordering::Relaxed))
-    }
-}
-
-pub(super) fn add(counter: &AtomicU64, amount: u64) {
-    // Relaxed: a counter orders nothing.
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
 
 pub(super) struct Shared {
     pub(super) volume: Arc<Volume>,

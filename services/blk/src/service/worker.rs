@@ -1,8 +1,9 @@
 //! Carries out requests, one at a time.
 
 use super::connection::Connection;
+use super::counters::{Counters, add};
 use super::queue::Job;
-use super::shared::{Counters, Shared, add};
+use super::shared::Shared;
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
 use crate::geometry::SECTOR;

@@ -147,12 +147,26 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
         service.said()
     );
 
+    changes(&site, &service, tries)?;
+    drop((writer, reader, service));
+    let scrub = [&["scrub"], &FILES[..], &["--key-file", "key"]].concat();
+    let report: Value = serde_json::from_str(&place.ours(&scrub)?)?;
+    ensure!(
+        report["bad_halves"] == 0 && report["lost_blocks"] == 0,
+        "{report}"
+    );
+    Ok(())
+}
+
+/// The file of the initiators changes while they are connected.
+fn changes(site: &Site<'_>, service: &Running, tries: &str) -> Result<()> {
+    let place = site.place;
     // The writer becomes a reader: its export, which does not know that yet, hears it from the service.
     fs::write(
         place.path("initiators.toml"),
         BOTH.replacen(".secret'\n", ".secret'\nread-only = true\n", 1),
     )?;
-    hang_up(&service)?;
+    hang_up(service)?;
     let changed = || site.state("db1").is_ok_and(|one| one["read_only"] == true);
     ensure!(
         process::wait_until(LIMIT, changed),
@@ -166,7 +180,7 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
         place.path("initiators.toml"),
         "[reader]\nsecret-file = 'nowhere'\n",
     )?;
-    hang_up(&service)?;
+    hang_up(service)?;
     let told = || service.said().contains("stays as it was");
     ensure!(process::wait_until(LIMIT, told), "{}", service.said());
     ensure!(
@@ -179,7 +193,7 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
         place.path("initiators.toml"),
         format!("[reader]{only_reader}"),
     )?;
-    hang_up(&service)?;
+    hang_up(service)?;
     let gone = || {
         service
             .said()
@@ -190,12 +204,5 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
     ensure!(said.trim() == "EIO", "{said}");
     ensure!(site.state("db1")?.is_null(), "{}", site.state("db1")?);
     place.stock("nbdcopy", &["nbd+unix:///?socket=reader", "out"])?;
-    drop((writer, reader, service));
-    let scrub = [&["scrub"], &FILES[..], &["--key-file", "key"]].concat();
-    let report: Value = serde_json::from_str(&place.ours(&scrub)?)?;
-    ensure!(
-        report["bad_halves"] == 0 && report["lost_blocks"] == 0,
-        "{report}"
-    );
     Ok(())
 }
