@@ -1,17 +1,19 @@
 //! Writes blocks of 4 KiB at random places of a volume in memory, with a flush behind each 64, and prints the memory that a write
-//! asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions.
+//! asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions. With a key file the volume is
+//! encrypted; with `read` the blocks are read instead.
 //!
 //! ```text
-//! write_cost WRITES
+//! write_cost WRITES [KEY_FILE|-] [read]
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use xgvmi_blk::store::{MemoryMedium, NewTarget, Store, Target};
-use xgvmi_blk::{Geometry, Id, Role, Volume};
+use xgvmi_blk::store::{Mark, MemoryMedium, NewTarget, Store, Target};
+use xgvmi_blk::{Geometry, Id, KeyFile, Role, Volume};
 
 const BLOCK: usize = 4096;
 /// More groups of blocks than a target keeps in memory.
@@ -61,7 +63,13 @@ fn main() -> ExitCode {
         eprintln!("usage: write_cost WRITES");
         return ExitCode::FAILURE;
     };
-    match run(writes) {
+    let key = std::env::args().nth(2).filter(|path| path != "-");
+    let key = key.map(|path| KeyFile::read(Path::new(&path)));
+    let reads = std::env::args().nth(3).is_some_and(|word| word == "read");
+    match key
+        .transpose()
+        .and_then(|key| run(writes, key.as_ref(), reads))
+    {
         Ok(calls) => {
             let said = format!("{{\"writes\":{writes},\"allocations\":{calls}}}");
             match writeln!(std::io::stdout(), "{said}") {
@@ -77,9 +85,10 @@ fn main() -> ExitCode {
 }
 
 /// Returns the calls of the allocator during the writes.
-fn run(writes: u64) -> xgvmi_blk::Result<usize> {
+fn run(writes: u64, key: Option<&KeyFile>, reads: bool) -> xgvmi_blk::Result<usize> {
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
+    let wrapping = key.map(|key| key.new_wrapping(Id([7; 16]))).transpose()?;
     for role in Role::ALL {
         let new = NewTarget {
             geometry,
@@ -88,14 +97,13 @@ fn run(writes: u64) -> xgvmi_blk::Result<usize> {
             complete: true,
         };
         let medium = Box::new(MemoryMedium::default());
-        targets.push(Arc::new(Store::create(
-            &role.to_string(),
-            medium,
-            new,
-            None,
-        )?));
+        let store = Store::create(&role.to_string(), medium, new, None)?;
+        if let Some(wrapping) = wrapping {
+            store.mark(0, Mark::Wrapping(wrapping))?;
+        }
+        targets.push(Arc::new(store));
     }
-    let volume = Volume::open(targets)?;
+    let volume = Volume::open_with(targets, key)?;
     let mut chance = fastrand::Rng::with_seed(1);
     // Data that does not compress.
     let mut bytes = vec![0; AT_ONCE * BLOCK];
@@ -108,6 +116,10 @@ fn run(writes: u64) -> xgvmi_blk::Result<usize> {
     for number in 1..=writes {
         let from = chance.usize(..AT_ONCE) * BLOCK;
         let block = chance.u64(..BLOCKS);
+        if reads {
+            volume.read(block * BLOCK as u64, &mut bytes[from..from + BLOCK])?;
+            continue;
+        }
         volume.write(block * BLOCK as u64, &bytes[from..from + BLOCK])?;
         if number % EACH == 0 {
             volume.flush()?;

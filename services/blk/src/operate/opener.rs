@@ -2,12 +2,13 @@
 
 use super::common::secret;
 use super::options::OpenArgs;
+use crate::encryption::{KeyFile, Wrapping};
 use crate::error::BlkError;
 use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
 use crate::remote::{Address, RemoteTarget};
 use crate::say::say;
-use crate::store::{Medium as _, NewTarget, Store, Target};
+use crate::store::{Mark, Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
@@ -23,6 +24,7 @@ pub struct Opener {
     /// Replacements change them.
     targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
+    key: Option<KeyFile>,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
@@ -31,13 +33,14 @@ impl Opener {
     /// Files, `tcp:HOST:PORT`, or `nbd:SOCKET`.
     ///
     /// # Errors
-    /// The secret cannot be read.
+    /// The secret, or the key of the volume, cannot be read.
     pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
         let patience = args.target_timeout.max(args.outage_limit);
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
+            key: args.key_file.as_deref().map(KeyFile::read).transpose()?,
             remote: Address {
                 address: String::new(),
                 secret,
@@ -117,7 +120,7 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        Volume::open(self.find(true)?)
+        Volume::open_with(self.find(true)?, self.key.as_ref())
     }
 
     /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,
@@ -127,7 +130,7 @@ impl Opener {
         loop {
             let opened = match self.find(lost_at.is_none()) {
                 Err(error) if lost_at.is_none() => return Err(error),
-                found => found.and_then(Volume::open),
+                found => found.and_then(|found| Volume::open_with(found, self.key.as_ref())),
             };
             let error = match opened {
                 Err(error) if error.is_outage() => error,
@@ -227,11 +230,23 @@ pub(super) fn open_store(target: &str, capacity: Option<u64>) -> Result<Store, B
     }
 }
 
-/// Creates a target: a new file, or an empty export at `nbd:SOCKET`.
+/// Creates a target: a new file, or an empty export at `nbd:SOCKET`. One of an encrypted volume gets the wrapped key.
 ///
 /// # Errors
 /// The file exists, the export is not empty, or errors of the system.
-pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
+pub fn create_store(
+    target: &str,
+    new: NewTarget,
+    wrapping: Option<Wrapping>,
+) -> Result<Store, BlkError> {
+    let store = create_plain(target, new)?;
+    if let Some(wrapping) = wrapping {
+        store.mark(0, Mark::Wrapping(wrapping))?;
+    }
+    Ok(store)
+}
+
+fn create_plain(target: &str, new: NewTarget) -> Result<Store, BlkError> {
     let Some(socket) = target.strip_prefix("nbd:") else {
         return Store::create_file(Path::new(target), new, None);
     };
