@@ -340,7 +340,10 @@ const CRATES: &[Crate] = &[
         name: "xgvmi_blk",
         layers: &[
             ("basics", &["crew", "geometry", "error", "pipe", "say"]),
-            ("formats", &["block", "encryption", "layers", "record", "sbc"]),
+            (
+                "formats",
+                &["block", "encryption", "layers", "record", "sbc"],
+            ),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
             ("requests", &["aio"]),

@@ -120,7 +120,12 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        Volume::open_with(self.find(true)?, self.key.as_ref())
+        self.try_open(true)
+    }
+
+    /// As [`Opener::open_volume`]. Tells of targets that are not there, if it is wanted.
+    pub(super) fn try_open(&self, tells: bool) -> Result<Volume, BlkError> {
+        Volume::open_with(self.find(tells)?, self.key.as_ref())
     }
 
     /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,

@@ -76,6 +76,13 @@ fn serve_until(
         }
     };
     known.clone_from(&identity);
+    let volume = match shared.find(&hello.volume) {
+        Ok(volume) => volume,
+        Err(reason) => {
+            link.refuse(&reason);
+            return Ok(());
+        }
+    };
     if hello.stock && !shared.stock_keys {
         link.refuse(
             "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
@@ -107,7 +114,7 @@ fn serve_until(
             hello.access_key
         },
     };
-    let connection = Connection::new(keys, identity, link);
+    let connection = Connection::new(keys, volume, identity, link);
     shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
     let identity = connection.identity.as_ref();
@@ -119,8 +126,8 @@ fn serve_until(
         say(format_args!("{} has connected", connection.who()));
     }
     let welcome = Welcome {
-        geometry: shared.volume.geometry(),
-        volume: shared.volume.id(),
+        geometry: connection.volume.geometry(),
+        volume: connection.volume.id(),
         transfer_max: shared.transfer_max,
         requests_max: REQUESTS_MAX,
         prepared,
