@@ -24,16 +24,19 @@ mod engine;
 mod ext4;
 mod faults;
 mod initiators;
+mod kernel;
 mod large;
 mod loops;
 mod peers;
 mod place;
+mod several;
 mod snapshots;
 mod soak;
 mod tls;
 mod vhost;
 
 pub use crash::lose_power;
+pub use kernel::{Kernel, run_kernel};
 pub use loops::run_loops;
 pub use peers::bench;
 pub use tls::run_tls;
@@ -136,6 +139,10 @@ const THROUGH_DPU: &[(&str, Test)] = &[
     (
         "DPU: service: names of initiators, one may only read, one is revoked; an encrypted volume",
         initiators::names,
+    ),
+    (
+        "DPU: service: two volumes by name, one loses its targets, the other goes on",
+        several::by_name,
     ),
     (
         "DPU: ext4: a file system survives an absent and a damaged target",
