@@ -1,8 +1,9 @@
 //! Bytes behind a store: a file or memory.
 
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -21,6 +22,14 @@ pub trait Medium: Send + Sync {
     /// # Errors
     /// Errors of the system.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// As [`Medium::write`], of parts one behind the other, by one call if possible.
+    ///
+    /// # Errors
+    /// As [`Medium::write`].
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.write(offset, &parts.concat())
+    }
 
     /// Makes everything durable that was written before.
     ///
@@ -46,6 +55,9 @@ pub trait Medium: Send + Sync {
         None
     }
 }
+
+/// Most parts of a call: the system's limit.
+const PARTS_MAX: usize = 1024;
 
 /// A file, locked as long as it is open.
 #[derive(Debug)]
@@ -105,6 +117,29 @@ impl Medium for FileMedium {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
+    }
+
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut at = offset;
+        for some in parts.chunks(PARTS_MAX) {
+            let mut slices: SmallVec<[IoSlice<'_>; 4]> =
+                some.iter().map(|part| IoSlice::new(part)).collect();
+            let mut left = &mut slices[..];
+            // Empty ones at the start would look like the end of the file.
+            IoSlice::advance_slices(&mut left, 0);
+            while !left.is_empty() {
+                match rustix::io::pwritev(&self.file, left, at) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(count) => {
+                        IoSlice::advance_slices(&mut left, count);
+                        at += count as u64;
+                    }
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -197,6 +232,13 @@ impl Medium for MemoryMedium {
         Ok(())
     }
 
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        parts.iter().try_fold(offset, |at, part| {
+            self.write(at, part).map(|()| at + part.len() as u64)
+        })?;
+        Ok(())
+    }
+
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -231,6 +273,14 @@ mod tests {
         assert_eq!(back[..10], [0; 10]);
         assert!(back[10..10 + bytes.len()] == bytes);
         assert_eq!(back[10 + bytes.len()..], [0; 10], "behind the end");
+        // More than a call takes, and some without bytes.
+        let parts: Vec<&[u8]> = bytes[..90_000]
+            .chunks(60)
+            .flat_map(|part| [&[], part])
+            .collect();
+        medium.write_parts(2 * piece - 9, &parts).unwrap();
+        medium.read(2 * piece - 9, &mut back[..90_000]).unwrap();
+        assert!(back[..90_000] == bytes[..90_000]);
         medium.release(0, 4 * piece);
         medium.read(5 * piece, &mut back[..9]).unwrap();
         assert_eq!(back[..9], [0; 9]);

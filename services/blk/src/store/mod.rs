@@ -45,7 +45,7 @@ use crate::record::{self, Half, Place};
 use index::Slot;
 use layout::GROUP;
 use space::{Extent, Space};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -355,13 +355,14 @@ struct State {
 }
 
 /// A record that is to be written, and its space.
-struct Record {
+struct Record<'a> {
     extent: Extent,
-    bytes: Vec<u8>,
+    header: [u8; record::HEADER],
+    data: &'a [u8],
 }
 
-/// The group of the settled index that a call has looked at last, and its number.
-type Looked = Option<(u64, Entries)>;
+/// The groups of the settled index that a call has looked at, by their numbers.
+type Looked = BTreeMap<u64, Entries>;
 
 /// A step that changes a block's entry.
 #[derive(Clone, Copy)]
@@ -497,12 +498,18 @@ impl Store {
     }
 
     /// What a step changes, if anything. [`None`] within: a sync under way must end first. The caller shares the entries.
-    fn change(&self, block: u64, intent: Intent) -> Result<Option<Option<Change>>> {
+    fn change(
+        &self,
+        block: u64,
+        intent: Intent,
+        looked: &Looked,
+    ) -> Result<Option<Option<Change>>> {
         self.check(block)?;
         let (known, is_in_change) = self.state().table.look(block);
-        let settled = match known {
-            Some(_) => None,
-            None => Some(self.settled(block / GROUP)?),
+        let settled = match (known, looked.get(&(block / GROUP))) {
+            (Some(_), _) => None,
+            (None, Some(entries)) => Some(*entries),
+            (None, None) => Some(self.settled(block / GROUP)?),
         };
         let settled_entry = settled.map(|entries| entries[nth(block)]);
         let old = known.or(settled_entry).unwrap_or_default();
@@ -538,13 +545,13 @@ impl Store {
     fn enter(&self, block: u64, intent: Intent) -> Result<()> {
         for _ in 0..SYNCS_MAX {
             let shared = self.shared();
-            if let Some(change) = self.change(block, intent)? {
+            if let Some(change) = self.change(block, intent, &Looked::new())? {
                 return self.replace(change.as_slice());
             }
             drop(shared);
             // Waits for the end of the sync. Without one its own makes space in the entry.
             let syncing = self.syncing();
-            if self.change(block, intent)?.is_none() {
+            if self.change(block, intent, &Looked::new())?.is_none() {
                 self.sync(&syncing)?;
             }
         }
@@ -558,24 +565,28 @@ impl Store {
     }
 
     /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
-    fn plan(&self, block: u64, half: &Half) -> Result<(Slot, Option<Record>)> {
+    fn plan<'a>(&self, block: u64, half: &'a Half) -> Result<(Slot, Option<Record<'a>>)> {
         self.check(block)?;
+        let length = (record::HEADER + half.data.len()) as u64;
         let record = if !half.kind.has_bytes() {
             None
         } else {
-            let bytes = record::to_bytes(self.place(block), half);
-            let extent = self.take(bytes.len() as u64)?;
-            Some(Record { extent, bytes })
+            Some(Record {
+                extent: self.take(length)?,
+                header: record::header(self.place(block), half),
+                data: &half.data,
+            })
         };
         let extent = record.as_ref().map(|record| Extent {
-            length: record.bytes.len() as u64,
+            length,
             ..record.extent
         });
         Ok((Slot::new(half.generation, extent, half.kind), record))
     }
 
-    fn write_record(&self, record: &Record) -> Result<()> {
-        let written = self.medium.write(record.extent.offset, &record.bytes);
+    fn write_record(&self, record: &Record<'_>) -> Result<()> {
+        let parts = [&record.header[..], record.data];
+        let written = self.medium.write_parts(record.extent.offset, &parts);
         written.map_err(|error| {
             self.state().space.give(record.extent);
             self.io(error)
@@ -710,7 +721,7 @@ impl Target for Store {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        let slot = self.find(block, generation, &mut None)?;
+        let slot = self.find(block, generation, &mut Looked::new())?;
         match slot.extent() {
             Some(extent) => self.read(block, generation, extent),
             None => Ok(without_bytes(&slot)),
