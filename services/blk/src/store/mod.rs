@@ -19,6 +19,7 @@
 //! opening do.
 
 mod batch;
+mod blocks;
 mod index;
 mod layered;
 mod layout;
@@ -42,6 +43,7 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
+use blocks::Blocks;
 use index::Slot;
 use layout::GROUP;
 use space::{Extent, Space};
@@ -349,7 +351,7 @@ struct State {
     table: Table,
     space: Space,
     /// Blocks whose entries have changed since the last sync began.
-    touched: BTreeSet<u64>,
+    touched: Blocks,
     /// Blocks whose entries had changed when a sync failed.
     doubtful: BTreeSet<u64>,
 }
@@ -473,8 +475,9 @@ impl Store {
         self.write_sectors(&sectors)?;
         let mut state = self.state();
         state.table.enter(changes, &sectors);
-        for Change { block, old, new } in changes {
-            state.touched.insert(*block);
+        let blocks = changes.iter().map(|change| change.block);
+        state.touched.extend(blocks);
+        for Change { old, new, .. } in changes {
             let kept = |extent: &Extent| {
                 let mut slots = new.slots.iter().flatten();
                 slots.any(|slot| slot.extent() == Some(*extent))

@@ -1,5 +1,6 @@
 //! Creates and opens a store.
 
+use super::blocks::Blocks;
 use super::index::Slot;
 use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
 use super::medium::{FileMedium, Medium};
@@ -139,7 +140,7 @@ impl Store {
                 superblock: known,
                 table,
                 space,
-                touched: BTreeSet::new(),
+                touched: Blocks::default(),
                 doubtful: BTreeSet::new(),
             }),
             groups: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),

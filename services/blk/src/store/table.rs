@@ -436,11 +436,6 @@ impl Table {
         }
     }
 
-    pub(super) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
-        let group = self.groups.get_mut(&(block / GROUP))?;
-        Some(&mut group.entries[nth(block)])
-    }
-
     /// What must be written so that the settled index has the groups in change that say no more than it can hold.
     pub(super) fn copies(&self) -> Copies {
         let mut copies = Copies::default();
