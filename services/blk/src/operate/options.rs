@@ -20,6 +20,9 @@ pub struct OpenArgs {
     /// Maximum bytes of data in each target file, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
+    /// Use target files and devices past the system's cache (O_DIRECT).
+    #[arg(long)]
+    pub direct: bool,
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -65,7 +68,7 @@ impl Default for OpenArgs {
 /// Options of `xgvmi-blk target`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TargetArgs {
-    /// File of the target.
+    /// File or block device of the target.
     pub file: Option<PathBuf>,
     /// A file with any of these options, as `capacity = "10G"`; flags override it.
     #[arg(long, value_name = "FILE.toml")]
@@ -83,6 +86,9 @@ pub struct TargetArgs {
     /// Maximum bytes of data, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
+    /// Use the file or device past the system's cache (O_DIRECT).
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
     /// without either, none].
     #[arg(long, value_name = "FILE")]

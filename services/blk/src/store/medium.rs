@@ -1,11 +1,14 @@
-//! Bytes behind a store: a file or memory.
+//! Bytes behind a store: a file, a block device or memory.
 
+use super::device;
+use super::direct::WholeSectors;
+use super::layout::{PAGE, SECTOR};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
@@ -59,39 +62,125 @@ pub trait Medium: Send + Sync {
 /// Most parts of a call: the system's limit.
 const PARTS_MAX: usize = 1024;
 
-/// A file, locked as long as it is open.
+/// Pages of the system's cache, beyond whose ends no space is given back.
+const CACHED: u64 = 4096;
+
+impl<M: Medium> Medium for &M {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read(offset, bytes)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        (**self).write(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        (**self).sync()
+    }
+
+    fn release(&self, offset: u64, length: u64) {
+        (**self).release(offset, length);
+    }
+}
+
+/// A file or a block device, locked as long as it is open.
 #[derive(Debug)]
 pub struct FileMedium {
     file: File,
+    /// Bytes of a device.
+    device: Option<u64>,
+    /// Opened with O_DIRECT.
+    is_direct: bool,
 }
 
 impl FileMedium {
-    /// Creates a new file.
+    /// Creates a new file, or takes a block device, whose contents stay until [`FileMedium::wipe`].
     ///
     /// # Errors
-    /// The file exists, or errors of the system.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    /// The file exists; the device is in use, or without `force` holds something; or errors of the system.
+    pub fn create(path: &Path, force: bool) -> io::Result<Self> {
+        if device::is_device(path) {
+            let taken = Self::open(path)?;
+            let held = device::content(&taken.file, taken.device.unwrap_or(0))?;
+            return match held.filter(|_| !force) {
+                Some(held) => Err(io::Error::other(format!(
+                    "it holds {held}: give another device, or --force to overwrite it"
+                ))),
+                None => Ok(taken),
+            };
+        }
         let mut options = OpenOptions::new();
         // Others could read the data, and keep the lock.
         options.read(true).write(true).create_new(true).mode(0o600);
         let file = options.open(path)?;
-        Self::locked(file)
+        Self::locked(file, false)
     }
 
-    /// Opens a file.
+    /// Opens a file or a block device.
     ///
     /// # Errors
-    /// `WouldBlock` if another process has it open, or errors of the system.
+    /// `WouldBlock` if another process has the file open, `ResourceBusy` if another one, or a file system, has the device, or
+    /// errors of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Self::locked(OpenOptions::new().read(true).write(true).open(path)?)
+        Self::open_with(path, 0)
     }
 
-    fn locked(file: File) -> io::Result<Self> {
+    /// As [`FileMedium::open`], past the system's cache.
+    ///
+    /// # Errors
+    /// As [`FileMedium::open`], or the file system cannot do that.
+    pub fn open_direct(path: &Path) -> io::Result<WholeSectors<Self>> {
+        let opened = Self::open_with(path, libc::O_DIRECT);
+        let cannot = |error: io::Error| match error.raw_os_error() {
+            Some(libc::EINVAL) => {
+                io::Error::other("its file system has no O_DIRECT: leave --direct out")
+            }
+            _ => error,
+        };
+        let medium = opened.map_err(cannot)?;
+        // The shortest sector with which a read succeeds is the medium's.
+        let reads = |sector: &usize| {
+            let shorter = WholeSectors::new(&medium, *sector);
+            shorter.read(*sector as u64, &mut vec![0; *sector]).is_ok()
+        };
+        match [SECTOR, PAGE].into_iter().find(reads) {
+            Some(sector) => Ok(WholeSectors::new(medium, sector)),
+            None => Err(cannot(io::Error::from_raw_os_error(libc::EINVAL))),
+        }
+    }
+
+    fn open_with(path: &Path, flags: i32) -> io::Result<Self> {
+        // Of a device: also a file system must not have it. Of a file that says nothing.
+        let alone = match device::is_device(path) {
+            true => libc::O_EXCL,
+            false => 0,
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags | alone);
+        Self::locked(options.open(path)?, flags & libc::O_DIRECT != 0)
+    }
+
+    /// Overwrites what identifies the former contents of a device.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn wipe(&self) -> io::Result<()> {
+        self.device
+            .map_or(Ok(()), |size| device::wipe(&self.file, size))
+    }
+
+    fn locked(file: File, is_direct: bool) -> io::Result<Self> {
+        let is_device = file.metadata()?.file_type().is_block_device();
         // SAFETY: an open file of this process; no memory is involved.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { file })
+        let device = is_device.then(|| device::size(&file)).transpose()?;
+        Ok(Self {
+            file,
+            device,
+            is_direct,
+        })
     }
 }
 
@@ -107,6 +196,11 @@ impl Medium for FileMedium {
                 Ok(count) => {
                     bytes = &mut bytes[count..];
                     at += count as u64;
+                    if self.is_direct && !count.is_multiple_of(SECTOR) {
+                        // The end of a file that has no whole sectors. No other read can begin there.
+                        bytes.fill(0);
+                        break;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -147,7 +241,17 @@ impl Medium for FileMedium {
     }
 
     fn release(&self, offset: u64, length: u64) {
-        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
+        let start = offset.next_multiple_of(CACHED);
+        let end = (offset + length) / CACHED * CACHED;
+        if start >= end {
+            return;
+        }
+        if self.device.is_some() {
+            // A device that cannot keeps the bytes, which the caller allows.
+            let _ = device::discard(&self.file, start, end - start);
+            return;
+        }
+        let (Ok(offset), Ok(length)) = (i64::try_from(start), i64::try_from(end - start)) else {
             return;
         };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -156,7 +260,14 @@ impl Medium for FileMedium {
         unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, length) };
     }
 
+    fn size(&self) -> Option<u64> {
+        self.device
+    }
+
     fn free(&self) -> Option<u64> {
+        if self.device.is_some() {
+            return None;
+        }
         let mut system = std::mem::MaybeUninit::uninit();
         // SAFETY: an open file of this process, and the place of a result.
         let done = unsafe { libc::fstatvfs(self.file.as_raw_fd(), system.as_mut_ptr()) };
@@ -290,17 +401,20 @@ mod tests {
     fn both_keep_bytes() {
         check(&MemoryMedium::default());
         let dir = tempfile::tempdir().unwrap();
-        check(&FileMedium::create(&dir.path().join("a")).unwrap());
+        check(&FileMedium::create(&dir.path().join("a"), false).unwrap());
     }
 
     #[test]
     fn a_file_has_one_owner() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
-        let first = FileMedium::create(&path).unwrap();
+        let first = FileMedium::create(&path, false).unwrap();
         let error = FileMedium::open(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert!(FileMedium::create(&path).is_err(), "it was overwritten");
+        assert!(
+            FileMedium::create(&path, false).is_err(),
+            "it was overwritten"
+        );
         drop(first);
         FileMedium::open(&path).unwrap();
     }

@@ -20,6 +20,8 @@
 
 mod batch;
 mod blocks;
+mod device;
+mod direct;
 mod index;
 mod layered;
 mod layout;
@@ -32,6 +34,7 @@ mod sync;
 mod table;
 mod units;
 
+pub use direct::WholeSectors;
 pub use index::KEEP_ALL;
 pub use layout::Shape;
 pub use medium::{FileMedium, Medium, MemoryMedium};
