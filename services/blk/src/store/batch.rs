@@ -5,6 +5,7 @@
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
 use super::space::{Extent, Space, UNIT};
+use super::table::Company;
 use super::{Change, Intent, Record, Step, Store, Target as _, without_bytes};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
@@ -111,9 +112,13 @@ impl Store {
         let mut alone = Vec::new();
         let shared = self.shared();
         let looked = self.look_ahead(intents.iter().map(|(_, block, _)| *block));
+        let with = match &intents[..] {
+            [_, _, ..] => Company::Neighbours,
+            _ => Company::Others,
+        };
         let mut changes: Vec<(usize, Change)> = Vec::with_capacity(intents.len());
         for (at, block, intent) in intents {
-            match self.change(block, intent, &looked) {
+            match self.change(block, intent, (&looked, with)) {
                 Ok(Some(change)) => changes.extend(change.map(|change| (at, change))),
                 Ok(None) => alone.push((at, block, intent)),
                 Err(error) => results[at] = Err(error),

@@ -56,7 +56,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
-use table::{Change, Entries, Sectors, Table, nth};
+use table::{Change, Company, Entries, Sectors, Table, nth};
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -508,7 +508,7 @@ impl Store {
         &self,
         block: u64,
         intent: Intent,
-        looked: &Looked,
+        (looked, with): (&Looked, Company),
     ) -> Result<Option<Option<Change>>> {
         self.check(block)?;
         let (known, is_in_change) = self.state().table.look(block);
@@ -537,8 +537,8 @@ impl Store {
             let group = block / GROUP;
             let mut state = self.state();
             let begun = match settled {
-                Some(entries) => state.table.begin(group, entries),
-                None => state.table.begin_new(group),
+                Some(entries) => state.table.begin(group, entries, with),
+                None => state.table.begin_new(group, with),
             };
             if !begun {
                 return Ok(None);
@@ -549,15 +549,16 @@ impl Store {
 
     /// Carries out the last part of a step: the change of the entry.
     fn enter(&self, block: u64, intent: Intent) -> Result<()> {
+        let alone = (&Looked::new(), Company::Others);
         for _ in 0..SYNCS_MAX {
             let shared = self.shared();
-            if let Some(change) = self.change(block, intent, &Looked::new())? {
+            if let Some(change) = self.change(block, intent, alone)? {
                 return self.replace(change.as_slice());
             }
             drop(shared);
             // Waits for the end of the sync. Without one its own makes space in the entry.
             let syncing = self.syncing();
-            if self.change(block, intent, &Looked::new())?.is_none() {
+            if self.change(block, intent, alone)?.is_none() {
                 self.sync(&syncing)?;
             }
         }

@@ -93,3 +93,37 @@ fn many_blocks_of_the_settled_index_are_few_calls() {
     }
     assert_eq!(medium.calls()[0], 2, "the index and the records");
 }
+
+/// Blocks anywhere that change one after the other have adjacent sectors, and the settled index gets its sectors by one call for
+/// each unit: few calls settle many groups.
+#[test]
+fn many_groups_are_settled_by_few_calls() {
+    const GROUPS: u64 = 96;
+    let medium = Counted::default();
+    let geometry = Geometry::new(4096, 32 * GROUPS).unwrap();
+    let shape = Shape {
+        room: 32 * GROUPS,
+        slots: 100,
+    };
+    let new = NewTarget {
+        geometry,
+        ..new_target()
+    };
+    let store = Store::create_with("t", Box::new(medium.clone()), new, shape, None).unwrap();
+    for generation in 1..4 {
+        // Each group of four units, in another order than that of the index.
+        for number in 0..GROUPS {
+            let block = number * 35 % GROUPS * GROUP;
+            store.prepare(block, &zero(generation), 0).unwrap();
+            store.commit(block, generation).unwrap();
+        }
+        medium.calls();
+        for _ in 0..4 {
+            store.flush().unwrap();
+        }
+        assert!(store.state().table.groups.is_empty(), "nothing is settled");
+        // Older generations, the units, the map, the sectors, which become empty, and superblocks.
+        let [_, writes] = medium.calls();
+        assert!(writes <= 12, "{writes} writes for {GROUPS} groups");
+    }
+}
