@@ -1,10 +1,11 @@
 //! Contents of a block: compression, the split in two halves, and their parity. Does no I/O.
 //!
-//! A block is stored as nothing (all zeros), as one LZ4 block, or as it is. The stored bytes are split in the middle;
+//! A block is stored as nothing (all zeros), as one LZ4 block if that saves space on its targets, or as it is. The stored bytes are split in the middle;
 //! the first half has the odd byte. Parity is the exclusive or of both halves, where the second one is continued with a
 //! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
 
 use crate::geometry::{Role, TARGETS};
+use crate::record::HEADER;
 use lz4_flex::block::CompressTable;
 use std::cell::RefCell;
 
@@ -14,7 +15,7 @@ use std::cell::RefCell;
 pub enum Kind {
     /// All bytes are zero. No bytes are stored.
     Zero = 1,
-    /// The block's own bytes: compression does not make them shorter.
+    /// The block's own bytes: compression saves no space.
     Raw = 2,
     /// One LZ4 block, without frame.
     Lz4 = 3,
@@ -103,8 +104,8 @@ pub fn encode_allocated(block: &[u8]) -> Encoded {
             buffer.resize(most, 0);
         }
         let encoded = match lz4_flex::block::compress_into_with_table(block, buffer, table) {
-            Ok(length) if length < block.len() => split(Kind::Lz4, &buffer[..length]),
-            // An error means that the buffer is too small: the block does not shrink.
+            Ok(length) if units(length) < units(block.len()) => split(Kind::Lz4, &buffer[..length]),
+            // Each read would decompress it for nothing. An error means that the buffer is too small.
             _ => split(Kind::Raw, block),
         };
         if buffer.len() > KEPT {
@@ -136,6 +137,11 @@ fn split(kind: Kind, stored: &[u8]) -> Encoded {
         stored: u32::try_from(stored.len()).unwrap_or(u32::MAX),
         parts: [first.to_vec(), second.to_vec(), xor(first, second)],
     }
+}
+
+/// Units that the first half takes on its target.
+fn units(stored: usize) -> usize {
+    first_length(stored).div_ceil(HEADER)
 }
 
 /// Bytes of the first half, and of the parity.
@@ -250,6 +256,23 @@ mod tests {
             .collect();
         check(&noise[..64], Kind::Raw);
         check(&noise, Kind::Raw);
+    }
+
+    /// Compression that saves no unit of space costs each read for nothing.
+    #[test]
+    fn a_block_that_saves_no_space_stays_as_it_is() {
+        let mut state = 1u64;
+        let mut noise = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            state.to_be_bytes()[0]
+        };
+        let mut block: Vec<u8> = (0..4096).map(|_| noise()).collect();
+        block[..60].fill(1);
+        check(&block, Kind::Raw);
+        block[..300].fill(1);
+        check(&block, Kind::Lz4);
     }
 
     #[test]

@@ -36,7 +36,7 @@ impl Opener {
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
-            direct: args.direct,
+            direct: args.direct == Some(true),
             remote: Address {
                 address: String::new(),
                 secret,

@@ -21,8 +21,8 @@ pub struct OpenArgs {
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
     /// Use target files and devices past the system's cache (O_DIRECT).
-    #[arg(long)]
-    pub direct: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -87,7 +87,7 @@ pub struct TargetArgs {
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
     /// Use the file or device past the system's cache (O_DIRECT).
-    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub direct: Option<bool>,
     /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
     /// without either, none].
@@ -369,7 +369,7 @@ mod tests {
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!((found.targets.len(), found.memory), (0, Some(1 << 20)));
         let options = file(
-            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ncapacity = '1G'",
+            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ndirect = true\ncapacity = '1G'",
         );
         let found = service(&["--config", path(&options), "--workers", "64"]).unwrap();
         assert_eq!((found.listen.port(), found.service.workers), (9, 64));
@@ -377,6 +377,9 @@ mod tests {
             (found.service.rdma, found.open.capacity),
             (Some(true), Some(1 << 30))
         );
+        assert_eq!(found.open.direct, Some(true));
+        // It takes no word that follows.
+        assert_eq!(target(&["--direct", "/b"]).unwrap().file, Some("/b".into()));
         assert_eq!(found.service.transfer_max, 4 << 20);
         let found = service(&["--config", path(&options), "--rdma=false", "c"]).unwrap();
         assert_eq!(

@@ -4,14 +4,14 @@
 //! The order is that of single steps: records first, then the index. Each entry of the index lies in one sector, so a call
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
-use super::space::{Extent, Space, UNIT};
+use super::space::{Extent, Space};
 use super::table::Company;
 use super::{Change, Intent, Record, Step, Store, Target as _, without_bytes};
 use crate::error::{BlkError, Result};
 use crate::record::{self, Half};
 
-/// What is behind a record, up to the next one.
-const NOTHING: [u8; UNIT as usize] = [0; UNIT as usize];
+/// What is behind a record, up to the next unit.
+const NOTHING: [u8; record::HEADER] = [0; record::HEADER];
 
 /// Most bytes of a call.
 const RUN_MAX: u64 = 1 << 20;

@@ -152,7 +152,7 @@ impl<M: Medium> Medium for WholeSectors<M> {
         // The first and the last one, if the write has a part of them only. A single sector is the first one.
         let is_single = last == sectors.start;
         let has_first = from != 0 || (is_single && count != sector);
-        let has_last = !is_single && (from + count) % sector != 0;
+        let has_last = !is_single && !(from + count).is_multiple_of(sector);
         let whole = sectors.start + u64::from(has_first)..sectors.end - u64::from(has_last);
         self.forget(&whole);
         let (first_at, last_at) = (Self::place(sectors.start), Self::place(last));
