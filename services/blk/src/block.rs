@@ -5,7 +5,6 @@
 //! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
 
 use crate::geometry::{Role, TARGETS};
-use crate::record::HEADER;
 use lz4_flex::block::CompressTable;
 use std::cell::RefCell;
 
@@ -115,6 +114,9 @@ pub fn encode_allocated(block: &[u8]) -> Encoded {
     })
 }
 
+/// Bytes in which targets give space away.
+const UNIT: usize = 64;
+
 /// Most bytes that a thread keeps for the compression of its next block.
 const KEPT: usize = 64 << 10;
 
@@ -141,7 +143,7 @@ fn split(kind: Kind, stored: &[u8]) -> Encoded {
 
 /// Units that the first half takes on its target.
 fn units(stored: usize) -> usize {
-    first_length(stored).div_ceil(HEADER)
+    first_length(stored).div_ceil(UNIT)
 }
 
 /// Bytes of the first half, and of the parity.

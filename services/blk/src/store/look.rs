@@ -2,9 +2,9 @@
 
 use super::index::{Entry, Slot};
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
-use super::space::{Extent, Space};
+use super::space::{Extent, Space, fits};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store, fits};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;

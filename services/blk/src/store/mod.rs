@@ -22,6 +22,7 @@ mod batch;
 mod blocks;
 mod device;
 mod direct;
+mod file;
 mod index;
 mod layered;
 mod layout;
@@ -35,9 +36,10 @@ mod table;
 mod units;
 
 pub use direct::WholeSectors;
+pub use file::FileMedium;
 pub use index::KEEP_ALL;
 pub use layout::Shape;
-pub use medium::{FileMedium, Medium, MemoryMedium};
+pub use medium::{Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Members, Standing};
 
@@ -634,14 +636,6 @@ impl Store {
             fault: fault.to_owned(),
         })
     }
-}
-
-/// True if a record can be between two offsets.
-fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
-    let last = extent.offset.checked_add(Space::rounded(extent.length));
-    extent.offset >= start
-        && last.is_some_and(|last| last <= end)
-        && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
 impl Target for Store {

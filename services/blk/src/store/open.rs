@@ -1,14 +1,15 @@
 //! Creates and opens a store.
 
 use super::blocks::Blocks;
+use super::file::FileMedium;
 use super::index::Slot;
 use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
-use super::medium::{FileMedium, Medium};
-use super::space::{Extent, Space};
+use super::medium::Medium;
+use super::space::{Extent, Space, fits};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits, layered};
+use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, layered};
 use crate::error::{BlkError, Result};
 use crate::geometry::Id;
 use std::collections::BTreeSet;
