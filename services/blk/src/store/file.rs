@@ -106,7 +106,9 @@ impl FileMedium {
     fn locked(file: File, is_direct: bool) -> io::Result<Self> {
         let is_device = file.metadata()?.file_type().is_block_device();
         // SAFETY: an open file of this process; no memory is involved.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        // A device is ours alone already. The system's device manager has a lock of it while it looks what changed there.
+        if locked != 0 && !is_device {
             return Err(io::Error::last_os_error());
         }
         let device = is_device.then(|| device::size(&file)).transpose()?;
