@@ -1,8 +1,8 @@
-//! Writes blocks of 4 KiB at random places of a volume in memory, with a flush behind each 64, and prints the memory that a write
-//! asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions.
+//! Writes blocks of 4 KiB at random places of a volume in memory, or 64 of them at once in order, with a flush behind each 64, and
+//! prints the memory that a write asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions.
 //!
 //! ```text
-//! write_cost WRITES
+//! write_cost WRITES [in-order]
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -57,11 +57,17 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let writes = std::env::args().nth(1).and_then(|word| word.parse().ok());
-    let Some(writes) = writes.filter(|writes| *writes > 0) else {
-        eprintln!("usage: write_cost WRITES");
+    let order = std::env::args().nth(2);
+    let at_once = match order.as_deref() {
+        None => Some(1),
+        Some("in-order") => Some(64),
+        Some(_) => None,
+    };
+    let (Some(writes), Some(at_once)) = (writes.filter(|writes| *writes > 0), at_once) else {
+        eprintln!("usage: write_cost WRITES [in-order]");
         return ExitCode::FAILURE;
     };
-    match run(writes) {
+    match run(writes, at_once) {
         Ok(calls) => {
             let said = format!("{{\"writes\":{writes},\"allocations\":{calls}}}");
             match writeln!(std::io::stdout(), "{said}") {
@@ -76,8 +82,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the calls of the allocator during the writes.
-fn run(writes: u64) -> xgvmi_blk::Result<usize> {
+/// Returns the calls of the allocator during the writes, each of so many blocks.
+fn run(writes: u64, at_once: usize) -> xgvmi_blk::Result<usize> {
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
     for role in Role::ALL {
@@ -106,9 +112,13 @@ fn run(writes: u64) -> xgvmi_blk::Result<usize> {
     volume.flush()?;
     let before = CALLS.load(Relaxed);
     for number in 1..=writes {
-        let from = chance.usize(..AT_ONCE) * BLOCK;
-        let block = chance.u64(..BLOCKS);
-        volume.write(block * BLOCK as u64, &bytes[from..from + BLOCK])?;
+        let from = chance.usize(..=AT_ONCE - at_once) * BLOCK;
+        let block = match at_once {
+            1 => chance.u64(..BLOCKS),
+            at_once => number * at_once as u64 % BLOCKS,
+        };
+        let part = &bytes[from..from + at_once * BLOCK];
+        volume.write(block * BLOCK as u64, part)?;
         if number % EACH == 0 {
             volume.flush()?;
         }

@@ -29,7 +29,10 @@ pub struct XgvmiBlk {
 #[derive(Debug)]
 enum Kind {
     /// This process.
-    Here { volume: Arc<Volume>, opener: Opener },
+    Here {
+        volume: Arc<Volume>,
+        opener: Box<Opener>,
+    },
     /// A service on this host's DPU.
     Behind(Arc<client::Volume>),
 }
@@ -322,7 +325,7 @@ pub unsafe extern "C" fn xgvmi_blk_open(
         let opener = opener.map_err(|error| Failure::invalid(&format!("{error:#}")))?;
         Ok(Kind::Here {
             volume: Arc::new(opener.open_volume()?),
-            opener,
+            opener: Box::new(opener),
         })
     };
     // SAFETY: the caller's promise.

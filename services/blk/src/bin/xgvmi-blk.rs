@@ -51,7 +51,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Files of data_1, data_2 and data_p, which must not exist; or nbd:SOCKET of an NBD server, whose export is zero.
+    /// Files of data_1, data_2 and data_p, which must not exist; block devices; or nbd:SOCKET of an NBD server, whose export is
+    /// zero.
     #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
     targets: Vec<String>,
     /// Size of the volume in bytes, or with K, M, G, T.
@@ -63,6 +64,9 @@ struct CreateArgs {
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
+    /// Overwrite what block devices hold.
+    #[arg(long)]
+    force: bool,
     /// Role of the new target.
     #[arg(long, value_parser = role, value_name = "data_1|data_2|data_p", requires = "like")]
     role: Option<Role>,
@@ -182,7 +186,7 @@ fn create(args: &CreateArgs) -> Result<()> {
         _ => bail!("give --size, or --like and --role"),
     };
     for (path, new) in args.targets.iter().zip(news) {
-        create_store(path, new)?;
+        create_store(path, new, args.force)?;
     }
     tell(&format!("volume {volume}"))
 }

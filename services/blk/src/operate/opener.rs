@@ -23,6 +23,7 @@ pub struct Opener {
     /// Replacements change them.
     targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
+    direct: bool,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
@@ -38,6 +39,7 @@ impl Opener {
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
+            direct: args.direct == Some(true),
             remote: Address {
                 address: String::new(),
                 secret,
@@ -108,7 +110,7 @@ impl Opener {
                 patience,
                 ..self.remote.clone()
             })?),
-            None => Arc::new(open_store(target, self.capacity)?),
+            None => Arc::new(open_store(target, self.capacity, self.direct)?),
         })
     }
 
@@ -216,24 +218,28 @@ fn is_asked_to_end() -> bool {
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
-pub(super) fn open_store(target: &str, capacity: Option<u64>) -> Result<Store, BlkError> {
+pub(super) fn open_store(
+    target: &str,
+    capacity: Option<u64>,
+    direct: bool,
+) -> Result<Store, BlkError> {
     match target.strip_prefix("nbd:") {
         Some(socket) => {
             let medium = NbdMedium::connect(Path::new(socket));
             let medium = medium.map_err(|error| BlkError::io(target, error))?;
             Store::open(target, Box::new(medium), capacity)
         }
-        None => Store::open_file(Path::new(target), capacity),
+        None => Store::open_past(Path::new(target), capacity, direct),
     }
 }
 
-/// Creates a target: a new file, or an empty export at `nbd:SOCKET`.
+/// Creates a target: a new file, a block device, or an empty export at `nbd:SOCKET`. With `force` what a device holds is lost.
 ///
 /// # Errors
-/// The file exists, the export is not empty, or errors of the system.
-pub fn create_store(target: &str, new: NewTarget) -> Result<Store, BlkError> {
+/// The file exists, the device or the export is not empty, or errors of the system.
+pub fn create_store(target: &str, new: NewTarget, force: bool) -> Result<Store, BlkError> {
     let Some(socket) = target.strip_prefix("nbd:") else {
-        return Store::create_file(Path::new(target), new, None);
+        return Store::create_over(Path::new(target), (new, None), force);
     };
     let failed = |error| BlkError::io(target, error);
     let medium = NbdMedium::connect(Path::new(socket)).map_err(failed)?;

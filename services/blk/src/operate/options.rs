@@ -20,6 +20,9 @@ pub struct OpenArgs {
     /// Maximum bytes of data in each target file, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
+    /// Use target files and devices past the system's cache (O_DIRECT).
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// File with the secret of targets at tcp: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
@@ -65,7 +68,7 @@ impl Default for OpenArgs {
 /// Options of `xgvmi-blk target`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TargetArgs {
-    /// File of the target.
+    /// File or block device of the target.
     pub file: Option<PathBuf>,
     /// A file with any of these options, as `capacity = "10G"`; flags override it.
     #[arg(long, value_name = "FILE.toml")]
@@ -83,6 +86,9 @@ pub struct TargetArgs {
     /// Maximum bytes of data, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
+    /// Use the file or device past the system's cache (O_DIRECT).
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
     /// without either, none].
     #[arg(long, value_name = "FILE")]
@@ -363,7 +369,7 @@ mod tests {
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!((found.targets.len(), found.memory), (0, Some(1 << 20)));
         let options = file(
-            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ncapacity = '1G'",
+            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ndirect = true\ncapacity = '1G'",
         );
         let found = service(&["--config", path(&options), "--workers", "64"]).unwrap();
         assert_eq!((found.listen.port(), found.service.workers), (9, 64));
@@ -371,6 +377,9 @@ mod tests {
             (found.service.rdma, found.open.capacity),
             (Some(true), Some(1 << 30))
         );
+        assert_eq!(found.open.direct, Some(true));
+        // It takes no word that follows.
+        assert_eq!(target(&["--direct", "/b"]).unwrap().file, Some("/b".into()));
         assert_eq!(found.service.transfer_max, 4 << 20);
         let found = service(&["--config", path(&options), "--rdma=false", "c"]).unwrap();
         assert_eq!(

@@ -17,7 +17,7 @@ use xgvmi_daemon::{Daemon, Secret, ready};
 pub fn target(args: &TargetArgs) -> Result<()> {
     let file = args.check()?;
     let secrets = read_secrets(args)?;
-    let store = Store::open_file(&file, args.capacity)?;
+    let store = Store::open_past(&file, args.capacity, args.direct == Some(true))?;
     let listen = args.listen;
     let listener =
         xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;

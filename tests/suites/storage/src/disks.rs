@@ -1,4 +1,4 @@
-//! Volumes on memory, files and TCP targets beside a stock pair of mirrored disks: rates, processor time, and messages, by the
+//! Volumes on memory, files with and without the cache, and TCP targets beside a stock pair of mirrored disks: rates, processor time, and messages, by the
 //! same fio jobs on files of one file system, and verified.
 //!
 //! The pair is two exports of nbdkit's file plugin, mirrored by QEMU's quorum driver: it writes and flushes both, and reads the
@@ -53,17 +53,26 @@ const VERIFIED: [&[&str]; 2] = [
 enum Peer {
     Memory,
     File,
+    /// Files past the system's cache.
+    Direct,
     Tcp,
     Pair,
 }
 
 impl Peer {
-    const ALL: [Self; 4] = [Self::Memory, Self::File, Self::Tcp, Self::Pair];
+    const ALL: [Self; 5] = [
+        Self::Memory,
+        Self::File,
+        Self::Direct,
+        Self::Tcp,
+        Self::Pair,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::File => "file",
+            Self::Direct => "file, direct",
             Self::Tcp => "tcp",
             Self::Pair => "nbdkit file, mirrored by qemu",
         }
@@ -92,9 +101,13 @@ impl Disks {
                 let server = place.export(&[&["--memory", &size], &more[..]].concat())?;
                 Ok(Self(Served::alone(server)))
             }
-            Peer::File => {
+            Peer::File | Peer::Direct => {
                 place.create(SIZE_MIB, 4096)?;
-                let server = place.export(&[&FILES[..], &more].concat())?;
+                let direct: &[&str] = match peer {
+                    Peer::Direct => &["--direct"],
+                    _ => &[],
+                };
+                let server = place.export(&[&FILES[..], &more, direct].concat())?;
                 Ok(Self(Served::alone(server)))
             }
             Peer::Tcp => {
