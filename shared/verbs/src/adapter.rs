@@ -1,6 +1,6 @@
 //! An open function of the DPU.
 
-use crate::error::{Result, check};
+use crate::error::{Result, VerbsError, check};
 use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, Mlx5Lib, ibv_context, ibv_pd, ibv_port_attr};
 use std::sync::Arc;
 use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Options};
@@ -73,6 +73,15 @@ impl Adapter {
             mtu: port.active_mtu.to_le_bytes()[0],
             is_ethernet: u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET,
         })
+    }
+
+    /// The entry of the GID table that connections of an Ethernet port use: its index, and the address.
+    pub(crate) fn first_gid(&self) -> Result<(u8, [u8; 16])> {
+        let none = || VerbsError::Call {
+            call: "a GID of the port",
+            source: std::io::ErrorKind::AddrNotAvailable.into(),
+        };
+        self.function.gids(PORT).first().copied().ok_or_else(none)
     }
 
     pub(crate) fn lib(&self) -> &Mlx5Lib {

@@ -20,10 +20,10 @@ pub struct OpenArgs {
     /// Maximum bytes of data in each target file, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
-    /// File with the secret of targets at tcp: addresses.
+    /// File with the secret of targets at tcp: and rdma: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: address, as 200ms, 5s or 2m. A slower one counts as absent if the
+    /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent if the
     /// two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
     pub target_timeout: Duration,
@@ -31,7 +31,10 @@ pub struct OpenArgs {
     /// that returns. Then the request fails. 0s: requests do not wait.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = time(Duration::ZERO..=MINUTES))]
     pub outage_limit: Duration,
-    /// Open the volume also if another process is connected to targets at tcp: addresses and owns them. All requests of
+    /// The RDMA device for targets at rdma: addresses [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+    /// Open the volume also if another process is connected to targets at tcp: and rdma: addresses and owns them. All requests of
     /// the other process fail from then on.
     #[arg(long)]
     pub take_over: bool,
@@ -73,6 +76,13 @@ pub struct TargetArgs {
     /// Address and port; port 0 chooses one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7710")]
     pub listen: SocketAddr,
+    /// Serve volumes that name the target rdma:HOST:PORT also by RDMA: they and the target read half blocks in memory of
+    /// the other side. Without a device a volume uses TCP.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub rdma: Option<bool>,
+    /// The RDMA device for --rdma [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// File with the secret of both sides, 16 to 4,096 bytes, which other users cannot read. Required unless --listen is
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
@@ -112,7 +122,7 @@ impl TargetArgs {
 /// Options of `xgvmi-blk export`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ExportArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET", conflicts_with_all = ["memory", "service"])]
     pub targets: Vec<String>,
     /// A file with any of these options, as `socket = "/run/vol.sock"`; flags override it.
@@ -255,7 +265,7 @@ impl ExportArgs {
 /// Options of `xgvmi-blk service`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ServiceArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// A file with any of these options, as `workers = 8`; flags override it.
