@@ -78,7 +78,15 @@ pub(crate) struct Place<'a> {
 
 impl<'a> Place<'a> {
     pub(crate) fn new(world: &'a World, size: u64, block: u32) -> Result<Self> {
-        let testbed = Testbed::new(world)?;
+        Self::on(world, Testbed::new(world)?, size, block)
+    }
+
+    pub(crate) fn on(
+        world: &'a World,
+        testbed: Testbed<'a>,
+        size: u64,
+        block: u32,
+    ) -> Result<Self> {
         let files = ["a", "b", "c"].map(|name| testbed.path().join(name));
         let mut command = Command::new(world.built("xgvmi-blk"));
         command.arg("create").args(&files);

@@ -6,7 +6,7 @@ use crate::offload::Process;
 use crate::ports::set;
 use crate::process;
 use crate::storage::{By, MIB, Place, addresses, span};
-use crate::world::{LIMIT, World, free_port};
+use crate::world::{LIMIT, Testbed, World, free_port};
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,13 @@ const ANSWER_PULL: (usize, u8) = (9, 15);
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::new("storage_rdma_bytes", bytes_verified),
+        Case::new("storage_rdma_bytes", |w| bytes_verified(w, "infiniband")),
+        Case::new("storage_rdma_on_ethernet", |w| {
+            bytes_verified(w, "ethernet")
+        }),
+        Case::new("storage_rdma_on_routed_infiniband", |w| {
+            bytes_verified(w, "infiniband-grh")
+        }),
         Case::new("storage_rdma_target_stalls", stalls),
         Case::new("storage_rdma_port_down_and_up", port_down_and_up),
         Case::new("storage_rdma_without_a_device", without_a_device),
@@ -45,8 +51,9 @@ fn three(place: &Place<'_>, by: By, ports: [u16; 3]) -> Result<[Process; 3]> {
 }
 
 /// Requests of several sizes. All half blocks of the long ones are read by RDMA, on both ways.
-fn bytes_verified(world: &World) -> Result<()> {
-    let place = Place::new(world, 32 * MIB, 4096)?;
+fn bytes_verified(world: &World, link: &str) -> Result<()> {
+    let testbed = Testbed::new(world)?.with_link(link);
+    let place = Place::on(world, testbed, 32 * MIB, 4096)?;
     let ports = free_ports()?;
     let targets = three(&place, By::Rdma, ports)?;
     let service = place.service(&addresses(By::Rdma, ports), &[])?;

@@ -42,8 +42,8 @@ pub struct Endpoint {
     lid: u16,
     /// `IBV_MTU_*`.
     mtu: u8,
-    is_ethernet: bool,
-    /// Zero on InfiniBand.
+    /// Each address of its port needs a global route.
+    is_global: bool,
     gid: [u8; 16],
 }
 
@@ -54,7 +54,7 @@ impl Endpoint {
         let mut bytes = [0; ENDPOINT];
         bytes[..4].copy_from_slice(&self.queue.to_le_bytes());
         bytes[4..6].copy_from_slice(&self.lid.to_le_bytes());
-        (bytes[6], bytes[7]) = (self.mtu, u8::from(self.is_ethernet));
+        (bytes[6], bytes[7]) = (self.mtu, u8::from(self.is_global));
         bytes[8..].copy_from_slice(&self.gid);
         bytes
     }
@@ -68,7 +68,7 @@ impl Endpoint {
             queue: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
             lid: u16::from_le_bytes([bytes[4], bytes[5]]),
             mtu: bytes[6],
-            is_ethernet: bytes[7] != 0,
+            is_global: bytes[7] != 0,
             gid,
         }
     }
@@ -231,16 +231,12 @@ impl QueuePair {
     /// The address of this queue pair.
     pub(crate) fn endpoint(&self) -> Result<Endpoint> {
         let port = self.adapter.port()?;
-        let gid = match port.is_ethernet {
-            true => self.adapter.first_gid()?.1,
-            false => [0; 16],
-        };
         Ok(Endpoint {
             queue: self.number(),
             lid: port.lid,
             mtu: port.mtu,
-            is_ethernet: port.is_ethernet,
-            gid,
+            is_global: port.is_global,
+            gid: self.adapter.first_gid(port)?.1,
         })
     }
 
@@ -252,10 +248,10 @@ impl QueuePair {
             port_num: PORT,
             ..ibv_ah_attr::default()
         };
-        if port.is_ethernet {
+        if port.is_global || peer.is_global {
             address.is_global = 1;
             address.grh.dgid = ibv_gid { raw: peer.gid };
-            address.grh.sgid_index = self.adapter.first_gid()?.0;
+            address.grh.sgid_index = self.adapter.first_gid(port)?.0;
             address.grh.hop_limit = HOPS;
         }
         let mtu = port.mtu.min(peer.mtu).into();
@@ -328,7 +324,7 @@ impl QueuePair {
             port_num: PORT,
             ..ibv_ah_attr::default()
         };
-        if port.is_ethernet {
+        if port.is_global {
             let mut gid = ibv_gid::default();
             // SAFETY: the context is open.
             let errno = unsafe { lib.ibv_query_gid(context, PORT, 0, &raw mut gid) };
@@ -410,4 +406,21 @@ fn create(adapter: &Adapter, cq: NonNull<ibv_cq>, shape: Shape) -> Result<NonNul
     // SAFETY: domain and completion queue are live, the attributes are those that the masks name.
     let qp = unsafe { lib.mlx5dv_create_qp(context, &raw mut init, &raw mut own) };
     NonNull::new(qp).ok_or_else(|| last("mlx5dv_create_qp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_comes_back_from_its_bytes() {
+        let endpoint = Endpoint {
+            queue: 0x12_3456,
+            lid: 0x789,
+            mtu: 5,
+            is_global: true,
+            gid: std::array::from_fn(|at| u8::try_from(at).expect("sixteen")),
+        };
+        assert_eq!(Endpoint::from_bytes(&endpoint.to_bytes()), endpoint);
+    }
 }
