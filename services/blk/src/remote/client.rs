@@ -1,7 +1,8 @@
 //! A target in another process, as the volume uses it.
 
 use super::line::{Rdma, VolumeEnd};
-use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX, steps_to_bytes};
+use super::parts::steps_to_bytes;
+use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
 use crate::layers::Layers;

@@ -7,8 +7,9 @@
 //! which is free again when the volume has read it. Without a free slot, a call or an answer travels in its frame. Each
 //! connection has a protection domain of its own: a peer reaches its own slots only.
 
-use super::pieces::{Line, Piece, steps_in_parts};
-use super::wire::{Answer, Call, steps_to_bytes};
+use super::parts::{steps_in_parts, steps_to_bytes};
+use super::pieces::{Line, Piece};
+use super::wire::{Answer, Call};
 use crate::pipe::{Broken, Pipe};
 use crate::record::RECORD_MAX;
 use crate::store::Step;

@@ -2,6 +2,7 @@
 
 mod client;
 mod line;
+mod parts;
 mod pieces;
 mod server;
 #[cfg(test)]

@@ -1,7 +1,5 @@
-//! Parts of messages between a volume and a target that the other side reads by RDMA in place of a frame. Does no I/O.
+//! What a volume and a target tell each other of their memory, which the other side reads by RDMA. Does no I/O.
 
-use super::wire::{Answer, put_half_head, put_step};
-use crate::store::Step;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 use xgvmi_verbs::Endpoint;
 
@@ -53,66 +51,8 @@ pub(super) fn take_line(reader: &mut Reader<'_>) -> Result<Line, BadMessage> {
     })
 }
 
-/// The parts of a call of several steps in their order. No half block is copied.
-pub(super) fn steps_in_parts(steps: &[Step<'_>], mut put: impl FnMut(&[u8])) {
-    let mut head = Writer::with_capacity(64);
-    head.u8(11).u64(steps.len() as u64);
-    for step in steps {
-        let data = match *step {
-            Step::Prepare { block, half, keep } => {
-                put_half_head(head.u8(3).u64(block).u64(keep), half);
-                &half.data[..]
-            }
-            step => {
-                put_step(&mut head, step);
-                &[]
-            }
-        };
-        head = put_and_reuse(head, &mut put);
-        put(data);
-    }
-}
-
-/// Puts the bytes of a writer. Returns an empty one in its memory.
-fn put_and_reuse(writer: Writer, put: &mut impl FnMut(&[u8])) -> Writer {
-    let bytes = writer.finish();
-    put(&bytes);
-    Writer::over(bytes, 64)
-}
-
-impl Answer {
-    /// The parts of the message that answers the call with this number, in their order. No half block is copied.
-    pub(super) fn in_parts(&self, call: u64, mut put: impl FnMut(&[u8])) {
-        let mut head = Writer::with_capacity(64);
-        head.u64(call);
-        let answers = match self {
-            Self::Steps(answers) => {
-                head.u8(12).u64(answers.len() as u64);
-                answers
-            }
-            other => std::slice::from_ref(other),
-        };
-        for answer in answers {
-            let data = match answer {
-                Self::Half(half) => {
-                    put_half_head(head.u8(3), half);
-                    &half.data[..]
-                }
-                other => {
-                    other.put(&mut head);
-                    &[]
-                }
-            };
-            head = put_and_reuse(head, &mut put);
-            put(data);
-        }
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::wire::tests::{answers, half};
-    use super::super::wire::{Call, steps_to_bytes};
     use super::*;
 
     pub(in crate::remote) fn piece() -> Piece {
@@ -131,40 +71,6 @@ pub(super) mod tests {
             key: 0x1234,
             address: 1 << 41,
             token: [9; 16],
-        }
-    }
-
-    /// The parts of a message are those of its bytes.
-    #[test]
-    fn parts_are_the_message() {
-        let half = half();
-        let steps = [
-            Step::Prepare {
-                block: 1,
-                half: &half,
-                keep: 2,
-            },
-            Step::Commit {
-                block: 3,
-                generation: 4,
-            },
-            Step::Fetch {
-                block: 5,
-                generation: 6,
-            },
-        ];
-        let bytes = steps_to_bytes(&steps, None);
-        let call = Call::parse(&bytes).unwrap();
-        assert_eq!(call.to_bytes(), bytes);
-        let Call::Steps(steps_of_call) = call else {
-            panic!("{call:?}");
-        };
-        let into = Call::parse(&steps_to_bytes(&steps, Some(7)));
-        assert_eq!(into, Ok(Call::Into(7, steps_of_call)));
-        for answer in answers() {
-            let mut bytes = Vec::new();
-            answer.in_parts(7, |part| bytes.extend_from_slice(part));
-            assert_eq!(bytes, answer.to_bytes(7), "{answer:?}");
         }
     }
 }

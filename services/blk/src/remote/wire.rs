@@ -3,7 +3,7 @@
 //! Each message is the body of a frame of `xgvmi-daemon`, little endian: the kind of the call, then its arguments; or the
 //! number of the call on its connection, the outcome, then the result. Answers come in any order.
 
-use super::pieces::{Line, Piece, put_line, put_piece, steps_in_parts, take_line, take_piece};
+use super::pieces::{Line, Piece, put_line, put_piece, take_line, take_piece};
 use crate::block::Kind;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
@@ -260,22 +260,6 @@ fn take_count(reader: &mut Reader<'_>) -> Result<usize, BadMessage> {
         1..=STEPS_MAX => Ok(count),
         _ => Err(reader.fault("with a wrong number of steps")),
     }
-}
-
-/// A call of several steps, without a copy of their half blocks. The answer may go to a slot.
-pub(super) fn steps_to_bytes(steps: &[Step<'_>], slot: Option<u16>) -> Vec<u8> {
-    let length = |step: &Step<'_>| match step {
-        Step::Prepare { half, .. } => 64 + half.data.len(),
-        _ => 32,
-    };
-    let length = 32 + steps.iter().map(length).sum::<usize>();
-    let mut bytes = Vec::with_capacity(length);
-    if let Some(slot) = slot {
-        bytes.push(15);
-        bytes.extend(slot.to_le_bytes());
-    }
-    steps_in_parts(steps, |part| bytes.extend_from_slice(part));
-    bytes
 }
 
 pub(super) fn put_step<'a>(writer: &'a mut Writer, step: Step<'_>) -> &'a mut Writer {
