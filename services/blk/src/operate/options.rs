@@ -23,8 +23,8 @@ pub struct OpenArgs {
     /// File with the secret of targets at tcp: and rdma: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent if the
-    /// two others hold everything.
+    /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent
+    /// if the two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
     pub target_timeout: Duration,
     /// Longest wait of a request for targets that it cannot do without, as 200ms, 5s or 2m: for a slow one, and for one
@@ -34,8 +34,8 @@ pub struct OpenArgs {
     /// The RDMA device for targets at rdma: addresses [default: the first one].
     #[arg(long, value_name = "NAME")]
     pub rdma_device: Option<String>,
-    /// Open the volume also if another process is connected to targets at tcp: and rdma: addresses and owns them. All requests of
-    /// the other process fail from then on.
+    /// Open the volume also if another process is connected to targets at tcp: and rdma: addresses and owns them. All
+    /// requests of the other process fail from then on.
     #[arg(long)]
     pub take_over: bool,
 }
@@ -105,6 +105,9 @@ impl TargetArgs {
     /// # Errors
     /// A necessary option is missing.
     pub fn check(&self) -> Result<PathBuf> {
+        if self.device.is_some() && self.rdma != Some(true) {
+            bail!("--device is for RDMA: give --rdma, too");
+        }
         let Some(file) = self.file.clone() else {
             bail!("no target: give FILE, or file in the file of --config");
         };
@@ -443,6 +446,8 @@ mod tests {
         check(target(&["a", "--config", "/nowhere.toml"]), "/nowhere.toml");
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--insecure"]).is_ok());
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--secret-file", "s"]).is_ok());
+        assert!(target(&["a", "--rdma", "--device", "mlx5_1"]).is_ok());
+        assert!(target(&["a", "--device", "mlx5_1"]).is_err());
         check(export(&["a", "b"]), "no socket");
         check(export(&["--socket", "s"]), "no targets");
         check(
