@@ -310,7 +310,10 @@ const CRATES: &[Crate] = &[
         layers: &[
             ("values", &["direction", "error", "process"]),
             ("objects", &["adapter", "memory", "queue_pair"]),
-            ("transfers", &["engine", "mover", "host", "notices"]),
+            (
+                "transfers",
+                &["engine", "mover", "host", "notices", "reads", "shown"],
+            ),
             ("sessions", &["aliases"]),
         ],
     },

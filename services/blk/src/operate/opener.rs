@@ -5,7 +5,7 @@ use super::options::OpenArgs;
 use crate::error::BlkError;
 use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
-use crate::remote::{Address, RemoteTarget};
+use crate::remote::{Address, Rdma, RemoteTarget};
 use crate::say::say;
 use crate::store::{Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
@@ -29,7 +29,7 @@ pub struct Opener {
 }
 
 impl Opener {
-    /// Files, `tcp:HOST:PORT`, or `nbd:SOCKET`.
+    /// Files, `tcp:HOST:PORT`, `rdma:HOST:PORT`, or `nbd:SOCKET`.
     ///
     /// # Errors
     /// The secret cannot be read.
@@ -49,6 +49,9 @@ impl Opener {
                 patience,
                 owner: new_id()?.0,
                 take_over: args.take_over,
+                rdma: Some(Rdma {
+                    device: args.rdma_device.clone(),
+                }),
             },
             outage_limit: args.outage_limit,
         })
@@ -104,10 +107,12 @@ impl Opener {
         target: &str,
         patience: Duration,
     ) -> Result<Arc<dyn Target>, BlkError> {
-        Ok(match target.strip_prefix("tcp:") {
+        let by_tcp = target.strip_prefix("tcp:");
+        Ok(match by_tcp.or_else(|| target.strip_prefix("rdma:")) {
             Some(address) => Arc::new(RemoteTarget::connect(&Address {
                 address: address.to_owned(),
                 patience,
+                rdma: self.remote.rdma.clone().filter(|_| by_tcp.is_none()),
                 ..self.remote.clone()
             })?),
             None => Arc::new(open_store(target, self.capacity, self.direct)?),

@@ -23,19 +23,22 @@ pub struct OpenArgs {
     /// Use target files and devices past the system's cache (O_DIRECT).
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
     pub direct: Option<bool>,
-    /// File with the secret of targets at tcp: addresses.
+    /// File with the secret of targets at tcp: and rdma: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: address, as 200ms, 5s or 2m. A slower one counts as absent if the
-    /// two others hold everything.
+    /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent
+    /// if the two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
     pub target_timeout: Duration,
     /// Longest wait of a request for targets that it cannot do without, as 200ms, 5s or 2m: for a slow one, and for one
     /// that returns. Then the request fails. 0s: requests do not wait.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = time(Duration::ZERO..=MINUTES))]
     pub outage_limit: Duration,
-    /// Open the volume also if another process is connected to targets at tcp: addresses and owns them. All requests of
-    /// the other process fail from then on.
+    /// The RDMA device for targets at rdma: addresses [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+    /// Open the volume also if another process is connected to targets at tcp: and rdma: addresses and owns them. All
+    /// requests of the other process fail from then on.
     #[arg(long)]
     pub take_over: bool,
 }
@@ -76,6 +79,13 @@ pub struct TargetArgs {
     /// Address and port; port 0 chooses one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7710")]
     pub listen: SocketAddr,
+    /// Serve volumes that name the target rdma:HOST:PORT also by RDMA: they and the target read half blocks in memory of
+    /// the other side. Without a device a volume uses TCP.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub rdma: Option<bool>,
+    /// The RDMA device for --rdma [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// File with the secret of both sides, 16 to 4,096 bytes, which other users cannot read. Required unless --listen is
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
@@ -101,6 +111,9 @@ impl TargetArgs {
     /// # Errors
     /// A necessary option is missing.
     pub fn check(&self) -> Result<PathBuf> {
+        if self.device.is_some() && self.rdma != Some(true) {
+            bail!("--device is for RDMA: give --rdma, too");
+        }
         let Some(file) = self.file.clone() else {
             bail!("no target: give FILE, or file in the file of --config");
         };
@@ -118,7 +131,7 @@ impl TargetArgs {
 /// Options of `xgvmi-blk export`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ExportArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET", conflicts_with_all = ["memory", "service"])]
     pub targets: Vec<String>,
     /// A file with any of these options, as `socket = "/run/vol.sock"`; flags override it.
@@ -261,7 +274,7 @@ impl ExportArgs {
 /// Options of `xgvmi-blk service`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ServiceArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// A file with any of these options, as `workers = 8`; flags override it.
@@ -442,6 +455,8 @@ mod tests {
         check(target(&["a", "--config", "/nowhere.toml"]), "/nowhere.toml");
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--insecure"]).is_ok());
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--secret-file", "s"]).is_ok());
+        assert!(target(&["a", "--rdma", "--device", "mlx5_1"]).is_ok());
+        assert!(target(&["a", "--device", "mlx5_1"]).is_err());
         check(export(&["a", "b"]), "no socket");
         check(export(&["--socket", "s"]), "no targets");
         check(

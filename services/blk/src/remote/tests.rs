@@ -41,6 +41,7 @@ fn address(address: &str, owner: u8) -> Address {
         patience: Duration::from_secs(60),
         owner: [owner; 16],
         take_over: false,
+        rdma: None,
     }
 }
 
@@ -264,7 +265,7 @@ fn a_peer_is_told_why_it_is_refused() {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
         .unwrap();
-    let call = b"XBLK\x07\0\0\0\x02\0\0\0\0\x63";
+    let call = b"XBLK\x08\0\0\0\x02\0\0\0\0\x63";
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
@@ -491,7 +492,7 @@ fn a_stranger_is_disconnected_and_the_target_serves_on() {
     let to = start(Role::First);
     for bytes in [
         &b"GET / HTTP/1.0\r\n\r\n"[..],
-        b"XBLK\x07\0\0\0\xff\xff\xff\xff\0",
+        b"XBLK\x08\0\0\0\xff\xff\xff\xff\0",
         b"XBLK\x05\0\0\0\x02\0\0\0\0\x63",
     ] {
         let mut stream = TcpStream::connect(&to).unwrap();
