@@ -343,7 +343,10 @@ const CRATES: &[Crate] = &[
         name: "xgvmi_blk",
         layers: &[
             ("basics", &["crew", "geometry", "error", "pipe", "say"]),
-            ("formats", &["block", "layers", "record", "sbc"]),
+            (
+                "formats",
+                &["block", "encryption", "layers", "record", "sbc"],
+            ),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
             ("requests", &["aio"]),

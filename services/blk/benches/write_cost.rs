@@ -1,17 +1,19 @@
 //! Writes blocks of 4 KiB at random places of a volume in memory, or 64 of them at once in order, with a flush behind each 64, and
 //! prints the memory that a write asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions.
+//! With `read` the blocks are read instead; with a key file the volume is encrypted.
 //!
 //! ```text
-//! write_cost WRITES [in-order]
+//! write_cost WRITES [random|in-order|read] [KEY_FILE]
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use xgvmi_blk::store::{MemoryMedium, NewTarget, Store, Target};
-use xgvmi_blk::{Geometry, Id, Role, Volume};
+use xgvmi_blk::store::{Mark, MemoryMedium, NewTarget, Store, Target};
+use xgvmi_blk::{Geometry, Id, KeyFile, Role, Volume};
 
 const BLOCK: usize = 4096;
 /// More groups of blocks than a target keeps in memory.
@@ -58,16 +60,20 @@ static ALLOCATOR: Counting = Counting;
 fn main() -> ExitCode {
     let writes = std::env::args().nth(1).and_then(|word| word.parse().ok());
     let order = std::env::args().nth(2);
+    let reads = order.as_deref() == Some("read");
     let at_once = match order.as_deref() {
-        None => Some(1),
+        None | Some("random" | "read") => Some(1),
         Some("in-order") => Some(64),
         Some(_) => None,
     };
     let (Some(writes), Some(at_once)) = (writes.filter(|writes| *writes > 0), at_once) else {
-        eprintln!("usage: write_cost WRITES [in-order]");
+        eprintln!("usage: write_cost WRITES [random|in-order|read] [KEY_FILE]");
         return ExitCode::FAILURE;
     };
-    match run(writes, at_once) {
+    let key = std::env::args().nth(3);
+    let key = key.map(|path| KeyFile::read(Path::new(&path)));
+    let done = key.transpose();
+    match done.and_then(|key| run(writes, at_once, key.as_ref(), reads)) {
         Ok(calls) => {
             let said = format!("{{\"writes\":{writes},\"allocations\":{calls}}}");
             match writeln!(std::io::stdout(), "{said}") {
@@ -83,9 +89,15 @@ fn main() -> ExitCode {
 }
 
 /// Returns the calls of the allocator during the writes, each of so many blocks.
-fn run(writes: u64, at_once: usize) -> xgvmi_blk::Result<usize> {
+fn run(
+    writes: u64,
+    at_once: usize,
+    key: Option<&KeyFile>,
+    reads: bool,
+) -> xgvmi_blk::Result<usize> {
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
+    let wrapping = key.map(|key| key.new_wrapping(Id([7; 16]))).transpose()?;
     for role in Role::ALL {
         let new = NewTarget {
             geometry,
@@ -94,14 +106,13 @@ fn run(writes: u64, at_once: usize) -> xgvmi_blk::Result<usize> {
             complete: true,
         };
         let medium = Box::new(MemoryMedium::default());
-        targets.push(Arc::new(Store::create(
-            &role.to_string(),
-            medium,
-            new,
-            None,
-        )?));
+        let store = Store::create(&role.to_string(), medium, new, None)?;
+        if let Some(wrapping) = wrapping {
+            store.mark(0, Mark::Wrapping(wrapping))?;
+        }
+        targets.push(Arc::new(store));
     }
-    let volume = Volume::open(targets)?;
+    let volume = Volume::open_with(targets, key)?;
     let mut chance = fastrand::Rng::with_seed(1);
     // Data that does not compress.
     let mut bytes = vec![0; AT_ONCE * BLOCK];
@@ -117,7 +128,11 @@ fn run(writes: u64, at_once: usize) -> xgvmi_blk::Result<usize> {
             1 => chance.u64(..BLOCKS),
             at_once => number * at_once as u64 % BLOCKS,
         };
-        let part = &bytes[from..from + at_once * BLOCK];
+        let part = &mut bytes[from..from + at_once * BLOCK];
+        if reads {
+            volume.read(block * BLOCK as u64, part)?;
+            continue;
+        }
         volume.write(block * BLOCK as u64, part)?;
         if number % EACH == 0 {
             volume.flush()?;

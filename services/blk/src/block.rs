@@ -3,7 +3,11 @@
 //! A block is stored as nothing (all zeros), as one LZ4 block if that saves space on its targets, or as it is. The stored bytes are split in the middle;
 //! the first half has the odd byte. Parity is the exclusive or of both halves, where the second one is continued with a
 //! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
+//!
+//! With a key the stored bytes are encrypted before the split. A block that LZ4 shortens to less than AES can encrypt is
+//! stored as it is.
 
+use crate::encryption::{SEALED_MIN, Seal};
 use crate::geometry::{Role, TARGETS};
 use lz4_flex::block::CompressTable;
 use std::cell::RefCell;
@@ -73,14 +77,20 @@ pub struct Encoded {
 /// Encodes a block of up to 1 MiB.
 #[must_use]
 pub fn encode(block: &[u8]) -> Encoded {
-    if block.iter().all(|byte| *byte == 0) {
+    encode_with(block, false, None)
+}
+
+/// As [`encode`], encrypted if there is a key. With `allocate` an all-zero block has bytes, too.
+#[must_use]
+pub fn encode_with(block: &[u8], allocate: bool, seal: Option<Seal<'_>>) -> Encoded {
+    if !allocate && block.iter().all(|byte| *byte == 0) {
         return Encoded {
             kind: Kind::Zero,
             stored: 0,
             parts: Default::default(),
         };
     }
-    encode_allocated(block)
+    encode_allocated(block, seal)
 }
 
 /// A block that its layer does not have any more.
@@ -93,21 +103,30 @@ pub fn hole() -> Encoded {
     }
 }
 
-/// As [`encode`], but an all-zero block is stored as well.
-#[must_use]
-pub fn encode_allocated(block: &[u8]) -> Encoded {
+fn encode_allocated(block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
     COMPRESSOR.with_borrow_mut(|(buffer, table, tries)| {
         if !tries.tries(block) {
-            return split(Kind::Raw, block);
+            return raw(block, seal, buffer);
         }
         let most = lz4_flex::block::get_maximum_output_size(block.len());
         if buffer.len() < most {
             buffer.resize(most, 0);
         }
-        let encoded = match lz4_flex::block::compress_into_with_table(block, buffer, table) {
-            Ok(length) if saves(length, block.len()) => split(Kind::Lz4, &buffer[..length]),
-            // An error means that the buffer is too small: the block does not shrink.
-            _ => split(Kind::Raw, block),
+        let least = seal.map_or(0, |_| SEALED_MIN);
+        let shortened = match lz4_flex::block::compress_into_with_table(block, buffer, table) {
+            Ok(length) => (length >= least && saves(length, block.len())).then_some(length),
+            // The buffer is too small: the block does not shrink.
+            Err(_) => None,
+        };
+        let encoded = match shortened {
+            None => raw(block, seal, buffer),
+            Some(length) => {
+                let bytes = &mut buffer[..length];
+                if let Some(seal) = seal {
+                    seal.encrypt(bytes);
+                }
+                split(Kind::Lz4, bytes)
+            }
         };
         tries.learn(encoded.kind);
         if buffer.len() > KEPT {
@@ -169,6 +188,17 @@ fn is_noise(block: &[u8]) -> bool {
     // Of noise the sum is about n + n^2 / 256.
     let even = sampled + sampled * sampled / 256;
     squares as usize <= even + even / 4
+}
+
+/// A block as it is, or encrypted.
+fn raw(block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) -> Encoded {
+    let Some(seal) = seal else {
+        return split(Kind::Raw, block);
+    };
+    buffer.clear();
+    buffer.extend_from_slice(block);
+    seal.encrypt(buffer);
+    split(Kind::Raw, buffer)
 }
 
 /// Most bytes that a thread keeps for the compression of its next block.
@@ -247,9 +277,25 @@ pub fn restore(role: Role, stored: u32, parts: [&[u8]; TARGETS]) -> Result<Vec<u
 /// # Errors
 /// The stored bytes are no block of this size.
 pub fn decode(kind: Kind, first: &[u8], second: &[u8], block: &mut [u8]) -> Result<(), BadBlock> {
+    decode_with(kind, (first, second), None, block)
+}
+
+/// As [`decode`], of a block that is encrypted if there is a key.
+///
+/// # Errors
+/// As [`decode`].
+pub fn decode_with(
+    kind: Kind,
+    (first, second): (&[u8], &[u8]),
+    seal: Option<Seal<'_>>,
+    block: &mut [u8],
+) -> Result<(), BadBlock> {
     let stored = first.len() + second.len();
     if first.len() != first_length(stored) {
         return Err(BadBlock::Halves);
+    }
+    if seal.is_some() && kind.has_bytes() && stored < SEALED_MIN {
+        return Err(BadBlock::Length);
     }
     match kind {
         Kind::Zero | Kind::Hole if stored == 0 => block.fill(0),
@@ -257,9 +303,15 @@ pub fn decode(kind: Kind, first: &[u8], second: &[u8], block: &mut [u8]) -> Resu
             let (left, right) = block.split_at_mut(first.len());
             left.copy_from_slice(first);
             right.copy_from_slice(second);
+            if let Some(seal) = seal {
+                seal.decrypt(block);
+            }
         }
         Kind::Lz4 if stored < block.len() => {
-            let bytes = [first, second].concat();
+            let mut bytes = [first, second].concat();
+            if let Some(seal) = seal {
+                seal.decrypt(&mut bytes);
+            }
             match lz4_flex::block::decompress_into(&bytes, block) {
                 Ok(length) if length == block.len() => {}
                 _ => return Err(BadBlock::Lz4),
@@ -353,7 +405,7 @@ mod tests {
 
     #[test]
     fn zeros_that_must_be_allocated_have_bytes() {
-        let encoded = encode_allocated(&[0; 4096]);
+        let encoded = encode_with(&[0; 4096], true, None);
         assert_eq!(encoded.kind, Kind::Lz4);
         let [first, second, _] = &encoded.parts;
         let mut back = [1; 4096];

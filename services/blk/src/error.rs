@@ -199,6 +199,14 @@ pub enum BlkError {
         /// The reason, as the service says.
         reason: String,
     },
+    /// A service does not let this initiator write.
+    #[error("service {service}: {reason}")]
+    Denied {
+        /// The service's address.
+        service: String,
+        /// The reason, as the service says.
+        reason: String,
+    },
     /// The host's adapter cannot give access to memory.
     #[error("keys of the host's memory: {0}")]
     Keys(String),

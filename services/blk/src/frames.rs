@@ -10,10 +10,10 @@ use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 use xgvmi_pool::AccessKey;
 
-/// The frames.
+/// The frames. Since version 3 an initiator may be read-only.
 pub(crate) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLS",
-    version: 2,
+    version: 3,
     program: "xgvmi-blk service",
 };
 
@@ -62,6 +62,8 @@ pub(crate) struct Welcome {
     pub(crate) prepared: u32,
     /// Longest time that a request waits for targets, in milliseconds.
     pub(crate) wait_ms: u32,
+    /// Writes of this initiator are refused.
+    pub(crate) read_only: bool,
 }
 
 /// Where the data of a request is in the initiator's memory.
@@ -115,6 +117,8 @@ pub(crate) enum Outcome {
     Invalid(String),
     /// The data cannot be read or written.
     Failed(String),
+    /// The initiator may not.
+    Denied(String),
 }
 
 /// The answer to a request.
@@ -171,7 +175,8 @@ impl Welcome {
             .u32(self.transfer_max)
             .u32(self.requests_max)
             .u32(self.prepared)
-            .u32(self.wait_ms);
+            .u32(self.wait_ms)
+            .u8(u8::from(self.read_only));
         writer.finish()
     }
 
@@ -186,6 +191,7 @@ impl Welcome {
             requests_max: reader.u32()?,
             prepared: reader.u32()?,
             wait_ms: reader.u32()?,
+            read_only: take_flag(&mut reader)?,
         };
         if welcome.transfer_max == 0 || welcome.requests_max == 0 {
             return Err(reader.fault("that allows no request"));
@@ -196,6 +202,14 @@ impl Welcome {
 }
 
 impl Call {
+    /// True if it changes the volume.
+    pub(crate) fn changes(&self) -> bool {
+        matches!(
+            self,
+            Self::Write { .. } | Self::Trim { .. } | Self::Zero { .. }
+        )
+    }
+
     /// Bytes of the volume that the call concerns.
     pub(crate) fn range(&self) -> Option<Range> {
         match self {
@@ -278,6 +292,7 @@ impl Answer {
             Outcome::Full(reason) => writer.u8(3).blob(&text(reason)),
             Outcome::Invalid(reason) => writer.u8(4).blob(&text(reason)),
             Outcome::Failed(reason) => writer.u8(5).blob(&text(reason)),
+            Outcome::Denied(reason) => writer.u8(6).blob(&text(reason)),
         };
         writer.finish()
     }
@@ -298,6 +313,7 @@ impl Answer {
             3 => Outcome::Full(take_text(&mut reader)?),
             4 => Outcome::Invalid(take_text(&mut reader)?),
             5 => Outcome::Failed(take_text(&mut reader)?),
+            6 => Outcome::Denied(take_text(&mut reader)?),
             _ => return Err(reader.fault("of an unknown kind")),
         };
         reader.end()?;
@@ -388,6 +404,7 @@ mod tests {
             requests_max: 8,
             prepared: 2,
             wait_ms: 45_000,
+            read_only: true,
         };
         assert_eq!(Welcome::parse(&welcome.to_bytes()).ok(), Some(welcome));
         let calls = [
@@ -427,6 +444,7 @@ mod tests {
             Outcome::Full(text()),
             Outcome::Invalid(text()),
             Outcome::Failed(text()),
+            Outcome::Denied(text()),
         ] {
             let answer = Answer { number: 4, outcome };
             assert_eq!(Answer::parse(&answer.to_bytes()).ok(), Some(answer));

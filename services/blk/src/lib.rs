@@ -31,6 +31,7 @@ pub mod block;
 pub mod client;
 mod crew;
 pub mod disk;
+pub mod encryption;
 pub mod error;
 mod frames;
 pub mod fuzzing;
@@ -49,6 +50,7 @@ pub mod vhost;
 pub mod volume;
 
 pub use disk::Disk;
+pub use encryption::KeyFile;
 pub use error::{BlkError, Result};
 pub use geometry::{Geometry, Id, Role};
 pub use layers::Layers;

@@ -4,10 +4,10 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex};
-use xgvmi_blk::store::{Medium, NewTarget, WholeSectors};
-use xgvmi_blk::{Geometry, Id, Role, Store, Target, Volume};
+use xgvmi_blk::store::{Mark, Medium, NewTarget, WholeSectors};
+use xgvmi_blk::{Geometry, Id, KeyFile, Role, Store, Target, Volume};
 
 const SEEDS: u64 = 120;
 const BLOCK: usize = 1024;
@@ -166,6 +166,12 @@ fn content(block: usize, version: u64) -> Vec<u8> {
         .collect()
 }
 
+fn key() -> KeyFile {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(b"the key of this volume").unwrap();
+    KeyFile::read(file.path()).unwrap()
+}
+
 struct Outcome {
     lost: usize,
     new: usize,
@@ -191,7 +197,15 @@ fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
         disk
     });
     let targets = Role::ALL.map(|role| disks[role.index()].open(role));
-    let volume = Volume::open(targets.to_vec()).unwrap();
+    // Every second volume is encrypted.
+    let key = seed.is_multiple_of(2).then(key);
+    if let Some(key) = &key {
+        let wrapping = key.new_wrapping(Id([8; 16])).unwrap();
+        for target in &targets {
+            target.mark(0, Mark::Wrapping(wrapping)).unwrap();
+        }
+    }
+    let volume = Volume::open_with(targets.to_vec(), key.as_ref()).unwrap();
     *writes_left.lock().unwrap() = writes;
     // Versions that each block may have: the flushed one alone, or also those since.
     let mut flushed = [0; BLOCKS];
@@ -236,7 +250,7 @@ fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
     ] {
         let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
         let targets = present.map(|role| Disk::new(takes, after[role.index()].clone()).open(role));
-        let volume = Volume::open(targets.collect()).unwrap();
+        let volume = Volume::open_with(targets.collect(), key.as_ref()).unwrap();
         for block in 0..BLOCKS {
             let mut bytes = vec![0xaa; BLOCK];
             let read = volume.read((block * BLOCK) as u64, &mut bytes);

@@ -97,15 +97,35 @@ impl Secret {
     /// The file is unreadable or no regular file, other users can access it (mode bits `o`), or it has fewer than 16 or
     /// more than 4,096 bytes. A symbolic link is followed, and its target is checked.
     pub fn read(path: &Path, context: &str) -> Result<Self> {
-        let text = read_private(path, "secret", FILE_MAX)?;
+        Self::read_as(path, "secret", context)
+    }
+
+    /// As [`Secret::read`]. `what` names the secret in errors.
+    ///
+    /// # Errors
+    /// As [`Secret::read`].
+    pub fn read_as(path: &Path, what: &str, context: &str) -> Result<Self> {
+        let text = read_private(path, what, FILE_MAX)?;
         let none = |error: &dyn fmt::Display| {
             DaemonError::Options(format!(
-                "the secret in {} is none: {error} (`openssl rand -hex 32` makes a good one)",
+                "the {what} in {} is none: {error} (`openssl rand -hex 32` makes a good one)",
                 path.display()
             ))
         };
         let secret = xgvmi_pool::Secret::from_text(&text).map_err(|error| none(&error))?;
         Ok(Self(secret.derive_key(context)))
+    }
+
+    /// A key for one of the things that the purpose has.
+    #[must_use]
+    pub fn derive(&self, thing: &[u8]) -> [u8; WORD] {
+        *blake3::keyed_hash(&self.0, thing).as_bytes()
+    }
+
+    /// Another secret of the same holder, for one of the things that the purpose has.
+    #[must_use]
+    pub fn derived(&self, thing: &[u8]) -> Self {
+        Self(self.derive(thing))
     }
 
     /// Starts the handshake as a caller.

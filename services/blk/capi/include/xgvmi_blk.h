@@ -5,7 +5,8 @@
  * uses the targets of a volume at a time; any number of programs connect to a service, up to 16.
  *
  * A function that returns an int returns 0, or a negative number of errno: -EINVAL (a wrong argument, a range outside the
- * volume, targets that do not belong together), -EBUSY (another process uses a target), -ENOSPC (two targets are full),
+ * volume, targets that do not belong together, a wrong key file), -EBUSY (another process uses a target), -EPERM (a write by
+ * an initiator that may only read), -ENOSPC (two targets are full),
  * -ENOTCONN (the service does not answer), -EIO (fewer than two targets, a block is lost, the service refuses, the adapter
  * cannot be used). xgvmi_blk_error() has the text.
  *
@@ -35,6 +36,7 @@ struct xgvmi_blk_options {
     const char *secret_file;       /* file with the secret of targets at tcp: addresses */
     uint64_t    target_timeout_ms; /* a target that does not answer for so long is absent; default 5000 */
     uint64_t    capacity;          /* most bytes of data in each target file; default: no limit */
+    const char *key_file;          /* file with the key of an encrypted volume */
 };
 
 /* Opens the volume on one to three targets, in any order: files, or "tcp:HOST:PORT". `options` may be NULL. */
@@ -48,6 +50,7 @@ struct xgvmi_blk_connect_options {
     const char *device;            /* RDMA device of this host; default: the first one. A process uses one. */
     uint64_t    reconnect_ms;      /* a call waits so long for a service that is gone, and repeats its request;
                                       default 10000, at most 600000 */
+    const char *identity;          /* name by which the service knows this program; secret_file is then that name's */
 };
 
 /* Connects to the volume of the service at "HOST:PORT", and waits for a service that is still starting. `options` may be

@@ -65,6 +65,8 @@ pub struct XgvmiBlkOptions {
     pub target_timeout_ms: u64,
     /// Most bytes of data in each target file.
     pub capacity: u64,
+    /// File with the key of an encrypted volume.
+    pub key_file: *const c_char,
 }
 
 /// How a service is reached.
@@ -79,6 +81,8 @@ pub struct XgvmiBlkConnectOptions {
     pub device: *const c_char,
     /// Longest wait for a service that is gone.
     pub reconnect_ms: u64,
+    /// Name by which the service knows the caller.
+    pub identity: *const c_char,
 }
 
 /// Longest `reconnect_ms`.
@@ -117,6 +121,7 @@ impl From<BlkError> for Failure {
             | BlkError::Argument(_)
             | BlkError::NotATarget { .. } => libc::EINVAL,
             BlkError::Disconnected { .. } => libc::ENOTCONN,
+            BlkError::Denied { .. } => libc::EPERM,
             error if error.is_used_elsewhere() => libc::EBUSY,
             _ => libc::EIO,
         };
@@ -183,12 +188,12 @@ unsafe trait Options: Sized {
     const NAME: &'static str;
 }
 
-// SAFETY: a size, a pointer and two numbers of 64 bits.
+// SAFETY: a size, two pointers and two numbers of 64 bits.
 unsafe impl Options for XgvmiBlkOptions {
     const NAME: &'static str = "xgvmi_blk_options";
 }
 
-// SAFETY: a size, two pointers and a number of 64 bits.
+// SAFETY: a size, three pointers and a number of 64 bits.
 unsafe impl Options for XgvmiBlkConnectOptions {
     const NAME: &'static str = "xgvmi_blk_connect_options";
 }
@@ -302,6 +307,11 @@ unsafe fn arguments(
             let path = unsafe { text(options.secret_file, "options.secret_file") }?;
             args.secret_file = Some(PathBuf::from(path));
         }
+        if !options.key_file.is_null() {
+            // SAFETY: the caller promises a string.
+            let path = unsafe { text(options.key_file, "options.key_file") }?;
+            args.key_file = Some(PathBuf::from(path));
+        }
         args.capacity = Some(options.capacity).filter(|size| *size != 0);
     }
     Ok((targets, args))
@@ -344,10 +354,20 @@ unsafe fn spec(
     let Some(options) = unsafe { sized(options) }? else {
         return Ok(spec);
     };
+    let mut identity = None;
+    if !options.identity.is_null() {
+        // SAFETY: the caller promises a string.
+        identity = Some(unsafe { text(options.identity, "options.identity") }?);
+        if options.secret_file.is_null() {
+            return Err(Failure::invalid(
+                "options.identity without options.secret_file",
+            ));
+        }
+    }
     if !options.secret_file.is_null() {
         // SAFETY: the caller promises a string.
         let path = unsafe { text(options.secret_file, "options.secret_file") }?;
-        let secret = initiator_secret(Path::new(&path));
+        let secret = initiator_secret(Path::new(&path), identity.as_deref());
         spec.secret = Some(secret.map_err(|error| Failure::invalid(&format!("{error:#}")))?);
     }
     if !options.device.is_null() {

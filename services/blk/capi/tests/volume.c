@@ -130,6 +130,10 @@ static void refusals(const char *const *targets, const char *other)
     options.secret_file = "/nowhere/secret";
     CHECK(xgvmi_blk_open(targets, 3, &options, &second) == -EINVAL);
     CHECK(strstr(xgvmi_blk_error(), "/nowhere/secret") != NULL);
+    options.secret_file = NULL;
+    options.key_file = "/nowhere/key";
+    CHECK(xgvmi_blk_open(targets, 3, &options, &second) == -EINVAL);
+    CHECK(strstr(xgvmi_blk_error(), "/nowhere/key") != NULL);
     CHECK(xgvmi_blk_read(volume, SIZE, &byte, 1) == -EINVAL);
     CHECK(strstr(xgvmi_blk_error(), "exceed the volume") != NULL);
     CHECK(xgvmi_blk_write(volume, UINT64_MAX, &byte, 1) == -EINVAL);

@@ -164,6 +164,7 @@ pub(crate) fn errno(error: &BlkError) -> c_int {
         error if error.is_full() => libc::ENOSPC,
         BlkError::Geometry(_) | BlkError::Argument(_) => libc::EINVAL,
         BlkError::Disconnected { .. } => libc::ECONNRESET,
+        BlkError::Denied { .. } => libc::EPERM,
         _ => libc::EIO,
     }
 }

@@ -4,8 +4,8 @@ use crate::abi::{CATEGORY, Choice, GROUP, INTEGER, Job, STRING};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
-use xgvmi_blk::client::{SECRET_CONTEXT, Scheme, Spec};
-use xgvmi_daemon::Secret;
+use xgvmi_blk::client::{Scheme, Spec};
+use xgvmi_blk::operate::initiator_secret;
 
 /// Marks the values: a wrong offset of theirs in a job would not find it.
 const MARK: u64 = 0x7867_766d_692d_6669;
@@ -20,6 +20,7 @@ pub(crate) struct Values {
     scheme: *const Named,
     service: *const c_char,
     secret_file: *const c_char,
+    identity: *const c_char,
     device: *const c_char,
     ucx: *const c_char,
     copy_max: c_uint,
@@ -114,6 +115,12 @@ pub(crate) fn all() -> *mut Choice {
             offset_of!(Values, secret_file),
         ),
         string(
+            c"identity",
+            c"Name of the initiator",
+            c"Name by which the service knows this host, with the secret of that name",
+            offset_of!(Values, identity),
+        ),
+        string(
             c"device",
             c"RDMA device",
             c"Name of the host's RDMA device; the first one by default",
@@ -174,8 +181,14 @@ pub(crate) unsafe fn spec(job: *const Job) -> Result<Spec, String> {
     let service = text(values.service, "service")?
         .ok_or("give the option service=HOST:PORT, the address of xgvmi-blk service")?;
     let secret = text(values.secret_file, "secret_file")?;
-    let secret = secret.map(|path| Secret::read(Path::new(path), SECRET_CONTEXT));
-    let secret = secret.transpose().map_err(|error| error.to_string())?;
+    let identity = text(values.identity, "identity")?;
+    if identity.is_some() && secret.is_none() {
+        return Err(
+            "identity without secret_file: give the file with the secret of that name".to_owned(),
+        );
+    }
+    let secret = secret.map(|path| initiator_secret(Path::new(path), identity));
+    let secret = secret.transpose().map_err(|error| format!("{error:#}"))?;
     // SAFETY: points into `SCHEMES`; the library is never unloaded.
     let scheme = unsafe { &*values.scheme }.scheme;
     Ok(Spec {

@@ -11,7 +11,7 @@ use xgvmi_blk::operate::{
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
-use xgvmi_blk::{Geometry, Role, Volume, sbc};
+use xgvmi_blk::{Geometry, KeyFile, Role, Volume, sbc};
 use xgvmi_daemon::options::{bytes, parse};
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
@@ -38,6 +38,8 @@ enum Command {
     Rebuild(VolumeArgs),
     /// Gives a volume more blocks, which are zeros.
     Resize(ResizeArgs),
+    /// Wraps the key of an encrypted volume with another key file. Data is not written again.
+    RotateKey(RotateArgs),
     /// Shows the state of a volume as JSON. Changes nothing.
     Show(VolumeArgs),
     /// Shows the state of a running export, service or target.
@@ -67,6 +69,9 @@ struct CreateArgs {
     /// Overwrite what block devices hold.
     #[arg(long)]
     force: bool,
+    /// Encrypt the volume: file with its key, 16 to 4,096 bytes, which other users cannot read.
+    #[arg(long, value_name = "FILE", conflicts_with = "like")]
+    key_file: Option<PathBuf>,
     /// Role of the new target.
     #[arg(long, value_parser = role, value_name = "data_1|data_2|data_p", requires = "like")]
     role: Option<Role>,
@@ -88,6 +93,15 @@ struct ResizeArgs {
     /// New size of the volume in bytes, or with K, M, G, T. It cannot be smaller than the old one.
     #[arg(long, value_parser = bytes)]
     size: u64,
+}
+
+#[derive(Debug, Args)]
+struct RotateArgs {
+    #[command(flatten)]
+    volume: VolumeArgs,
+    /// The new key file.
+    #[arg(long, value_name = "FILE", requires = "key_file")]
+    new_key_file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -131,6 +145,7 @@ fn main() -> ExitCode {
         Command::Scrub(args) => open(&args).and_then(|volume| show(&volume.scrub()?)),
         Command::Rebuild(args) => open(&args).and_then(|volume| rebuild(&volume)),
         Command::Resize(args) => resize(&args),
+        Command::RotateKey(args) => rotate_key(&args),
         Command::Show(args) => inspect(&args).and_then(|status| show(&status)),
         Command::Status(args) => operate::show_status(&args).and_then(|text| tell(text.trim_end())),
         Command::Ctl(args) => operate::ctl(&args).and_then(|text| tell(&text)),
@@ -155,19 +170,19 @@ fn block_size(bytes: u64) -> Result<u32> {
 }
 
 fn create(args: &CreateArgs) -> Result<()> {
-    let (news, volume) = match (&args.like, args.role, args.size) {
+    let (news, volume, wrapping) = match (&args.like, args.role, args.size) {
         (Some(like), Some(role), _) => {
             if args.targets.len() != 1 {
                 bail!("--like creates one target: give one file");
             }
-            let (geometry, volume) = operate::like(like)?;
+            let (geometry, volume, wrapping) = operate::like(like)?;
             let new = NewTarget {
                 geometry,
                 role,
                 volume,
                 complete: false,
             };
-            (vec![new], volume)
+            (vec![new], volume, wrapping)
         }
         (_, _, Some(size)) => {
             if args.targets.len() != TARGETS {
@@ -181,12 +196,14 @@ fn create(args: &CreateArgs) -> Result<()> {
                 volume,
                 complete: true,
             };
-            (Role::ALL.map(new).to_vec(), volume)
+            let key = args.key_file.as_deref().map(KeyFile::read).transpose()?;
+            let wrapping = key.map(|key| key.new_wrapping(volume)).transpose()?;
+            (Role::ALL.map(new).to_vec(), volume, wrapping)
         }
         _ => bail!("give --size, or --like and --role"),
     };
     for (path, new) in args.targets.iter().zip(news) {
-        create_store(path, new, args.force)?;
+        create_store(path, new, args.force, wrapping)?;
     }
     tell(&format!("volume {volume}"))
 }
@@ -203,6 +220,18 @@ fn resize(args: &ResizeArgs) -> Result<()> {
         "volume {} has {} bytes",
         volume.id(),
         geometry.size()
+    ))
+}
+
+fn rotate_key(args: &RotateArgs) -> Result<()> {
+    let new = KeyFile::read(&args.new_key_file)?;
+    let volume = open(&args.volume)?;
+    volume.rotate_key(&new)?;
+    volume.close()?;
+    tell(&format!(
+        "volume {}: {} opens it from here on",
+        volume.id(),
+        args.new_key_file.display()
     ))
 }
 

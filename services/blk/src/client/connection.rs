@@ -23,6 +23,7 @@ pub(super) struct Inner {
     pub(super) session: u64,
     pub(super) transfer_max: u32,
     pub(super) prepared: u32,
+    pub(super) read_only: bool,
     pub(super) gate: Gate,
     pub(super) slots: Option<Slots>,
     pub(super) pipe: Mutex<Arc<Pipe>>,
@@ -207,6 +208,7 @@ mod tests {
             requests_max: 1,
             prepared: 0,
             wait_ms: u32::try_from(wait.as_millis()).unwrap(),
+            read_only: false,
         };
         assert!(answer_limit(&spec, &welcome) >= wait + spec.limit);
     }

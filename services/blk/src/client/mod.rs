@@ -75,6 +75,7 @@ impl Volume {
                 session,
                 transfer_max: welcome.transfer_max,
                 prepared: welcome.prepared,
+                read_only: welcome.read_only,
                 gate: Gate::new(requests_max),
                 slots,
                 pipe: Mutex::new(Arc::new(pipe)),
@@ -267,6 +268,10 @@ impl Disk for Volume {
         };
         let limit = u32::try_from(limit.min(EXTENTS_MAX)).unwrap_or(1);
         self.call(Call::Extents { range, limit })
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.read_only
     }
 
     fn status(&self) -> VolumeStatus {

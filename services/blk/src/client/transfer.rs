@@ -237,6 +237,10 @@ impl Ticket {
                 service: service(),
                 reason,
             }),
+            Outcome::Denied(reason) => Err(BlkError::Denied {
+                service: service(),
+                reason,
+            }),
         }
     }
 }

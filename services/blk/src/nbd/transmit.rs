@@ -160,7 +160,7 @@ fn carry_out(request: &Request, export: &Export, buffer: &mut Vec<u8>) -> Result
 
 fn refusal(error: BlkError) -> Refusal {
     let code = match error {
-        BlkError::ReadOnly => errno::EPERM,
+        BlkError::ReadOnly | BlkError::Denied { .. } => errno::EPERM,
         _ if error.is_full() => errno::ENOSPC,
         _ => errno::EIO,
     };

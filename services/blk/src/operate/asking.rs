@@ -1,6 +1,7 @@
 //! Finds a running process and asks it for its state: `xgvmi-blk status`.
 
 use super::status::{Status, StatusArgs};
+use crate::encryption::Wrapping;
 use crate::geometry::{Geometry, Id};
 use crate::store::{Store, Target as _};
 use anyhow::{Context as _, Result, bail};
@@ -30,15 +31,16 @@ pub fn show_status(args: &StatusArgs) -> Result<String> {
     Ok(args.form.format(&answer, &state))
 }
 
-/// Size and identifier of the volume of a target file, or of a running process with this status socket.
+/// Size and identifier of the volume of a target file, or of a running process with this status socket; and the wrapped key, which
+/// a process gives its targets itself.
 ///
 /// # Errors
 /// It is neither.
-pub fn like(path: &Path) -> Result<(Geometry, Id)> {
+pub fn like(path: &Path) -> Result<(Geometry, Id, Option<Wrapping>)> {
     let is_socket = |found: std::fs::Metadata| found.file_type().is_socket();
     if !path.metadata().is_ok_and(is_socket) {
         let identity = Store::open_file(path, None)?.identity();
-        return Ok((identity.geometry, identity.volume));
+        return Ok((identity.geometry, identity.volume, identity.wrapping));
     }
     let (_, state) = ask_for::<Status>(path)?;
     let volume = state.volume().with_context(|| {
@@ -49,7 +51,7 @@ pub fn like(path: &Path) -> Result<(Geometry, Id)> {
     })?;
     let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;
     let geometry = Geometry::of_size(volume.block_size, volume.size)?;
-    Ok((geometry, Id(id.to_be_bytes())))
+    Ok((geometry, Id(id.to_be_bytes()), None))
 }
 
 /// The status socket of a running process, and its state.
@@ -168,6 +170,7 @@ mod tests {
             volume: "id".to_owned(),
             epoch: 5,
             complete: true,
+            encrypted: false,
             used: 6,
             damaged: 0,
             connections: 1,

@@ -5,6 +5,7 @@ use super::opener::Opener;
 use super::snapshots::Snapshot;
 use super::status::Status;
 use super::{asking, status::StatusArgs};
+use crate::encryption::KeyFile;
 use crate::geometry::Role;
 use crate::say::say;
 use crate::volume::{Pace, Volume};
@@ -59,6 +60,12 @@ enum Command {
         #[arg(long)]
         wait: bool,
     },
+    /// Wraps the key of an encrypted volume with another key file. Data is not written again. From then on that file opens the
+    /// volume: name it where the process gets its key from.
+    RotateKey {
+        /// The new key file, which the process reads.
+        file: PathBuf,
+    },
     /// Makes, names or deletes snapshots.
     Snapshot {
         #[command(subcommand)]
@@ -83,6 +90,7 @@ enum Request {
     StopScrub {},
     Replace { target: String },
     Resize { size: u64 },
+    RotateKey { file: PathBuf },
     Snapshot { is: Snapshot },
 }
 
@@ -135,6 +143,9 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
             Ok(said)
         }
         Command::Resize { size } => ask(&Request::Resize { size: *size }),
+        Command::RotateKey { file } => ask(&Request::RotateKey {
+            file: std::path::absolute(file).with_context(|| file.display().to_string())?,
+        }),
         Command::Snapshot { command } => ask(&Request::Snapshot {
             is: command.clone(),
         }),
@@ -211,6 +222,16 @@ fn carry_out(request: &str, volume: &Arc<Volume>, opener: &Opener) -> Result<Str
             Ok(format!(
                 "{role} is {target} from here on, and lacks {} blocks; name it where the process gets its targets from",
                 volume.missing_blocks(role)
+            ))
+        }
+        Request::RotateKey { file } => {
+            volume.rotate_key(&KeyFile::read(&file)?)?;
+            let file = file.display();
+            say(format_args!(
+                "the key in {file} opens the volume from here on"
+            ));
+            Ok(format!(
+                "the key in {file} opens the volume from here on, and no other: name it where the process gets its key from"
             ))
         }
         Request::Snapshot { is } => is.carry_out(volume),

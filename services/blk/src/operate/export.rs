@@ -106,7 +106,7 @@ pub fn export(args: &ExportArgs) -> Result<()> {
 /// The volume of a service.
 fn behind(args: &ExportArgs, service: &str) -> Result<client::Volume> {
     let secret = args.open.secret_file.as_deref();
-    let secret = secret.map(initiator_secret);
+    let secret = secret.map(|path| initiator_secret(path, args.identity.as_deref()));
     Ok(client::Volume::connect(&client::Spec {
         secret: secret.transpose()?,
         device: args.device.clone(),

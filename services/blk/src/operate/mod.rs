@@ -7,6 +7,7 @@ mod control;
 mod daemon;
 mod export;
 mod fronts;
+mod initiators;
 mod keeper;
 mod opener;
 mod options;

@@ -2,12 +2,13 @@
 
 use super::common::secret;
 use super::options::OpenArgs;
+use crate::encryption::{KeyFile, Wrapping};
 use crate::error::BlkError;
 use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
 use crate::remote::{Address, Rdma, RemoteTarget};
 use crate::say::say;
-use crate::store::{Medium as _, NewTarget, Store, Target};
+use crate::store::{Mark, Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
 use anyhow::{Context as _, Result, bail};
 use std::path::Path;
@@ -24,6 +25,7 @@ pub struct Opener {
     targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
     direct: bool,
+    key: Option<KeyFile>,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
@@ -32,7 +34,7 @@ impl Opener {
     /// Files, `tcp:HOST:PORT`, `rdma:HOST:PORT`, or `nbd:SOCKET`.
     ///
     /// # Errors
-    /// The secret cannot be read.
+    /// The secret, or the key of the volume, cannot be read.
     pub fn new(targets: &[String], args: &OpenArgs) -> Result<Self> {
         let secret = args.secret_file.as_deref().map(secret).transpose()?;
         let patience = args.target_timeout.max(args.outage_limit);
@@ -40,6 +42,7 @@ impl Opener {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
             direct: args.direct == Some(true),
+            key: args.key_file.as_deref().map(KeyFile::read).transpose()?,
             remote: Address {
                 address: String::new(),
                 secret,
@@ -124,7 +127,7 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        Volume::open(self.find(true)?)
+        Volume::open_with(self.find(true)?, self.key.as_ref())
     }
 
     /// As [`Opener::open_volume`]. If a target that the opening needs is lost meanwhile, waits for its return as requests do,
@@ -134,7 +137,7 @@ impl Opener {
         loop {
             let opened = match self.find(lost_at.is_none()) {
                 Err(error) if lost_at.is_none() => return Err(error),
-                found => found.and_then(Volume::open),
+                found => found.and_then(|found| Volume::open_with(found, self.key.as_ref())),
             };
             let error = match opened {
                 Err(error) if error.is_outage() => error,
@@ -239,10 +242,24 @@ pub(super) fn open_store(
 }
 
 /// Creates a target: a new file, a block device, or an empty export at `nbd:SOCKET`. With `force` what a device holds is lost.
+/// One of an encrypted volume gets the wrapped key.
 ///
 /// # Errors
 /// The file exists, the device or the export is not empty, or errors of the system.
-pub fn create_store(target: &str, new: NewTarget, force: bool) -> Result<Store, BlkError> {
+pub fn create_store(
+    target: &str,
+    new: NewTarget,
+    force: bool,
+    wrapping: Option<Wrapping>,
+) -> Result<Store, BlkError> {
+    let store = create_plain(target, new, force)?;
+    if let Some(wrapping) = wrapping {
+        store.mark(0, Mark::Wrapping(wrapping))?;
+    }
+    Ok(store)
+}
+
+fn create_plain(target: &str, new: NewTarget, force: bool) -> Result<Store, BlkError> {
     let Some(socket) = target.strip_prefix("nbd:") else {
         return Store::create_over(Path::new(target), (new, None), force);
     };

@@ -26,6 +26,9 @@ pub struct OpenArgs {
     /// File with the secret of targets at tcp: and rdma: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
+    /// File with the key of an encrypted volume, 16 to 4,096 bytes, which other users cannot read.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
     /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent
     /// if the two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
@@ -172,6 +175,9 @@ pub struct ExportArgs {
     /// Export the volume of a service on this host's DPU, instead of targets. The secret file is that of initiators.
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["targets", "memory"])]
     pub service: Option<String>,
+    /// Name by which the service knows this host, with the secret of that name.
+    #[arg(long, value_name = "NAME")]
+    pub identity: Option<String>,
     /// The RDMA device for --service [default: the first one].
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
@@ -242,6 +248,19 @@ impl ExportArgs {
     /// A necessary option is missing.
     pub fn check(&self) -> Result<Option<NbdAddress>> {
         self.tls.check()?;
+        if self.identity.is_some() && (self.service.is_none() || self.open.secret_file.is_none()) {
+            bail!(
+                "--identity is the name for a service: give --service HOST:PORT and --secret-file FILE, too"
+            );
+        }
+        if self.open.key_file.is_some() {
+            if self.service.is_some() {
+                bail!("--key-file and --service: the service has the key of its volume");
+            }
+            if self.memory.is_some() {
+                bail!("--key-file and --memory: a volume in memory is not encrypted");
+            }
+        }
         let socket = match (self.socket.clone(), self.listen) {
             (Some(socket), None) => Some(NbdAddress::File(socket)),
             (None, Some(listen)) => {
@@ -290,6 +309,10 @@ pub struct ServiceArgs {
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
     pub initiator_secret_file: Option<PathBuf>,
+    /// File with initiators that have a name, a secret of their own, and maybe `read-only = true`. SIGHUP reads it again; the
+    /// connections of a name that is gone end.
+    #[arg(long, value_name = "FILE.toml")]
+    pub initiators: Option<PathBuf>,
     /// How the service works.
     #[command(flatten)]
     pub service: ServiceOptions,
@@ -313,9 +336,10 @@ impl ServiceArgs {
             "two or three TARGETs, or targets in the file of --config",
         )?;
         let listen = self.listen;
-        if self.initiator_secret_file.is_none() && !listen.ip().is_loopback() {
+        let is_open = self.initiator_secret_file.is_none() && self.initiators.is_none();
+        if is_open && !listen.ip().is_loopback() {
             bail!(
-                "{listen}: beyond loopback a service needs a secret: give --initiator-secret-file FILE"
+                "{listen}: beyond loopback a service needs a secret: give --initiator-secret-file FILE, or --initiators FILE"
             );
         }
         Ok(())

@@ -3,16 +3,17 @@
 use super::common::initiator_secret;
 use super::control::take_commands;
 use super::daemon::run;
+use super::initiators;
 use super::keeper::keep;
 use super::opener::Opener;
 use super::options::ServiceArgs;
 use super::snapshots::merge_beside;
 use super::status::{ServiceProcessStatus, Status};
 use crate::say::say;
-use crate::service::Service;
-use anyhow::{Context as _, Result};
+use crate::service::{Access, Service};
+use anyhow::{Context as _, Result, bail};
 use std::sync::Arc;
-use xgvmi_daemon::{Daemon, Secret, ready};
+use xgvmi_daemon::{Daemon, ready};
 
 /// Serves initiators until SIGTERM or SIGINT.
 ///
@@ -21,7 +22,7 @@ use xgvmi_daemon::{Daemon, Secret, ready};
 pub fn service(args: &ServiceArgs) -> Result<()> {
     args.check()?;
     let (listen, limit) = (args.listen, args.drain_limit);
-    let secrets = read_secrets(args)?;
+    let allowed = access(args)?;
     let listener =
         xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr().context("the address")?;
@@ -31,7 +32,7 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     let opener = Arc::new(Opener::new(&args.targets, &args.open)?);
     let volume = Arc::new(opener.open_patiently()?);
     let wait = args.open.longest_wait();
-    let service = Service::new(Arc::clone(&volume), &args.service, wait, secrets);
+    let service = Service::new(Arc::clone(&volume), &args.service, wait, allowed);
     let service = Arc::new(service.context("the adapter")?);
     ready(&format!(
         "xgvmi-blk {} serves volume {} at {address} by {}",
@@ -51,10 +52,11 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
             address: address.to_string(),
             transfer: service.transfer().to_owned(),
             requests: service.status(),
+            initiators: service.initiators(),
             volume: volume.status(),
         })
     };
-    let reload = || read_secrets(args).map(|secrets| service.set_secrets(secrets));
+    let reload = || access(args).map(|allowed| service.set_access(allowed));
     let serve = move || serving.serve(&listener);
     let ended = run(&daemon, serve, Some(Arc::clone(&volume)), status, reload)
         .with_context(|| listen.to_string())?;
@@ -80,7 +82,21 @@ pub fn service(args: &ServiceArgs) -> Result<()> {
     Ok(drained?)
 }
 
-fn read_secrets(args: &ServiceArgs) -> Result<Vec<Secret>> {
-    let paths = args.initiator_secret_file.iter();
-    paths.map(|path| initiator_secret(path)).collect()
+/// Who may connect.
+fn access(args: &ServiceArgs) -> Result<Access> {
+    let secrets = args.initiator_secret_file.iter();
+    let secrets = secrets.map(|path| initiator_secret(path, None));
+    let initiators = args
+        .initiators
+        .as_deref()
+        .map(initiators::read)
+        .transpose()?;
+    // An empty list serves nobody, and no list everybody.
+    if initiators.as_ref().is_some_and(Vec::is_empty) && args.initiator_secret_file.is_none() {
+        bail!("no initiator may connect: name one in the file of --initiators");
+    }
+    Ok(Access {
+        secrets: secrets.collect::<Result<_>>()?,
+        initiators: initiators.unwrap_or_default(),
+    })
 }

@@ -1,6 +1,6 @@
 //! The state of a running process: `xgvmi-blk status`.
 
-use crate::service::ServiceStatus;
+use crate::service::{InitiatorStatus, ServiceStatus};
 use crate::volume::{TargetStatus, VolumeStatus};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,8 @@ xgvmi_daemon::status! {
         pub value volume: String, "Identifier of the volume.";
         pub value epoch: u64, "Number of times that the volume was opened.";
         pub gauge complete: bool, "0 for a new target until it holds everything.";
+        #[serde(default)]
+        pub gauge encrypted: bool, "1 if the stored bytes are encrypted.";
         pub gauge used as "used_bytes", "Bytes of half blocks.";
         pub gauge damaged as "damaged_slots", "Index slots that were damaged at the start.";
         pub gauge connections: usize, "Connections.";
@@ -71,6 +73,8 @@ xgvmi_daemon::status! {
         pub value address: String, "Where it listens.";
         pub value transfer: String, "How data moves: `DMA` or `RDMA`.";
         pub value requests: ServiceStatus, "Requests, bytes and aliases.";
+        #[serde(default)]
+        pub value initiators: Vec<InitiatorStatus>, "Initiators with names.";
         pub value volume: VolumeStatus, "State and counters of the volume.";
     }
 }
@@ -140,6 +144,9 @@ impl Shown for Status {
         m.family("xgvmi_blk_info", "Version and volume.", "gauge");
         m.sample("xgvmi_blk_info", &self.labels(), 1);
         gauges_first(&self.rows(), &mut m);
+        if let Self::Service(service) = self {
+            initiator_metrics(&service.initiators, &mut m);
+        }
         if let Some(volume) = self.volume() {
             volume_metrics(volume, &mut m);
         }
@@ -150,6 +157,68 @@ impl Shown for Status {
 fn gauges_first(rows: &[Row], m: &mut Metrics) {
     m.rows(rows.iter().filter(|row| !row.is_counter));
     m.rows(rows.iter().filter(|row| row.is_counter));
+}
+
+fn initiator_metrics(initiators: &[InitiatorStatus], m: &mut Metrics) {
+    if initiators.is_empty() {
+        return;
+    }
+    type Value = fn(&InitiatorStatus) -> u64;
+    let families: [(&str, &str, &str, Value); 5] = [
+        (
+            "connections",
+            "Connections of an initiator with a name.",
+            "gauge",
+            |one| one.connections,
+        ),
+        (
+            "requests_total",
+            "Requests of an initiator with a name.",
+            "counter",
+            |one| one.requests,
+        ),
+        (
+            "failed_requests_total",
+            "Those that failed or were refused.",
+            "counter",
+            |one| one.failed,
+        ),
+        (
+            "fetched_bytes_total",
+            "Bytes from its memory.",
+            "counter",
+            |one| one.fetched_bytes,
+        ),
+        (
+            "delivered_bytes_total",
+            "Bytes to its memory.",
+            "counter",
+            |one| one.delivered_bytes,
+        ),
+    ];
+    for (name, help, kind, value) in families {
+        let name = format!("xgvmi_blk_initiator_{name}");
+        m.family(&name, help, kind);
+        for one in initiators {
+            m.sample(&name, &[("initiator", one.name.as_str())], value(one));
+        }
+    }
+}
+
+fn show_initiators(f: &mut fmt::Formatter<'_>, initiators: &[InitiatorStatus]) -> fmt::Result {
+    for one in initiators {
+        let may = if one.read_only {
+            "reads"
+        } else {
+            "reads and writes"
+        };
+        writeln!(
+            f,
+            "initiator {} {may}: {} connections, {} requests, {} failed",
+            one.name, one.connections, one.requests, one.failed
+        )?;
+    }
+    Ok(())
 }
 
 fn volume_metrics(volume: &VolumeStatus, m: &mut Metrics) {
@@ -225,6 +294,9 @@ impl fmt::Display for Status {
         if let Some(volume) = self.volume() {
             show_targets(f, &volume.targets)?;
         }
+        if let Self::Service(service) = self {
+            show_initiators(f, &service.initiators)?;
+        }
         write!(f, "{}", Lines(&self.rows()))?;
         self.volume()
             .map_or(Ok(()), |volume| write!(f, "{}", Lines(&volume.rows())))
@@ -258,6 +330,7 @@ mod tests {
                 volume: "id".to_owned(),
                 size: 4096,
                 block_size: 512,
+                encrypted: true,
                 targets: vec![
                     target("data_1", ""),
                     target("data_2", "it is gone"),
@@ -300,6 +373,15 @@ mod tests {
                 alias_hits: 33,
                 ..ServiceStatus::default()
             },
+            initiators: vec![InitiatorStatus {
+                name: "db1".to_owned(),
+                read_only: true,
+                connections: 1,
+                requests: 41,
+                failed: 42,
+                fetched_bytes: 43,
+                delivered_bytes: 44,
+            }],
             volume,
         })
     }
@@ -376,6 +458,12 @@ mod tests {
             (service(), "requests_total", &[], 31),
             (service(), "failed_requests_total", &[], 32),
             (service(), "initiators", &[], 4),
+            (
+                service(),
+                "initiator_failed_requests_total",
+                &[("initiator", "db1")],
+                42,
+            ),
             (service(), "target_missing_blocks", &[("role", "data_2")], 9),
             (target(), "calls_total", &[], 21),
         ] {
@@ -402,6 +490,7 @@ mod tests {
             volume: "id".to_owned(),
             epoch: 5,
             complete: false,
+            encrypted: false,
             used: 6,
             damaged: 0,
             connections: 1,
@@ -441,6 +530,7 @@ mod tests {
                 &[
                     "by DMA",
                     "               4  Initiators.",
+                    "initiator db1 reads: 1 connections, 41 requests, 42 failed",
                     "              32  Requests that failed.",
                 ],
             ),

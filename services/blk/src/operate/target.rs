@@ -54,6 +54,7 @@ pub fn target(args: &TargetArgs) -> Result<()> {
             volume: identity.volume.to_string(),
             epoch: identity.epoch,
             complete: identity.is_complete(),
+            encrypted: identity.wrapping.is_some(),
             used: usage.used,
             damaged: usage.damaged,
             connections: load.connections,

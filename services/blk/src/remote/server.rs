@@ -385,7 +385,8 @@ impl TargetServer {
             Call::Hello => {
                 let owned = self.is_owner_connected();
                 let free = self.store.free().unwrap_or(u64::MAX);
-                return Answer::Hello(self.store.identity(), self.store.usage(), free, owned);
+                let identity = Box::new(self.store.identity());
+                return Answer::Hello(identity, self.store.usage(), free, owned);
             }
             Call::Held { from, to } => {
                 let part = self.store.part(*from..*to);

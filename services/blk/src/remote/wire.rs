@@ -5,6 +5,7 @@
 
 use super::pieces::{Line, Piece, put_line, put_piece, take_line, take_piece};
 use crate::block::Kind;
+use crate::encryption::Wrapping;
 use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
@@ -13,8 +14,8 @@ use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 calls and answers
-/// may be read by RDMA.
+/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys, and calls
+/// and answers may be read by RDMA.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
     version: 8,
@@ -91,7 +92,7 @@ pub(super) enum Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Identity, use of space, bytes free, and whether the connection of an owner is open.
-    Hello(Identity, Usage, u64, bool),
+    Hello(Box<Identity>, Usage, u64, bool),
     /// Generations, and the first block of the next part; that behind the last one at the end.
     Held(Vec<Held>, u64),
     /// Ranges of blocks, as beginnings and ends, and the first block of the next part.
@@ -153,8 +154,10 @@ impl Call {
                 take_over,
             } => {
                 writer.u8(7).u64(*epoch).u8(mark_number(*mark));
-                if let Mark::Members(members) = mark {
-                    put_members(writer, members);
+                match mark {
+                    Mark::Members(members) => put_members(writer, members),
+                    Mark::Wrapping(wrapping) => put_wrapping(writer, wrapping),
+                    _ => {}
                 }
                 writer.raw(owner).u8(u8::from(*take_over))
             }
@@ -348,6 +351,10 @@ impl Answer {
                     .u64(identity.equal)
                     .u64(identity.room);
                 put_members(writer, &identity.members);
+                writer.u8(identity.wrapping.is_some().into());
+                if let Some(wrapping) = &identity.wrapping {
+                    put_wrapping(writer, wrapping);
+                }
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
@@ -422,7 +429,7 @@ impl Answer {
                 let identity = take_identity(reader)?;
                 let usage = take_usage(reader)?;
                 let free = reader.u64()?;
-                Self::Hello(identity, usage, free, reader.raw::<1>()? != [0])
+                Self::Hello(Box::new(identity), usage, free, reader.raw::<1>()? != [0])
             }
             2 => {
                 let next = reader.u64()?;
@@ -514,6 +521,25 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
         equal: reader.u64()?,
         room: reader.u64()?,
         members: take_members(reader)?,
+        wrapping: match reader.raw()? {
+            [0] => None,
+            [_] => Some(take_wrapping(reader)?),
+        },
+    })
+}
+
+fn put_wrapping(writer: &mut Writer, wrapping: &Wrapping) {
+    writer
+        .u64(wrapping.revision)
+        .raw(&wrapping.wrapped)
+        .raw(&wrapping.check);
+}
+
+fn take_wrapping(reader: &mut Reader<'_>) -> Result<Wrapping, BadMessage> {
+    Ok(Wrapping {
+        revision: reader.u64()?,
+        wrapped: reader.raw()?,
+        check: reader.raw()?,
     })
 }
 
@@ -538,6 +564,7 @@ const fn mark_number(mark: Mark) -> u8 {
         Mark::Complete => 2,
         Mark::Equal => 3,
         Mark::Members(_) => 4,
+        Mark::Wrapping(_) => 5,
     }
 }
 
@@ -549,6 +576,7 @@ fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
         2 => Mark::Complete,
         3 => Mark::Equal,
         4 => Mark::Members(take_members(reader)?),
+        5 => Mark::Wrapping(take_wrapping(reader)?),
         _ => return Err(reader.fault("with an unknown mark")),
     })
 }
@@ -653,8 +681,22 @@ pub(super) mod tests {
                 owner: [7; 16],
                 take_over: false,
             },
+            Call::Mark {
+                epoch: 3,
+                mark: Mark::Wrapping(wrapping()),
+                owner: [7; 16],
+                take_over: false,
+            },
             Call::Confirm,
         ]
+    }
+
+    fn wrapping() -> Wrapping {
+        Wrapping {
+            revision: 2,
+            wrapped: [3; 72],
+            check: [4; 16],
+        }
     }
 
     pub(in crate::remote) fn answers() -> Vec<Answer> {
@@ -669,6 +711,11 @@ pub(super) mod tests {
             equal: 1,
             room: 9,
             members: Members::default().with(Role::First, Id([3; 16])),
+            wrapping: None,
+        };
+        let encrypted = Identity {
+            wrapping: Some(wrapping()),
+            ..identity
         };
         let usage = Usage {
             used: 4,
@@ -689,7 +736,8 @@ pub(super) mod tests {
         vec![
             Answer::Joined(line()),
             Answer::Pull(piece()),
-            Answer::Hello(identity, usage, 8, true),
+            Answer::Hello(Box::new(identity), usage, 8, true),
+            Answer::Hello(Box::new(encrypted), usage, 8, false),
             Answer::Held(vec![held, damaged, held], 4),
             Answer::Half(half()),
             Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),

@@ -1,5 +1,6 @@
 //! Connections that have said hello.
 
+use super::identities::Identity;
 use crate::frames::{Answer, Outcome};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,16 @@ impl Connections {
         }
     }
 
+    /// Ends the connections of an initiator.
+    pub(super) fn end_of(&self, identity: &Arc<Identity>) {
+        let is_its = |connection: &&Arc<Connection>| {
+            let of = connection.identity.as_ref();
+            of.is_some_and(|of| Arc::ptr_eq(of, identity))
+        };
+        let all: Vec<_> = self.known().values().filter(is_its).cloned().collect();
+        all.iter().for_each(|connection| connection.end());
+    }
+
     /// Removes a connection.
     pub(super) fn leave(&self, session: u64, connection: &Arc<Connection>) {
         let session = (connection.keys.owner.get(), session);
@@ -41,9 +52,19 @@ impl Connections {
     }
 }
 
+/// An initiator, for messages.
+pub(super) fn who(identity: Option<&Arc<Identity>>) -> String {
+    match identity {
+        Some(identity) => format!("initiator {}", identity.name),
+        None => "an initiator".to_owned(),
+    }
+}
+
 /// A connection that has said hello.
 pub(super) struct Connection {
     pub(super) keys: Keys,
+    /// Whose it is, if the initiator has a name.
+    pub(super) identity: Option<Arc<Identity>>,
     link: Mutex<Link>,
     /// No further request of it is carried out.
     ended: AtomicBool,
@@ -53,9 +74,10 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(keys: Keys, link: Link) -> Arc<Self> {
+    pub(super) fn new(keys: Keys, identity: Option<Arc<Identity>>, link: Link) -> Arc<Self> {
         Arc::new(Self {
             keys,
+            identity,
             link: Mutex::new(link),
             ended: AtomicBool::new(false),
             open: Mutex::default(),
@@ -102,6 +124,11 @@ impl Connection {
     pub(super) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.link().close_when_sent();
+    }
+
+    /// The initiator, for messages.
+    pub(super) fn who(&self) -> String {
+        who(self.identity.as_ref())
     }
 
     /// True if its requests are to be dropped.

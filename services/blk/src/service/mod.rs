@@ -5,18 +5,23 @@
 //! a queue of the adapter, so several requests of one connection are under way at once.
 
 mod connection;
+mod counters;
+mod identities;
 mod queue;
 mod session;
 mod shared;
 mod worker;
 
+pub use identities::{Access, IDENTITIES_MAX, Initiator, InitiatorStatus};
 pub use shared::REQUESTS_MAX;
 
 use crate::say::say;
 use crate::volume::Volume;
 use connection::Connections;
+use counters::Counters;
+use identities::Identities;
 use queue::Queue;
-use shared::{Counters, Shared};
+use shared::Shared;
 use std::io;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +29,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use worker::Worker;
 use xgvmi_daemon::options::{count, mebibytes};
-use xgvmi_daemon::{Admission, Budget, LinkError, Secret, accept_patiently};
+use xgvmi_daemon::{Admission, Budget, accept_patiently};
 use xgvmi_verbs::{Adapter, HostAliases, Transport};
 
 /// Most initiators at once.
@@ -89,7 +94,7 @@ impl std::fmt::Debug for Service {
 
 impl Service {
     /// Opens the device and starts the workers. A request waits for targets at most for `wait`; initiators wait longer than
-    /// that for an answer. They must prove one of `secrets`; without any, everyone is trusted.
+    /// that for an answer. `access` says who may connect.
     ///
     /// # Errors
     /// The device cannot be used; the text says why.
@@ -97,18 +102,19 @@ impl Service {
         volume: Arc<Volume>,
         options: &ServiceOptions,
         wait: Duration,
-        secrets: Vec<Secret>,
+        access: Access,
     ) -> io::Result<Self> {
         let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
         let adapter = Adapter::open(options.device.as_deref()).map_err(|error| failed(&error))?;
         let aliases = HostAliases::open(&adapter).map_err(|error| failed(&error))?;
+        let (identities, _) = Identities::default().replace(access);
         let shared = Arc::new(Shared {
             volume,
             transfer_max: u32::try_from(options.transfer_max).unwrap_or(u32::MAX),
             rdma: options.rdma == Some(true),
             stock_keys: options.stock_keys == Some(true),
             wait_ms: u32::try_from(wait.as_millis()).unwrap_or(u32::MAX),
-            secrets: RwLock::new(secrets),
+            identities: RwLock::new(Arc::new(identities)),
             budget: Budget::new(BUDGET),
             // Initiators that keep to their limit never find it full.
             queue: Queue::new(CONNECTIONS_MAX * REQUESTS_MAX as usize),
@@ -156,10 +162,29 @@ impl Service {
         }
     }
 
-    /// New connections must prove one of these secrets. Open ones stay.
-    pub fn set_secrets(&self, secrets: Vec<Secret>) {
-        let current = self.shared.secrets.write();
-        *current.unwrap_or_else(PoisonError::into_inner) = secrets;
+    /// States of the initiators with names.
+    #[must_use]
+    pub fn initiators(&self) -> Vec<InitiatorStatus> {
+        self.shared.identities().status()
+    }
+
+    /// New connections must prove one of these secrets. Open ones stay, but for those of names that are not there any more: of
+    /// these the requests that are carried out already end.
+    pub fn set_access(&self, access: Access) {
+        let gone = {
+            let current = self.shared.identities.write();
+            let mut current = current.unwrap_or_else(PoisonError::into_inner);
+            let (next, gone) = current.replace(access);
+            *current = Arc::new(next);
+            gone
+        };
+        for identity in gone {
+            self.shared.connections.end_of(&identity);
+            say(format_args!(
+                "initiator {} may not connect any more",
+                identity.name
+            ));
+        }
     }
 
     /// Takes no further request. Those that have arrived are carried out and answered; initiators repeat all others at
@@ -187,10 +212,7 @@ impl Service {
             }
             let shared = Arc::clone(&self.shared);
             let started = self.shared.admission.arrive(&stream).and_then(|place| {
-                let work = move || match session::serve(&shared, stream, place) {
-                    Ok(()) | Err(LinkError::Closed) => {}
-                    Err(error) => say(format_args!("an initiator is disconnected: {error}")),
-                };
+                let work = move || session::serve(&shared, stream, place);
                 let thread = std::thread::Builder::new().name("initiator".to_owned());
                 thread.spawn(work)
             });

@@ -1,6 +1,7 @@
 //! One connection of an initiator.
 
-use super::connection::Connection;
+use super::connection::{Connection, who};
+use super::identities::Identity;
 use super::queue::Job;
 use super::shared::{REQUESTS_MAX, Shared};
 use crate::frames::{Hello, Outcome, PROTOCOL, REQUEST_MAX, Request, Welcome};
@@ -18,16 +19,43 @@ const HELLO: Duration = Duration::from_secs(10);
 /// Interval at which an idle connection is looked at.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Serves a connection until it ends.
-pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Result<(), LinkError> {
-    let mut link = Link::called(stream, PROTOCOL, &shared.secrets(), &shared.budget)?;
+/// Serves a connection until it ends. Says how it has ended.
+pub(super) fn serve(shared: &Shared, stream: TcpStream, place: Place) {
+    let mut known = None;
+    match serve_until(shared, stream, place, &mut known) {
+        Ok(()) | Err(LinkError::Closed) => {
+            if let Some(identity) = &known {
+                say(format_args!("{} has left", who(Some(identity))));
+            }
+        }
+        Err(error) => say(format_args!(
+            "{} is disconnected: {error}",
+            who(known.as_ref())
+        )),
+    }
+}
+
+fn serve_until(
+    shared: &Shared,
+    stream: TcpStream,
+    mut place: Place,
+    known: &mut Option<Arc<Identity>>,
+) -> Result<(), LinkError> {
+    let identities = shared.identities();
+    let mut link = Link::called(stream, PROTOCOL, &identities.secrets(), &shared.budget)?;
     let hello = match hello(&mut link) {
         Ok(Some(hello)) => hello,
         Ok(None) => return Ok(()),
         Err(error) => {
             if error.is_violation() {
                 // The initiator learns the reason, such as a wrong secret.
-                link.refuse(&error.to_string());
+                let hint = match error {
+                    LinkError::Secret(_) if identities.has_names() => {
+                        "; each initiator gives its name (--identity) and its own secret"
+                    }
+                    _ => "",
+                };
+                link.refuse(&format!("{error}{hint}"));
             }
             return Err(error);
         }
@@ -37,6 +65,17 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Res
         say(format_args!("an initiator was refused: {full}"));
         return Ok(());
     }
+    let identity = identities.of(link.secret());
+    let session = identity.as_ref().map(Identity::connect).transpose();
+    let session = match session {
+        Ok(session) => session,
+        Err(full) => {
+            link.refuse(&full);
+            say(format_args!("an initiator was refused: {full}"));
+            return Ok(());
+        }
+    };
+    known.clone_from(&identity);
     if hello.stock && !shared.stock_keys {
         link.refuse(
             "keys with the access key of stock UCX, which every process knows: choose another scheme, or give the service \
@@ -68,9 +107,17 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Res
             hello.access_key
         },
     };
-    let connection = Connection::new(keys, link);
+    let connection = Connection::new(keys, identity, link);
     shared.aliases.enter(connection.keys.owner);
     shared.connections.enter(hello.session, &connection);
+    let identity = connection.identity.as_ref();
+    if identity.is_some_and(|identity| identity.is_revoked()) {
+        // Since it has proved its secret.
+        connection.end();
+    }
+    if known.is_some() {
+        say(format_args!("{} has connected", connection.who()));
+    }
     let welcome = Welcome {
         geometry: shared.volume.geometry(),
         volume: shared.volume.id(),
@@ -78,6 +125,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Res
         requests_max: REQUESTS_MAX,
         prepared,
         wait_ms: shared.wait_ms,
+        read_only: identity.is_some_and(|identity| identity.is_read_only()),
     };
     let sent = connection.link().send(&welcome.to_bytes());
     let ended = sent.and_then(|()| requests(shared, &connection));
@@ -89,6 +137,7 @@ pub(super) fn serve(shared: &Shared, stream: TcpStream, mut place: Place) -> Res
     connection.drain();
     shared.connections.leave(hello.session, &connection);
     shared.aliases.leave(connection.keys.owner);
+    drop(session);
     ended
 }
 
@@ -112,7 +161,7 @@ fn requests(shared: &Shared, connection: &Arc<Connection>) -> Result<(), LinkErr
         let mut fds = [connection.link().pollfd()];
         poll(&mut fds, Some(LOOK))?;
         loop {
-            if shared.is_draining() {
+            if shared.is_draining() || connection.has_ended() {
                 return Ok(());
             }
             let mut link = connection.link();

@@ -1,27 +1,17 @@
 //! What the threads of a service share.
 
 use super::connection::Connections;
+use super::counters::Counters;
+use super::identities::Identities;
 use super::queue::Queue;
 use crate::volume::Volume;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use xgvmi_daemon::{Admission, Budget, Secret};
+use xgvmi_daemon::{Admission, Budget};
 use xgvmi_verbs::{Adapter, HostAliases};
 
 /// Most requests of one initiator under way.
 pub const REQUESTS_MAX: u32 = 32;
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) requests: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) fetched: AtomicU64,
-    pub(super) delivered: AtomicU64,
-}
-
-pub(super) fn add(counter: &AtomicU64, amount: u64) {
-    // Relaxed: a counter orders nothing.
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
 
 pub(super) struct Shared {
     pub(super) volume: Arc<Volume>,
@@ -29,7 +19,7 @@ pub(super) struct Shared {
     pub(super) rdma: bool,
     pub(super) stock_keys: bool,
     pub(super) wait_ms: u32,
-    pub(super) secrets: RwLock<Vec<Secret>>,
+    pub(super) identities: RwLock<Arc<Identities>>,
     pub(super) budget: Budget,
     pub(super) queue: Queue,
     pub(super) connections: Connections,
@@ -44,11 +34,11 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// The secrets, one of which a new connection must prove.
-    pub(super) fn secrets(&self) -> Vec<Secret> {
+    /// Who may connect now.
+    pub(super) fn identities(&self) -> Arc<Identities> {
         // No holder panics while it replaces the list.
-        let secrets = self.secrets.read().unwrap_or_else(PoisonError::into_inner);
-        secrets.clone()
+        let identities = self.identities.read();
+        Arc::clone(&identities.unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn is_draining(&self) -> bool {

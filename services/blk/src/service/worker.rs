@@ -1,13 +1,15 @@
 //! Carries out requests, one at a time.
 
+use super::connection::Connection;
+use super::counters::{Counters, add};
 use super::queue::Job;
-use super::shared::{Shared, add};
+use super::shared::Shared;
 use crate::error::{BlkError, Result};
 use crate::frames::{Call, EXTENTS_MAX, Memory, Outcome, Range};
 use crate::geometry::SECTOR;
 use crate::say::say;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use xgvmi_pool::VirtAddr;
 use xgvmi_verbs::{Buffer, Direction, Engine, EngineOptions, Keys, Transport, VerbsError};
@@ -46,28 +48,39 @@ impl Worker {
                 connection,
                 request,
             } = self.shared.queue.pop();
-            add(&self.shared.counters.requests, 1);
-            let outcome = if connection.has_ended() {
-                Outcome::Failed("the connection has ended".to_owned())
-            } else {
-                self.carry_out(&connection.keys, request.call)
+            self.count(&connection, |counters| &counters.requests, 1);
+            let outcome = match connection.has_ended() {
+                true => Outcome::Failed("the connection has ended".to_owned()),
+                false => self.carry_out(&connection, request.call),
             };
             if !matches!(outcome, Outcome::Done | Outcome::Extents(_)) {
-                add(&self.shared.counters.failed, 1);
+                self.count(&connection, |counters| &counters.failed, 1);
             }
             connection.answer(request.number, outcome);
             self.shared.under_way.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
-    fn carry_out(&mut self, keys: &Keys, call: Call) -> Outcome {
+    /// Adds to a counter of the service, and to that of the initiator.
+    fn count(&self, connection: &Connection, of: fn(&Counters) -> &AtomicU64, amount: u64) {
+        add(of(&self.shared.counters), amount);
+        if let Some(identity) = &connection.identity {
+            add(of(&identity.counters), amount);
+        }
+    }
+
+    fn carry_out(&mut self, connection: &Connection, call: Call) -> Outcome {
+        let reader = connection.identity.as_ref();
+        if call.changes() && reader.is_some_and(|identity| identity.is_read_only()) {
+            return Outcome::Denied(format!("{} may only read", connection.who()));
+        }
         if let Err(reason) = self.check(&call) {
             return Outcome::Invalid(reason);
         }
         let volume = Arc::clone(&self.shared.volume);
         let done = match call {
-            Call::Read { range, memory } => self.read(keys, range, memory),
-            Call::Write { range, memory } => self.write(keys, range, memory),
+            Call::Read { range, memory } => self.read(connection, range, memory),
+            Call::Write { range, memory } => self.write(connection, range, memory),
             Call::Flush => volume.flush(),
             Call::Trim { range } => volume.trim(range.offset, range.length.into()),
             Call::Zero { range, allocate } => {
@@ -84,7 +97,10 @@ impl Worker {
         match done {
             Ok(()) => Outcome::Done,
             Err(error) => {
-                say(&error);
+                match &connection.identity {
+                    Some(_) => say(format_args!("{}: {error}", connection.who())),
+                    None => say(&error),
+                }
                 if error.is_full() {
                     Outcome::Full(error.to_string())
                 } else {
@@ -119,17 +135,17 @@ impl Worker {
         checked.map_err(|error| error.to_string())
     }
 
-    fn read(&mut self, keys: &Keys, range: Range, memory: Memory) -> Result<()> {
+    fn read(&mut self, from: &Connection, range: Range, memory: Memory) -> Result<()> {
         let bytes = &mut self.buffer.bytes()[..range.length as usize];
         self.shared.volume.read(range.offset, bytes)?;
-        self.copy(keys, Direction::ToHost, (range, memory))?;
-        add(&self.shared.counters.delivered, range.length.into());
+        self.copy(&from.keys, Direction::ToHost, (range, memory))?;
+        self.count(from, |counters| &counters.delivered, range.length.into());
         Ok(())
     }
 
-    fn write(&mut self, keys: &Keys, range: Range, memory: Memory) -> Result<()> {
-        self.copy(keys, Direction::FromHost, (range, memory))?;
-        add(&self.shared.counters.fetched, range.length.into());
+    fn write(&mut self, from: &Connection, range: Range, memory: Memory) -> Result<()> {
+        self.copy(&from.keys, Direction::FromHost, (range, memory))?;
+        self.count(from, |counters| &counters.fetched, range.length.into());
         let bytes = &self.buffer.bytes()[..range.length as usize];
         self.shared.volume.write(range.offset, bytes)
     }

@@ -768,6 +768,11 @@ impl Target for Store {
         };
         next.identity.marked(epoch, mark);
         self.store_superblock(next)?;
+        if matches!(mark, Mark::Wrapping(_)) {
+            // Also in the other copy: the key of before opens it no more.
+            let now = self.state().superblock;
+            self.store_superblock(now)?;
+        }
         if mark == Mark::Equal {
             self.forget_changes();
         }

@@ -67,6 +67,7 @@ impl Store {
             equal: 0,
             room: shape.room,
             members: Members::default(),
+            wrapping: None,
         };
         let mut superblock = Superblock {
             identity,

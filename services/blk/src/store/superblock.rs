@@ -7,9 +7,17 @@
 //! 136 suspects (8)   144 revision (8)   152 members (48)   200 CRC32C (4)
 //! ```
 //!
+//! With features of version 6 it has a sector:
+//!
+//! ```text
+//! 0 to 200 as above   204 features (4)   208 of layouts (176)   384 algorithm (4)   392 revision of the wrapping (8)
+//! 400 wrapped key (72)   472 check of the key (16)   488 zero (12)   500 of layouts (2)   508 CRC32C (4)
+//! ```
+//!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
-use super::layout::{PAGE, Shape};
+use super::layout::{PAGE, SECTOR, Shape};
+use crate::encryption::{ALGORITHM, WRAPPED, Wrapping};
 use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role, TARGETS};
 use crate::record::Place;
 
@@ -20,6 +28,15 @@ const MAGIC: [u8; 8] = *b"XGVMIBLK";
 const VERSION: u32 = 4;
 /// The same with a table of layers, which programs must know.
 const WITH_LAYERS: u32 = 5;
+/// The same in a sector, with features that programs must know.
+const WITH_FEATURES: u32 = 6;
+const FEATURES_AT: usize = 204;
+const WRAPPING_AT: usize = 384;
+const SECTOR_CRC_AT: usize = 508;
+/// The feature of version 5.
+const LAYERS: u32 = 1;
+/// There is a wrapped data key.
+const ENCRYPTED: u32 = 1 << 1;
 /// The version before, which says nothing about members, and where its checksum was. The next write makes it the present one.
 const WITHOUT_MEMBERS: (u32, usize) = (3, 144);
 /// The versions before that, and where their checksums were. Their indexes have other entries.
@@ -43,6 +60,8 @@ pub enum Mark {
     Equal,
     /// The epoch, and which targets have replaced others.
     Members(Members),
+    /// The epoch, and the data key as the volume has wrapped it.
+    Wrapping(Wrapping),
 }
 
 /// Which targets have replaced others, as a target was told last. What those hold does not count any more, also if the targets
@@ -121,6 +140,8 @@ pub struct Identity {
     pub room: u64,
     /// Those targets of the volume that have replaced others.
     pub members: Members,
+    /// The wrapped data key, if the volume is encrypted.
+    pub wrapping: Option<Wrapping>,
 }
 
 impl Identity {
@@ -154,6 +175,7 @@ impl Identity {
                 self.equal = epoch;
             }
             Mark::Members(members) => self.members = members,
+            Mark::Wrapping(wrapping) => self.wrapping = Some(wrapping),
         }
     }
 }
@@ -196,15 +218,25 @@ impl Superblock {
         self.sequence % 2 * PAGE as u64
     }
 
-    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+    /// Features of version 6. None: an older one will do.
+    fn features(&self) -> u32 {
+        match self.identity.wrapping {
+            Some(_) if self.has_layers => ENCRYPTED | LAYERS,
+            Some(_) => ENCRYPTED,
+            None => 0,
+        }
+    }
+
+    pub(super) fn to_bytes(self) -> Vec<u8> {
         let identity = self.identity;
-        let mut bytes = [0; BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
-        let version = if self.has_layers {
-            WITH_LAYERS
-        } else {
-            VERSION
+        let features = self.features();
+        let (version, length) = match (features, self.has_layers) {
+            (0, false) => (VERSION, BYTES),
+            (0, true) => (WITH_LAYERS, BYTES),
+            _ => (WITH_FEATURES, SECTOR),
         };
+        let mut bytes = vec![0; length];
+        bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&version.to_be_bytes());
         // Cannot be cut: 0 to 2.
         bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
@@ -233,8 +265,15 @@ impl Superblock {
         for (bytes, member) in members.zip(identity.members.targets) {
             bytes.copy_from_slice(&member.0);
         }
-        let crc = crc32c::crc32c(&bytes[..CRC_AT]);
-        bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+        if version == WITH_FEATURES {
+            bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&features.to_be_bytes());
+        }
+        if let Some(wrapping) = identity.wrapping {
+            put_wrapping(&wrapping, &mut bytes[WRAPPING_AT..]);
+        }
+        let crc_at = length - 4;
+        let crc = crc32c::crc32c(&bytes[..crc_at]);
+        bytes[crc_at..].copy_from_slice(&crc.to_be_bytes());
         bytes
     }
 
@@ -275,16 +314,25 @@ impl Superblock {
             ));
         }
         let has_members = !is_old(&WITHOUT_MEMBERS);
-        if has_members && be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
+        let sector: Option<&[u8; SECTOR]> = page.first_chunk().filter(|sector| {
+            let crc = crc32c::crc32c(&sector[..SECTOR_CRC_AT]);
+            be32(8) == WITH_FEATURES && sector[SECTOR_CRC_AT..] == crc.to_be_bytes()
+        });
+        let is_whole = sector.is_some() || be32(CRC_AT) == crc32c::crc32c(&bytes[..CRC_AT]);
+        if has_members && !is_whole {
             return Err("its superblock is damaged".to_owned());
         }
-        let has_layers = be32(8) == WITH_LAYERS;
-        if has_members && be32(8) != VERSION && !has_layers {
+        let version = be32(8);
+        if has_members && sector.is_none() && ![VERSION, WITH_LAYERS].contains(&version) {
             return Err(format!(
-                "its format has version {}; this program reads versions up to {WITH_LAYERS}",
-                be32(8)
+                "its format has version {version}; this program reads versions up to {WITH_FEATURES}"
             ));
         }
+        let (features, wrapping) = match sector {
+            Some(sector) => features_of(sector)?,
+            None => (0, None),
+        };
+        let has_layers = version == WITH_LAYERS || features & LAYERS != 0;
         let id = |at: usize| {
             let mut id = Id([0; 16]);
             id.0.copy_from_slice(&bytes[at..at + 16]);
@@ -307,6 +355,7 @@ impl Superblock {
                 },
                 false => Members::default(),
             },
+            wrapping,
         };
         // Neither writes nor bytes of a target become so many: each can be added to.
         let counters = [be64(64), be64(120), identity.members.revision];
@@ -336,6 +385,54 @@ impl Superblock {
     }
 }
 
+/// The features of a superblock of version 6, and the wrapped key.
+fn features_of(sector: &[u8; SECTOR]) -> Result<(u32, Option<Wrapping>), String> {
+    let word = |at: usize| {
+        let mut word = [0; 4];
+        word.copy_from_slice(&sector[at..at + 4]);
+        u32::from_be_bytes(word)
+    };
+    let features = word(FEATURES_AT);
+    let unknown = features & !(LAYERS | ENCRYPTED);
+    if unknown != 0 {
+        return Err(format!(
+            "it has features that this program does not know ({unknown:#x}): use a newer release"
+        ));
+    }
+    if features & ENCRYPTED == 0 {
+        return Ok((features, None));
+    }
+    let algorithm = word(WRAPPING_AT);
+    if algorithm != ALGORITHM {
+        return Err(format!(
+            "it is encrypted by an algorithm that this program does not know ({algorithm}): use a newer release"
+        ));
+    }
+    Ok((features, Some(take_wrapping(&sector[WRAPPING_AT..]))))
+}
+
+fn put_wrapping(wrapping: &Wrapping, bytes: &mut [u8]) {
+    bytes[..4].copy_from_slice(&ALGORITHM.to_be_bytes());
+    bytes[8..16].copy_from_slice(&wrapping.revision.to_be_bytes());
+    bytes[16..16 + WRAPPED].copy_from_slice(&wrapping.wrapped);
+    bytes[16 + WRAPPED..][..wrapping.check.len()].copy_from_slice(&wrapping.check);
+}
+
+fn take_wrapping(bytes: &[u8]) -> Wrapping {
+    let mut revision = [0; 8];
+    revision.copy_from_slice(&bytes[8..16]);
+    let mut wrapping = Wrapping {
+        revision: u64::from_be_bytes(revision),
+        wrapped: [0; WRAPPED],
+        check: [0; 16],
+    };
+    wrapping.wrapped.copy_from_slice(&bytes[16..16 + WRAPPED]);
+    wrapping
+        .check
+        .copy_from_slice(&bytes[16 + WRAPPED..32 + WRAPPED]);
+    wrapping
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +451,7 @@ mod tests {
                 equal: sequence + 3,
                 room: 1 << 20,
                 members: Members::default().with(Role::Second, Id([9; 16])),
+                wrapping: None,
             },
             sequence,
             shape: Shape::with_room(1 << 20),
@@ -369,7 +467,8 @@ mod tests {
         let mut pages = vec![0; 2 * PAGE];
         for copy in copies {
             let at = usize::try_from(copy.offset()).unwrap();
-            pages[at..at + BYTES].copy_from_slice(&copy.to_bytes());
+            let bytes = copy.to_bytes();
+            pages[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         pages
     }
@@ -387,6 +486,53 @@ mod tests {
         let fault = Superblock::parse(&[0; 8192]).unwrap_err();
         assert!(fault.contains("no target"), "{fault}");
         assert!(Superblock::parse(&[]).is_err());
+    }
+
+    fn encrypted(sequence: u64, has_layers: bool) -> Superblock {
+        let mut encrypted = superblock(sequence);
+        encrypted.has_layers = has_layers;
+        encrypted.identity.wrapping = Some(Wrapping {
+            revision: 3,
+            wrapped: [4; WRAPPED],
+            check: [5; 16],
+        });
+        encrypted
+    }
+
+    /// Version 6 has a sector, with a checksum over all of it. Without features of its own a superblock stays as it was.
+    #[test]
+    fn a_wrapped_key_comes_back() {
+        for has_layers in [false, true] {
+            let (old, new) = (superblock(4), encrypted(5, has_layers));
+            assert_eq!(
+                (old.to_bytes().len(), new.to_bytes().len()),
+                (BYTES, SECTOR)
+            );
+            let pages = pages(&[old, new]);
+            assert_eq!(Superblock::parse(&pages), Ok(new));
+            for bit in 0..SECTOR * 8 {
+                let mut bad = pages.clone();
+                bad[PAGE + bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(Superblock::parse(&bad), Ok(old), "bit {bit}");
+            }
+        }
+    }
+
+    #[test]
+    fn features_and_algorithms_of_later_releases_are_refused() {
+        for (at, expect) in [(FEATURES_AT, "features"), (WRAPPING_AT, "algorithm")] {
+            let mut pages = pages(&[encrypted(4, true), encrypted(5, true)]);
+            for page in pages.chunks_mut(PAGE) {
+                page[at] = 1;
+                let crc = crc32c::crc32c(&page[..SECTOR_CRC_AT]);
+                page[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
+            }
+            let fault = Superblock::parse(&pages).unwrap_err();
+            assert!(
+                fault.contains(expect) && fault.contains("newer release"),
+                "{fault}"
+            );
+        }
     }
 
     /// A target of a version before is refused by a message that says what to do.
@@ -439,8 +585,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), right in any::<bool>()) {
-            if right && bytes.len() >= BYTES {
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), right in any::<bool>()) {
+            if right && bytes.len() >= SECTOR {
+                bytes[..8].copy_from_slice(&MAGIC);
+                bytes[8..12].copy_from_slice(&WITH_FEATURES.to_be_bytes());
+                bytes[FEATURES_AT..FEATURES_AT + 4].copy_from_slice(&[0, 0, 0, 3]);
+                let crc = crc32c::crc32c(&bytes[..SECTOR_CRC_AT]);
+                bytes[SECTOR_CRC_AT..SECTOR].copy_from_slice(&crc.to_be_bytes());
+            } else if right && bytes.len() >= BYTES {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
                 let crc = crc32c::crc32c(&bytes[..CRC_AT]);

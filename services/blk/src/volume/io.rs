@@ -4,6 +4,7 @@ use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
+use crate::encryption::Seal;
 use crate::error::{BlkError, Result};
 use crate::geometry::{GeometryError, Role, TARGETS};
 use crate::record::Half;
@@ -117,9 +118,7 @@ impl Volume {
         self.each_group(groups, |group| {
             self.with_return(|| {
                 self.relieve()?;
-                self.update(group, block::encode, |piece| {
-                    Some(&bytes[piece.range.clone()])
-                })
+                self.update(group, false, |piece| Some(&bytes[piece.range.clone()]))
             })
         })?;
         add(&self.counters.written_bytes, bytes.len() as u64);
@@ -137,12 +136,7 @@ impl Volume {
     /// As [`Volume::write`].
     pub fn write_zeroes(&self, offset: u64, length: u64, allocate: bool) -> Result<()> {
         self.geometry().check(offset, length)?;
-        let encode = if allocate {
-            block::encode_allocated
-        } else {
-            block::encode
-        };
-        self.clear(self.pieces(offset, length_of(length)?), encode)
+        self.clear(self.pieces(offset, length_of(length)?), allocate)
     }
 
     /// Gives the space of whole blocks back. They are zero afterwards. The rest of the range does not change.
@@ -152,17 +146,10 @@ impl Volume {
     pub fn trim(&self, offset: u64, length: u64) -> Result<()> {
         self.geometry().check(offset, length)?;
         let whole = |piece: &Piece| piece.range.len() == self.geometry().block_len();
-        self.clear(
-            self.pieces(offset, length_of(length)?).filter(whole),
-            block::encode,
-        )
+        self.clear(self.pieces(offset, length_of(length)?).filter(whole), false)
     }
 
-    fn clear(
-        &self,
-        mut pieces: impl Iterator<Item = Piece>,
-        encode: fn(&[u8]) -> Encoded,
-    ) -> Result<()> {
+    fn clear(&self, mut pieces: impl Iterator<Item = Piece>, allocate: bool) -> Result<()> {
         loop {
             let group: Vec<Piece> = pieces.by_ref().take(self.group()).collect();
             if group.is_empty() {
@@ -170,7 +157,7 @@ impl Volume {
             }
             self.with_return(|| {
                 self.relieve()?;
-                self.update(&group, encode, |_| None)
+                self.update(&group, allocate, |_| None)
             })?;
         }
     }
@@ -312,11 +299,12 @@ impl Volume {
         self.lock_blocks(group.iter().map(|piece| piece.block))
     }
 
-    /// Changes parts of blocks, or whole ones. `source` gives the new bytes of a piece. None: zeros.
+    /// Changes parts of blocks, or whole ones. `source` gives the new bytes of a piece. None: zeros, which take space with
+    /// `allocate`.
     fn update<'a>(
         &self,
         group: &[Piece],
-        encode: fn(&[u8]) -> Encoded,
+        allocate: bool,
         source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
         let _locks = self.lock_all(group);
@@ -327,8 +315,8 @@ impl Volume {
         let mut writes = Vec::with_capacity(group.len());
         for piece in group {
             let new = source(piece);
-            let encoded = match new {
-                Some(new) if new.len() == length => encode(new),
+            let content = match new {
+                Some(new) if new.len() == length => new,
                 new => {
                     whole.resize(length, 0);
                     if piece.range.len() != length {
@@ -339,22 +327,33 @@ impl Volume {
                         Some(new) => part.copy_from_slice(new),
                         None => part.fill(0),
                     }
-                    encode(&whole)
+                    &whole[..]
                 }
             };
-            writes.push(self.new_write(self.sink(&view, piece.block), encoded));
+            writes.push(self.new_write(self.sink(&view, piece.block), content, allocate));
         }
         self.write_blocks(writes)
     }
 
     /// A write of a block, which replaces what is at its place.
-    pub(super) fn new_write(&self, block: u64, encoded: Encoded) -> BlockWrite {
+    pub(super) fn new_write(&self, block: u64, content: &[u8], allocate: bool) -> BlockWrite {
+        let generation = self.next_generation();
+        let seal = self.seal(block, generation);
+        let encoded = block::encode_with(content, allocate, seal);
+        self.new_generation((block, generation), encoded)
+    }
+
+    /// Lets the layer of a place not have the block any more.
+    pub(super) fn new_hole(&self, block: u64) -> BlockWrite {
+        self.new_generation((block, self.next_generation()), block::hole())
+    }
+
+    fn new_generation(&self, (block, generation): (u64, u64), encoded: Encoded) -> BlockWrite {
         let Encoded {
             kind,
             stored,
             parts,
         } = encoded;
-        let generation = self.next_generation();
         let state = self.state(block);
         BlockWrite {
             block,
@@ -547,7 +546,7 @@ impl Volume {
         }
         self.add_kept(block, state, &mut halves);
         halves
-            .decode(into)
+            .decode(self.seal_of(block, state), into)
             .map_err(|error| halves.lost(block, error))?;
         self.write_again(block, state, &halves);
         Ok(())
@@ -733,14 +732,18 @@ impl Halves {
     }
 
     /// Decodes the block from its halves, one of which may have to be restored.
-    pub(super) fn decode(&self, into: &mut [u8]) -> Result<(), block::BadBlock> {
+    pub(super) fn decode(
+        &self,
+        seal: Option<Seal<'_>>,
+        into: &mut [u8],
+    ) -> Result<(), block::BadBlock> {
         match (self.get(Role::First), self.get(Role::Second)) {
             (Some(first), Some(second)) if self.agreed().is_some() => {
-                block::decode(first.kind, &first.data, &second.data, into)
+                block::decode_with(first.kind, (&first.data, &second.data), seal, into)
             }
             _ => {
                 let (first, second) = (self.restored(Role::First)?, self.restored(Role::Second)?);
-                block::decode(first.kind, &first.data, &second.data, into)
+                block::decode_with(first.kind, (&first.data, &second.data), seal, into)
             }
         }
     }

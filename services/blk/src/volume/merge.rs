@@ -7,7 +7,6 @@
 use super::io::BlockWrite;
 use super::stack::Merging;
 use super::state::Volume;
-use crate::block;
 use crate::error::Result;
 use crate::layers::Layers;
 use std::ops::Range;
@@ -144,7 +143,7 @@ impl Volume {
             };
             // A write may have replaced it since.
             if self.state(place).generation == *generation {
-                holes.push(self.new_write(place, block::hole()));
+                holes.push(self.new_hole(place));
             }
         }
         self.write_blocks(holes)?;
@@ -179,7 +178,7 @@ impl Volume {
             }
             match self.read_block(place, &mut content) {
                 Ok(()) => {
-                    writes.push(self.new_write(below, block::encode(&content)));
+                    writes.push(self.new_write(below, &content, false));
                     copied.push((*block, state.generation));
                 }
                 Err(error)
@@ -210,7 +209,7 @@ impl Volume {
                 };
                 let (hidden, shown) = (self.state(below), self.state(place));
                 if shown.is_in_layer() && hidden.is_in_layer() && !hidden.zero {
-                    holes.push(self.new_write(below, block::hole()));
+                    holes.push(self.new_hole(below));
                 }
             }
             self.write_blocks(holes)?;

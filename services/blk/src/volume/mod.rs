@@ -40,6 +40,7 @@ mod evidence;
 mod flush;
 mod groups;
 mod io;
+mod keys;
 mod know;
 mod layering;
 mod merge;

@@ -2,12 +2,14 @@
 
 use super::decide::Unclean;
 use super::evidence::{changed, examine, pages};
+use super::keys;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
 use super::turns::{Commits, Helpers, Scrubbing};
+use crate::encryption::{KeyFile, Wrapping};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Role, TARGETS};
 use crate::layers::Layers;
@@ -132,6 +134,17 @@ impl Found {
         Ok(members)
     }
 
+    /// Lets all have the wrapping that counts.
+    fn tell_wrapping(&mut self, epoch: u64, wrapping: Wrapping) -> Result<()> {
+        let told = self.each(
+            |_, target| match target.identity().wrapping == Some(wrapping) {
+                true => Ok(()),
+                false => target.mark(epoch, Mark::Wrapping(wrapping)),
+            },
+        );
+        told.map(drop)
+    }
+
     /// The table of layers. Its owner lets all targets have it, as its own.
     fn layers(&mut self, epoch: Option<u64>) -> Result<Layers> {
         let known = self.each(|_, target| target.layers())?;
@@ -210,7 +223,15 @@ impl Volume {
     /// The targets belong to different volumes, two of them have one role, another process uses them, or fewer than two are
     /// there that are not new and can be used.
     pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
-        Self::open_as(targets, true)
+        Self::open_with(targets, None)
+    }
+
+    /// As [`Volume::open`], with the key file of an encrypted volume.
+    ///
+    /// # Errors
+    /// As [`Volume::open`], or the key file is missing, is not the volume's, or the volume is not encrypted.
+    pub fn open_with(targets: Vec<Arc<dyn Target>>, key: Option<&KeyFile>) -> Result<Self> {
+        Self::open_as(targets, Some(key))
     }
 
     /// State of the volume on these targets, also while another process uses them. Changes nothing.
@@ -218,11 +239,12 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn inspect(targets: Vec<Arc<dyn Target>>) -> Result<VolumeStatus> {
-        Ok(Self::open_as(targets, false)?.status())
+        Ok(Self::open_as(targets, None)?.status())
     }
 
-    /// Opens the volume, as its owner or to look at it.
-    fn open_as(targets: Vec<Arc<dyn Target>>, as_owner: bool) -> Result<Self> {
+    /// Opens the volume, as its owner with a key file if it has one, or to look at it.
+    fn open_as(targets: Vec<Arc<dyn Target>>, owner: Option<Option<&KeyFile>>) -> Result<Self> {
+        let as_owner = owner.is_some();
         let mut found = Found::new(targets)?;
         found.identity()?;
         let mut members = found.leave_out_replaced()?;
@@ -239,10 +261,18 @@ impl Volume {
                 target: target.name().to_owned(),
             });
         }
+        let wrapping = keys::known(found.present().map(|(_, target)| target))?;
+        let cipher = match owner {
+            Some(file) => keys::cipher(&identity, wrapping, file)?,
+            None => None,
+        };
         // First of all: from here on no other process changes them.
         if as_owner {
             found.each(|_, target| target.mark(epoch, Mark::Owned))?;
             members = found.tell_members(epoch, members)?;
+            if let Some(wrapping) = wrapping {
+                found.tell_wrapping(epoch, wrapping)?;
+            }
             let blocks = found.blocks();
             found.each(|_, target| target.grow(blocks))?;
         }
@@ -281,6 +311,8 @@ impl Volume {
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             pending: Pending::default(),
             members: Mutex::new(members),
+            wrapping: Mutex::new(wrapping),
+            cipher,
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
             commits: Commits::default(),
@@ -413,6 +445,8 @@ pub(super) fn agree(first: (&str, &Identity), second: (&str, &Identity)) -> Resu
         format!("volume {} and {}", ours.volume, theirs.volume)
     } else if ours.geometry.block_size() != theirs.geometry.block_size() {
         format!("{} and {}", ours.geometry, theirs.geometry)
+    } else if let Some(difference) = keys::difference(ours, theirs) {
+        difference.to_owned()
     } else {
         return Ok(());
     };

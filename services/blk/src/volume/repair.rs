@@ -68,6 +68,7 @@ impl Volume {
         target.mark(self.epoch, Mark::Owned)?;
         target.grow(self.geometry().blocks())?;
         self.tell_members(role, &target)?;
+        self.tell_wrapping(&target)?;
         self.tell_layers(&target)?;
         self.seat(&target);
         drop(turn);
@@ -97,6 +98,8 @@ impl Volume {
         let ours = Identity {
             volume: self.id,
             geometry: self.geometry(),
+            wrapping: *self.wrapping(),
+            standing: Standing::Complete,
             ..identity
         };
         agree(("the volume", &ours), (target.name(), &identity))?;
@@ -520,7 +523,7 @@ impl Volume {
             Ok(_) => false,
         });
         report.bad_halves += bad.count() as u64;
-        if halves.decode(content).is_err() {
+        if halves.decode(self.seal_of(block, state), content).is_err() {
             report.lost_blocks += 1;
             return;
         }

@@ -4,6 +4,7 @@ use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
 use super::turns::{Commits, Helpers, Scrubbing};
+use crate::encryption::{Cipher, Wrapping};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role, TARGETS};
 use crate::store::{COUNTER_BITS, Members, Target};
@@ -261,6 +262,8 @@ xgvmi_daemon::status! {
         pub value volume: String, "Identifier of the volume.";
         pub value size: u64, "Size in bytes.";
         pub value block_size: u32, "Bytes of a block.";
+        #[serde(default)]
+        pub gauge encrypted: bool, "1 if the stored bytes are encrypted.";
         pub value targets: Vec<TargetStatus>, "The targets, in the order of their roles.";
         pub gauge lost_blocks, "Blocks that fewer than two targets hold.";
         pub counter read_bytes, "Bytes read by clients.";
@@ -308,6 +311,10 @@ pub struct Volume {
     pub(super) pending: Pending,
     /// The targets that have replaced others.
     pub(super) members: Mutex<Members>,
+    /// The wrapped data key that counts, if the volume is encrypted.
+    pub(super) wrapping: Mutex<Option<Wrapping>>,
+    /// What its owner reads and writes it with.
+    pub(super) cipher: Option<Cipher>,
     /// Held while a target takes its place.
     pub(super) attaching: Mutex<()>,
     /// Held during a flush that a write begins because much waits for one.
@@ -381,6 +388,7 @@ impl Volume {
             volume: self.id.to_string(),
             size: self.geometry().size(),
             block_size: self.block_size,
+            encrypted: self.wrapping().is_some(),
             targets,
             lost_blocks,
             read_bytes: get(&counters.read_bytes),

@@ -23,6 +23,7 @@ mod disks;
 mod engine;
 mod ext4;
 mod faults;
+mod initiators;
 mod large;
 mod loops;
 mod peers;
@@ -131,6 +132,10 @@ const THROUGH_DPU: &[(&str, Test)] = &[
     (
         "DPU: service: its limit passes with a request under way, which the next one carries out",
         faults::drained,
+    ),
+    (
+        "DPU: service: names of initiators, one may only read, one is revoked; an encrypted volume",
+        initiators::names,
     ),
     (
         "DPU: ext4: a file system survives an absent and a damaged target",

@@ -45,6 +45,8 @@ const IO_URING: &str = "io_uring";
 
 /// This user may make loop devices.
 const LOOP_DEVICES: &str = "loop_devices";
+/// Python has the package `cryptography`.
+const PYTHON_AES: &str = "python_cryptography";
 
 /// Whether the condition in `unless` holds.
 pub(crate) fn is_set(name: &str) -> bool {
@@ -79,6 +81,11 @@ pub(crate) fn is_set(name: &str) -> bool {
     }
     if name == NAMESPACES {
         return can_mount();
+    }
+    if name == PYTHON_AES {
+        let mut python = Command::new("python3");
+        let asked = python.args(["-c", "import cryptography"]).output();
+        return asked.is_ok_and(|done| done.status.success());
     }
     if name == IO_URING {
         return testbed::process::has_io_uring();

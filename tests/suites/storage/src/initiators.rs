@@ -1,0 +1,208 @@
+//! Initiators with names at a service of an encrypted volume: who may write, who may not, and who may not connect any more.
+
+use super::place::Place;
+use super::{FILES, LIMIT, START};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use testbed::cluster::Cluster;
+use testbed::port;
+use testbed::process::{self, Running};
+
+/// The service, and what its initiators need.
+struct Site<'a> {
+    place: &'a Place<'a>,
+    device: Cluster,
+    address: String,
+}
+
+impl Site<'_> {
+    fn private(&self, name: &str, text: &str) -> Result<()> {
+        private(self.place, name, text)
+    }
+
+    /// An export on the host of an initiator, at the socket of its name.
+    fn export(&self, name: &str, secret: &str) -> Result<Running> {
+        let program = self.place.world.bin.join("xgvmi-blk");
+        let mut command = self.device.command("node0.host", &program);
+        command.current_dir(&self.place.dir);
+        command.args(["export", "--service", &self.address, "--socket", name]);
+        command.args(["--identity", name, "--secret-file", secret]);
+        Running::saying(&mut command, START, "exports volume")
+    }
+
+    /// Lets Debian's nbdsh carry out statements on the export of an initiator.
+    fn nbdsh(&self, name: &str, statements: &str) -> Result<String> {
+        let uri = format!("h.connect_uri('nbd+unix:///?socket={name}')");
+        // Requests that the client itself would refuse go to the export.
+        let start = format!("h.set_strict_mode(0)\n{uri}\n{ERRNO}{statements}");
+        self.place
+            .stock("/usr/bin/python3", &["-m", "nbd", "-c", &start])
+    }
+
+    /// State of an initiator.
+    fn state(&self, name: &str) -> Result<Value> {
+        let told = self
+            .place
+            .ours(&["status", "--socket", "status", "--json"])?;
+        let told: Value = serde_json::from_str(&told)?;
+        let all = told["initiators"].as_array().context("a list")?;
+        let one = all.iter().find(|one| one["name"] == name);
+        Ok(one.cloned().unwrap_or(Value::Null))
+    }
+}
+
+/// Says the number of the error of a request.
+const ERRNO: &str = "\
+def tried(call, *arguments):
+    try:
+        call(*arguments)
+        return 'done'
+    except nbd.Error as error:
+        return error.errno
+";
+
+fn private(place: &Place<'_>, name: &str, text: &str) -> Result<()> {
+    let path = place.path(name);
+    fs::write(&path, text)?;
+    Ok(fs::set_permissions(
+        path,
+        fs::Permissions::from_mode(0o600),
+    )?)
+}
+
+fn hang_up(running: &Running) -> Result<()> {
+    let process = running.group.child.id().cast_signed();
+    // SAFETY: no memory is involved; the child was not waited for, so its number is its own.
+    ensure!(unsafe { libc::kill(process, libc::SIGHUP) } == 0, "SIGHUP");
+    Ok(())
+}
+
+const BOTH: &str = "[db1]\nsecret-file = 'db1.secret'\n[reader]\nsecret-file = 'reader.secret'\nread-only = true\n";
+
+pub(super) fn names(place: &Place<'_>) -> Result<()> {
+    private(place, "key", "the key of this volume")?;
+    let create = [
+        &["create"],
+        &FILES[..],
+        &["--size", "16M", "--key-file", "key"],
+    ]
+    .concat();
+    place.ours(&create)?;
+    let site = Site {
+        place,
+        device: place.world.cluster(1)?,
+        address: format!("127.0.0.1:{}", port::free()?),
+    };
+    site.private("db1.secret", "the secret of the data base")?;
+    site.private("reader.secret", "the secret of the reader")?;
+    fs::write(place.path("initiators.toml"), BOTH)?;
+    let options = [
+        "--initiators",
+        "initiators.toml",
+        "--key-file",
+        "key",
+        "--status-socket",
+        "status",
+    ];
+    let words = [&FILES[..], &options].concat();
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let service = place.start_service(&site.device, &words, &site.address)?;
+
+    // Another name's secret, another name, and no name at all.
+    for (name, secret) in [("reader", "db1.secret"), ("other", "db1.secret")] {
+        let refused = site.export(name, secret).map(drop);
+        let fault = format!("{:#}", refused.err().context("it is refused")?);
+        ensure!(fault.contains("--identity"), "{fault}");
+    }
+    let writer = site.export("db1", "db1.secret")?;
+    let reader = site.export("reader", "reader.secret")?;
+    place.image("image", 16)?;
+    place.stock("nbdcopy", &["--flush", "image", "nbd+unix:///?socket=db1"])?;
+    place.stock("nbdcopy", &["nbd+unix:///?socket=reader", "out"])?;
+    place.same("image", "out")?;
+    let tries = "print(h.is_read_only(), tried(h.pwrite, b'x' * 512, 0), tried(h.trim, 4096, 0), \
+                 tried(h.zero, 4096, 0), tried(h.flush))";
+    let said = site.nbdsh("reader", tries)?;
+    ensure!(said.trim() == "True EPERM EPERM EPERM done", "{said}");
+    let said = site.nbdsh("db1", tries)?;
+    ensure!(said.trim() == "False done done done done", "{said}");
+    let (one, other) = (site.state("db1")?, site.state("reader")?);
+    ensure!(
+        one["fetched_bytes"].as_u64() >= Some(8 << 20) && one["failed"] == 0,
+        "{one}"
+    );
+    ensure!(
+        other["delivered_bytes"].as_u64() >= Some(8 << 20),
+        "{other}"
+    );
+    ensure!(
+        other["fetched_bytes"] == 0 && other["read_only"] == true,
+        "{other}"
+    );
+    ensure!(
+        service.said().contains("initiator reader has connected"),
+        "{}",
+        service.said()
+    );
+
+    changes(&site, &service, tries)?;
+    drop((writer, reader, service));
+    let scrub = [&["scrub"], &FILES[..], &["--key-file", "key"]].concat();
+    let report: Value = serde_json::from_str(&place.ours(&scrub)?)?;
+    ensure!(
+        report["bad_halves"] == 0 && report["lost_blocks"] == 0,
+        "{report}"
+    );
+    Ok(())
+}
+
+/// The file of the initiators changes while they are connected.
+fn changes(site: &Site<'_>, service: &Running, tries: &str) -> Result<()> {
+    let place = site.place;
+    // The writer becomes a reader: its export, which does not know that yet, hears it from the service.
+    fs::write(
+        place.path("initiators.toml"),
+        BOTH.replacen(".secret'\n", ".secret'\nread-only = true\n", 1),
+    )?;
+    hang_up(service)?;
+    let changed = || site.state("db1").is_ok_and(|one| one["read_only"] == true);
+    ensure!(
+        process::wait_until(LIMIT, changed),
+        "the file is read again"
+    );
+    let said = site.nbdsh("db1", tries)?;
+    ensure!(said.trim() == "False EPERM EPERM EPERM done", "{said}");
+
+    // A file with a fault changes nothing. One without the writer ends its connection, and no other.
+    fs::write(
+        place.path("initiators.toml"),
+        "[reader]\nsecret-file = 'nowhere'\n",
+    )?;
+    hang_up(service)?;
+    let told = || service.said().contains("stays as it was");
+    ensure!(process::wait_until(LIMIT, told), "{}", service.said());
+    ensure!(
+        site.state("db1")?["connections"] == 1,
+        "{}",
+        site.state("db1")?
+    );
+    let only_reader = BOTH.split_once("[reader]").context("both")?.1;
+    fs::write(
+        place.path("initiators.toml"),
+        format!("[reader]{only_reader}"),
+    )?;
+    hang_up(service)?;
+    let gone = || {
+        service
+            .said()
+            .contains("initiator db1 may not connect any more")
+    };
+    ensure!(process::wait_until(LIMIT, gone), "{}", service.said());
+    let said = site.nbdsh("db1", "print(tried(h.pread, 512, 0))")?;
+    ensure!(said.trim() == "EIO", "{said}");
+    ensure!(site.state("db1")?.is_null(), "{}", site.state("db1")?);
+    place.stock("nbdcopy", &["nbd+unix:///?socket=reader", "out"])?;
+    Ok(())
+}
