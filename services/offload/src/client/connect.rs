@@ -113,7 +113,7 @@ pub(super) fn connect(
     Ok(Client {
         live: HashMap::new(),
         waiting: Waiting::new(usize::try_from(call_bytes).unwrap_or(usize::MAX)),
-        window: Window::new(&table),
+        window: Window::new(&table, welcome.radix),
         neighbours,
         bounced: 0,
         unregistrable: VecDeque::new(),

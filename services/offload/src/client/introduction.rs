@@ -57,6 +57,7 @@ pub(crate) struct Told {
     direct_min: u64,
     silence_ms: u64,
     pub(super) call_bytes: u64,
+    radix: u32,
     /// The addresses, from one of the SP's ranks.
     address: Option<ServiceAddress>,
 }
@@ -174,6 +175,7 @@ impl Contribution for Told {
     fn put(&self, writer: &mut Writer) {
         writer.u64(self.unique).varint(self.direct_min);
         writer.varint(self.silence_ms).varint(self.call_bytes);
+        writer.varint(self.radix.into());
         if let Some(address) = &self.address {
             put_address(writer, address);
         }
@@ -185,6 +187,8 @@ impl Contribution for Told {
             direct_min: reader.varint()?,
             silence_ms: reader.varint()?,
             call_bytes: reader.varint()?,
+            radix: u32::try_from(reader.varint()?)
+                .map_err(|_| reader.fault("with a radix of too many branches"))?,
             address: match reader.rest() {
                 [] => None,
                 _ => Some(get_address(reader)?),
@@ -201,6 +205,7 @@ impl Told {
             direct_min: welcome.direct_min,
             silence_ms: welcome.silence_ms,
             call_bytes: welcome.call_bytes,
+            radix: welcome.radix.0,
             address: has_address.then(|| welcome.service.clone()),
         }
     }
@@ -282,6 +287,8 @@ pub(crate) fn tabulate(all: &[Told]) -> Result<Table> {
         check_same(what, rank, &theirs, &first.direct_min)?;
         let what = "silence-limit of the services, in ms";
         check_same(what, rank, &told.silence_ms, &first.silence_ms)?;
+        let what = "radix of the services (0: the default)";
+        check_same(what, rank, &told.radix, &first.radix)?;
         let next = u32::try_from(services.len()).unwrap_or(u32::MAX);
         let place = *places.entry(told.unique).or_insert(next);
         if place == next {
@@ -304,6 +311,7 @@ pub(crate) fn tabulate(all: &[Told]) -> Result<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::radix::Radix;
     use crate::token::Token;
 
     /// An exchange with other ranks that send these bytes.
@@ -343,6 +351,7 @@ mod tests {
             accepted: 0,
             call_bytes: 1 << 25,
             imports: 16,
+            radix: Radix::default(),
         }
     }
 
@@ -353,11 +362,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 12 of the offload's protocol, and this rank 11",
+                "rank 1 has version 13 of the offload's protocol, and this rank 12",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 11",
+                "rank 1 has a version of the offload's protocol before 12",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),
@@ -419,6 +428,18 @@ mod tests {
         let table = tabulate(&all).expect("told");
         assert_eq!((table.services.len(), table.service_of), (2, vec![0, 0, 1]));
         assert_eq!(table.services[0], welcome(5).service);
+    }
+
+    #[test]
+    fn services_of_another_radix_are_named_in_one_line() {
+        let other = Welcome {
+            radix: Radix(8),
+            ..welcome(6)
+        };
+        let all = [Told::of(&welcome(5), true), Told::of(&other, true)];
+        let error = tabulate(&all).expect_err("they differ").to_string();
+        assert!(error.contains("radix of the services") && error.contains("rank 1"));
+        assert!(!error.contains('\n'), "{error}");
     }
 
     #[test]

@@ -465,6 +465,7 @@ fn mover(plan: &Plan, me: u32) -> Mover<Wire> {
         receives: 4,
         direct_min: 512,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..plan.nodes {

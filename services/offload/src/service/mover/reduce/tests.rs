@@ -204,6 +204,15 @@ impl Job {
         }
     }
 
+    /// A job whose trees have this radix.
+    fn of_radix(service_of: &[u32], radix: u32) -> Self {
+        let mut job = Self::new(service_of);
+        for mover in &mut job.movers {
+            mover.limits.radix = crate::radix::Radix(radix);
+        }
+        job
+    }
+
     fn enter(&mut self, message: &HostReduce) {
         let to = self.service_of[message.rank as usize] as usize;
         let header = token(message.rank).0;
@@ -403,6 +412,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         receives: 3,
         direct_min: DIRECT_MIN,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {
