@@ -28,7 +28,7 @@ const SLICE_ELEMENTS: usize = 64;
 
 /// The lanes of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     count: usize,
     /// The lane in which each rank gets blocks; empty if there is one.
     of: Vec<u8>,
@@ -46,20 +46,30 @@ pub(super) struct Slice {
     pub(super) received: usize,
 }
 
+/// What a rank says of its node: the node's number, the number of its SPs, and the minimum number of ranks of each.
+pub(crate) type OnNode = (u64, u32, u32);
+
 impl Lanes {
     /// The lanes of a job whose ranks have introduced themselves.
     pub(super) fn new(ranks: &[Introduction]) -> Self {
-        let mut nodes: BTreeMap<u64, (usize, &Introduction)> = BTreeMap::new();
-        let local: Vec<usize> = ranks
-            .iter()
-            .map(|rank| {
-                let (count, _) = nodes.entry(rank.place).or_insert((0, rank));
-                *count += 1;
-                *count - 1
-            })
-            .collect();
-        let used = |(count, first): &(usize, &Introduction)| {
-            services_used(*count, first.services as usize, first.least as usize)
+        Self::of_nodes(
+            ranks
+                .iter()
+                .map(|rank| (rank.place, rank.services, rank.least)),
+        )
+    }
+
+    pub(crate) fn of_nodes(ranks: impl Iterator<Item = OnNode>) -> Self {
+        let mut nodes: BTreeMap<u64, (usize, OnNode)> = BTreeMap::new();
+        let local = ranks.map(|rank| {
+            let (count, _) = nodes.entry(rank.0).or_insert((0, rank));
+            *count += 1;
+            *count - 1
+        });
+        let local: Vec<usize> = local.collect();
+        // The first rank of a node speaks for it.
+        let used = |(count, (_, services, least)): &(usize, OnNode)| {
+            services_used(*count, *services as usize, *least as usize)
         };
         let most = nodes.values().map(|(count, _)| *count).max().unwrap_or(0);
         let least = nodes.values().map(used).min().unwrap_or(1);
@@ -87,17 +97,17 @@ impl Lanes {
         }
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
     /// The lane in which a rank gets blocks.
-    pub(super) fn of(&self, rank: u32) -> usize {
+    pub(crate) fn of(&self, rank: u32) -> usize {
         self.of.get(rank as usize).map_or(0, |lane| (*lane).into())
     }
 
     /// The lane of a call that has one only. All members find the same.
-    pub(super) fn turn(&self, collective: Collective) -> usize {
+    pub(crate) fn turn(&self, collective: Collective) -> usize {
         let number = u64::from(collective.sequence) + u64::from(collective.start);
         let number = collective.communicator.wrapping_add(number);
         usize::try_from(number % self.count as u64).unwrap_or(0)
@@ -127,7 +137,7 @@ impl Lanes {
     }
 
     /// The blocks whose other ends are in a lane.
-    pub(super) fn part(&self, blocks: &BlockList, lane: usize) -> BlockList {
+    pub(crate) fn part(&self, blocks: &BlockList, lane: usize) -> BlockList {
         match blocks {
             BlockList::Runs(runs) if self.is_cyclic && runs.iter().all(|run| run.step == 1) => {
                 let runs = runs.iter().filter_map(|run| self.of_run(run, lane));

@@ -19,6 +19,8 @@ pub(crate) use connect::services_used;
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
 #[cfg(any(test, feature = "stand-in"))]
+pub(crate) use lanes::Lanes;
+#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use options::RANKS_PER_SP;
 pub use options::{ClientArgs, ClientOptions};
 pub use patience::{Patience, Verdict};
