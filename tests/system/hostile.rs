@@ -154,7 +154,7 @@ fn first_words() -> Vec<Way> {
 fn first_frames() -> Vec<Way> {
     let expected = |name, kind: u8, body: &[u8], what| way(name, data(kind, body), what);
     let address = [&[0; 8][..], &blob(b"h:1"), &blob(b"w")].concat();
-    let welcome = [&address[..], &[0; 16 + 32 + 4]].concat();
+    let welcome = [&address[..], &[0; 16 + 32 + 8]].concat();
     let table = [&1u64.to_le_bytes()[..], &address, &0u64.to_le_bytes()].concat();
     vec![
         way(

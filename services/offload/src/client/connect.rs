@@ -4,7 +4,7 @@
 use super::introduction::{
     Introduction, Met, Told, Unmet, agree, complete, place, share, tabulate_all, untold,
 };
-use super::lanes::Lanes;
+use super::lanes::{Lanes, services_used};
 use super::names::Names;
 use super::options::ClientOptions;
 use super::state::{Client, Communicator, Connected, Numbers};
@@ -60,7 +60,10 @@ pub(super) fn connect(
     let mine = introduction(options, rank, size)?;
     let ranks = share(exchange, &mine)?;
     let job = agree(&ranks)?;
-    let lanes = Lanes::new(&ranks);
+    let nodes = ranks
+        .iter()
+        .map(|rank| (rank.place, rank.services, rank.least));
+    let lanes = Lanes::of_nodes(nodes);
     let before = ranks.iter().take(rank as usize);
     let local = before.filter(|other| other.place == mine.place).count();
     let neighbours = ranks.iter().filter(|other| other.place == mine.place);
@@ -214,12 +217,6 @@ fn by_lane(told: Vec<Vec<Told>>, lanes: usize) -> Result<Vec<Vec<Told>>> {
         }
     }
     Ok(all)
-}
-
-/// Number of SPs, of `services` of a node, that serve its ranks. An offer costs an SP the same whatever its number of ranks, so
-/// each SP gets `least` ranks or more.
-pub(crate) fn services_used(ranks: usize, services: usize, least: usize) -> usize {
-    (ranks / least.max(1)).clamp(1, services.max(1))
 }
 
 fn met<T, U>(result: &Result<T>, of: impl Fn(&T) -> U) -> Met<U> {
@@ -494,22 +491,6 @@ fn gone(address: &str, error: LinkError) -> OffloadError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn few_ranks_share_few_services() {
-        for (ranks, services, least, used) in [
-            (2, 4, 8, 1),
-            (8, 4, 8, 1),
-            (15, 4, 8, 1),
-            (16, 4, 8, 2),
-            (32, 4, 8, 4),
-            (1000, 4, 8, 4),
-            (2, 4, 1, 2),
-            (1, 1, 0, 1),
-        ] {
-            assert_eq!(services_used(ranks, services, least), used, "{ranks}");
-        }
-    }
 
     #[test]
     fn who_did_more_than_wait_is_named() {

@@ -11,8 +11,6 @@
 //! The blocks of an exchange travel in the lanes of their receivers. Other calls take the lanes in turn, and long reductions and
 //! broadcasts are divided among all.
 
-use super::connect::services_used;
-use super::introduction::Introduction;
 use crate::wire::runs::Run;
 use crate::wire::{Block, BlockList, Collective};
 use std::collections::BTreeMap;
@@ -36,6 +34,12 @@ pub(crate) struct Lanes {
     is_cyclic: bool,
 }
 
+/// Number of SPs, of `services` of a node, that serve its ranks. An offer costs an SP the same whatever its number of ranks, so
+/// each SP gets `least` ranks or more.
+pub(crate) fn services_used(ranks: usize, services: usize, least: usize) -> usize {
+    (ranks / least.max(1)).clamp(1, services.max(1))
+}
+
 /// The part of a call in a lane, in bytes of its vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Slice {
@@ -50,15 +54,7 @@ pub(super) struct Slice {
 pub(crate) type OnNode = (u64, u32, u32);
 
 impl Lanes {
-    /// The lanes of a job whose ranks have introduced themselves.
-    pub(super) fn new(ranks: &[Introduction]) -> Self {
-        Self::of_nodes(
-            ranks
-                .iter()
-                .map(|rank| (rank.place, rank.services, rank.least)),
-        )
-    }
-
+    /// The lanes of a job with these ranks.
     pub(crate) fn of_nodes(ranks: impl Iterator<Item = OnNode>) -> Self {
         let mut nodes: BTreeMap<u64, (usize, OnNode)> = BTreeMap::new();
         let local = ranks.map(|rank| {
@@ -194,28 +190,34 @@ impl Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheme::Scheme;
 
     /// Ranks on nodes with this number of SPs each.
     fn lanes(nodes: &[u32], services: impl Fn(u32) -> u32) -> Lanes {
-        let size = u32::try_from(nodes.len()).expect("few");
-        let ranks: Vec<Introduction> = (0..)
-            .zip(nodes)
-            .map(|(rank, node)| Introduction {
-                rank,
-                size,
-                scheme: Scheme::Stock,
-                place: (*node).into(),
-                services: services(*node),
-                least: 8,
-                job: None,
-            })
-            .collect();
-        Lanes::new(&ranks)
+        Lanes::of_nodes(
+            nodes
+                .iter()
+                .map(|node| ((*node).into(), services(*node), 8)),
+        )
     }
 
     fn nodes(count: u32, ranks: u32) -> Vec<u32> {
         (0..count * ranks).map(|rank| rank / ranks).collect()
+    }
+
+    #[test]
+    fn few_ranks_share_few_services() {
+        for (ranks, services, least, used) in [
+            (2, 4, 8, 1),
+            (8, 4, 8, 1),
+            (15, 4, 8, 1),
+            (16, 4, 8, 2),
+            (32, 4, 8, 4),
+            (1000, 4, 8, 4),
+            (2, 4, 1, 2),
+            (1, 1, 0, 1),
+        ] {
+            assert_eq!(services_used(ranks, services, least), used, "{ranks}");
+        }
     }
 
     #[test]

@@ -15,11 +15,9 @@ mod waiting;
 mod window;
 
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use connect::services_used;
-#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use lanes::Lanes;
+pub(crate) use lanes::{Lanes, services_used};
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use options::RANKS_PER_SP;
 pub use options::{ClientArgs, ClientOptions};
