@@ -101,6 +101,7 @@ const CRATES: &[Crate] = &[
                     "error",
                     "job_id",
                     "library",
+                    "radix",
                     "reduction",
                     "scheme",
                     "secret",
@@ -112,6 +113,7 @@ const CRATES: &[Crate] = &[
                 "rules",
                 &[
                     "exchange",
+                    "client::lanes",
                     "client::names",
                     "client::options",
                     "client::patience",

@@ -22,6 +22,10 @@ const MAP_INSTRUCTIONS: [(&str, &str, f64); 2] = [
 /// Ranks, service processes per node, and the maximum number of instructions of the services' own code per block. With
 /// few ranks, the messages of a call cost more than its blocks, and more service processes change nothing. The numbers
 /// contain the look for kept imports and keys, and nothing of UCX.
+///
+/// In a call of 4 ranks on two nodes a HOST_ARRIVE takes 4,300 (its parts 880, its entry 2,900), a DPU_RTS 2,400, a DPU_FIN 750 and a
+/// HOST_FIN 300. With UCX, a block of 16 ranks takes 310 more: the start of a read 170, its end 110, and the loop. UCX takes 900
+/// beside them and makes all allocations.
 const SERVICE_INSTRUCTIONS: [(u32, u32, f64); 8] = [
     (4, 1, 2750.0),
     (4, 4, 2750.0),
