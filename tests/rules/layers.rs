@@ -101,6 +101,7 @@ const CRATES: &[Crate] = &[
                     "error",
                     "job_id",
                     "library",
+                    "radix",
                     "reduction",
                     "scheme",
                     "secret",
@@ -112,6 +113,7 @@ const CRATES: &[Crate] = &[
                 "rules",
                 &[
                     "exchange",
+                    "client::lanes",
                     "client::names",
                     "client::options",
                     "client::patience",
@@ -310,7 +312,10 @@ const CRATES: &[Crate] = &[
         layers: &[
             ("values", &["direction", "error", "process"]),
             ("objects", &["adapter", "memory", "queue_pair"]),
-            ("transfers", &["engine", "mover", "host", "notices"]),
+            (
+                "transfers",
+                &["engine", "mover", "host", "notices", "reads", "shown"],
+            ),
             ("sessions", &["aliases"]),
         ],
     },

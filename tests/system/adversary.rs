@@ -21,8 +21,8 @@ const GROUPS: [&[&str]; 10] = [
     &["storage_c_library", "arena_stale_peer"],
     &["storage_bytes_xgvmi", "arena_remote_key"],
     &["storage_bytes_without", "pool_proof_of_lists"],
-    &["naaice_kernel_processes_serve_again"],
-    &["naaice_dpu_pool"],
+    &["naaice_kernel_processes_serve_again", "storage_rdma_bytes"],
+    &["naaice_dpu_pool", "storage_rdma_target_lost"],
     &["offload_jobs_one_after", "arena_eight_threads"],
     &["storage_service_killed_between", "pool_proof_is_remembered"],
 ];

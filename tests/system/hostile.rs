@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 /// The version of the protocol.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 /// Class of a program's frame, and of the frames of the handshake.
 const DATA: u8 = 0;
@@ -154,7 +154,7 @@ fn first_words() -> Vec<Way> {
 fn first_frames() -> Vec<Way> {
     let expected = |name, kind: u8, body: &[u8], what| way(name, data(kind, body), what);
     let address = [&[0; 8][..], &blob(b"h:1"), &blob(b"w")].concat();
-    let welcome = [&address[..], &[0; 16 + 32 + 4]].concat();
+    let welcome = [&address[..], &[0; 16 + 32 + 8]].concat();
     let table = [&1u64.to_le_bytes()[..], &address, &0u64.to_le_bytes()].concat();
     vec![
         way(
@@ -376,7 +376,7 @@ fn second_frames(ucx: &str) -> Vec<Way> {
         after(
             "another_version_after_the_hello",
             header(VERSION + 1, 1),
-            "protocol version is 12,",
+            "protocol version is 13,",
         ),
         after(
             "another_protocol_after_the_hello",

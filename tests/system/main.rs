@@ -56,6 +56,7 @@ mod rules;
 mod seen;
 mod soak;
 mod storage;
+mod storage_rdma;
 mod storage_site;
 mod strict;
 mod talk;
@@ -120,6 +121,7 @@ fn main() -> ExitCode {
     cases.extend(naaice::cases());
     cases.extend(naaice_limits::cases());
     cases.extend(storage::cases());
+    cases.extend(storage_rdma::cases());
     cases.extend(storage_site::cases());
     harness::run(&cases)
 }

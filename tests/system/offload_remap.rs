@@ -10,13 +10,33 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::new("offload_remapped_buffers", remapped),
         Case::new("offload_remapped_buffers_under_the_adversary", |world| {
-            verified(world, "xgvmi", Some("adversary:3"), ("remap_ranks", "33"))
+            verified(
+                world,
+                ("xgvmi", 1),
+                Some("adversary:3"),
+                ("remap_ranks", "33"),
+            )
+        }),
+        // With two services per node, two nodes of two ranks have lanes.
+        Case::new("offload_lanes_remapped_buffers", |world| {
+            verified(world, ("xgvmi", 2), Some("trap"), ("remap_ranks", "33"))
+        }),
+        Case::new("offload_lanes_known_sums", |world| {
+            for scheme in ["ksm", "stock"] {
+                verified(world, (scheme, 2), None, ("reduce_ranks", "24"))?;
+            }
+            Ok(())
         }),
         Case::new("offload_known_sums", |world| {
-            verified(world, "xgvmi", None, ("reduce_ranks", "24"))
+            verified(world, ("xgvmi", 1), None, ("reduce_ranks", "24"))
         }),
         Case::new("offload_sums_under_the_adversary", |world| {
-            verified(world, "stock", Some("adversary:5"), ("reduce_ranks", "12"))
+            verified(
+                world,
+                ("stock", 1),
+                Some("adversary:5"),
+                ("reduce_ranks", "12"),
+            )
         }),
     ]
 }
@@ -24,19 +44,19 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A service keeps imports between calls, and must not use those of memory that is gone.
 fn remapped(world: &World) -> Result<()> {
     for scheme in ["ksm", "stock", "xgvmi"] {
-        verified(world, scheme, Some("trap"), ("remap_ranks", "33"))?;
+        verified(world, (scheme, 1), Some("trap"), ("remap_ranks", "33"))?;
     }
     Ok(())
 }
 
-/// Ranks of a program, which verify some rounds.
+/// Ranks of a program, which verify some rounds, with some services per node.
 fn verified(
     world: &World,
-    scheme: &'static str,
+    (scheme, services): (&'static str, u32),
     mode: Option<&str>,
     (program, rounds): (&str, &str),
 ) -> Result<()> {
-    let farm = Farm::with_each(world, scheme, 1, |_, command| {
+    let farm = Farm::with_each(world, scheme, services, |_, command| {
         command.envs(mode.map(|mode| ("BFEMU_MODE", mode)));
     })?;
     let meet = format!("127.0.0.1:{}", free_port()?);

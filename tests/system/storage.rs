@@ -45,7 +45,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("storage_transfers_make_no_keys", steady_state),
         Case::new("storage_service_killed_between_commits", killed),
         Case::new("storage_service_returns", service_returns),
-        Case::new("storage_target_lost_and_back", target_lost),
+        Case::new("storage_target_lost_and_back", |w| target_lost(w, By::Tcp)),
+        Case::new("storage_rdma_target_lost_and_back", |w| {
+            target_lost(w, By::Rdma)
+        }),
         Case::new("storage_bind_fails", bind_fails),
         Case::new("storage_no_keys", no_keys),
         Case::new("storage_memory_unmapped_under_a_transfer", unmapped),
@@ -53,6 +56,17 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("storage_secret", secret),
     ]
 }
+
+/// How a volume reaches targets in processes of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Tcp,
+    /// The targets are on other functions than the service, two of them on another machine.
+    Rdma,
+}
+
+/// Functions of the targets that are reached by RDMA.
+const FUNCTIONS: [&str; 3] = ["node1.dpu", "node1.host", "node0.host"];
 
 /// A cluster with a volume.
 pub(crate) struct Place<'a> {
@@ -64,7 +78,15 @@ pub(crate) struct Place<'a> {
 
 impl<'a> Place<'a> {
     pub(crate) fn new(world: &'a World, size: u64, block: u32) -> Result<Self> {
-        let testbed = Testbed::new(world)?;
+        Self::on(world, Testbed::new(world)?, size, block)
+    }
+
+    pub(crate) fn on(
+        world: &'a World,
+        testbed: Testbed<'a>,
+        size: u64,
+        block: u32,
+    ) -> Result<Self> {
         let files = ["a", "b", "c"].map(|name| testbed.path().join(name));
         let mut command = Command::new(world.built("xgvmi-blk"));
         command.arg("create").args(&files);
@@ -82,6 +104,23 @@ impl<'a> Place<'a> {
     pub(crate) fn names(&self) -> Vec<String> {
         let names = self.files.iter();
         names.map(|file| file.display().to_string()).collect()
+    }
+
+    /// A target in a process of its own.
+    pub(crate) fn target(&self, by: By, index: usize, port: u16) -> Result<Process> {
+        let program = self.world.built("xgvmi-blk");
+        let mut command = match by {
+            By::Tcp => Command::new(program),
+            By::Rdma => self.testbed.command(FUNCTIONS[index], program),
+        };
+        command.arg("target").arg(&self.files[index]);
+        command.args(["--listen", &format!("127.0.0.1:{port}")]);
+        if by == By::Rdma {
+            command.arg("--rdma");
+        }
+        let mut target = Process::spawn(&mut command)?;
+        target.hear(" serves ")?;
+        Ok(target)
     }
 
     /// The service on node0.dpu with these targets.
@@ -219,6 +258,15 @@ impl Drop for Initiator {
         // It may have ended already.
         let _ = self.kill();
     }
+}
+
+/// Names of targets on this machine.
+pub(crate) fn addresses(by: By, ports: [u16; 3]) -> [String; 3] {
+    let scheme = match by {
+        By::Tcp => "tcp",
+        By::Rdma => "rdma",
+    };
+    ports.map(|port| format!("{scheme}:127.0.0.1:{port}"))
 }
 
 pub(crate) fn span(kind: &str, offset: u64, length: u64, (request, seed): (u64, u64)) -> Value {
@@ -377,23 +425,12 @@ fn service_returns(world: &World) -> Result<()> {
 }
 
 /// A target process is killed under writes, and returns. Then another one is killed.
-fn target_lost(world: &World) -> Result<()> {
+fn target_lost(world: &World, by: By) -> Result<()> {
     let place = Place::new(world, 16 * MIB, 4096)?;
     let ports = [free_port()?, free_port()?, free_port()?];
-    let target = |index: usize| -> Result<Process> {
-        let mut command = Command::new(world.built("xgvmi-blk"));
-        command.arg("target").arg(&place.files[index]);
-        command.args(["--listen", &format!("127.0.0.1:{}", ports[index])]);
-        let mut target = Process::spawn(&mut command)?;
-        target.hear(" serves ")?;
-        Ok(target)
-    };
+    let target = |index: usize| place.target(by, index, ports[index]);
     let mut targets = [target(0)?, target(1)?, target(2)?];
-    let names: Vec<String> = ports
-        .iter()
-        .map(|port| format!("tcp:127.0.0.1:{port}"))
-        .collect();
-    let mut service = place.service(&names, &[])?;
+    let mut service = place.service(&addresses(by, ports), &[])?;
     let mut initiator = place.initiator("announced")?;
     for lost in 0..3 {
         let seed = lost as u64;
@@ -408,6 +445,11 @@ fn target_lost(world: &World) -> Result<()> {
         service.hear(&format!("{role} is complete"))?;
     }
     initiator.good(&span("Read", 0, 16 * MIB, (MIB, 2)))?;
+    ensure!(
+        !service.said().contains("travel over TCP"),
+        "{}",
+        service.said()
+    );
     Ok(())
 }
 

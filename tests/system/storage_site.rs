@@ -5,7 +5,7 @@ use crate::harness::Case;
 use crate::offload::Process;
 use crate::ports::set;
 use crate::process;
-use crate::storage::{Initiator, MIB, Place, span};
+use crate::storage::{By, Initiator, MIB, Place, addresses, span};
 use crate::world::{LIMIT, World, free_port};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -23,7 +23,12 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::new("storage_service_drains", drains),
         Case::new("storage_service_refuses_wrong_options", wrong_options),
         Case::new("storage_port_down_and_up", port_down_and_up),
-        Case::new("storage_everything_killed_after_a_flush", everything_killed),
+        Case::new("storage_everything_killed_after_a_flush", |w| {
+            everything_killed(w, By::Tcp)
+        }),
+        Case::new("storage_rdma_everything_killed_after_a_flush", |w| {
+            everything_killed(w, By::Rdma)
+        }),
         Case::new(
             "storage_targets_with_old_data_flipped_bits_and_no_space",
             damaged_targets,
@@ -257,18 +262,11 @@ fn port_down_and_up(world: &World) -> Result<()> {
 }
 
 /// SIGKILL for the targets, the service and the initiator at once, under writes: what was flushed before is there.
-fn everything_killed(world: &World) -> Result<()> {
+fn everything_killed(world: &World, by: By) -> Result<()> {
     let place = Place::new(world, 16 * MIB, 4096)?;
     let ports = [free_port()?, free_port()?, free_port()?];
-    let target = |index: usize| -> Result<Process> {
-        let mut command = Command::new(world.built("xgvmi-blk"));
-        command.arg("target").arg(&place.files[index]);
-        command.args(["--listen", &format!("127.0.0.1:{}", ports[index])]);
-        let mut target = Process::spawn(&mut command)?;
-        target.hear(" serves ")?;
-        Ok(target)
-    };
-    let names = ports.map(|port| format!("tcp:127.0.0.1:{port}"));
+    let target = |index: usize| place.target(by, index, ports[index]);
+    let names = addresses(by, ports);
     for round in 0..5 {
         let mut processes = vec![target(0)?, target(1)?, target(2)?];
         processes.push(place.service(&names, &[])?);

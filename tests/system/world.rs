@@ -138,6 +138,14 @@ impl<'a> Testbed<'a> {
         }
     }
 
+    /// The same with ports of this kind.
+    pub(crate) fn with_link(self, link: &str) -> Self {
+        Self {
+            cluster: self.cluster.with(["--link", link]),
+            ..self
+        }
+    }
+
     /// The command for a tool of stock UCX in `function`.
     pub(crate) fn ucx_command(&self, function: &str, tool: &str) -> Command {
         let tool = self.world.ucx_tools.join(tool);

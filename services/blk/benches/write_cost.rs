@@ -1,9 +1,9 @@
-//! Writes blocks of 4 KiB at random places of a volume in memory, with a flush behind each 64, and prints the memory that a write
-//! asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions. With a key file the volume is
-//! encrypted; with `read` the blocks are read instead.
+//! Writes blocks of 4 KiB at random places of a volume in memory, or 64 of them at once in order, with a flush behind each 64, and
+//! prints the memory that a write asks for as one line of JSON. `cargo xtask test counts` runs it and counts its instructions.
+//! With `read` the blocks are read instead; with a key file the volume is encrypted.
 //!
 //! ```text
-//! write_cost WRITES [KEY_FILE|-] [read]
+//! write_cost WRITES [random|in-order|read] [KEY_FILE]
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -59,17 +59,21 @@ static ALLOCATOR: Counting = Counting;
 
 fn main() -> ExitCode {
     let writes = std::env::args().nth(1).and_then(|word| word.parse().ok());
-    let Some(writes) = writes.filter(|writes| *writes > 0) else {
-        eprintln!("usage: write_cost WRITES");
+    let order = std::env::args().nth(2);
+    let reads = order.as_deref() == Some("read");
+    let at_once = match order.as_deref() {
+        None | Some("random" | "read") => Some(1),
+        Some("in-order") => Some(64),
+        Some(_) => None,
+    };
+    let (Some(writes), Some(at_once)) = (writes.filter(|writes| *writes > 0), at_once) else {
+        eprintln!("usage: write_cost WRITES [random|in-order|read] [KEY_FILE]");
         return ExitCode::FAILURE;
     };
-    let key = std::env::args().nth(2).filter(|path| path != "-");
+    let key = std::env::args().nth(3);
     let key = key.map(|path| KeyFile::read(Path::new(&path)));
-    let reads = std::env::args().nth(3).is_some_and(|word| word == "read");
-    match key
-        .transpose()
-        .and_then(|key| run(writes, key.as_ref(), reads))
-    {
+    let done = key.transpose();
+    match done.and_then(|key| run(writes, at_once, key.as_ref(), reads)) {
         Ok(calls) => {
             let said = format!("{{\"writes\":{writes},\"allocations\":{calls}}}");
             match writeln!(std::io::stdout(), "{said}") {
@@ -84,8 +88,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the calls of the allocator during the writes.
-fn run(writes: u64, key: Option<&KeyFile>, reads: bool) -> xgvmi_blk::Result<usize> {
+/// Returns the calls of the allocator during the writes, each of so many blocks.
+fn run(
+    writes: u64,
+    at_once: usize,
+    key: Option<&KeyFile>,
+    reads: bool,
+) -> xgvmi_blk::Result<usize> {
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
     let wrapping = key.map(|key| key.new_wrapping(Id([7; 16]))).transpose()?;
@@ -114,13 +123,17 @@ fn run(writes: u64, key: Option<&KeyFile>, reads: bool) -> xgvmi_blk::Result<usi
     volume.flush()?;
     let before = CALLS.load(Relaxed);
     for number in 1..=writes {
-        let from = chance.usize(..AT_ONCE) * BLOCK;
-        let block = chance.u64(..BLOCKS);
+        let from = chance.usize(..=AT_ONCE - at_once) * BLOCK;
+        let block = match at_once {
+            1 => chance.u64(..BLOCKS),
+            at_once => number * at_once as u64 % BLOCKS,
+        };
+        let part = &mut bytes[from..from + at_once * BLOCK];
         if reads {
-            volume.read(block * BLOCK as u64, &mut bytes[from..from + BLOCK])?;
+            volume.read(block * BLOCK as u64, part)?;
             continue;
         }
-        volume.write(block * BLOCK as u64, &bytes[from..from + BLOCK])?;
+        volume.write(block * BLOCK as u64, part)?;
         if number % EACH == 0 {
             volume.flush()?;
         }

@@ -1,6 +1,6 @@
 //! Contents of a block: compression, the split in two halves, and their parity. Does no I/O.
 //!
-//! A block is stored as nothing (all zeros), as one LZ4 block, or as it is. The stored bytes are split in the middle;
+//! A block is stored as nothing (all zeros), as one LZ4 block if that saves space on its targets, or as it is. The stored bytes are split in the middle;
 //! the first half has the odd byte. Parity is the exclusive or of both halves, where the second one is continued with a
 //! zero byte if it is shorter. Only stored bytes move and are kept: there is no padding to the block size.
 //!
@@ -18,7 +18,7 @@ use std::cell::RefCell;
 pub enum Kind {
     /// All bytes are zero. No bytes are stored.
     Zero = 1,
-    /// The block's own bytes: compression does not make them shorter.
+    /// The block's own bytes: compression saves no space.
     Raw = 2,
     /// One LZ4 block, without frame.
     Lz4 = 3,
@@ -104,27 +104,23 @@ pub fn hole() -> Encoded {
 }
 
 fn encode_allocated(block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
-    COMPRESSOR.with_borrow_mut(|compressor| {
-        let (buffer, table) = compressor;
+    COMPRESSOR.with_borrow_mut(|(buffer, table, tries)| {
+        if !tries.tries(block) {
+            return raw(block, seal, buffer);
+        }
         let most = lz4_flex::block::get_maximum_output_size(block.len());
         if buffer.len() < most {
             buffer.resize(most, 0);
         }
         let least = seal.map_or(0, |_| SEALED_MIN);
         let shortened = match lz4_flex::block::compress_into_with_table(block, buffer, table) {
-            Ok(length) => (least..block.len()).contains(&length).then_some(length),
+            Ok(length) => (length >= least && saves(length, block.len())).then_some(length),
             // The buffer is too small: the block does not shrink.
             Err(_) => None,
         };
-        let encoded = match (shortened, seal) {
-            (None, None) => split(Kind::Raw, block),
-            (None, Some(seal)) => {
-                let sealed = &mut buffer[..block.len()];
-                sealed.copy_from_slice(block);
-                seal.encrypt(sealed);
-                split(Kind::Raw, sealed)
-            }
-            (Some(length), seal) => {
+        let encoded = match shortened {
+            None => raw(block, seal, buffer),
+            Some(length) => {
                 let bytes = &mut buffer[..length];
                 if let Some(seal) = seal {
                     seal.encrypt(bytes);
@@ -132,25 +128,91 @@ fn encode_allocated(block: &[u8], seal: Option<Seal<'_>>) -> Encoded {
                 split(Kind::Lz4, bytes)
             }
         };
+        tries.learn(encoded.kind);
         if buffer.len() > KEPT {
-            *compressor = compressor_new();
+            *buffer = Vec::new();
         }
         encoded
     })
 }
 
+/// Bytes of a block for which each of two targets gives a unit of space.
+const UNITS: usize = 2 * 64;
+
+/// True if so few stored bytes take less space. Each read would decompress others for nothing.
+fn saves(stored: usize, block: usize) -> bool {
+    stored.div_ceil(UNITS) < block.div_ceil(UNITS)
+}
+
+/// Blocks in a row that saved nothing, after which compression is left out if a sample looks like noise, but for one of as many.
+const IN_VAIN: u32 = 8;
+/// Bytes of a sample.
+const SAMPLE: usize = 512;
+
+/// Whether compression has saved something lately.
+#[derive(Debug, Default)]
+struct Tries {
+    /// Blocks in a row that saved nothing; behind so many, less a multiple.
+    in_vain: u32,
+}
+
+impl Tries {
+    /// True if compression of a block should be tried.
+    fn tries(&mut self, block: &[u8]) -> bool {
+        if self.in_vain <= IN_VAIN || !is_noise(block) {
+            return true;
+        }
+        self.learn(Kind::Raw);
+        false
+    }
+
+    fn learn(&mut self, kind: Kind) {
+        self.in_vain = match kind {
+            Kind::Raw if self.in_vain + 1 < 2 * IN_VAIN => self.in_vain + 1,
+            Kind::Raw => IN_VAIN,
+            _ => 0,
+        };
+    }
+}
+
+/// True if bytes from all of a block are as evenly distributed as noise.
+fn is_noise(block: &[u8]) -> bool {
+    let step = (block.len() / SAMPLE).max(1);
+    let mut counts = [0u32; 256];
+    let mut sampled = 0;
+    for part in block.chunks(step) {
+        counts[usize::from(part[sampled % part.len()])] += 1;
+        sampled += 1;
+    }
+    let squares: u32 = counts.iter().map(|count| count * count).sum();
+    // Of noise the sum is about n + n^2 / 256.
+    let even = sampled + sampled * sampled / 256;
+    squares as usize <= even + even / 4
+}
+
+/// A block as it is, or encrypted.
+fn raw(block: &[u8], seal: Option<Seal<'_>>, buffer: &mut Vec<u8>) -> Encoded {
+    let Some(seal) = seal else {
+        return split(Kind::Raw, block);
+    };
+    buffer.clear();
+    buffer.extend_from_slice(block);
+    seal.encrypt(buffer);
+    split(Kind::Raw, buffer)
+}
+
 /// Most bytes that a thread keeps for the compression of its next block.
 const KEPT: usize = 64 << 10;
 
-/// Output and table of compression.
-type Compressor = (Vec<u8>, CompressTable);
+/// Output and table of compression, and what it has saved.
+type Compressor = (Vec<u8>, CompressTable, Tries);
 
 thread_local! {
     static COMPRESSOR: RefCell<Compressor> = RefCell::new(compressor_new());
 }
 
 fn compressor_new() -> Compressor {
-    (Vec::new(), CompressTable::small())
+    (Vec::new(), CompressTable::small(), Tries::default())
 }
 
 fn split(kind: Kind, stored: &[u8]) -> Encoded {
@@ -297,6 +359,48 @@ mod tests {
             .collect();
         check(&noise[..64], Kind::Raw);
         check(&noise, Kind::Raw);
+    }
+
+    fn noise(seed: u64) -> Vec<u8> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        (0..4096).map(|_| random.u8(..)).collect()
+    }
+
+    /// Of a stream of noise one block in eight is compressed in vain, and the blocks that save space are found among it.
+    #[test]
+    fn noise_is_rarely_compressed() {
+        let mut tries = Tries::default();
+        let mut tried = 0;
+        for seed in 0..808 {
+            if tries.tries(&noise(seed)) {
+                tried += 1;
+                tries.learn(Kind::Raw);
+            }
+        }
+        assert_eq!(tried, 8 + 100);
+        let mut end = noise(1);
+        end[3600..].fill(0);
+        let text = include_str!("block.rs").as_bytes();
+        let mut some = noise(2);
+        for (to, from) in some.chunks_mut(512).zip(text.chunks(256)) {
+            to[..256].copy_from_slice(from);
+        }
+        for block in [&end[..], &text[..4096], &some, &text[..1024]] {
+            for seed in 0..30 {
+                check(&noise(seed), Kind::Raw);
+            }
+            check(block, Kind::Lz4);
+        }
+    }
+
+    /// Compression that saves no unit of space costs each read for nothing.
+    #[test]
+    fn a_block_that_saves_no_space_stays_as_it_is() {
+        let mut block = noise(1);
+        block[..60].fill(1);
+        check(&block, Kind::Raw);
+        block[..300].fill(1);
+        check(&block, Kind::Lz4);
     }
 
     #[test]

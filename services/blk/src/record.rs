@@ -54,8 +54,13 @@ pub struct Place {
 /// The record of a half block.
 #[must_use]
 pub fn to_bytes(place: Place, half: &Half) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEADER + half.data.len());
-    bytes.resize(HEADER, 0);
+    [&header(place, half)[..], &half.data].concat()
+}
+
+/// What is before the bytes in the record of a half block.
+#[must_use]
+pub fn header(place: Place, half: &Half) -> [u8; HEADER] {
+    let mut bytes = [0; HEADER];
     bytes[..4].copy_from_slice(&MAGIC);
     bytes[4] = half.kind as u8;
     bytes[5] = role_number(place.role);
@@ -66,8 +71,7 @@ pub fn to_bytes(place: Place, half: &Half) -> Vec<u8> {
     // Cannot be cut: half of a block of at most 1 MiB.
     let length = u32::try_from(half.data.len()).unwrap_or(u32::MAX);
     bytes[44..48].copy_from_slice(&length.to_be_bytes());
-    bytes.extend_from_slice(&half.data);
-    let crc = checksum(&bytes);
+    let crc = checksum(&bytes, &half.data);
     bytes[CRC_AT..HEADER].copy_from_slice(&crc.to_be_bytes());
     bytes
 }
@@ -87,7 +91,7 @@ pub fn parse(place: Place, generation: u64, bytes: &[u8]) -> Result<Half, &'stat
         u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
     };
     let be64 = |at: usize| u64::from(be32(at)) << 32 | u64::from(be32(at + 4));
-    if checksum(bytes) != be32(CRC_AT) {
+    if checksum(header, data) != be32(CRC_AT) {
         return Err("the checksum is wrong");
     }
     let half = Half {
@@ -120,8 +124,8 @@ fn role_number(role: Role) -> u8 {
 }
 
 /// CRC32C of a record, without the checksum itself.
-fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&bytes[..CRC_AT]), &bytes[HEADER..])
+fn checksum(header: &[u8; HEADER], data: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&header[..CRC_AT]), data)
 }
 
 #[cfg(test)]
@@ -200,7 +204,8 @@ mod tests {
         fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), right in any::<bool>()) {
             if right && bytes.len() >= HEADER {
                 bytes[..4].copy_from_slice(&MAGIC);
-                let crc = checksum(&bytes);
+                let (header, data) = bytes.split_first_chunk::<HEADER>().unwrap();
+                let crc = checksum(header, data);
                 bytes[CRC_AT..HEADER].copy_from_slice(&crc.to_be_bytes());
             }
             if let Ok(half) = parse(PLACE, 5, &bytes) {

@@ -56,7 +56,7 @@ fn create(dir: &Path) {
             room: BLOCKS,
             slots: SLOTS,
         };
-        let file = FileMedium::create(&dir.join(role.to_string())).unwrap();
+        let file = FileMedium::create(&dir.join(role.to_string()), false).unwrap();
         Store::create_with("large", Box::new(file), new, shape, None).unwrap();
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
 use std::sync::{Arc, Mutex};
-use xgvmi_blk::store::{Mark, Medium, NewTarget};
+use xgvmi_blk::store::{Mark, Medium, NewTarget, WholeSectors};
 use xgvmi_blk::{Geometry, Id, KeyFile, Role, Store, Target, Volume};
 
 const SEEDS: u64 = 120;
@@ -14,6 +14,32 @@ const BLOCK: usize = 1024;
 const BLOCKS: usize = 24;
 /// A disk writes a sector as a whole or not at all.
 const SECTOR: usize = 512;
+
+/// What a disk takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// Any bytes: the system's cache is before it.
+    Bytes,
+    /// Whole sectors of this size, as with O_DIRECT.
+    Sectors(usize),
+}
+
+impl Takes {
+    /// Bytes that are written as a whole.
+    fn whole(self) -> usize {
+        match self {
+            Self::Bytes => SECTOR,
+            Self::Sectors(sector) => sector,
+        }
+    }
+
+    fn check(self, offset: u64, bytes: &[u8]) {
+        if let Self::Sectors(sector) = self {
+            assert!(offset.is_multiple_of(sector as u64), "{offset}");
+            assert!(bytes.len().is_multiple_of(sector), "{}", bytes.len());
+        }
+    }
+}
 
 #[derive(Default)]
 struct State {
@@ -27,6 +53,7 @@ struct State {
 /// A disk with a volatile cache. Its writes fail when a number that all disks share is used up.
 #[derive(Clone)]
 struct Disk {
+    takes: Takes,
     state: Arc<Mutex<State>>,
     writes_left: Arc<Mutex<u64>>,
 }
@@ -41,6 +68,7 @@ fn put(into: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 
 impl Medium for Disk {
     fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.takes.check(offset, bytes);
         let state = self.state.lock().unwrap();
         let at = usize::try_from(offset).unwrap().min(state.seen.len());
         let end = (at + bytes.len()).min(state.seen.len());
@@ -50,6 +78,7 @@ impl Medium for Disk {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.takes.check(offset, bytes);
         let mut left = self.writes_left.lock().unwrap();
         if *left == 0 {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -76,13 +105,14 @@ impl Medium for Disk {
 }
 
 impl Disk {
-    fn new(durable: Vec<u8>) -> Self {
+    fn new(takes: Takes, durable: Vec<u8>) -> Self {
         let state = State {
             seen: durable.clone(),
             durable,
             pending: Vec::new(),
         };
         Self {
+            takes,
             state: Arc::new(Mutex::new(state)),
             writes_left: Arc::new(Mutex::new(u64::MAX)),
         }
@@ -96,7 +126,8 @@ impl Disk {
             let mut done = 0;
             while done < written.len() {
                 let at = offset + done;
-                let count = (SECTOR - at % SECTOR).min(written.len() - done);
+                let sector = self.takes.whole();
+                let count = (sector - at % sector).min(written.len() - done);
                 if random.bool() {
                     put(&mut bytes, at, &written[done..done + count]);
                 }
@@ -106,8 +137,15 @@ impl Disk {
         bytes
     }
 
+    fn medium(&self) -> Box<dyn Medium> {
+        match self.takes {
+            Takes::Bytes => Box::new(self.clone()),
+            Takes::Sectors(sector) => Box::new(WholeSectors::new(self.clone(), sector)),
+        }
+    }
+
     fn open(&self, role: Role) -> Arc<dyn Target> {
-        Arc::new(Store::open(&role.to_string(), Box::new(self.clone()), None).unwrap())
+        Arc::new(Store::open(&role.to_string(), self.medium(), None).unwrap())
     }
 }
 
@@ -141,13 +179,13 @@ struct Outcome {
 }
 
 /// One run to a loss of power after `writes` writes of the disks, and all that may be read afterwards.
-fn run(seed: u64, writes: u64) -> Outcome {
+fn run(takes: Takes, seed: u64, writes: u64) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
     let writes_left = Arc::new(Mutex::new(u64::MAX));
     let disks = Role::ALL.map(|role| {
         let disk = Disk {
             writes_left: Arc::clone(&writes_left),
-            ..Disk::new(Vec::new())
+            ..Disk::new(takes, Vec::new())
         };
         let new = NewTarget {
             geometry: Geometry::new(u32::try_from(BLOCK).unwrap(), BLOCKS as u64).unwrap(),
@@ -155,7 +193,7 @@ fn run(seed: u64, writes: u64) -> Outcome {
             volume: Id([8; 16]),
             complete: true,
         };
-        drop(Store::create("disk", Box::new(disk.clone()), new, None).unwrap());
+        drop(Store::create("disk", disk.medium(), new, None).unwrap());
         disk
     });
     let targets = Role::ALL.map(|role| disks[role.index()].open(role));
@@ -211,12 +249,12 @@ fn run(seed: u64, writes: u64) -> Outcome {
         Some(Role::Parity),
     ] {
         let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
-        let targets = present.map(|role| Disk::new(after[role.index()].clone()).open(role));
+        let targets = present.map(|role| Disk::new(takes, after[role.index()].clone()).open(role));
         let volume = Volume::open_with(targets.collect(), key.as_ref()).unwrap();
         for block in 0..BLOCKS {
             let mut bytes = vec![0xaa; BLOCK];
             let read = volume.read((block * BLOCK) as u64, &mut bytes);
-            let what = format!("seed {seed}, block {block}, without {absent:?}");
+            let what = format!("{takes:?}, seed {seed}, block {block}, without {absent:?}");
             if read.is_err() {
                 assert!(!since[block].is_empty(), "{what}: flushed data is lost");
                 outcome.lost += 1;
@@ -236,13 +274,25 @@ fn run(seed: u64, writes: u64) -> Outcome {
 
 #[test]
 fn what_was_flushed_is_there_after_a_loss_of_power() {
+    all_seeds(Takes::Bytes);
+}
+
+/// Records share sectors, which are read and written as a whole: what was flushed is not lost with what is written beside it.
+#[test]
+fn what_was_flushed_beside_other_writes_of_whole_sectors_is_there_after_a_loss_of_power() {
+    for sector in [512, 4096] {
+        all_seeds(Takes::Sectors(sector));
+    }
+}
+
+fn all_seeds(takes: Takes) {
     let mut all = Outcome {
         lost: 0,
         new: 0,
         old: 0,
     };
     for seed in 0..SEEDS {
-        let outcome = run(seed, 30 + seed * 7);
+        let outcome = run(takes, seed, 30 + seed * 7);
         all.lost += outcome.lost;
         all.new += outcome.new;
         all.old += outcome.old;

@@ -6,10 +6,12 @@
 //! service_cost connect RANKS SERVICES_PER_NODE
 //! service_cost connect-one RANKS NODES
 //! service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS
+//! service_cost several RANKS NODES alltoall|halo|broadcast|barrier|allreduce SERVICES_PER_NODE
 //! ```
 //!
 //! With `connect` it measures the connect of a job instead, with `connect-one` that of one node of a large job, and with `scale`
-//! the messages and the memory of a call.
+//! the messages and the memory of a call. With `several` it counts the connections and messages of a service, without lanes and
+//! with them.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "connect" => return connects(rest, false),
         Some((first, rest)) if first == "connect-one" => return connects(rest, true),
         Some((first, rest)) if first == "scale" => return scales(rest),
+        Some((first, rest)) if first == "several" => return several(rest),
         _ => {}
     }
     let numbers: Option<Vec<u32>> = words.iter().map(|word| word.parse().ok()).collect();
@@ -110,18 +113,62 @@ fn connects(words: &[String], is_one: bool) -> ExitCode {
     }
 }
 
-/// Measures a call of many light ranks.
-fn scales(words: &[String]) -> ExitCode {
-    let [ranks, nodes, pattern, rounds] = words else {
-        return usage();
-    };
-    let pattern = match pattern.as_str() {
+fn pattern_of(name: &str) -> Option<scale::Pattern> {
+    Some(match name {
         "alltoall" => scale::Pattern::Alltoall,
         "halo" => scale::Pattern::Halo,
         "broadcast" => scale::Pattern::Broadcast,
         "barrier" => scale::Pattern::Barrier,
         "allreduce" => scale::Pattern::Allreduce,
-        _ => return usage(),
+        _ => return None,
+    })
+}
+
+/// Counts connections and messages on nodes with several services.
+fn several(words: &[String]) -> ExitCode {
+    let [ranks, nodes, pattern, services] = words else {
+        return usage();
+    };
+    let (Ok(ranks), Ok(nodes), Ok(services)) = (ranks.parse(), nodes.parse(), services.parse())
+    else {
+        return usage();
+    };
+    let Some(pattern) = pattern_of(pattern) else {
+        return usage();
+    };
+    let of = scale::several::Several {
+        ranks,
+        nodes,
+        services,
+        least: ranks / nodes / services,
+        pattern,
+    };
+    let row = |has_lanes| {
+        scale::several::run(&of, has_lanes).map(|most| {
+            format!(
+                "{{\"lanes\":{},\"to_services\":{},\"to_ranks\":{},\"messages\":{},\"of_ranks\":{},\"blocks\":{}}}",
+                most.lanes,
+                most.to_services,
+                most.to_ranks,
+                most.messages,
+                most.of_ranks,
+                most.blocks
+            )
+        })
+    };
+    match row(false).and_then(|before| Ok((before, row(true)?))) {
+        Ok((before, after)) => answer(&format!("[{before},{after}]")),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Measures a call of many light ranks.
+fn scales(words: &[String]) -> ExitCode {
+    let [ranks, nodes, pattern, rounds] = words else {
+        return usage();
+    };
+    let Some(pattern) = pattern_of(pattern) else {
+        return usage();
     };
     let (Ok(ranks), Ok(nodes), Ok(rounds)) = (ranks.parse(), nodes.parse(), rounds.parse()) else {
         return usage();
@@ -190,7 +237,8 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!(
         "usage: service_cost RANKS SERVICES_PER_NODE BLOCK_BYTES ROUNDS, service_cost connect RANKS SERVICES_PER_NODE, \
-         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS"
+         service_cost connect-one RANKS NODES, or service_cost scale RANKS NODES alltoall|halo|broadcast|barrier|allreduce ROUNDS, \
+         or service_cost several with SERVICES_PER_NODE in place of ROUNDS"
     );
     ExitCode::from(2)
 }

@@ -5,6 +5,7 @@
 //! [`Frame::Bye`], the peer is considered dead.
 
 use super::job_id::JobId;
+use super::radix::Radix;
 use super::scheme::Scheme;
 use super::token::Token;
 use super::wire::{Export, get_export, put_export};
@@ -14,7 +15,7 @@ use xgvmi_daemon::{Protocol, printable};
 
 /// Version of the frames, the active messages and their order. Each frame carries the version, so peers detect a
 /// mismatch whatever else has changed.
-pub const PROTOCOL: u32 = 11;
+pub const PROTOCOL: u32 = 12;
 
 /// Format parameters of the frames.
 pub(super) const FRAMES: Protocol = Protocol {
@@ -90,7 +91,7 @@ pub(super) struct Keys {
 }
 
 /// An SP's reply to an admitted rank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Welcome {
     pub(super) service: ServiceAddress,
     /// Token for the rank's active messages to this SP.
@@ -105,6 +106,8 @@ pub(super) struct Welcome {
     pub(super) call_bytes: u64,
     /// Number of imports that this SP keeps for the rank between calls.
     pub(super) imports: u32,
+    /// Radix of the trees. The value is the same for all SPs of a job.
+    pub(super) radix: Radix,
 }
 
 /// Addresses of an SP.
@@ -163,6 +166,7 @@ impl Frame {
                 writer.raw(&welcome.token.0).u64(welcome.direct_min);
                 writer.u64(welcome.silence_ms).u64(welcome.accepted);
                 writer.u64(welcome.call_bytes).u32(welcome.imports);
+                writer.u32(welcome.radix.0);
             }
             Self::Table(table) => {
                 writer.list(&table.services, put_address);
@@ -218,6 +222,7 @@ impl Frame {
                     accepted: reader.u64()?,
                     call_bytes: reader.u64()?,
                     imports: reader.u32()?,
+                    radix: Radix(reader.u32()?),
                 };
                 reader.end()?;
                 Self::Welcome(welcome)
@@ -388,6 +393,7 @@ mod tests {
                 accepted: 4,
                 call_bytes: 1 << 25,
                 imports: 16,
+                radix: Radix(8),
             }),
             Frame::Table(Table {
                 services: vec![service.clone(), service],

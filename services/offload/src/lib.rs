@@ -36,6 +36,7 @@ mod exchange;
 pub mod fuzzing;
 mod job_id;
 mod library;
+mod radix;
 mod reduction;
 mod scheme;
 mod secret;

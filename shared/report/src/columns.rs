@@ -202,7 +202,7 @@ pub const STORAGE_ENGINE: &[Column] = &[
     us("p99_us", "p99"),
 ];
 
-/// Of volumes on memory, files and TCP targets beside a mirrored pair of disks.
+/// Of volumes on memory, files, TCP and RDMA targets beside a mirrored pair of disks.
 pub const STORAGE_DISKS: &[Column] = &[
     Column::text("peer", "targets", 30),
     Column::text("pattern", "pattern", 17),
@@ -210,6 +210,7 @@ pub const STORAGE_DISKS: &[Column] = &[
     whole("mib_per_s", "", "MiB/s"),
     Column::new("cpu_s_per_gib", "s/GiB", "server CPU", Form::Fixed(2)),
     Column::count("sends_per_group", "sends per group").optional(),
+    Column::count("reads_per_group", "RDMA reads per group").optional(),
     Column::count("flushes", "flushes"),
     whole("disk_mib_per_cpu_s", "", "MiB to disks per CPU s"),
 ];

@@ -1,12 +1,15 @@
 //! An open function of the DPU.
 
-use crate::error::{Result, check};
-use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, Mlx5Lib, ibv_context, ibv_pd, ibv_port_attr};
+use crate::error::{Result, VerbsError, check};
+use mlx5dv_sys::{IBV_LINK_LAYER_ETHERNET, Mlx5Lib, ibv_context, ibv_gid, ibv_pd, ibv_port_attr};
 use std::sync::Arc;
 use xgvmi_pool::mlx5::{Function, Mlx5Device, Mlx5Options};
 
 /// The port of all connections.
 pub(crate) const PORT: u8 = 1;
+
+/// Each address on this port needs a global route (`verbs.h`, an unnamed enumeration).
+const IBV_QPF_GRH_REQUIRED: u8 = 1 << 0;
 
 /// Address of the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct Port {
     pub mtu: u8,
     /// It is an Ethernet port.
     pub is_ethernet: bool,
+    /// Each address needs a global route: that of an Ethernet port, or of an InfiniBand port that says so.
+    pub is_global: bool,
 }
 
 /// An open function with its protection domain, and the device that creates aliases.
@@ -67,12 +72,34 @@ impl Adapter {
             self.lib().ibv_query_port(self.context(), PORT, attr)
         };
         check("ibv_query_port", errno)?;
+        let is_ethernet = u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET;
         Ok(Port {
             lid: port.lid,
             // Codes are 1 to 5.
             mtu: port.active_mtu.to_le_bytes()[0],
-            is_ethernet: u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET,
+            is_ethernet,
+            is_global: is_ethernet || port.flags & IBV_QPF_GRH_REQUIRED != 0,
         })
+    }
+
+    /// The entry of the GID table that connections to other machines use: its index, and the address.
+    pub(crate) fn first_gid(&self, port: Port) -> Result<(u8, [u8; 16])> {
+        if port.is_ethernet {
+            let none = || VerbsError::Call {
+                call: "a GID of the port",
+                source: std::io::ErrorKind::AddrNotAvailable.into(),
+            };
+            return self.function.gids(PORT).first().copied().ok_or_else(none);
+        }
+        let mut gid = ibv_gid::default();
+        // SAFETY: the context is open.
+        let errno = unsafe {
+            self.lib()
+                .ibv_query_gid(self.context(), PORT, 0, &raw mut gid)
+        };
+        check("ibv_query_gid", errno)?;
+        // SAFETY: all fields of the union are sixteen plain bytes.
+        Ok((0, unsafe { gid.raw }))
     }
 
     pub(crate) fn lib(&self) -> &Mlx5Lib {

@@ -67,6 +67,7 @@ impl Engine {
                 reads: 1,
                 dma,
                 receives: 0,
+                wakes: false,
             };
             QueuePair::create(adapter, shape)
         };

@@ -13,6 +13,7 @@
 //! | DPU | [`Registered`], [`Buffer`] | memory of the DPU that the adapter may read and write |
 //! | DPU | [`Engine`] | one copy at a time, by the DMA engine or by RDMA |
 //! | DPU | [`Mover`] | chains of RDMA requests with one doorbell and one completion |
+//! | both | [`Reads`], [`Shown`] | a connection to another machine: each side reads memory that the other one shows |
 //! | DPU | [`Notices`] | messages from and to a program on the device |
 //!
 //! Glossary: an *alias* is a local key of the DPU's function that refers to a key of the host's function. [`Engine`] and
@@ -50,6 +51,8 @@ mod mover;
 mod notices;
 mod process;
 mod queue_pair;
+mod reads;
+mod shown;
 
 pub use adapter::{Adapter, Port};
 pub use aliases::{Access, HostAliases, Keys};
@@ -61,3 +64,6 @@ pub use memory::{Buffer, Registered};
 pub use mover::{Mover, MoverOptions, Piece};
 pub use notices::Notices;
 pub use process::PerProcess;
+pub use queue_pair::Endpoint;
+pub use reads::Reads;
+pub use shown::{Shown, Slot};

@@ -15,6 +15,8 @@ pub struct Registered {
 
 // SAFETY: libibverbs' objects may be used from any thread.
 unsafe impl Send for Registered {}
+// SAFETY: as above; nothing changes after the registration.
+unsafe impl Sync for Registered {}
 
 impl Registered {
     /// Registers `len` bytes at `addr`.
@@ -25,16 +27,24 @@ impl Registered {
     /// # Errors
     /// The kernel refuses, for instance because of the limit of locked memory.
     pub unsafe fn new(adapter: &Arc<Adapter>, addr: *mut u8, len: usize) -> Result<Self> {
-        // SAFETY: the caller's promise. Peers get no access.
-        let mr = unsafe {
-            adapter.lib().ibv_reg_mr_iova2(
-                adapter.pd(),
-                addr.cast(),
-                len,
-                addr as u64,
-                IBV_ACCESS_LOCAL_WRITE,
-            )
-        };
+        // SAFETY: the caller's promise.
+        unsafe { Self::with_access(adapter, addr, len, IBV_ACCESS_LOCAL_WRITE) }
+    }
+
+    /// As [`Registered::new`], with these rights.
+    ///
+    /// # Safety
+    /// As for [`Registered::new`].
+    pub(crate) unsafe fn with_access(
+        adapter: &Arc<Adapter>,
+        addr: *mut u8,
+        len: usize,
+        access: u32,
+    ) -> Result<Self> {
+        let lib = adapter.lib();
+        // SAFETY: the caller's promise.
+        let mr =
+            unsafe { lib.ibv_reg_mr_iova2(adapter.pd(), addr.cast(), len, addr as u64, access) };
         Ok(Self {
             adapter: Arc::clone(adapter),
             mr: NonNull::new(mr).ok_or_else(|| last("ibv_reg_mr"))?,
@@ -44,6 +54,11 @@ impl Registered {
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: live as long as this value.
         unsafe { self.mr.as_ref() }.lkey
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.mr.as_ref() }.rkey
     }
 }
 

@@ -47,6 +47,7 @@ impl Mover {
             reads: READS_MAX,
             dma: false,
             receives: 0,
+            wakes: false,
         };
         let create = || QueuePair::create(adapter, shape);
         let (requester, responder) = (create()?, create()?);

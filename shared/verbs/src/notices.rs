@@ -30,6 +30,7 @@ impl Notices {
             reads: 1,
             dma: false,
             receives: entries.into(),
+            wakes: false,
         };
         Ok(Self {
             queue: QueuePair::create(adapter, shape)?,

@@ -1,4 +1,4 @@
-//! A reliable queue pair with its own completion queue: creation, connection and waits. It posts nothing.
+//! A reliable queue pair with its own completion queue: creation, address, connection and waits. It posts nothing.
 
 use crate::adapter::{Adapter, PORT};
 use crate::error::{Result, VerbsError, check, last};
@@ -9,6 +9,11 @@ use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Polls before a thread sleeps: some microseconds.
+const POLLS: u32 = 200;
+/// Routers between two machines.
+const HOPS: u8 = 64;
 
 /// Sizes and operations of a queue pair.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +26,52 @@ pub(crate) struct Shape {
     pub(crate) dma: bool,
     /// Receives in flight. With any, completions can wake a process.
     pub(crate) receives: u32,
+    /// Completions can wake a process also without receives.
+    pub(crate) wakes: bool,
+}
+
+/// Length of an [`Endpoint`]'s bytes.
+const ENDPOINT: usize = 24;
+
+/// Address of a queue pair, for its peer on another machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Number of the queue pair.
+    queue: u32,
+    /// Zero on Ethernet.
+    lid: u16,
+    /// `IBV_MTU_*`.
+    mtu: u8,
+    /// Each address of its port needs a global route.
+    is_global: bool,
+    gid: [u8; 16],
+}
+
+impl Endpoint {
+    /// Its bytes, for a message to the peer.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; ENDPOINT] {
+        let mut bytes = [0; ENDPOINT];
+        bytes[..4].copy_from_slice(&self.queue.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.lid.to_le_bytes());
+        (bytes[6], bytes[7]) = (self.mtu, u8::from(self.is_global));
+        bytes[8..].copy_from_slice(&self.gid);
+        bytes
+    }
+
+    /// The endpoint of these bytes. The device refuses what no queue pair has.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; ENDPOINT]) -> Self {
+        let mut gid = [0; 16];
+        gid.copy_from_slice(&bytes[8..]);
+        Self {
+            queue: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            lid: u16::from_le_bytes([bytes[4], bytes[5]]),
+            mtu: bytes[6],
+            is_global: bytes[7] != 0,
+            gid,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -49,9 +100,9 @@ impl QueuePair {
             call: "ibv_create_cq",
             source: io::ErrorKind::InvalidInput.into(),
         })?;
-        let channel = match shape.receives {
-            0 => None,
-            _ => Some(create_channel(adapter)?),
+        let channel = match shape.receives > 0 || shape.wakes {
+            false => None,
+            true => Some(create_channel(adapter)?),
         };
         let close = || {
             if let Some(channel) = channel {
@@ -147,18 +198,87 @@ impl QueuePair {
         Ok(())
     }
 
+    /// As [`QueuePair::wait`], for transfers that take longer: the thread sleeps after some polls.
+    pub(crate) fn wait_asleep(&self, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        for _ in 0..POLLS {
+            if self.poll()?.is_some() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            self.arm()?;
+            // One that came before would wake nobody.
+            if self.poll()?.is_some() {
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(VerbsError::Late { limit });
+            }
+            let mut fd = libc::pollfd {
+                fd: self.channel_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let left = c_int::try_from(left.as_millis() + 1).unwrap_or(c_int::MAX);
+            // SAFETY: one entry, which lives through the call. An error or a signal only ends the wait.
+            unsafe { libc::poll(&raw mut fd, 1, left) };
+        }
+    }
+
+    /// The address of this queue pair.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint> {
+        let port = self.adapter.port()?;
+        Ok(Endpoint {
+            queue: self.number(),
+            lid: port.lid,
+            mtu: port.mtu,
+            is_global: port.is_global,
+            gid: self.adapter.first_gid(port)?.1,
+        })
+    }
+
+    /// Moves the queue pair to its working state, connected to one of another machine, which may read and not write.
+    pub(crate) fn connect_to(&self, peer: &Endpoint) -> Result<()> {
+        let port = self.adapter.port()?;
+        let mut address = ibv_ah_attr {
+            dlid: peer.lid,
+            port_num: PORT,
+            ..ibv_ah_attr::default()
+        };
+        if port.is_global || peer.is_global {
+            address.is_global = 1;
+            address.grh.dgid = ibv_gid { raw: peer.gid };
+            address.grh.sgid_index = self.adapter.first_gid(port)?.0;
+            address.grh.hop_limit = HOPS;
+        }
+        let mtu = port.mtu.min(peer.mtu).into();
+        self.connect_by((address, mtu), peer.queue, IBV_ACCESS_REMOTE_READ)
+    }
+
     /// Moves the queue pair to its working state, connected to a queue pair of the same port. The own number is allowed.
     pub(crate) fn connect(&self, peer: u32) -> Result<()> {
+        let access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+        self.connect_by(self.own_address()?, peer, access)
+    }
+
+    fn connect_by(
+        &self,
+        (address, mtu): (ibv_ah_attr, ibv_mtu),
+        peer: u32,
+        access: u32,
+    ) -> Result<()> {
         self.modify(
             ibv_qp_attr {
                 qp_state: IBV_QPS_INIT,
                 port_num: PORT,
-                qp_access_flags: IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+                qp_access_flags: access,
                 ..ibv_qp_attr::default()
             },
             IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
         )?;
-        let (address, mtu) = self.own_address()?;
         self.modify(
             ibv_qp_attr {
                 qp_state: IBV_QPS_RTR,
@@ -204,7 +324,7 @@ impl QueuePair {
             port_num: PORT,
             ..ibv_ah_attr::default()
         };
-        if port.is_ethernet {
+        if port.is_global {
             let mut gid = ibv_gid::default();
             // SAFETY: the context is open.
             let errno = unsafe { lib.ibv_query_gid(context, PORT, 0, &raw mut gid) };
@@ -286,4 +406,21 @@ fn create(adapter: &Adapter, cq: NonNull<ibv_cq>, shape: Shape) -> Result<NonNul
     // SAFETY: domain and completion queue are live, the attributes are those that the masks name.
     let qp = unsafe { lib.mlx5dv_create_qp(context, &raw mut init, &raw mut own) };
     NonNull::new(qp).ok_or_else(|| last("mlx5dv_create_qp"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_comes_back_from_its_bytes() {
+        let endpoint = Endpoint {
+            queue: 0x12_3456,
+            lid: 0x789,
+            mtu: 5,
+            is_global: true,
+            gid: std::array::from_fn(|at| u8::try_from(at).expect("sixteen")),
+        };
+        assert_eq!(Endpoint::from_bytes(&endpoint.to_bytes()), endpoint);
+    }
 }

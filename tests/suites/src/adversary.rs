@@ -39,7 +39,8 @@ const SOAK: &str = "offload_soak_leaves_nothing";
 
 /// Each seed runs one group of tests; ten seeds in a row run all groups.
 pub(super) fn run_all(world: &World) -> Result<Vec<Case>> {
-    workspace::build(&["-p testbed-programs -p naaice -p xgvmi-naa -p xgvmi-cli"])?;
+    // All programs and libraries that the tests start.
+    workspace::build(&[""])?;
     let tests = Tests::build(world)?;
     let groups = (1..=SEEDS).map(|seed| (seed, format!("seed {seed}")));
     let mut cases = Vec::new();

@@ -461,6 +461,8 @@ fn soak(phase: &Phase, world: &World) -> Result<Vec<Case>> {
 
 /// The command that runs the tests over the emulated device.
 fn system_tests(world: &World) -> Result<Command> {
+    // The phase alone must not start programs of an older build.
+    workspace::build(&[""])?;
     let mut command = suites::adversary::tests_on_the_device(linting_cargo()?, world.env()?)?;
     // The rules are a phase of their own.
     command.args(["--test", "wire"]);

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use mlx5dv_sys::{MLX5DV_CONTEXT_FLAGS_DEVX, Mlx5Lib, ibv_context, ibv_pd, mlx5dv_context_attr};
 
 use super::device::{Mlx5Device, Mlx5Options};
+use super::gid;
 use crate::error::DeviceError;
 
 /// An open function. Dropping it closes the device of [`Function::device`], which refuses every
@@ -125,6 +126,16 @@ impl Function {
             unsafe { Mlx5Device::open(Arc::clone(&self.lib), self.context, self.pd, options) }?;
         // Another thread may have been faster. Dropping this thread's device closes it.
         Ok(Arc::clone(self.device.get_or_init(|| device)))
+    }
+
+    /// The entries of an Ethernet port's GID table: index and address, in the order in which queues try them.
+    #[must_use]
+    pub fn gids(&self, port: u8) -> Vec<(u8, [u8; 16])> {
+        // SAFETY: the context is open.
+        let gids = unsafe { gid::in_order_of_ucx(&self.lib, self.context, port) };
+        gids.iter()
+            .map(|(index, gid)| (*index, gid::bytes(gid)))
+            .collect()
     }
 
     /// Library, context and protection domain, for a program's own queues and memory. They are valid

@@ -71,7 +71,7 @@ fn sorted(port: u8, entries: &[ibv_gid_entry]) -> Vec<(u8, ibv_gid)> {
 /// Prefix of an IPv4 address in IPv6 form.
 const V4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-fn bytes(gid: &ibv_gid) -> [u8; 16] {
+pub(super) fn bytes(gid: &ibv_gid) -> [u8; 16] {
     // SAFETY: all fields of the union are sixteen plain bytes.
     unsafe { gid.raw }
 }

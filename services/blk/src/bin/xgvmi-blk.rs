@@ -53,7 +53,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// Files of data_1, data_2 and data_p, which must not exist; or nbd:SOCKET of an NBD server, whose export is zero.
+    /// Files of data_1, data_2 and data_p, which must not exist; block devices; or nbd:SOCKET of an NBD server, whose export is
+    /// zero.
     #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
     targets: Vec<String>,
     /// Size of the volume in bytes, or with K, M, G, T.
@@ -65,6 +66,9 @@ struct CreateArgs {
     /// Create one new target of the volume of this target, or of the export or service with this status socket.
     #[arg(long, value_name = "FILE", conflicts_with = "size", requires = "role")]
     like: Option<PathBuf>,
+    /// Overwrite what block devices hold.
+    #[arg(long)]
+    force: bool,
     /// Encrypt the volume: file with its key, 16 to 4,096 bytes, which other users cannot read.
     #[arg(long, value_name = "FILE", conflicts_with = "like")]
     key_file: Option<PathBuf>,
@@ -199,7 +203,7 @@ fn create(args: &CreateArgs) -> Result<()> {
         _ => bail!("give --size, or --like and --role"),
     };
     for (path, new) in args.targets.iter().zip(news) {
-        create_store(path, new, wrapping)?;
+        create_store(path, new, args.force, wrapping)?;
     }
     tell(&format!("volume {volume}"))
 }

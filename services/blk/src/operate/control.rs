@@ -168,6 +168,9 @@ pub fn ctl(args: &ControlArgs) -> Result<String> {
 
 /// A name that means the same in the directory of the process.
 fn absolute(target: &str) -> Result<String> {
+    if target.starts_with("rdma:") {
+        return Ok(target.to_owned());
+    }
     let (kind, path) = match target.split_at_checked(4) {
         Some(("tcp:", _)) => return Ok(target.to_owned()),
         Some((kind @ "nbd:", path)) => (kind, path),

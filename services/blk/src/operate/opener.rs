@@ -6,7 +6,7 @@ use crate::encryption::{KeyFile, Wrapping};
 use crate::error::BlkError;
 use crate::geometry::{Id, Role};
 use crate::nbd::NbdMedium;
-use crate::remote::{Address, RemoteTarget};
+use crate::remote::{Address, Rdma, RemoteTarget};
 use crate::say::say;
 use crate::store::{Mark, Medium as _, NewTarget, Store, Target};
 use crate::volume::{Volume, VolumeStatus};
@@ -24,13 +24,14 @@ pub struct Opener {
     /// Replacements change them.
     targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
+    direct: bool,
     key: Option<KeyFile>,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
 
 impl Opener {
-    /// Files, `tcp:HOST:PORT`, or `nbd:SOCKET`.
+    /// Files, `tcp:HOST:PORT`, `rdma:HOST:PORT`, or `nbd:SOCKET`.
     ///
     /// # Errors
     /// The secret, or the key of the volume, cannot be read.
@@ -40,6 +41,7 @@ impl Opener {
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
+            direct: args.direct == Some(true),
             key: args.key_file.as_deref().map(KeyFile::read).transpose()?,
             remote: Address {
                 address: String::new(),
@@ -50,6 +52,9 @@ impl Opener {
                 patience,
                 owner: new_id()?.0,
                 take_over: args.take_over,
+                rdma: Some(Rdma {
+                    device: args.rdma_device.clone(),
+                }),
             },
             outage_limit: args.outage_limit,
         })
@@ -105,13 +110,15 @@ impl Opener {
         target: &str,
         patience: Duration,
     ) -> Result<Arc<dyn Target>, BlkError> {
-        Ok(match target.strip_prefix("tcp:") {
+        let by_tcp = target.strip_prefix("tcp:");
+        Ok(match by_tcp.or_else(|| target.strip_prefix("rdma:")) {
             Some(address) => Arc::new(RemoteTarget::connect(&Address {
                 address: address.to_owned(),
                 patience,
+                rdma: self.remote.rdma.clone().filter(|_| by_tcp.is_none()),
                 ..self.remote.clone()
             })?),
-            None => Arc::new(open_store(target, self.capacity)?),
+            None => Arc::new(open_store(target, self.capacity, self.direct)?),
         })
     }
 
@@ -224,36 +231,42 @@ fn is_asked_to_end() -> bool {
 }
 
 /// Opens a target that this process serves itself: a file, or `nbd:SOCKET`.
-pub(super) fn open_store(target: &str, capacity: Option<u64>) -> Result<Store, BlkError> {
+pub(super) fn open_store(
+    target: &str,
+    capacity: Option<u64>,
+    direct: bool,
+) -> Result<Store, BlkError> {
     match target.strip_prefix("nbd:") {
         Some(socket) => {
             let medium = NbdMedium::connect(Path::new(socket));
             let medium = medium.map_err(|error| BlkError::io(target, error))?;
             Store::open(target, Box::new(medium), capacity)
         }
-        None => Store::open_file(Path::new(target), capacity),
+        None => Store::open_past(Path::new(target), capacity, direct),
     }
 }
 
-/// Creates a target: a new file, or an empty export at `nbd:SOCKET`. One of an encrypted volume gets the wrapped key.
+/// Creates a target: a new file, a block device, or an empty export at `nbd:SOCKET`. With `force` what a device holds is lost.
+/// One of an encrypted volume gets the wrapped key.
 ///
 /// # Errors
-/// The file exists, the export is not empty, or errors of the system.
+/// The file exists, the device or the export is not empty, or errors of the system.
 pub fn create_store(
     target: &str,
     new: NewTarget,
+    force: bool,
     wrapping: Option<Wrapping>,
 ) -> Result<Store, BlkError> {
-    let store = create_plain(target, new)?;
+    let store = create_plain(target, new, force)?;
     if let Some(wrapping) = wrapping {
         store.mark(0, Mark::Wrapping(wrapping))?;
     }
     Ok(store)
 }
 
-fn create_plain(target: &str, new: NewTarget) -> Result<Store, BlkError> {
+fn create_plain(target: &str, new: NewTarget, force: bool) -> Result<Store, BlkError> {
     let Some(socket) = target.strip_prefix("nbd:") else {
-        return Store::create_file(Path::new(target), new, None);
+        return Store::create_over(Path::new(target), (new, None), force);
     };
     let failed = |error| BlkError::io(target, error);
     let medium = NbdMedium::connect(Path::new(socket)).map_err(failed)?;

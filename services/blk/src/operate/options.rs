@@ -22,22 +22,28 @@ pub struct OpenArgs {
     /// Maximum bytes of data in each target file, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
-    /// File with the secret of targets at tcp: addresses.
+    /// Use target files and devices past the system's cache (O_DIRECT).
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
+    /// File with the secret of targets at tcp: and rdma: addresses.
     #[arg(long, value_name = "FILE")]
     pub secret_file: Option<PathBuf>,
     /// File with the key of an encrypted volume, 16 to 4,096 bytes, which other users cannot read.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
-    /// Longest wait for an answer of a target at a tcp: address, as 200ms, 5s or 2m. A slower one counts as absent if the
-    /// two others hold everything.
+    /// Longest wait for an answer of a target at a tcp: or rdma: address, as 200ms, 5s or 2m. A slower one counts as absent
+    /// if the two others hold everything.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time(MS..=MINUTES))]
     pub target_timeout: Duration,
     /// Longest wait of a request for targets that it cannot do without, as 200ms, 5s or 2m: for a slow one, and for one
     /// that returns. Then the request fails. 0s: requests do not wait.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = time(Duration::ZERO..=MINUTES))]
     pub outage_limit: Duration,
-    /// Open the volume also if another process is connected to targets at tcp: addresses and owns them. All requests of
-    /// the other process fail from then on.
+    /// The RDMA device for targets at rdma: addresses [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub rdma_device: Option<String>,
+    /// Open the volume also if another process is connected to targets at tcp: and rdma: addresses and owns them. All
+    /// requests of the other process fail from then on.
     #[arg(long)]
     pub take_over: bool,
 }
@@ -70,7 +76,7 @@ impl Default for OpenArgs {
 /// Options of `xgvmi-blk target`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct TargetArgs {
-    /// File of the target.
+    /// File or block device of the target.
     pub file: Option<PathBuf>,
     /// A file with any of these options, as `capacity = "10G"`; flags override it.
     #[arg(long, value_name = "FILE.toml")]
@@ -78,6 +84,13 @@ pub struct TargetArgs {
     /// Address and port; port 0 chooses one.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7710")]
     pub listen: SocketAddr,
+    /// Serve volumes that name the target rdma:HOST:PORT also by RDMA: they and the target read half blocks in memory of
+    /// the other side. Without a device a volume uses TCP.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub rdma: Option<bool>,
+    /// The RDMA device for --rdma [default: the first one].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
     /// File with the secret of both sides, 16 to 4,096 bytes, which other users cannot read. Required unless --listen is
     /// a loopback address. SIGHUP reads it again.
     #[arg(long, value_name = "FILE")]
@@ -88,6 +101,9 @@ pub struct TargetArgs {
     /// Maximum bytes of data, or with K, M, G, T.
     #[arg(long, value_parser = bytes)]
     pub capacity: Option<u64>,
+    /// Use the file or device past the system's cache (O_DIRECT).
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
+    pub direct: Option<bool>,
     /// The socket of `xgvmi-blk status` [default: xgvmi-blk-target-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR;
     /// without either, none].
     #[arg(long, value_name = "FILE")]
@@ -100,6 +116,9 @@ impl TargetArgs {
     /// # Errors
     /// A necessary option is missing.
     pub fn check(&self) -> Result<PathBuf> {
+        if self.device.is_some() && self.rdma != Some(true) {
+            bail!("--device is for RDMA: give --rdma, too");
+        }
         let Some(file) = self.file.clone() else {
             bail!("no target: give FILE, or file in the file of --config");
         };
@@ -176,7 +195,7 @@ fn volumes(tables: &[Table], open: &OpenArgs, read_only: Option<bool>) -> Result
 /// Options of `xgvmi-blk export`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ExportArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET", conflicts_with_all = ["memory", "service"])]
     pub targets: Vec<String>,
     /// A file with any of these options, as `socket = "/run/vol.sock"`; flags override it.
@@ -377,7 +396,7 @@ impl ExportArgs {
 /// Options of `xgvmi-blk service`.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct ServiceArgs {
-    /// Files, tcp:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
+    /// Files, tcp:HOST:PORT, rdma:HOST:PORT, or nbd:SOCKET of an NBD server, in any order. Two are enough.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// A file with any of these options, as `workers = 8`; flags override it.
@@ -521,7 +540,7 @@ mod tests {
         let found = export(&["--config", path(&options), "--memory", "1M"]).unwrap();
         assert_eq!((found.targets.len(), found.memory), (0, Some(1 << 20)));
         let options = file(
-            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ncapacity = '1G'",
+            "targets = ['a', 'b']\nlisten = '127.0.0.1:9'\nworkers = 8\nrdma = true\ndirect = true\ncapacity = '1G'",
         );
         let found = service(&["--config", path(&options), "--workers", "64"]).unwrap();
         assert_eq!((found.listen.port(), found.service.workers), (9, 64));
@@ -529,6 +548,9 @@ mod tests {
             (found.service.rdma, found.open.capacity),
             (Some(true), Some(1 << 30))
         );
+        assert_eq!(found.open.direct, Some(true));
+        // It takes no word that follows.
+        assert_eq!(target(&["--direct", "/b"]).unwrap().file, Some("/b".into()));
         assert_eq!(found.service.transfer_max, 4 << 20);
         let found = service(&["--config", path(&options), "--rdma=false", "c"]).unwrap();
         assert_eq!(
@@ -591,6 +613,8 @@ mod tests {
         check(target(&["a", "--config", "/nowhere.toml"]), "/nowhere.toml");
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--insecure"]).is_ok());
         assert!(target(&["a", "--listen", "192.0.2.1:1", "--secret-file", "s"]).is_ok());
+        assert!(target(&["a", "--rdma", "--device", "mlx5_1"]).is_ok());
+        assert!(target(&["a", "--device", "mlx5_1"]).is_err());
         check(export(&["a", "b"]), "no socket");
         check(export(&["--socket", "s"]), "no targets");
         check(

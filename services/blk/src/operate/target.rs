@@ -4,7 +4,7 @@ use super::common::secret;
 use super::daemon::run;
 use super::options::TargetArgs;
 use super::status::{Status, TargetProcessStatus};
-use crate::remote::TargetServer;
+use crate::remote::{Rdma, TargetServer};
 use crate::store::Store;
 use anyhow::{Context as _, Result};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use xgvmi_daemon::{Daemon, Secret, ready};
 pub fn target(args: &TargetArgs) -> Result<()> {
     let file = args.check()?;
     let secrets = read_secrets(args)?;
-    let store = Store::open_file(&file, args.capacity)?;
+    let store = Store::open_past(&file, args.capacity, args.direct == Some(true))?;
     let listen = args.listen;
     let listener =
         xgvmi_daemon::listen(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -26,10 +26,17 @@ pub fn target(args: &TargetArgs) -> Result<()> {
         &format!("xgvmi-blk-target-{}", address.port()),
         args.status_socket.as_deref(),
     )?;
-    let server = Arc::new(TargetServer::new(store, secrets));
+    let mut server = TargetServer::new(store, secrets);
+    let mut scheme = "tcp";
+    if args.rdma == Some(true) {
+        let device = args.device.clone();
+        server = server.with_rdma(Rdma { device })?;
+        scheme = "rdma";
+    }
+    let server = Arc::new(server);
     let identity = server.identity();
     ready(&format!(
-        "xgvmi-blk {} serves {} of volume {} at tcp:{address}",
+        "xgvmi-blk {} serves {} of volume {} at {scheme}:{address}",
         env!("CARGO_PKG_VERSION"),
         identity.role,
         identity.volume,
@@ -41,7 +48,7 @@ pub fn target(args: &TargetArgs) -> Result<()> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: daemon.uptime_s(),
-            address: format!("tcp:{address}"),
+            address: format!("{scheme}:{address}"),
             file: file.display().to_string(),
             role: identity.role.to_string(),
             volume: identity.volume.to_string(),

@@ -1,11 +1,14 @@
 //! A target in another process, as the volume uses it.
 
-use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX, steps_to_bytes};
+use super::line::{Rdma, VolumeEnd};
+use super::parts::steps_to_bytes;
+use super::wire::{Answer, Call, PROTOCOL, STEPS_BYTES, STEPS_MAX};
 use crate::error::{BlkError, Result};
 use crate::geometry::Geometry;
 use crate::layers::Layers;
 use crate::pipe::{Broken, Pipe};
 use crate::record::Half;
+use crate::say::say;
 use crate::store::{Begun, Changed, Identity, Mark, Part, Seating, Step, Target, Usage};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,6 +33,8 @@ pub struct Address {
     pub owner: [u8; 16],
     /// Takes the target from an owner whose connection is open.
     pub take_over: bool,
+    /// The device by which half blocks travel, if the target has one, too.
+    pub rdma: Option<Rdma>,
 }
 
 /// Answers of a call with several steps.
@@ -50,6 +55,7 @@ pub struct RemoteTarget {
     /// Bytes for which it had space then.
     free: u64,
     pipe: Pipe,
+    line: Option<VolumeEnd>,
     longest: Duration,
     patience: Duration,
     known: Mutex<(Identity, Usage)>,
@@ -71,7 +77,8 @@ impl RemoteTarget {
     /// # Errors
     /// It does not answer within the limit, or refuses.
     pub fn connect(to: &Address) -> Result<Self> {
-        let name = format!("tcp:{}", to.address);
+        let scheme = if to.rdma.is_some() { "rdma" } else { "tcp" };
+        let name = format!("{scheme}:{}", to.address);
         let link = Link::connect(&to.address, to.limit, PROTOCOL, to.secret.as_ref());
         let link = link.map_err(|error| unreachable(&name, &error))?;
         let pipe = Pipe::new(link, to.limit).map_err(|error| unreachable(&name, &error))?;
@@ -81,8 +88,13 @@ impl RemoteTarget {
             Answer::Hello(identity, usage, free, is_owned) => (*identity, usage, free, is_owned),
             other => return Err(refusal(&name, 0, 0, other)),
         };
+        let line = match &to.rdma {
+            Some(rdma) => join(&name, &pipe, rdma, to.limit)?,
+            None => None,
+        };
         Ok(Self {
             name,
+            line,
             owner: to.owner,
             take_over: to.take_over,
             is_owned,
@@ -112,7 +124,15 @@ impl RemoteTarget {
             None => true,
         };
         let bytes = self.pipe.wait_longer(number, self.longest, gives_up);
-        parse(&self.name, &self.pipe, bytes)
+        let Some(line) = &self.line else {
+            return parse(&self.name, &self.pipe, bytes);
+        };
+        let received = bytes
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| Answer::parse(&bytes).map_err(|error| error.to_string()));
+        // An error closes the connection, if it did not.
+        let answer = line.answer(number, received);
+        answer.map_err(|reason| unreachable(&self.name, &self.pipe.shut(&reason)))
     }
 
     /// Calls the target for an effect on `block`.
@@ -181,7 +201,10 @@ impl RemoteTarget {
 
     /// Sends steps by one call.
     fn send_steps(&self, steps: &[Step<'_>], begun: &mut Vec<Begun>) {
-        let sent = self.pipe.send(|_| steps_to_bytes(steps));
+        let sent = match &self.line {
+            Some(line) => line.send(&self.pipe, steps, self.identity().geometry.block_len() / 2),
+            None => self.pipe.send(|_| steps_to_bytes(steps, None)),
+        };
         begun.extend(steps.iter().enumerate().map(|(nth, step)| match &sent {
             Ok(call) => {
                 let (block, generation) = step.of();
@@ -198,6 +221,28 @@ impl RemoteTarget {
 
     fn known(&self) -> MutexGuard<'_, (Identity, Usage)> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Joins a target by RDMA. Without it, frames do.
+///
+/// # Errors
+/// The connection of frames has failed.
+fn join(name: &str, pipe: &Pipe, rdma: &Rdma, limit: Duration) -> Result<Option<VolumeEnd>> {
+    let call = |call: &Call| {
+        let number = pipe.send(|_| call.to_bytes());
+        let answer = parse(name, pipe, number.and_then(|number| pipe.wait(number)));
+        answer.map_err(|error| error.to_string())
+    };
+    match VolumeEnd::join(rdma, limit, call) {
+        Ok(line) => Ok(Some(line)),
+        Err(reason) if pipe.is_closed() => Err(unreachable(name, &reason)),
+        Err(reason) => {
+            say(format_args!(
+                "{name}: {reason}; its half blocks travel over TCP"
+            ));
+            Ok(None)
+        }
     }
 }
 
@@ -245,6 +290,8 @@ fn refusal(name: &str, block: u64, generation: u64, answer: Answer) -> BlkError 
         | Answer::Changed(..)
         | Answer::Steps(_)
         | Answer::Layers(_)
+        | Answer::Joined(_)
+        | Answer::Pull(_)
         | Answer::Half(_)
         | Answer::Done(_) => {
             unreachable(name, &"it answers another call than the one that was sent")
@@ -319,8 +366,8 @@ impl Target for RemoteTarget {
     }
 
     fn prepare(&self, block: u64, half: &Half, keep: u64) -> Result<()> {
-        let (generation, half) = (half.generation, half.clone());
-        self.done(&Call::Prepare { block, keep, half }, block, generation)
+        self.finish(self.begin(Step::Prepare { block, half, keep }))
+            .map(drop)
     }
 
     fn commit(&self, block: u64, generation: u64) -> Result<()> {
@@ -328,8 +375,7 @@ impl Target for RemoteTarget {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        let answer = self.call(&Call::Fetch { block, generation })?;
-        let half = self.outcome(answer, block, generation)?;
+        let half = self.finish(self.begin(Step::Fetch { block, generation }))?;
         half.ok_or_else(|| unreachable(&self.name, &"it answers a fetch without a half block"))
     }
 

@@ -1,6 +1,9 @@
-//! Targets in other processes, over TCP: the target's side and the volume's side.
+//! Targets in other processes, over TCP, and RDMA if both have a device: the target's side and the volume's side.
 
 mod client;
+mod line;
+mod parts;
+mod pieces;
 mod server;
 #[cfg(test)]
 pub(crate) mod stall_tests;
@@ -10,6 +13,7 @@ mod tests;
 mod wire;
 
 pub use client::{Address, RemoteTarget};
+pub use line::Rdma;
 pub use server::{Load, TargetServer};
 
 /// Parses a call and an answer, for fuzz targets.

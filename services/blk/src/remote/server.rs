@@ -7,6 +7,8 @@
 //! Calls that wait for the disk have a thread of their connection (`syncs`). Their answers come later than those of calls
 //! behind them.
 
+use super::line::{End, Rdma, SLOT_BYTES, SLOTS, TargetEnd};
+use super::pieces::Line;
 use super::syncs::Syncs;
 use super::wire::{Answer, CALL_MAX, Call, PROTOCOL};
 use crate::error::{BlkError, Result};
@@ -15,7 +17,7 @@ use crate::store::{EPOCH_MAX, Identity, Mark, Step, Store, Target, Usage};
 use std::io;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use xgvmi_daemon::{
@@ -28,6 +30,8 @@ const NOBODY: usize = usize::MAX;
 const CONNECTIONS_MAX: usize = 16;
 /// Most connections of other peers.
 const VISITORS_MAX: usize = 64;
+/// Most connections by RDMA. Each has registered memory.
+const JOINED_MAX: usize = 4;
 /// Bytes of frames of unidentified connections.
 const BUDGET: usize = 64 << 20;
 /// A peer that does not prove the secret and say hello within this time loses its connection.
@@ -84,7 +88,26 @@ pub struct TargetServer {
     admission: Arc<Admission>,
     calls: AtomicU64,
     failed_calls: AtomicU64,
+    /// The device of connections by RDMA.
+    rdma: Option<Rdma>,
+    /// Connections by RDMA.
+    joined: Arc<AtomicUsize>,
 }
+
+/// The RDMA connection of a peer. Its drop frees its place.
+struct Joined {
+    line: TargetEnd,
+    count: Arc<AtomicUsize>,
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call, and the slot for its answer.
+type Taken = (Call, Option<u16>);
 
 impl TargetServer {
     /// Serves `store`. Peers must prove one of the secrets unless there is none.
@@ -101,7 +124,22 @@ impl TargetServer {
             admission: Admission::new(VISITORS_MAX, CONNECTIONS_MAX),
             calls: AtomicU64::new(0),
             failed_calls: AtomicU64::new(0),
+            rdma: None,
+            joined: Arc::default(),
         }
+    }
+
+    /// Peers may also join by RDMA, over this device.
+    ///
+    /// # Errors
+    /// It cannot be used; the text says why.
+    pub fn with_rdma(mut self, rdma: Rdma) -> Result<Self> {
+        let tried = End::open(&rdma, Duration::ZERO);
+        tried.map_err(|reason| {
+            self.refused(&format!("{reason}: serve without --rdma, or give --device"))
+        })?;
+        self.rdma = Some(rdma);
+        Ok(self)
     }
 
     /// What the target is.
@@ -208,8 +246,10 @@ impl TargetServer {
         });
         let mut link = Link::called(stream, PROTOCOL, &secrets, &self.budget)?;
         let ended = self.calls(&mut link, &peer, place);
+        // A read by RDMA has an error of the other kind; one of the socket cannot be told.
         if let Err(error) = &ended
-            && error.is_violation()
+            && (error.is_violation()
+                || matches!(error, LinkError::Io(other) if other.kind() == io::ErrorKind::Other))
         {
             link.refuse(&error.to_string());
         }
@@ -242,6 +282,7 @@ impl TargetServer {
         }
         link.set_frame_max(CALL_MAX);
         let mut syncs = Syncs::default();
+        let mut joined = None;
         for number in 0.. {
             while next.is_none() {
                 while let Some((numbers, answer)) = syncs.ended() {
@@ -264,12 +305,28 @@ impl TargetServer {
             let Some(call) = next.take() else {
                 continue;
             };
+            if let Call::Join(theirs) = call {
+                let answer = match self.join(&mut joined, theirs) {
+                    Ok(own) => Answer::Joined(own),
+                    Err(reason) => Answer::Failed(reason),
+                };
+                self.send(link, number, &answer)?;
+                continue;
+            }
+            let (call, slot) = pull(call, joined.as_ref())?;
             if self.waits_for_disk(&call, peer) {
                 syncs.add(number, call);
                 continue;
             }
             let answer = self.answer(&call, peer);
-            self.send(link, number, &answer)?;
+            match (slot, &mut joined) {
+                (Some(slot), Some(Joined { line, .. })) => {
+                    let message = line.message((number, slot), &answer);
+                    self.count(&answer);
+                    link.send(&message)?;
+                }
+                _ => self.send(link, number, &answer)?,
+            }
             if self.store.wants_sync() {
                 syncs.add_own();
             }
@@ -277,10 +334,38 @@ impl TargetServer {
         Ok(())
     }
 
-    fn send(&self, link: &mut Link, call: u64, answer: &Answer) -> Result<(), LinkError> {
+    /// Joins a peer by RDMA. The second time it proves that the peer's memory is reached.
+    fn join(&self, joined: &mut Option<Joined>, theirs: Line) -> Result<Line, String> {
+        if let Some(there) = joined {
+            let end = there.line.end();
+            let proved = end.prove().map(|()| end.own());
+            if proved.is_err() {
+                *joined = None;
+            }
+            return proved;
+        }
+        let rdma = self.rdma.as_ref();
+        let rdma = rdma.ok_or("the target serves without RDMA (--rdma)")?;
+        let count = Arc::clone(&self.joined);
+        let place = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+            (count < JOINED_MAX).then_some(count + 1)
+        });
+        place.map_err(|_| format!("all {JOINED_MAX} places for RDMA are taken"))?;
+        let line = TargetEnd::join(rdma, theirs).inspect_err(|_| {
+            count.fetch_sub(1, Ordering::Relaxed);
+        })?;
+        let joined = joined.insert(Joined { line, count });
+        Ok(joined.line.end().own())
+    }
+
+    fn count(&self, answer: &Answer) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.failed_calls
             .fetch_add(answer.is_error().into(), Ordering::Relaxed);
+    }
+
+    fn send(&self, link: &mut Link, call: u64, answer: &Answer) -> Result<(), LinkError> {
+        self.count(answer);
         link.send(&answer.to_bytes(call))
     }
 
@@ -320,6 +405,10 @@ impl TargetServer {
                 };
             }
             Call::Steps(steps) => return self.steps(steps, peer),
+            // They are taken apart before.
+            Call::Join(_) | Call::Into(..) | Call::Pull(..) => {
+                return Answer::of_error(&self.refused("no call of its own"));
+            }
             Call::Grow { blocks } => self.owned(peer, |store| store.grow(*blocks)),
             Call::Layers => {
                 return match self.store.layers() {
@@ -500,6 +589,27 @@ impl TargetServer {
             Some(_) => Err(self.superseded()),
             None => Err(self.refused("this connection does not own the target: mark it first")),
         }
+    }
+}
+
+/// Takes the steps of a call from the peer's memory, or from the call, and its slot.
+fn pull(call: Call, joined: Option<&Joined>) -> Result<Taken, LinkError> {
+    const NO_SLOT: &str = "a slot or a memory that there is not";
+    let has = |slot: u16| joined.is_some() && slot < SLOTS;
+    match call {
+        Call::Into(slot, steps) if has(slot) => Ok((Call::Steps(steps), Some(slot))),
+        Call::Pull(slot, piece)
+            if slot.is_none_or(has) && (1..=SLOT_BYTES).contains(&(piece.length as usize)) =>
+        {
+            let joined = joined.ok_or(LinkError::Malformed(NO_SLOT))?;
+            let read = joined.line.end().read(piece, Call::parse);
+            match read.map_err(io::Error::other)? {
+                Ok(call @ Call::Steps(_)) => Ok((call, slot)),
+                _ => Err(LinkError::Malformed("a memory without steps")),
+            }
+        }
+        Call::Into(..) | Call::Pull(..) => Err(LinkError::Malformed(NO_SLOT)),
+        call => Ok((call, None)),
     }
 }
 

@@ -114,6 +114,7 @@ pub(crate) fn start(switch: &Arc<Switch>) -> ([Address; 3], [Arc<Switch>; 3]) {
             patience: Duration::from_secs(60),
             owner: [1; 16],
             take_over: false,
+            rdma: None,
         }
     });
     (addresses, syncs)

@@ -41,6 +41,7 @@ fn address(address: &str, owner: u8) -> Address {
         patience: Duration::from_secs(60),
         owner: [owner; 16],
         take_over: false,
+        rdma: None,
     }
 }
 

@@ -3,6 +3,7 @@
 //! Each message is the body of a frame of `xgvmi-daemon`, little endian: the kind of the call, then its arguments; or the
 //! number of the call on its connection, the outcome, then the result. Answers come in any order.
 
+use super::pieces::{Line, Piece, put_line, put_piece, take_line, take_piece};
 use crate::block::Kind;
 use crate::encryption::Wrapping;
 use crate::error::BlkError;
@@ -13,7 +14,8 @@ use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys.
+/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 wrapped keys, and calls
+/// and answers may be read by RDMA.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
     version: 8,
@@ -78,6 +80,12 @@ pub(super) enum Call {
     Layers,
     /// A new one.
     SetLayers(Layers),
+    /// The peer's end of an RDMA connection.
+    Join(Line),
+    /// A call of several steps whose answer may go to this slot of the target's memory.
+    Into(u16, Vec<Call>),
+    /// As `Into`, or without a slot. The target reads the steps in the peer's memory.
+    Pull(Option<u16>, Piece),
 }
 
 /// The result of a call.
@@ -104,6 +112,10 @@ pub(super) enum Answer {
     Failed(String),
     /// The table of layers.
     Layers(Layers),
+    /// The target's end of an RDMA connection.
+    Joined(Line),
+    /// The answer is in the slot of the call.
+    Pull(Piece),
     /// The connection of another owner is open.
     Owned,
     /// Another process has become the owner since.
@@ -133,13 +145,7 @@ impl Call {
             Self::Fetch { block, generation } => writer.u8(5).u64(*block).u64(*generation),
             Self::Changed { from } => writer.u8(9).u64(*from),
             Self::Grow { blocks } => writer.u8(10).u64(*blocks),
-            Self::Steps(calls) => {
-                writer.u8(11).u64(calls.len() as u64);
-                for call in calls {
-                    call.put(writer);
-                }
-                writer
-            }
+            Self::Steps(calls) => put_calls(writer, calls),
             Self::Flush => writer.u8(6),
             Self::Mark {
                 epoch,
@@ -158,6 +164,16 @@ impl Call {
             Self::Confirm => writer.u8(8),
             Self::Layers => writer.u8(12),
             Self::SetLayers(layers) => writer.u8(13).blob(&layers.to_bytes()),
+            Self::Join(line) => put_line(writer.u8(14), line),
+            Self::Into(slot, steps) => {
+                writer.u8(15).raw(&slot.to_le_bytes());
+                put_calls(writer, steps)
+            }
+            Self::Pull(slot, piece) => {
+                // There are fewer slots.
+                let slot = slot.unwrap_or(u16::MAX);
+                put_piece(writer.u8(16).raw(&slot.to_le_bytes()), piece)
+            }
         }
     }
 
@@ -207,16 +223,37 @@ impl Call {
             10 => Self::Grow {
                 blocks: reader.u64()?,
             },
-            11 => {
-                let count = take_count(reader)?;
-                let steps = (0..count).map(|_| Self::take(reader, true));
-                Self::Steps(steps.collect::<Result<_, _>>()?)
-            }
+            11 => Self::Steps(take_steps(reader)?),
             12 => Self::Layers,
             13 => Self::SetLayers(take_layers(reader)?),
+            14 => Self::Join(take_line(reader)?),
+            15 => {
+                let slot = u16::from_le_bytes(reader.raw()?);
+                if reader.raw()? != [11] {
+                    return Err(reader.fault("with a slot for another call"));
+                }
+                Self::Into(slot, take_steps(reader)?)
+            }
+            16 => {
+                let slot = u16::from_le_bytes(reader.raw()?);
+                Self::Pull((slot != u16::MAX).then_some(slot), take_piece(reader)?)
+            }
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }
+}
+
+fn put_calls<'a>(writer: &'a mut Writer, calls: &[Call]) -> &'a mut Writer {
+    writer.u8(11).u64(calls.len() as u64);
+    for call in calls {
+        call.put(writer);
+    }
+    writer
+}
+
+fn take_steps(reader: &mut Reader<'_>) -> Result<Vec<Call>, BadMessage> {
+    let count = take_count(reader)?;
+    (0..count).map(|_| Call::take(reader, true)).collect()
 }
 
 /// The number of steps in a call or an answer.
@@ -228,21 +265,7 @@ fn take_count(reader: &mut Reader<'_>) -> Result<usize, BadMessage> {
     }
 }
 
-/// A call of several steps, without a copy of their half blocks.
-pub(super) fn steps_to_bytes(steps: &[Step<'_>]) -> Vec<u8> {
-    let length = |step: &Step<'_>| match step {
-        Step::Prepare { half, .. } => 64 + half.data.len(),
-        _ => 32,
-    };
-    let mut writer = Writer::with_capacity(32 + steps.iter().map(length).sum::<usize>());
-    writer.u8(11).u64(steps.len() as u64);
-    for step in steps {
-        put_step(&mut writer, *step);
-    }
-    writer.finish()
-}
-
-fn put_step<'a>(writer: &'a mut Writer, step: Step<'_>) -> &'a mut Writer {
+pub(super) fn put_step<'a>(writer: &'a mut Writer, step: Step<'_>) -> &'a mut Writer {
     match step {
         Step::Prepare { block, half, keep } => {
             writer.u8(3).u64(block).u64(keep);
@@ -301,7 +324,7 @@ impl Answer {
     }
 
     /// Bytes of its message, but for the data of short answers.
-    fn length(&self) -> usize {
+    pub(super) fn length(&self) -> usize {
         match self {
             Self::Half(half) => 32 + half.data.len(),
             Self::Steps(answers) => answers.iter().map(Self::length).sum(),
@@ -309,7 +332,7 @@ impl Answer {
         }
     }
 
-    fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {
+    pub(super) fn put<'a>(&self, writer: &'a mut Writer) -> &'a mut Writer {
         let text = |text: &str| text.as_bytes()[..text.len().min(TEXT_MAX)].to_vec();
         match self {
             Self::Hello(identity, usage, free, owned) => {
@@ -381,6 +404,8 @@ impl Answer {
             Self::Owned => writer.u8(9),
             Self::Superseded => writer.u8(10),
             Self::Layers(layers) => writer.u8(13).blob(&layers.to_bytes()),
+            Self::Joined(line) => put_line(writer.u8(14), line),
+            Self::Pull(piece) => put_piece(writer.u8(15), piece),
         }
     }
 
@@ -442,6 +467,8 @@ impl Answer {
                 Self::Steps(answers.collect::<Result<_, _>>()?)
             }
             13 => Self::Layers(take_layers(reader)?),
+            14 => Self::Joined(take_line(reader)?),
+            15 => Self::Pull(take_piece(reader)?),
             _ => return Err(reader.fault("of an unknown kind")),
         })
     }
@@ -453,11 +480,16 @@ fn take_layers(reader: &mut Reader<'_>) -> Result<Layers, BadMessage> {
 }
 
 fn put_half<'a>(writer: &'a mut Writer, half: &Half) -> &'a mut Writer {
+    put_half_head(writer, half).raw(&half.data)
+}
+
+/// A half block but for its bytes.
+pub(super) fn put_half_head<'a>(writer: &'a mut Writer, half: &Half) -> &'a mut Writer {
     writer
         .u64(half.generation)
         .u8(half.kind as u8)
         .u32(half.stored)
-        .blob(&half.data)
+        .u64(half.data.len() as u64)
 }
 
 fn take_half(reader: &mut Reader<'_>) -> Result<Half, BadMessage> {
@@ -585,10 +617,11 @@ fn take_text(reader: &mut Reader<'_>) -> Result<String, BadMessage> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use super::super::pieces::tests::{line, piece};
     use super::*;
 
-    fn half() -> Half {
+    pub(in crate::remote) fn half() -> Half {
         Half {
             generation: 9,
             kind: Kind::Lz4,
@@ -598,7 +631,15 @@ mod tests {
     }
 
     fn calls() -> Vec<Call> {
+        let fetch = Call::Fetch {
+            block: 3,
+            generation: 4,
+        };
         vec![
+            Call::Join(line()),
+            Call::Into(9, vec![fetch]),
+            Call::Pull(None, piece()),
+            Call::Pull(Some(0), piece()),
             Call::Hello,
             Call::Held { from: 5, to: 9 },
             Call::Changed { from: 7 },
@@ -658,7 +699,7 @@ mod tests {
         }
     }
 
-    fn answers() -> Vec<Answer> {
+    pub(in crate::remote) fn answers() -> Vec<Answer> {
         let identity = Identity {
             geometry: Geometry::new(4096, 5).unwrap(),
             role: Role::Parity,
@@ -693,6 +734,8 @@ mod tests {
             ..held
         };
         vec![
+            Answer::Joined(line()),
+            Answer::Pull(piece()),
             Answer::Hello(Box::new(identity), usage, 8, true),
             Answer::Hello(Box::new(encrypted), usage, 8, false),
             Answer::Held(vec![held, damaged, held], 4),
@@ -737,8 +780,12 @@ mod tests {
             }
             assert_eq!(Answer::parse(&bytes), Ok(answer));
         }
-        for number in [0, 14, 255] {
+        for number in [0, 17, 255] {
             assert!(Call::parse(&[number]).is_err());
+        }
+        // A slot is for steps only, and once.
+        for other in [&[6][..], &[15, 0, 0, 6]] {
+            assert!(Call::parse(&[&[15, 0, 0], other].concat()).is_err());
         }
         // A step is no call with steps, and no flush.
         for step in [Call::Steps(vec![Call::Flush]), Call::Steps(Vec::new())] {

@@ -5,9 +5,13 @@
 //! that does not reach the medium as a whole leaves each entry old or new, as single calls do.
 
 use super::space::{Extent, Space};
+use super::table::Company;
 use super::{Change, Intent, Record, Step, Store, Target as _, without_bytes};
 use crate::error::{BlkError, Result};
-use crate::record::Half;
+use crate::record::{self, Half};
+
+/// What is behind a record, up to the next unit.
+const NOTHING: [u8; record::HEADER] = [0; record::HEADER];
 
 /// Most bytes of a call.
 const RUN_MAX: u64 = 1 << 20;
@@ -20,7 +24,11 @@ impl Store {
     pub(super) fn run(&self, steps: &[Step<'_>]) -> Results {
         let mut results: Results = steps.iter().map(|_| Ok(None)).collect();
         let (mut intents, mut records, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
-        let mut looked = None;
+        let fetched = steps.iter().filter_map(|step| match *step {
+            Step::Fetch { block, .. } => Some(block),
+            _ => None,
+        });
+        let mut looked = self.look_ahead(fetched);
         for (at, step) in steps.iter().enumerate() {
             let planned = match *step {
                 Step::Prepare { block, half, keep } => {
@@ -72,18 +80,21 @@ impl Store {
         });
     }
 
-    fn write_records(&self, mut records: Vec<(usize, Record)>, results: &mut Results) {
+    fn write_records(&self, mut records: Vec<(usize, Record<'_>)>, results: &mut Results) {
         records.sort_unstable_by_key(|(_, record)| record.extent);
         for run in runs(&records, |(_, record)| record.extent) {
             if let [(_, first), _, ..] = run {
-                let mut bytes = Vec::new();
+                let mut parts: Vec<&[u8]> = Vec::with_capacity(3 * run.len());
                 for (_, record) in run {
+                    parts.extend([&record.header[..], record.data]);
                     // What is behind a record in its range belongs to it.
-                    let start = record.extent.offset - first.extent.offset;
-                    bytes.resize(usize::try_from(start).unwrap_or(usize::MAX), 0);
-                    bytes.extend_from_slice(&record.bytes);
+                    let length = record::HEADER + record.data.len();
+                    let behind = usize::try_from(record.extent.length).unwrap_or(length) - length;
+                    parts.push(&NOTHING[..behind]);
                 }
-                if self.medium.write(first.extent.offset, &bytes).is_ok() {
+                // But for the last one.
+                parts.pop();
+                if self.medium.write_parts(first.extent.offset, &parts).is_ok() {
                     continue;
                 }
             }
@@ -100,9 +111,14 @@ impl Store {
         intents.sort_unstable_by_key(|(_, block, _)| *block);
         let mut alone = Vec::new();
         let shared = self.shared();
+        let looked = self.look_ahead(intents.iter().map(|(_, block, _)| *block));
+        let with = match &intents[..] {
+            [_, _, ..] => Company::Neighbours,
+            _ => Company::Others,
+        };
         let mut changes: Vec<(usize, Change)> = Vec::with_capacity(intents.len());
         for (at, block, intent) in intents {
-            match self.change(block, intent) {
+            match self.change(block, intent, (&looked, with)) {
                 Ok(Some(change)) => changes.extend(change.map(|change| (at, change))),
                 Ok(None) => alone.push((at, block, intent)),
                 Err(error) => results[at] = Err(error),

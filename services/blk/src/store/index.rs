@@ -14,6 +14,7 @@
 
 use super::space::{Extent, UNIT};
 use crate::block::Kind;
+use smallvec::SmallVec;
 
 /// In place of a generation: what an entry holds stays beside a new one. None of it may be dropped while the block is lost.
 pub const KEEP_ALL: u64 = u64::MAX;
@@ -160,7 +161,7 @@ impl Entry {
         let base = self.base(slot.generation);
         let base = base.filter(|base| Some(*base) != kept && base.generation != slot.generation);
         let slots = [Some(slot), kept].into_iter().flatten();
-        let mut slots: Vec<Slot> = slots.chain(base).chain(origin).collect();
+        let mut slots: SmallVec<[Slot; 2 * SLOTS]> = slots.chain(base).chain(origin).collect();
         // One place says that it is damaged.
         let room = SLOTS - usize::from(self.damaged);
         if keep == KEEP_ALL {

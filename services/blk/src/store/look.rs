@@ -2,13 +2,14 @@
 
 use super::index::{Entry, Slot};
 use super::layout::{self, GROUP, GROUP_BYTES, GROUP_LEN, Shape, UNIT};
-use super::space::{Extent, Space};
+use super::space::{Extent, Space, fits};
 use super::table::{Change, Entries, nth, parse_settled};
-use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store, fits};
+use super::{DAMAGED_MAX, GROUP_LOCKS, Held, Looked, State, Store};
 use crate::block::Kind;
 use crate::error::{BlkError, Result};
 use crate::geometry::GeometryError;
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry as Found;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -41,21 +42,53 @@ impl Store {
 
     /// The entry of a block.
     pub(super) fn entry(&self, block: u64) -> Result<Entry> {
-        self.entry_of(block, &mut None)
+        self.entry_of(block, &mut Looked::new())
     }
 
-    /// As [`Store::entry`]. Blocks of one group read the settled index once. No other call changes them meanwhile.
+    /// As [`Store::entry`]. What was looked at already is not read again. No other call changes these blocks meanwhile.
     pub(super) fn entry_of(&self, block: u64, looked: &mut Looked) -> Result<Entry> {
         self.check(block)?;
         if let Some(entry) = self.state().table.entry(block) {
             return Ok(entry);
         }
         let group = block / GROUP;
-        let entries = match looked {
-            Some((number, entries)) if *number == group => entries,
-            _ => &mut looked.insert((group, self.settled(group)?)).1,
+        let entries = match looked.entry(group) {
+            Found::Occupied(found) => found.into_mut(),
+            Found::Vacant(place) => place.insert(self.settled(group)?),
         };
         Ok(entries[nth(block)])
+    }
+
+    /// Looks at the groups of these blocks in the settled index, adjacent ones by one call. What cannot be read is left out.
+    pub(super) fn look_ahead(&self, blocks: impl Iterator<Item = u64>) -> Looked {
+        let groups: BTreeSet<u64> = blocks.map(|block| block / GROUP).collect();
+        let groups: Vec<(u64, bool)> = {
+            let table = &self.state().table;
+            let groups = groups.into_iter();
+            let groups = groups.filter(|group| table.entry(group * GROUP).is_none());
+            let groups = groups.map(|group| (group, table.suspects.contains(&group)));
+            groups.collect()
+        };
+        let at = |group: u64| self.shape.unit_at(group / UNIT) + Shape::within_unit(group) as u64;
+        let mut looked = Looked::new();
+        for run in groups.chunk_by(|(one, _), (next, _)| one + 1 == *next) {
+            // A single one is read by need.
+            let ([(first, _), _, ..], [.., (last, _)]) = (run, run) else {
+                continue;
+            };
+            let length = at(*last) - at(*first) + GROUP_BYTES as u64;
+            let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+            if self.medium.read(at(*first), &mut bytes).is_err() {
+                continue;
+            }
+            for (group, is_suspect) in run {
+                let from = usize::try_from(at(*group) - at(*first)).unwrap_or(usize::MAX);
+                if let Some(bytes) = bytes.get(from..from.saturating_add(GROUP_BYTES)) {
+                    looked.insert(*group, self.parse_settled(*group, bytes, *is_suspect));
+                }
+            }
+        }
+        looked
     }
 
     /// A group as the settled index has it. Its unit is there.

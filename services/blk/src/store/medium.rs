@@ -1,11 +1,7 @@
-//! Bytes behind a store: a file or memory.
+//! Bytes behind a store, and those in memory.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
 /// Positional access to bytes. Several threads may call it at once.
@@ -21,6 +17,14 @@ pub trait Medium: Send + Sync {
     /// # Errors
     /// Errors of the system.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+
+    /// As [`Medium::write`], of parts one behind the other, by one call if possible.
+    ///
+    /// # Errors
+    /// As [`Medium::write`].
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.write(offset, &parts.concat())
+    }
 
     /// Makes everything durable that was written before.
     ///
@@ -47,87 +51,21 @@ pub trait Medium: Send + Sync {
     }
 }
 
-/// A file, locked as long as it is open.
-#[derive(Debug)]
-pub struct FileMedium {
-    file: File,
-}
-
-impl FileMedium {
-    /// Creates a new file.
-    ///
-    /// # Errors
-    /// The file exists, or errors of the system.
-    pub fn create(path: &Path) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        // Others could read the data, and keep the lock.
-        options.read(true).write(true).create_new(true).mode(0o600);
-        let file = options.open(path)?;
-        Self::locked(file)
-    }
-
-    /// Opens a file.
-    ///
-    /// # Errors
-    /// `WouldBlock` if another process has it open, or errors of the system.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        Self::locked(OpenOptions::new().read(true).write(true).open(path)?)
-    }
-
-    fn locked(file: File) -> io::Result<Self> {
-        // SAFETY: an open file of this process; no memory is involved.
-        if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Self { file })
-    }
-}
-
-impl Medium for FileMedium {
-    fn read(&self, offset: u64, mut bytes: &mut [u8]) -> io::Result<()> {
-        let mut at = offset;
-        while !bytes.is_empty() {
-            match self.file.read_at(bytes, at) {
-                Ok(0) => {
-                    bytes.fill(0);
-                    break;
-                }
-                Ok(count) => {
-                    bytes = &mut bytes[count..];
-                    at += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+impl<M: Medium> Medium for &M {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        (**self).read(offset, bytes)
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
+        (**self).write(offset, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        (**self).sync()
     }
 
     fn release(&self, offset: u64, length: u64) {
-        let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else {
-            return;
-        };
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: an open file of this process; no memory is involved. A file system that cannot punch holes keeps the
-        // bytes, which the caller allows.
-        unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, length) };
-    }
-
-    fn free(&self) -> Option<u64> {
-        let mut system = std::mem::MaybeUninit::uninit();
-        // SAFETY: an open file of this process, and the place of a result.
-        let done = unsafe { libc::fstatvfs(self.file.as_raw_fd(), system.as_mut_ptr()) };
-        // SAFETY: filled in if the call was successful.
-        let system: libc::statvfs = (done == 0).then(|| unsafe { system.assume_init() })?;
-        Some(system.f_bavail.saturating_mul(system.f_frsize))
+        (**self).release(offset, length);
     }
 }
 
@@ -197,6 +135,13 @@ impl Medium for MemoryMedium {
         Ok(())
     }
 
+    fn write_parts(&self, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+        parts.iter().try_fold(offset, |at, part| {
+            self.write(at, part).map(|()| at + part.len() as u64)
+        })?;
+        Ok(())
+    }
+
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -216,11 +161,12 @@ impl Medium for MemoryMedium {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
+    /// A medium keeps bytes.
     #[track_caller]
-    fn check(medium: &dyn Medium) {
+    pub(in super::super) fn check(medium: &dyn Medium) {
         let bytes: Vec<u8> = (0..3_000_000u32).map(|n| n.to_be_bytes()[2]).collect();
         let piece = PIECE as u64;
         let at = piece - 7;
@@ -231,27 +177,21 @@ mod tests {
         assert_eq!(back[..10], [0; 10]);
         assert!(back[10..10 + bytes.len()] == bytes);
         assert_eq!(back[10 + bytes.len()..], [0; 10], "behind the end");
+        // More than a call takes, and some without bytes.
+        let parts: Vec<&[u8]> = bytes[..90_000]
+            .chunks(60)
+            .flat_map(|part| [&[], part])
+            .collect();
+        medium.write_parts(2 * piece - 9, &parts).unwrap();
+        medium.read(2 * piece - 9, &mut back[..90_000]).unwrap();
+        assert!(back[..90_000] == bytes[..90_000]);
         medium.release(0, 4 * piece);
         medium.read(5 * piece, &mut back[..9]).unwrap();
         assert_eq!(back[..9], [0; 9]);
     }
 
     #[test]
-    fn both_keep_bytes() {
+    fn memory_keeps_bytes() {
         check(&MemoryMedium::default());
-        let dir = tempfile::tempdir().unwrap();
-        check(&FileMedium::create(&dir.path().join("a")).unwrap());
-    }
-
-    #[test]
-    fn a_file_has_one_owner() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a");
-        let first = FileMedium::create(&path).unwrap();
-        let error = FileMedium::open(&path).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-        assert!(FileMedium::create(&path).is_err(), "it was overwritten");
-        drop(first);
-        FileMedium::open(&path).unwrap();
     }
 }

@@ -19,6 +19,10 @@
 //! opening do.
 
 mod batch;
+mod blocks;
+mod device;
+mod direct;
+mod file;
 mod index;
 mod layered;
 mod layout;
@@ -31,9 +35,11 @@ mod sync;
 mod table;
 mod units;
 
+pub use direct::WholeSectors;
+pub use file::FileMedium;
 pub use index::KEEP_ALL;
 pub use layout::Shape;
-pub use medium::{FileMedium, Medium, MemoryMedium};
+pub use medium::{Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
 pub use superblock::{Identity, Mark, Members, Standing};
 
@@ -42,16 +48,17 @@ use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Role};
 use crate::layers::Layers;
 use crate::record::{self, Half, Place};
+use blocks::Blocks;
 use index::Slot;
 use layout::GROUP;
 use space::{Extent, Space};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use superblock::Superblock;
-use table::{Change, Entries, Sectors, Table, nth};
+use table::{Change, Company, Entries, Sectors, Table, nth};
 
 /// A generation of a block that a target holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -349,19 +356,20 @@ struct State {
     table: Table,
     space: Space,
     /// Blocks whose entries have changed since the last sync began.
-    touched: BTreeSet<u64>,
+    touched: Blocks,
     /// Blocks whose entries had changed when a sync failed.
     doubtful: BTreeSet<u64>,
 }
 
 /// A record that is to be written, and its space.
-struct Record {
+struct Record<'a> {
     extent: Extent,
-    bytes: Vec<u8>,
+    header: [u8; record::HEADER],
+    data: &'a [u8],
 }
 
-/// The group of the settled index that a call has looked at last, and its number.
-type Looked = Option<(u64, Entries)>;
+/// The groups of the settled index that a call has looked at, by their numbers.
+type Looked = BTreeMap<u64, Entries>;
 
 /// A step that changes a block's entry.
 #[derive(Clone, Copy)]
@@ -472,8 +480,9 @@ impl Store {
         self.write_sectors(&sectors)?;
         let mut state = self.state();
         state.table.enter(changes, &sectors);
-        for Change { block, old, new } in changes {
-            state.touched.insert(*block);
+        let blocks = changes.iter().map(|change| change.block);
+        state.touched.extend(blocks);
+        for Change { old, new, .. } in changes {
             let kept = |extent: &Extent| {
                 let mut slots = new.slots.iter().flatten();
                 slots.any(|slot| slot.extent() == Some(*extent))
@@ -497,12 +506,18 @@ impl Store {
     }
 
     /// What a step changes, if anything. [`None`] within: a sync under way must end first. The caller shares the entries.
-    fn change(&self, block: u64, intent: Intent) -> Result<Option<Option<Change>>> {
+    fn change(
+        &self,
+        block: u64,
+        intent: Intent,
+        (looked, with): (&Looked, Company),
+    ) -> Result<Option<Option<Change>>> {
         self.check(block)?;
         let (known, is_in_change) = self.state().table.look(block);
-        let settled = match known {
-            Some(_) => None,
-            None => Some(self.settled(block / GROUP)?),
+        let settled = match (known, looked.get(&(block / GROUP))) {
+            (Some(_), _) => None,
+            (None, Some(entries)) => Some(*entries),
+            (None, None) => Some(self.settled(block / GROUP)?),
         };
         let settled_entry = settled.map(|entries| entries[nth(block)]);
         let old = known.or(settled_entry).unwrap_or_default();
@@ -524,8 +539,8 @@ impl Store {
             let group = block / GROUP;
             let mut state = self.state();
             let begun = match settled {
-                Some(entries) => state.table.begin(group, entries),
-                None => state.table.begin_new(group),
+                Some(entries) => state.table.begin(group, entries, with),
+                None => state.table.begin_new(group, with),
             };
             if !begun {
                 return Ok(None);
@@ -536,15 +551,16 @@ impl Store {
 
     /// Carries out the last part of a step: the change of the entry.
     fn enter(&self, block: u64, intent: Intent) -> Result<()> {
+        let alone = (&Looked::new(), Company::Others);
         for _ in 0..SYNCS_MAX {
             let shared = self.shared();
-            if let Some(change) = self.change(block, intent)? {
+            if let Some(change) = self.change(block, intent, alone)? {
                 return self.replace(change.as_slice());
             }
             drop(shared);
             // Waits for the end of the sync. Without one its own makes space in the entry.
             let syncing = self.syncing();
-            if self.change(block, intent)?.is_none() {
+            if self.change(block, intent, alone)?.is_none() {
                 self.sync(&syncing)?;
             }
         }
@@ -558,24 +574,28 @@ impl Store {
     }
 
     /// Takes space for a half block. Returns what [`Target::prepare`] then writes.
-    fn plan(&self, block: u64, half: &Half) -> Result<(Slot, Option<Record>)> {
+    fn plan<'a>(&self, block: u64, half: &'a Half) -> Result<(Slot, Option<Record<'a>>)> {
         self.check(block)?;
+        let length = (record::HEADER + half.data.len()) as u64;
         let record = if !half.kind.has_bytes() {
             None
         } else {
-            let bytes = record::to_bytes(self.place(block), half);
-            let extent = self.take(bytes.len() as u64)?;
-            Some(Record { extent, bytes })
+            Some(Record {
+                extent: self.take(length)?,
+                header: record::header(self.place(block), half),
+                data: &half.data,
+            })
         };
         let extent = record.as_ref().map(|record| Extent {
-            length: record.bytes.len() as u64,
+            length,
             ..record.extent
         });
         Ok((Slot::new(half.generation, extent, half.kind), record))
     }
 
-    fn write_record(&self, record: &Record) -> Result<()> {
-        let written = self.medium.write(record.extent.offset, &record.bytes);
+    fn write_record(&self, record: &Record<'_>) -> Result<()> {
+        let parts = [&record.header[..], record.data];
+        let written = self.medium.write_parts(record.extent.offset, &parts);
         written.map_err(|error| {
             self.state().space.give(record.extent);
             self.io(error)
@@ -616,14 +636,6 @@ impl Store {
             fault: fault.to_owned(),
         })
     }
-}
-
-/// True if a record can be between two offsets.
-fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
-    let last = extent.offset.checked_add(Space::rounded(extent.length));
-    extent.offset >= start
-        && last.is_some_and(|last| last <= end)
-        && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
 impl Target for Store {
@@ -710,7 +722,7 @@ impl Target for Store {
     }
 
     fn fetch(&self, block: u64, generation: u64) -> Result<Half> {
-        let slot = self.find(block, generation, &mut None)?;
+        let slot = self.find(block, generation, &mut Looked::new())?;
         match slot.extent() {
             Some(extent) => self.read(block, generation, extent),
             None => Ok(without_bytes(&slot)),

@@ -1,13 +1,15 @@
 //! Creates and opens a store.
 
+use super::blocks::Blocks;
+use super::file::FileMedium;
 use super::index::Slot;
 use super::layout::{GROUP, PAGE, SECTOR, Shape, check_size, last_byte};
-use super::medium::{FileMedium, Medium};
-use super::space::{Extent, Space};
+use super::medium::Medium;
+use super::space::{Extent, Space, fits};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits, layered};
+use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, layered};
 use crate::error::{BlkError, Result};
 use crate::geometry::Id;
 use std::collections::BTreeSet;
@@ -140,7 +142,7 @@ impl Store {
                 superblock: known,
                 table,
                 space,
-                touched: BTreeSet::new(),
+                touched: Blocks::default(),
                 doubtful: BTreeSet::new(),
             }),
             groups: (0..GROUP_LOCKS).map(|_| Mutex::new(())).collect(),
@@ -229,30 +231,64 @@ impl Store {
         Ok(())
     }
 
-    /// Creates a target in a new file. The volume can grow.
+    /// Creates a target in a new file, or on an empty block device. The volume can grow.
     ///
     /// # Errors
-    /// The file exists, or errors of the system.
+    /// The file exists, the device holds something, is in use or too small, or errors of the system.
     pub fn create_file(path: &Path, new: NewTarget, capacity: Option<u64>) -> Result<Self> {
+        Self::create_over(path, (new, capacity), false)
+    }
+
+    /// As [`Store::create_file`]. With `force` what a device holds is lost.
+    ///
+    /// # Errors
+    /// As [`Store::create_file`].
+    pub fn create_over(
+        path: &Path,
+        (new, capacity): (NewTarget, Option<u64>),
+        force: bool,
+    ) -> Result<Self> {
         let name = path.display().to_string();
-        let medium = FileMedium::create(path).map_err(|error| BlkError::io(&name, error))?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::ResourceBusy => {
+                let reason = "it is in use: unmount it, or end the process that has it";
+                BlkError::io(&name, io::Error::other(reason))
+            }
+            _ => BlkError::io(&name, error),
+        };
+        let medium = FileMedium::create(path, force).map_err(failed)?;
         let shape = Shape::that_grows(new.geometry);
+        // Before it loses what it has.
+        check_size(&name, medium.size(), (shape, new.geometry))?;
+        medium.wipe().map_err(failed)?;
         Self::create_with(&name, Box::new(medium), new, shape, capacity)
     }
 
-    /// Opens the target in a file.
+    /// Opens the target in a file or on a block device.
     ///
     /// # Errors
-    /// The file holds no target, another process uses it, or errors of the system.
+    /// It holds no target, another process uses it, or errors of the system.
     pub fn open_file(path: &Path, capacity: Option<u64>) -> Result<Self> {
+        Self::open_past(path, capacity, false)
+    }
+
+    /// As [`Store::open_file`]. With `direct` past the system's cache.
+    ///
+    /// # Errors
+    /// As [`Store::open_file`], or the file system has no O_DIRECT.
+    pub fn open_past(path: &Path, capacity: Option<u64>, direct: bool) -> Result<Self> {
         let name = path.display().to_string();
-        let medium = FileMedium::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => BlkError::InUse {
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => BlkError::InUse {
                 target: name.clone(),
             },
             _ => BlkError::io(&name, error),
-        })?;
-        Self::open(&name, Box::new(medium), capacity)
+        };
+        let medium: Box<dyn Medium> = match direct {
+            true => Box::new(FileMedium::open_direct(path).map_err(failed)?),
+            false => Box::new(FileMedium::open(path).map_err(failed)?),
+        };
+        Self::open(&name, medium, capacity)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! A range that is freed is not used again before the next sync: until then the durable index may still refer to it.
 
+use crate::record;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Ranges are multiples of this number of bytes.
@@ -291,6 +292,14 @@ impl Unknown {
         }
         self.given.insert(from, to - from);
     }
+}
+
+/// True if a record can be between two offsets.
+pub(super) fn fits(extent: Extent, (start, end): (u64, u64)) -> bool {
+    let last = extent.offset.checked_add(Space::rounded(extent.length));
+    extent.offset >= start
+        && last.is_some_and(|last| last <= end)
+        && (record::HEADER as u64..=record::RECORD_MAX as u64).contains(&extent.length)
 }
 
 #[cfg(test)]

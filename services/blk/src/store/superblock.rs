@@ -357,6 +357,11 @@ impl Superblock {
             },
             wrapping,
         };
+        // Neither writes nor bytes of a target become so many: each can be added to.
+        let counters = [be64(64), be64(120), identity.members.revision];
+        if counters.into_iter().any(|counter| counter >> 62 != 0) {
+            return Err("its counters are out of range".to_owned());
+        }
         let shape = Shape {
             room: be64(96),
             slots: be64(104),
@@ -531,6 +536,18 @@ mod tests {
     }
 
     /// A target of a version before is refused by a message that says what to do.
+    /// The next write would count beyond it.
+    #[test]
+    fn a_counter_at_its_end_is_refused() {
+        let mut last = superblock(4);
+        last.sequence = u64::MAX - 1;
+        let fault = Superblock::parse(&pages(&[last])).unwrap_err();
+        assert!(fault.contains("out of range"), "{fault}");
+        let (good, mut tail) = (superblock(4), superblock(5));
+        tail.tail = u64::MAX - 1;
+        assert_eq!(Superblock::parse(&pages(&[good, tail])), Ok(good));
+    }
+
     #[test]
     fn the_formats_before_are_refused() {
         for (old, crc_of_old) in OLD {

@@ -1,5 +1,6 @@
 //! Syncs of a store, what is known after a failed one, and the way of groups into the settled index.
 
+use super::blocks::Blocks;
 use super::index::{Age, Entry, Slot};
 use super::layout::{GROUP, UNIT};
 use super::open::empty_sectors;
@@ -65,7 +66,7 @@ impl Store {
         if let Err(error) = synced {
             let mut state = self.state();
             state.change_age(&touched, Age::Syncing, Age::Doubtful);
-            state.doubtful.extend(touched);
+            state.doubtful.extend(touched.iter());
             state.doubt();
             state.space.not_synced(freed);
             state.not_settled(written);
@@ -301,7 +302,7 @@ impl Store {
             state.doubtful.remove(&block);
             state.touched.insert(block);
             if are_whole {
-                state.change_age(&BTreeSet::from([block]), Age::Doubtful, Age::Fresh);
+                state.change_age(&Blocks::from_iter([block]), Age::Doubtful, Age::Fresh);
             } else {
                 dropped.get_or_insert(block);
             }
@@ -321,11 +322,14 @@ impl Store {
     }
 
     /// Drops the generations before those that are durable now. If an entry cannot be written, the next change of it does so.
-    fn drop_old(&self, touched: &BTreeSet<u64>) {
+    fn drop_old(&self, touched: &Blocks) {
         let changes: Vec<Change> = {
-            let mut state = self.state();
-            let old = |block: &u64| Some((*block, *state.table.entry_mut(*block)?));
-            let aged = touched.iter().filter_map(old).map(|(block, old)| Change {
+            let state = self.state();
+            let groups = touched.groups().filter_map(|(group, places)| {
+                let entries = &state.table.groups.get(&group)?.entries;
+                Some(places.map(move |place| (group * GROUP + place as u64, entries[place])))
+            });
+            let aged = groups.flatten().map(|(block, old)| Change {
                 block,
                 old,
                 new: old.aged(),
@@ -343,7 +347,7 @@ impl State {
     pub(super) fn doubt(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         self.change_age(&touched, Age::Fresh, Age::Doubtful);
-        self.doubtful.extend(touched);
+        self.doubtful.extend(touched.iter());
         self.unsettle();
     }
 
@@ -379,10 +383,10 @@ impl State {
         }
     }
 
-    pub(super) fn change_age(&mut self, blocks: &BTreeSet<u64>, from: Age, to: Age) {
-        for block in blocks {
-            if let Some(entry) = self.table.entry_mut(*block) {
-                entry.change_age(from, to);
+    pub(super) fn change_age(&mut self, blocks: &Blocks, from: Age, to: Age) {
+        for (group, places) in blocks.groups() {
+            if let Some(group) = self.table.groups.get_mut(&group) {
+                places.for_each(|place| group.entries[place].change_age(from, to));
             }
         }
     }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of no group.
 const NONE: u32 = u32::MAX;
+/// Bytes of a sector of the settled index behind its groups.
+const REST: usize = SECTOR % GROUP_BYTES;
 /// Bytes before the entries of a group.
 const HEADER: usize = 8;
 
@@ -26,6 +28,15 @@ pub(super) enum Stage {
     Mapped,
     /// Its sector is empty.
     Emptied,
+}
+
+/// What changes with a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Those beside it.
+    Neighbours,
+    /// Any others, before and after it.
+    Others,
 }
 
 /// A group in change.
@@ -63,12 +74,19 @@ impl Copies {
             |(last, end, _): &(u64, usize, usize), before: usize| last + (end - before) as u64;
         let before = self.parts.len().checked_sub(2);
         let before = before.map_or(0, |before| self.parts[before].1);
+        let end = self.parts.last().map(|last| of_last(last, before));
+        let between = end.and_then(|end| at.checked_sub(end));
+        // What is behind the last group of a sector is zeros.
+        let rest = if at.is_multiple_of(SECTOR as u64) {
+            REST
+        } else {
+            0
+        };
         // No part begins in one unit and ends in another: the system may have no space for one of them.
-        let is_adjacent = !at.is_multiple_of(UNIT_BYTES as u64)
-            && self
-                .parts
-                .last()
-                .is_some_and(|last| of_last(last, before) == at);
+        let is_adjacent = !at.is_multiple_of(UNIT_BYTES as u64) && between == Some(rest as u64);
+        if is_adjacent {
+            self.bytes.extend_from_slice(&[0; REST][..rest]);
+        }
         self.bytes.extend_from_slice(bytes);
         self.groups.extend_from_slice(groups);
         let ends = (self.bytes.len(), self.groups.len());
@@ -348,21 +366,25 @@ impl Table {
     }
 
     /// As [`Table::begin`], for a group that the settled index does not have.
-    pub(super) fn begin_new(&mut self, group: u64) -> bool {
+    pub(super) fn begin_new(&mut self, group: u64, with: Company) -> bool {
         let entry = Entry {
             damaged: self.suspects.contains(&group),
             ..Entry::default()
         };
-        self.begin(group, [entry; GROUP_LEN])
+        self.begin(group, [entry; GROUP_LEN], with)
     }
 
     /// A sector for a group that begins to change. None: a sync must come first.
-    pub(super) fn begin(&mut self, group: u64, entries: Entries) -> bool {
+    pub(super) fn begin(&mut self, group: u64, entries: Entries, with: Company) -> bool {
         if self.groups.contains_key(&group) {
             return true;
         }
-        // Adjacent groups get adjacent sectors, which one call writes.
-        let home = group % self.shape.slots;
+        // Adjacent groups get adjacent sectors, which one call writes. So do others that change one after the other: they are
+        // settled together.
+        let home = match with {
+            Company::Others if self.shape.has_settled() => 0,
+            _ => group % self.shape.slots,
+        };
         let near = self.free.range(home..).next().or(self.free.first());
         // If each group has a sector of its own, a damaged one is written again.
         let own = (!self.shape.has_settled() && self.bad.contains(&group)).then_some(group);
@@ -434,11 +456,6 @@ impl Table {
             Some(group) => (Some(group.entries[nth(block)]), true),
             None => (self.entry(block), false),
         }
-    }
-
-    pub(super) fn entry_mut(&mut self, block: u64) -> Option<&mut Entry> {
-        let group = self.groups.get_mut(&(block / GROUP))?;
-        Some(&mut group.entries[nth(block)])
     }
 
     /// What must be written so that the settled index has the groups in change that say no more than it can hold.

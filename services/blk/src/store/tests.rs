@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+mod calls;
 mod durable;
 
 const BLOCKS: u64 = 16;
@@ -489,7 +490,11 @@ fn a_wrong_record_spoils_only_itself() {
     let medium = Shared::new();
     let store = store(&medium, None);
     assert!(write_all(&store, 1).iter().all(Result::is_ok));
-    let extent = store.find(7, 1, &mut None).unwrap().extent().unwrap();
+    let extent = store
+        .find(7, 1, &mut Looked::new())
+        .unwrap()
+        .extent()
+        .unwrap();
     medium
         .write(extent.offset + extent.length - 1, &[0xff])
         .unwrap();

@@ -100,6 +100,7 @@ impl Client {
                 blocks: receives,
             },
             in_place: way == Way::InPlace,
+            is_spread: self.lanes.count() > 1 && matches!(way, Way::All | Way::InPlace),
             route,
         };
         self.enter(call, receive.memory.range(), work)
@@ -118,7 +119,6 @@ impl Client {
     ) -> Result<Request> {
         self.check()?;
         let communicator = call.communicator();
-        let is_persistent = call.is_persistent();
         let members = self.group(communicator)?.members.clone();
         let range = |memory: &Memory<'_>| memory.range();
         let (start, receive_length) = receive.as_ref().map_or((null_mut(), 0), range);
@@ -130,12 +130,11 @@ impl Client {
                 reduction.element_size()
             )));
         }
-        let turn = self.group(communicator)?.turn(is_persistent);
         let work = Work::Reduce {
             send: send.as_ref().map(area),
             receive: receive.as_ref().map(area),
             reduction,
-            turn,
+            turns: None,
             members,
             target,
         };
@@ -178,17 +177,43 @@ impl Client {
         &mut self,
         call: Call<'_>,
         (receive, receive_length): (*mut u8, usize),
-        work: Work,
+        mut work: Work,
     ) -> Result<Request> {
         let (collective, is_persistent) = match call {
             Call::Next(id) => (self.group(id.0)?.number(id, false).start(), false),
             Call::Numbered(call) => (call.start(), call.is_persistent),
         };
         let cost = work.cost(self.window, self.direct_min);
+        let mut slices = match work.vector() {
+            Some((length, element)) => self.lanes.slices(collective, length, element),
+            None => Vec::new(),
+        };
+        if let Work::Reduce {
+            target: Target::Ranges(ranges),
+            ..
+        } = &work
+        {
+            for slice in &mut slices {
+                slice.received = slice.range_of(ranges, self.rank).0;
+            }
+        }
+        if let Work::Reduce { turns, .. } = &mut work
+            && !is_persistent
+        {
+            let group = self.group(collective.communicator)?;
+            let of_slices = slices.iter().map(|slice| group.turn(slice.lane));
+            *turns = Some(of_slices.collect());
+        }
         let live = Live {
             is_done: false,
             is_persistent,
-            has_turn: false,
+            left: 0,
+            turns: 0,
+            ended: Vec::new(),
+            slices: match &slices[..] {
+                [_] => Vec::new(),
+                _ => slices.clone(),
+            },
             cost,
             receive,
             receive_length,
@@ -199,6 +224,7 @@ impl Client {
             collective,
             is_persistent,
             cost,
+            slices,
             work,
         });
         self.start_waiting()?;
@@ -215,16 +241,20 @@ impl Client {
                 Ok(None) => break,
                 Err(error) => return Err(self.fail(error.to_string(), true)),
             };
-            let fin = match Kind::from_id(message.id) {
-                Some(Kind::HostFin) if message.header.starts_with(&self.from_service.0) => {
-                    HostFin::parse(&message.data)
-                }
-                // Not from the SP: another process may know the address of this worker.
-                _ => continue,
+            let sender = match Kind::from_id(message.id) {
+                Some(Kind::HostFin) => self
+                    .services
+                    .iter()
+                    .position(|of| message.header.starts_with(&of.from_service.0)),
+                _ => None,
             };
-            let ended = match fin {
-                Ok(fin) => self.finish(fin),
-                Err(bad) => Err(OffloadError::message(&self.service, &bad)),
+            // Not from an SP: another process may know the address of this worker.
+            let Some(lane) = sender else {
+                continue;
+            };
+            let ended = match HostFin::parse(&message.data) {
+                Ok(fin) => self.finish(lane, fin),
+                Err(bad) => Err(OffloadError::message(&self.services[lane].address, &bad)),
             };
             if let Err(error) = ended {
                 return Err(self.fail(error.to_string(), true));
@@ -245,22 +275,35 @@ impl Client {
         Ok(())
     }
 
-    /// Completes a call: copies the short blocks into the receive buffer and releases the registrations.
-    pub(super) fn finish(&mut self, fin: HostFin) -> Result<()> {
-        let wrong = |what| OffloadError::Failed(format!("{}: {what}", fin.collective));
+    /// A call is complete in a lane. After the last one, copies the short blocks into the receive buffer and releases the
+    /// registrations.
+    pub(super) fn finish(&mut self, lane: usize, fin: HostFin) -> Result<()> {
+        let collective = fin.collective;
+        let wrong = |what| OffloadError::Failed(format!("{collective}: {what}"));
+        let bit = 1 << lane;
         let live = self
             .live
-            .get_mut(&fin.collective)
-            .filter(|live| !live.is_done)
+            .get_mut(&collective)
+            .filter(|live| live.left & bit != 0)
             .ok_or_else(|| wrong("completed by the service, but not under way"))?;
+        live.left &= !bit;
+        if live.turns & bit != 0
+            && let Some(group) = self.communicators.get_mut(&collective.communicator)
+        {
+            group.open[lane] -= 1;
+        }
+        if live.left != 0 {
+            live.ended.push((lane, fin));
+            return Ok(());
+        }
         let start = Instant::now();
         let Held {
             mapped,
             bounces,
             names,
         } = std::mem::take(&mut live.held);
-        for name in names.into_iter().flatten() {
-            self.names.put_back(name, true);
+        for (name, lanes) in names.into_iter().flatten() {
+            self.names.put_back(name, lanes);
         }
         for range in mapped {
             range.unmap()?;
@@ -271,40 +314,56 @@ impl Client {
             self.bounced -= bounce.memory.len();
         }
         // After the copies, which may contain these blocks' places.
+        for (lane, fin) in std::mem::take(&mut live.ended) {
+            // SAFETY: the receive buffer belongs to the call until now.
+            unsafe { live.take_short(lane, &fin) }.map_err(wrong)?;
+        }
+        // SAFETY: the same.
+        unsafe { live.take_short(lane, &fin) }.map_err(wrong)?;
+        live.is_done = true;
+        self.waiting.over(collective, live.is_persistent, live.cost);
+        self.numbers.deregistration += start.elapsed();
+        self.numbers.calls += 1;
+        self.numbers.aliases = fin.aliases;
+        Ok(())
+    }
+}
+
+impl Live {
+    /// Copies the short blocks of a lane to their places.
+    ///
+    /// # Safety
+    /// The receive buffer belongs to the call.
+    unsafe fn take_short(
+        &self,
+        lane: usize,
+        fin: &HostFin,
+    ) -> std::result::Result<(), &'static str> {
+        let slice = self.slices.iter().find(|slice| slice.lane == lane);
+        let first = slice.map_or(0, |slice| slice.received);
         let mut bytes = &fin.bytes[..];
         let blocks = fin.short.iter();
         let blocks = blocks.flat_map(|of| of.offsets().map(|offset| (offset, of.length)));
         for (offset, length) in blocks {
-            let place = usize::try_from(offset)
-                .ok()
-                .zip(usize::try_from(length).ok());
+            let at = usize::try_from(offset).ok();
+            let at = at.and_then(|at| at.checked_add(first));
+            let place = at.zip(usize::try_from(length).ok());
             let place = place.filter(|(at, length)| {
                 at.checked_add(*length)
-                    .is_some_and(|end| end <= live.receive_length)
+                    .is_some_and(|end| end <= self.receive_length)
             });
             let Some((at, length)) = place else {
-                return Err(wrong("a block outside the receive buffer"));
+                return Err("a block outside the receive buffer");
             };
             let (data, rest) = bytes
                 .split_at_checked(length)
-                .ok_or_else(|| wrong("a block without its bytes"))?;
+                .ok_or("a block without its bytes")?;
             bytes = rest;
             // SAFETY: the offset is inside the buffer, which belongs to the call until now.
-            let to = unsafe { live.receive.add(at) };
+            let to = unsafe { self.receive.add(at) };
             // SAFETY: both sides hold `length` bytes; a message never lies in the receive buffer.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, length) };
         }
-        live.is_done = true;
-        if live.has_turn
-            && let Some(group) = self.communicators.get_mut(&fin.collective.communicator)
-        {
-            group.open -= 1;
-        }
-        self.waiting
-            .over(fin.collective, live.is_persistent, live.cost);
-        self.numbers.deregistration += start.elapsed();
-        self.numbers.calls += 1;
-        self.numbers.aliases = fin.aliases;
         Ok(())
     }
 }
@@ -361,13 +420,13 @@ fn target(to: To<'_>, members: &Members, rank: u32, length: usize) -> Result<(Ta
 ///
 /// # Safety
 /// Each block is inside its buffer, is readable, and no thread writes to it now.
-pub(super) unsafe fn short_blocks(part: &Part, direct_min: u64) -> Vec<u8> {
+pub(super) unsafe fn short_blocks(area: &Area, blocks: &BlockList, direct_min: u64) -> Vec<u8> {
     let mut short = Vec::new();
-    for block in part.blocks.iter() {
+    for block in blocks.iter() {
         if block.length < direct_min {
             let number = |number: u64| usize::try_from(number).expect("inside the buffer");
             // SAFETY: the caller upholds the contract.
-            let at = unsafe { part.area.start.add(number(block.offset)) };
+            let at = unsafe { area.start.add(number(block.offset)) };
             // SAFETY: the same.
             let bytes = unsafe { std::slice::from_raw_parts(at, number(block.length)) };
             short.extend_from_slice(bytes);

@@ -1,6 +1,7 @@
 //! What ranks tell each other when they connect. Every rank reads the contributions of all, so each takes few bytes: a node
 //! and its SPs are told as a number, and the addresses of an SP by one of its ranks.
 
+use super::lanes::LANES_MAX;
 use crate::control::{
     PROTOCOL, RANKS_MAX, ServiceAddress, Table, Welcome, get_address, put_address,
 };
@@ -28,6 +29,9 @@ pub(super) struct Introduction {
     pub(super) scheme: Scheme,
     /// Number of the rank's node and its SPs: see [`place`].
     pub(super) place: u64,
+    /// Number of the node's SPs, and minimum number of ranks of each.
+    pub(super) services: u32,
+    pub(super) least: u32,
     /// The job's identifier, from rank 0.
     pub(super) job: Option<JobId>,
 }
@@ -57,6 +61,7 @@ pub(crate) struct Told {
     direct_min: u64,
     silence_ms: u64,
     pub(super) call_bytes: u64,
+    radix: u32,
     /// The addresses, from one of the SP's ranks.
     address: Option<ServiceAddress>,
 }
@@ -115,6 +120,8 @@ impl Contribution for Introduction {
         writer.u32(self.rank).u32(self.size);
         writer.u8(u8::try_from(scheme.unwrap_or(0)).unwrap_or(0));
         writer.u64(self.place);
+        writer.varint(self.services.into());
+        writer.varint(self.least.into());
         if let Some(job) = self.job {
             writer.raw(&job.0.to_le_bytes());
         }
@@ -124,11 +131,19 @@ impl Contribution for Introduction {
         let (rank, size) = (reader.u32()?, reader.u32()?);
         let [scheme] = reader.raw()?;
         let scheme = SCHEMES.get(usize::from(scheme)).copied();
+        let scheme = scheme.ok_or_else(|| reader.fault("of an unknown scheme"))?;
+        let place = reader.u64()?;
+        let mut number = || {
+            let number = reader.varint()?;
+            u32::try_from(number).map_err(|_| reader.fault("with too large a number"))
+        };
         Ok(Self {
             rank,
             size,
-            scheme: scheme.ok_or_else(|| reader.fault("of an unknown scheme"))?,
-            place: reader.u64()?,
+            services: number()?,
+            least: number()?,
+            place,
+            scheme,
             job: match reader.rest() {
                 [] => None,
                 _ => Some(JobId(u128::from_le_bytes(reader.raw()?))),
@@ -174,6 +189,8 @@ impl Contribution for Told {
     fn put(&self, writer: &mut Writer) {
         writer.u64(self.unique).varint(self.direct_min);
         writer.varint(self.silence_ms).varint(self.call_bytes);
+        writer.varint(self.radix.into());
+        writer.u8(self.address.is_some().into());
         if let Some(address) = &self.address {
             put_address(writer, address);
         }
@@ -185,11 +202,31 @@ impl Contribution for Told {
             direct_min: reader.varint()?,
             silence_ms: reader.varint()?,
             call_bytes: reader.varint()?,
-            address: match reader.rest() {
-                [] => None,
+            radix: u32::try_from(reader.varint()?)
+                .map_err(|_| reader.fault("with a radix of too many branches"))?,
+            address: match reader.raw()? {
+                [0] => None,
                 _ => Some(get_address(reader)?),
             },
         })
+    }
+}
+
+/// Of each lane.
+impl Contribution for Vec<Told> {
+    fn put(&self, writer: &mut Writer) {
+        writer.varint(self.len() as u64);
+        for told in self {
+            told.put(writer);
+        }
+    }
+
+    fn get(reader: &mut Reader<'_>) -> std::result::Result<Self, BadMessage> {
+        let count = reader.varint()?;
+        if count > LANES_MAX {
+            return Err(reader.fault("of too many service processes"));
+        }
+        (0..count).map(|_| Told::get(reader)).collect()
     }
 }
 
@@ -201,6 +238,7 @@ impl Told {
             direct_min: welcome.direct_min,
             silence_ms: welcome.silence_ms,
             call_bytes: welcome.call_bytes,
+            radix: welcome.radix.0,
             address: has_address.then(|| welcome.service.clone()),
         }
     }
@@ -267,6 +305,28 @@ fn check_same<T: PartialEq + Debug>(
     })
 }
 
+/// Builds the table of each lane. The SPs of all lanes have the same options.
+pub(super) fn tabulate_all(lanes: &[Vec<Told>]) -> Result<Vec<Table>> {
+    let firsts: Vec<Told> = lanes
+        .iter()
+        .filter_map(|told| told.first())
+        .cloned()
+        .collect();
+    for told in &firsts {
+        agree_on_options(0, told, &firsts[0])?;
+    }
+    lanes.iter().map(|told| tabulate(told)).collect()
+}
+
+fn agree_on_options(rank: u32, told: &Told, first: &Told) -> Result<()> {
+    let what = "direct-min of the services";
+    check_same(what, rank, &told.direct_min, &first.direct_min)?;
+    let what = "silence-limit of the services, in ms";
+    check_same(what, rank, &told.silence_ms, &first.silence_ms)?;
+    let what = "radix of the services (0: the default)";
+    check_same(what, rank, &told.radix, &first.radix)
+}
+
 /// Builds the table identically on all ranks: SPs in the order of the first rank that each serves.
 pub(crate) fn tabulate(all: &[Told]) -> Result<Table> {
     let mut addresses: BTreeMap<u64, &ServiceAddress> = BTreeMap::new();
@@ -277,11 +337,7 @@ pub(crate) fn tabulate(all: &[Told]) -> Result<Table> {
     let mut places: BTreeMap<u64, u32> = BTreeMap::new();
     let mut service_of = Vec::new();
     for (rank, told) in (0..).zip(all) {
-        let first = &all[0];
-        let (what, theirs) = ("direct-min of the services", told.direct_min);
-        check_same(what, rank, &theirs, &first.direct_min)?;
-        let what = "silence-limit of the services, in ms";
-        check_same(what, rank, &told.silence_ms, &first.silence_ms)?;
+        agree_on_options(rank, told, &all[0])?;
         let next = u32::try_from(services.len()).unwrap_or(u32::MAX);
         let place = *places.entry(told.unique).or_insert(next);
         if place == next {
@@ -304,6 +360,7 @@ pub(crate) fn tabulate(all: &[Told]) -> Result<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::radix::Radix;
     use crate::token::Token;
 
     /// An exchange with other ranks that send these bytes.
@@ -326,6 +383,8 @@ mod tests {
             size: 2,
             scheme: Scheme::Xgvmi,
             place: place("n0", &["dpu0:7700".to_owned()]),
+            services: 1,
+            least: 8,
             job: Some(JobId(7)),
         }
     }
@@ -343,6 +402,7 @@ mod tests {
             accepted: 0,
             call_bytes: 1 << 25,
             imports: 16,
+            radix: Radix::default(),
         }
     }
 
@@ -353,11 +413,11 @@ mod tests {
         for (bytes, expect) in [
             (
                 newer,
-                "rank 1 has version 12 of the offload's protocol, and this rank 11",
+                "rank 1 has version 13 of the offload's protocol, and this rank 12",
             ),
             (
                 older,
-                "rank 1 has a version of the offload's protocol before 11",
+                "rank 1 has a version of the offload's protocol before 12",
             ),
             (
                 b"GET / HTTP/1.1".to_vec(),
@@ -419,6 +479,18 @@ mod tests {
         let table = tabulate(&all).expect("told");
         assert_eq!((table.services.len(), table.service_of), (2, vec![0, 0, 1]));
         assert_eq!(table.services[0], welcome(5).service);
+    }
+
+    #[test]
+    fn services_of_another_radix_are_named_in_one_line() {
+        let other = Welcome {
+            radix: Radix(8),
+            ..welcome(6)
+        };
+        let all = [Told::of(&welcome(5), true), Told::of(&other, true)];
+        let error = tabulate(&all).expect_err("they differ").to_string();
+        assert!(error.contains("radix of the services") && error.contains("rank 1"));
+        assert!(!error.contains('\n'), "{error}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The start of a call at the SP: registers the memory of its blocks, or copies them to memory that can be registered.
 
 use super::call::short_blocks;
+use super::lanes::Slice;
 use super::spans::{Piece, Span, pack, packed_length, pieces};
 use super::state::{Bounce, Client, Held};
 use super::waiting::{Area, Part, Prepared, Work};
 use crate::error::Result;
-use crate::wire::{BlockList, Export, HostArrive, HostReduce, HostTree, Kind};
+use crate::wire::{BlockList, Export, HostArrive, HostReduce, HostTree, Kind, Target};
 use std::time::Instant;
 use xgvmi_ucp::MappedRange;
 use xgvmi_ucp::buffer::Buffer;
@@ -21,6 +22,18 @@ const UNREGISTRABLE_MAX: usize = 16;
 struct NoMemory(String);
 
 type Got<T> = std::result::Result<T, NoMemory>;
+
+/// A message to the SP of a lane.
+type Letter = (usize, Kind, Vec<u8>);
+
+/// Memory that the device can reach. Its export has the handle unless the SPs of all lanes have the import.
+#[derive(Debug, Clone)]
+struct Reached {
+    export: Export,
+    /// The lanes whose SPs have the import, and the place of its name among those of the call.
+    known: u64,
+    name: Option<usize>,
+}
 
 /// What a copy is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +63,11 @@ impl Client {
     unsafe fn launch(&mut self, call: Prepared) -> Result<()> {
         let mut held = Held::default();
         // SAFETY: the caller upholds the contract.
-        let (kind, data) = match unsafe { self.message(&call, &mut held) } {
-            Ok(message) => message,
+        let messages = match unsafe { self.messages(&call, &mut held) } {
+            Ok(messages) => messages,
             Err(NoMemory(why)) => {
-                for name in held.names.into_iter().flatten() {
-                    self.names.put_back(name, false);
+                for (name, _) in held.names.into_iter().flatten() {
+                    self.names.put_back(name, 0);
                 }
                 drop(held);
                 if self.waiting.started() == 0 {
@@ -67,147 +80,246 @@ impl Client {
         };
         self.bounced += held.bounced();
         self.numbers.bounced_bytes += held.bounced() as u64;
-        let has_turn = matches!(call.work, Work::Reduce { turn: Some(_), .. });
+        let left = messages
+            .iter()
+            .fold(0, |lanes, (lane, ..)| lanes | 1 << lane);
+        let has_turn = matches!(call.work, Work::Reduce { turns: Some(_), .. });
         if let Some(live) = self.live.get_mut(&call.collective) {
             live.held = held;
-            live.has_turn = has_turn;
+            live.left = left;
+            live.turns = if has_turn { left } else { 0 };
         }
         if has_turn && let Some(group) = self.communicators.get_mut(&call.collective.communicator) {
-            group.open += 1;
+            for (lane, ..) in &messages {
+                group.open[*lane] += 1;
+            }
         }
         self.waiting.begun(call.line(), call.cost);
-        let token = self.to_service.0.to_vec();
-        match self.endpoint.send(kind as u16, token, data) {
-            Ok(request) => self.sends.push(request),
-            Err(error) => return Err(self.fail(error.to_string(), true)),
+        for (lane, kind, data) in messages {
+            let token = self.services[lane].to_service.0.to_vec();
+            match self.endpoints[lane].send(kind as u16, token, data) {
+                Ok(request) => self.sends.push(request),
+                Err(error) => return Err(self.fail(error.to_string(), true)),
+            }
         }
         Ok(())
     }
 
-    /// Number of ordinary allreduces of a communicator that are under way.
-    fn open(&self, communicator: u64) -> u32 {
+    /// Number of ordinary reductions of a communicator that are under way in a lane.
+    fn open(&self, communicator: u64, lane: usize) -> u32 {
         self.communicators
             .get(&communicator)
-            .map_or(0, |group| group.open)
+            .map_or(0, |group| group.open[lane])
     }
 
-    /// Number of members of a communicator that share this rank's SP.
+    /// Number of members of a communicator that share this rank's SPs.
     fn together(&self, communicator: u64) -> u32 {
         self.communicators
             .get(&communicator)
             .map_or(1, |group| group.together)
     }
 
-    /// The message to the SP. `held` gets the memory that it names.
+    /// The messages to the SPs. `held` gets the memory that they name.
     ///
     /// # Safety
     /// As for [`Client::launch`].
-    unsafe fn message(&mut self, call: &Prepared, held: &mut Held) -> Got<(Kind, Vec<u8>)> {
-        let (collective, rank) = (call.collective, self.rank);
+    unsafe fn messages(&mut self, call: &Prepared, held: &mut Held) -> Got<Vec<Letter>> {
         match &call.work {
-            Work::Exchange {
-                send,
-                receive,
-                in_place,
-                route,
-            } => {
-                // SAFETY: the caller upholds the contract.
-                let (send_memory, sends) =
-                    unsafe { self.reach(send, *in_place, Copied::In, held) }?;
+            // SAFETY: the caller upholds the contract.
+            Work::Exchange { .. } => unsafe { self.exchange(call, held) },
+            // SAFETY: the same.
+            Work::Reduce { .. } => unsafe { self.reductions(call, held) },
+            // SAFETY: the same.
+            Work::Tree { .. } => unsafe { self.trees(call, held) },
+        }
+    }
+
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn exchange(&mut self, call: &Prepared, held: &mut Held) -> Got<Vec<Letter>> {
+        let Work::Exchange {
+            send,
+            receive,
+            in_place,
+            is_spread,
+            route,
+        } = &call.work
+        else {
+            return Ok(Vec::new());
+        };
+        // SAFETY: the caller upholds the contract.
+        let (from, sends) = unsafe { self.reach(send, *in_place, Copied::In, held) }?;
+        // SAFETY: the same.
+        let (into, receives) = unsafe { self.reach(receive, false, Copied::Out, held) }?;
+        let direct_min = self.direct_min as u64;
+        let together = self.together(call.collective.communicator);
+        let arrive = HostArrive {
+            collective: call.collective,
+            rank: self.rank,
+            together,
+            send_memory: None,
+            receive_memory: None,
+            sends: BlockList::Runs(Vec::new()),
+            receives: BlockList::Runs(Vec::new()),
+            short: Vec::new(),
+            route: route.clone(),
+        };
+        if !is_spread {
+            let lane = call.slices.first().map_or(0, |slice| slice.lane);
+            let arrive = HostArrive {
+                send_memory: from.map(|from| from.in_lane(lane, held)),
+                receive_memory: into.map(|into| into.in_lane(lane, held)),
+                sends,
+                receives,
+                // SAFETY: the same; blocks() has checked that each block is inside its buffer.
+                short: unsafe { short_blocks(&send.area, &send.blocks, direct_min) },
+                ..arrive
+            };
+            return Ok(vec![(lane, Kind::HostArrive, arrive.to_bytes())]);
+        }
+        let mine = self.lanes.of(self.rank);
+        let mut receives = Some(receives);
+        let mut letters = Vec::with_capacity(self.lanes.count());
+        for lane in 0..self.lanes.count() {
+            let of_lane = self.lanes.part(&sends, lane);
+            if lane != mine && of_lane.len() == 0 {
+                continue;
+            }
+            let is_long = of_lane.groups().any(|group| group.length >= direct_min);
+            let blocks = self.lanes.part(&send.blocks, lane);
+            let mut arrive = HostArrive {
+                send_memory: from
+                    .as_ref()
+                    .filter(|_| is_long)
+                    .map(|from| from.in_lane(lane, held)),
+                sends: of_lane,
                 // SAFETY: the same.
-                let (receive_memory, receives) =
-                    unsafe { self.reach(receive, false, Copied::Out, held) }?;
-                let arrive = HostArrive {
-                    collective,
-                    rank,
-                    together: self.together(collective.communicator),
-                    send_memory,
-                    receive_memory,
-                    sends,
-                    receives,
-                    // SAFETY: the same; blocks() has checked that each block is inside its buffer.
-                    short: unsafe { short_blocks(send, self.direct_min as u64) },
-                    route: route.clone(),
-                };
-                Ok((Kind::HostArrive, arrive.to_bytes()))
+                short: unsafe { short_blocks(&send.area, &blocks, direct_min) },
+                ..arrive.clone()
+            };
+            if lane == mine {
+                arrive.receive_memory = into.as_ref().map(|into| into.in_lane(lane, held));
+                arrive.receives = receives.take().unwrap_or(arrive.receives);
             }
-            Work::Reduce {
-                send,
-                receive,
-                reduction,
-                turn,
-                members,
-                target,
-            } => {
-                let from = send.as_ref().or(receive.as_ref());
-                let length = from.map_or(0, |from| from.length);
-                let (mut send_memory, mut receive_memory, mut short) = (None, None, Vec::new());
-                if length >= self.direct_min {
-                    let back = match send {
-                        Some(_) => Copied::Out,
-                        None => Copied::InAndOut,
-                    };
-                    if let Some(receive) = receive.as_ref().filter(|receive| receive.length > 0) {
-                        // SAFETY: the same.
-                        receive_memory = Some(unsafe { self.reach_all(receive, back, held) }?);
-                    }
-                    if let Some(send) = send {
-                        // SAFETY: the same.
-                        send_memory = Some(unsafe { self.reach_all(send, Copied::In, held) }?);
-                    }
-                } else if let Some(from) = from.filter(|from| from.length > 0) {
-                    // SAFETY: the same.
-                    short = unsafe { std::slice::from_raw_parts(from.start, from.length) }.to_vec();
-                }
-                let message = HostReduce {
-                    collective,
-                    rank,
-                    reduction: *reduction,
-                    turn: *turn,
-                    open: match turn {
-                        Some(_) => self.open(collective.communicator),
-                        None => 0,
-                    },
-                    length: length as u64,
-                    members: members.clone(),
-                    target: target.clone(),
-                    send_memory,
-                    receive_memory,
-                    short,
-                };
-                Ok((Kind::HostReduce, message.to_bytes()))
+            letters.push((lane, Kind::HostArrive, arrive.to_bytes()));
+        }
+        Ok(letters)
+    }
+
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn reductions(&mut self, call: &Prepared, held: &mut Held) -> Got<Vec<Letter>> {
+        let Work::Reduce {
+            send,
+            receive,
+            reduction,
+            turns,
+            members,
+            target,
+        } = &call.work
+        else {
+            return Ok(Vec::new());
+        };
+        let direct_min = self.direct_min;
+        let (mut from, mut into) = (None, None);
+        if call.slices.iter().any(|slice| slice.length >= direct_min) {
+            let back = match send {
+                Some(_) => Copied::Out,
+                None => Copied::InAndOut,
+            };
+            if let Some(receive) = receive.as_ref().filter(|receive| receive.length > 0) {
+                // SAFETY: the caller upholds the contract.
+                into = Some(unsafe { self.reach_all(receive, back, held) }?);
             }
-            Work::Tree {
-                area,
-                root,
-                members,
-            } => {
-                let is_root = *root == rank;
-                let (mut memory, mut short) = (None, Vec::new());
-                if let Some(area) = area {
-                    if area.length >= self.direct_min {
-                        let copied = if is_root { Copied::In } else { Copied::Out };
-                        // SAFETY: the same.
-                        memory = Some(unsafe { self.reach_all(area, copied, held) }?);
-                    } else if is_root && area.length > 0 {
-                        // SAFETY: the same.
-                        short =
-                            unsafe { std::slice::from_raw_parts(area.start, area.length) }.to_vec();
-                    }
-                }
-                let message = HostTree {
-                    collective,
-                    rank,
-                    root: *root,
-                    is_barrier: area.is_none(),
-                    members: members.clone(),
-                    memory,
-                    length: area.as_ref().map_or(0, |area| area.length as u64),
-                    short,
-                };
-                Ok((Kind::HostTree, message.to_bytes()))
+            if let Some(send) = send {
+                // SAFETY: the same.
+                from = Some(unsafe { self.reach_all(send, Copied::In, held) }?);
             }
         }
+        let mut letters = Vec::with_capacity(call.slices.len());
+        for (at, slice) in call.slices.iter().enumerate() {
+            let is_long = slice.length >= direct_min;
+            let (target, wanted) = match target {
+                Target::Ranges(ranges) => (
+                    Target::Ranges(slice.ranges(ranges)),
+                    slice.range_of(ranges, self.rank).1,
+                ),
+                all_or_root => (all_or_root.clone(), slice.length),
+            };
+            let part = |of: &Option<Reached>, start: usize, length: usize, held: &mut Held| {
+                let of = of.as_ref().filter(|_| is_long && length > 0)?;
+                Some(of.part(start, length).in_lane(slice.lane, held))
+            };
+            let mut short = Vec::new();
+            if !is_long && let Some(vector) = send.as_ref().or(receive.as_ref()) {
+                // SAFETY: the same.
+                short = unsafe { vector.bytes(slice.start, slice.length) };
+            }
+            let message = HostReduce {
+                collective: call.collective,
+                rank: self.rank,
+                reduction: *reduction,
+                turn: turns.as_ref().and_then(|turns| turns.get(at).copied()),
+                open: match turns {
+                    Some(_) => self.open(call.collective.communicator, slice.lane),
+                    None => 0,
+                },
+                length: slice.length as u64,
+                members: members.clone(),
+                target,
+                send_memory: part(&from, slice.start, slice.length, held),
+                receive_memory: part(&into, slice.received, wanted, held),
+                short,
+            };
+            letters.push((slice.lane, Kind::HostReduce, message.to_bytes()));
+        }
+        Ok(letters)
+    }
+
+    /// # Safety
+    /// As for [`Client::launch`].
+    unsafe fn trees(&mut self, call: &Prepared, held: &mut Held) -> Got<Vec<Letter>> {
+        let Work::Tree {
+            area,
+            root,
+            members,
+        } = &call.work
+        else {
+            return Ok(Vec::new());
+        };
+        let is_root = *root == self.rank;
+        let is_long = |slice: &Slice| slice.length >= self.direct_min;
+        let mut memory = None;
+        if let Some(area) = area
+            && call.slices.iter().any(is_long)
+        {
+            let copied = if is_root { Copied::In } else { Copied::Out };
+            // SAFETY: the caller upholds the contract.
+            memory = Some(unsafe { self.reach_all(area, copied, held) }?);
+        }
+        let mut letters = Vec::with_capacity(call.slices.len());
+        for slice in &call.slices {
+            let is_long = slice.length >= self.direct_min;
+            let mut short = Vec::new();
+            if let Some(area) = area.as_ref().filter(|_| is_root && !is_long) {
+                // SAFETY: the same.
+                short = unsafe { area.bytes(slice.start, slice.length) };
+            }
+            let memory = memory.as_ref().filter(|_| is_long);
+            let memory = memory.map(|memory| memory.part(slice.start, slice.length));
+            let message = HostTree {
+                collective: call.collective,
+                rank: self.rank,
+                root: *root,
+                is_barrier: area.is_none(),
+                members: members.clone(),
+                memory: memory.map(|memory| memory.in_lane(slice.lane, held)),
+                length: slice.length as u64,
+                short,
+            };
+            letters.push((slice.lane, Kind::HostTree, message.to_bytes()));
+        }
+        Ok(letters)
     }
 
     /// Lets the device reach the long blocks of a side. Returns the exported memory, and the blocks as offsets in it. With
@@ -221,7 +333,7 @@ impl Client {
         must_copy: bool,
         copied: Copied,
         held: &mut Held,
-    ) -> Got<(Option<Export>, BlockList)> {
+    ) -> Got<(Option<Reached>, BlockList)> {
         let direct_min = self.direct_min as u64;
         let mut blocks = part.blocks.clone();
         let Some(span) = Span::of(&blocks, direct_min) else {
@@ -257,7 +369,7 @@ impl Client {
     ///
     /// # Safety
     /// As for [`Client::launch`].
-    unsafe fn reach_all(&mut self, area: &Area, copied: Copied, held: &mut Held) -> Got<Export> {
+    unsafe fn reach_all(&mut self, area: &Area, copied: Copied, held: &mut Held) -> Got<Reached> {
         if let Some(packed) = &area.packed {
             return Ok(self.named(area, packed, held));
         }
@@ -287,7 +399,7 @@ impl Client {
         &mut self,
         area: &Area,
         held: &mut Held,
-    ) -> std::result::Result<Export, String> {
+    ) -> std::result::Result<Reached, String> {
         let range = (area.start.addr(), area.length);
         let named = |why: &str| format!("{} bytes at {:#x} {why}", range.1, range.0);
         if self.unregistrable.contains(&range) {
@@ -311,24 +423,29 @@ impl Client {
 
     /// An export of the program's memory, with a name if there is one. The handle was asked for now: UCX has the memory
     /// registered.
-    fn named(&mut self, area: &Area, packed: &[u8], held: &mut Held) -> Export {
+    fn named(&mut self, area: &Area, packed: &[u8], held: &mut Held) -> Reached {
         let (address, length) = (area.start.addr() as u64, area.length as u64);
-        let free = held.names.iter_mut().find(|name| name.is_none());
+        let free = held.names.iter().position(Option::is_none);
         let taken = free.and_then(|free| {
-            let (name, is_known) = self.names.take(packed, (address, length))?;
-            *free = Some(name);
-            Some((name, is_known))
+            let (name, known) = self.names.take(packed, (address, length))?;
+            held.names[free] = Some((name, 0));
+            Some((free, name, known))
         });
-        let is_known = taken.is_some_and(|(_, is_known)| is_known);
-        Export {
-            address,
-            length,
-            packed: if is_known {
-                Vec::new()
-            } else {
-                packed.to_vec()
+        let known = taken.map_or(0, |(_, _, known)| known);
+        let is_known = (0..self.lanes.count()).all(|lane| known & 1 << lane != 0);
+        Reached {
+            export: Export {
+                address,
+                length,
+                packed: if is_known {
+                    Vec::new()
+                } else {
+                    packed.to_vec()
+                },
+                name: taken.map(|(_, name, _)| name),
             },
-            name: taken.map(|(name, _)| name),
+            known,
+            name: taken.map(|(free, ..)| free),
         }
     }
 
@@ -343,7 +460,7 @@ impl Client {
         copied: Copied,
         why: &str,
         held: &mut Held,
-    ) -> Got<Export> {
+    ) -> Got<Reached> {
         let no_memory = |what: String| NoMemory(format!("{why}; {what}"));
         let length = usize::try_from(packed_length(&pieces))
             .map_err(|_| no_memory("the blocks are longer than the memory".to_owned()))?;
@@ -379,7 +496,11 @@ impl Client {
             pieces
         };
         held.bounces.push(Bounce { memory, back });
-        Ok(export)
+        Ok(Reached {
+            export,
+            known: 0,
+            name: None,
+        })
     }
 
     /// Registers and exports a range.
@@ -401,7 +522,46 @@ impl Client {
     }
 }
 
+impl Reached {
+    /// The export for the SP of a lane.
+    fn in_lane(&self, lane: usize, held: &mut Held) -> Export {
+        let bit = 1 << lane;
+        if let Some(name) = self.name
+            && let Some((_, lanes)) = &mut held.names[name]
+        {
+            *lanes |= bit;
+        }
+        let mut export = self.export.clone();
+        if self.known & bit != 0 {
+            export.packed = Vec::new();
+        }
+        export
+    }
+
+    /// A part of the memory.
+    fn part(&self, start: usize, length: usize) -> Self {
+        let export = Export {
+            address: self.export.address.wrapping_add(start as u64),
+            length: length as u64,
+            ..self.export.clone()
+        };
+        Self { export, ..*self }
+    }
+}
+
 impl Area {
+    /// Bytes of the buffer.
+    ///
+    /// # Safety
+    /// They are readable memory inside the buffer, to which no thread writes now.
+    unsafe fn bytes(&self, start: usize, length: usize) -> Vec<u8> {
+        if length == 0 {
+            return Vec::new();
+        }
+        // SAFETY: the caller upholds the contract.
+        unsafe { std::slice::from_raw_parts(self.start.wrapping_add(start), length) }.to_vec()
+    }
+
     /// A part of the buffer.
     fn part(&self, first: u64, length: u64) -> Self {
         let number = |number: u64| usize::try_from(number).expect("a part of a buffer");

@@ -3,6 +3,7 @@
 mod call;
 mod connect;
 mod introduction;
+mod lanes;
 mod launch;
 mod names;
 mod options;
@@ -14,9 +15,9 @@ mod waiting;
 mod window;
 
 #[cfg(any(test, feature = "stand-in"))]
-pub(crate) use connect::services_used;
-#[cfg(any(test, feature = "stand-in"))]
 pub(crate) use introduction::{Told, tabulate};
+#[cfg(any(test, feature = "stand-in"))]
+pub(crate) use lanes::{Lanes, services_used};
 #[cfg(any(test, feature = "stand-in"))]
 pub(crate) use options::RANKS_PER_SP;
 pub use options::{ClientArgs, ClientOptions};
@@ -81,7 +82,11 @@ impl Client {
         if self.communicators.contains_key(&id.0) {
             return Err(arguments(format!("communicator {} is there already", id.0)));
         }
-        let communicator = Communicator::new(members.iter().copied().collect(), &self.neighbours);
+        let communicator = Communicator::new(
+            members.iter().copied().collect(),
+            &self.neighbours,
+            self.lanes.count(),
+        );
         self.communicators.insert(id.0, communicator);
         Ok(())
     }
@@ -327,14 +332,13 @@ impl Client {
         Ok(())
     }
 
-    /// Sleeps until the worker or the SP's connection has something, and reads the connection.
+    /// Sleeps until the worker or an SP's connection has something, and reads the connections.
     fn sleep(&mut self, most: Duration) -> Result<()> {
-        let mut fds = [
-            pollfd(self.worker.event_fd(), libc::POLLIN),
-            self.link.pollfd(),
-        ];
+        let mut fds = Vec::with_capacity(1 + self.services.len());
+        fds.push(pollfd(self.worker.event_fd(), libc::POLLIN));
+        fds.extend(self.services.iter().map(|of| of.link.pollfd()));
         poll(&mut fds, Some(most)).map_err(|error| OffloadError::io("poll", error))?;
-        if fds[1].revents != 0 {
+        if fds[1..].iter().any(|fd| fd.revents != 0) {
             self.listen()?;
         }
         Ok(())
@@ -360,12 +364,12 @@ impl Client {
             match patience.look(now) {
                 Verdict::Wait => {}
                 Verdict::Warn(waited) => eprintln!(
-                    "rank {}: {} is not complete after {} s; the service at {} is alive, so the rank goes on waiting for \
+                    "rank {}: {} is not complete after {} s; {} alive, so the rank goes on waiting for \
                      the other ranks (offload-limit sets a limit)",
                     self.rank,
                     request.collective,
                     waited.as_secs(),
-                    self.service
+                    self.services_named()
                 ),
                 Verdict::GiveUp(limit) => {
                     let reason = format!(
@@ -406,13 +410,22 @@ impl Client {
         }
     }
 
+    /// Says that the SPs of this rank are there.
+    fn services_named(&self) -> String {
+        let addresses: Vec<&str> = self.services.iter().map(|of| &of.address[..]).collect();
+        match &addresses[..] {
+            [one] => format!("the service at {one} is"),
+            _ => format!("the services at {} are", addresses.join(", ")),
+        }
+    }
+
     /// The version of UCX.
     #[must_use]
     pub fn ucx_version(&self) -> &'static str {
         self.context.version()
     }
 
-    /// Sends a goodbye to the SP. Other ranks may continue.
+    /// Sends a goodbye to the SPs. Other ranks may continue.
     ///
     /// # Errors
     /// [`OffloadError::Arguments`] while a call is outstanding; the job fails then.
@@ -426,18 +439,23 @@ impl Client {
         while !self.sends.is_empty() && Instant::now() < end {
             self.progress()?;
         }
-        let lost = |error: LinkError| {
-            OffloadError::Failed(format!(
-                "goodbye to the service at {}: {error}",
-                self.service
-            ))
+        let lost = |address: &str, error: LinkError| {
+            OffloadError::Failed(format!("goodbye to the service at {address}: {error}"))
         };
-        self.link.send(&Frame::Bye.to_bytes()).map_err(lost)?;
-        self.link.close_when_sent();
-        while self.link.wants_to_send() && Instant::now() < end {
-            self.link.flush().map_err(lost)?;
+        for of in &mut self.services {
+            let sent = of.link.send(&Frame::Bye.to_bytes());
+            sent.map_err(|error| lost(&of.address, error))?;
+            of.link.close_when_sent();
         }
-        self.endpoint.abandon();
+        for of in &mut self.services {
+            while of.link.wants_to_send() && Instant::now() < end {
+                let flushed = of.link.flush();
+                flushed.map_err(|error| lost(&of.address, error))?;
+            }
+        }
+        for endpoint in &self.endpoints {
+            endpoint.abandon();
+        }
         Ok(())
     }
 }

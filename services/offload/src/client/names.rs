@@ -21,8 +21,8 @@ struct Slot {
     end: u64,
     /// Calls under way that use the name.
     calls: u32,
-    /// A call that had the handle is complete: the SP has the import.
-    is_known: bool,
+    /// The lanes in which a call that had the handle is complete: their SPs have the import.
+    known: u64,
     used: u64,
 }
 
@@ -36,13 +36,13 @@ impl Names {
         }
     }
 
-    /// The name of an export for a call, and whether the SP has the import. `None` if calls under way use all names: the SP
+    /// The name of an export for a call, and the lanes whose SPs have the import. `None` if calls under way use all names: the SP
     /// then imports the buffer for this call alone.
     pub(super) fn take(
         &mut self,
         packed: &[u8],
         (address, length): (u64, u64),
-    ) -> Option<(Name, bool)> {
+    ) -> Option<(Name, u64)> {
         self.uses += 1;
         let (start, end) = (address, address.saturating_add(length));
         let same = self.slots.iter().position(|slot| slot.packed == packed);
@@ -59,7 +59,7 @@ impl Names {
                 slot.packed.clear();
                 slot.packed.extend_from_slice(packed);
                 (slot.start, slot.end) = (start, end);
-                slot.is_known = false;
+                slot.known = 0;
                 at
             }
         };
@@ -70,7 +70,7 @@ impl Names {
             slot: u32::try_from(at).unwrap_or(u32::MAX),
             generation: slot.generation,
         };
-        Some((name, slot.is_known))
+        Some((name, slot.known))
     }
 
     /// A name that no call uses: that of memory at the same place, which is gone, or else one that was never used, or else
@@ -87,7 +87,7 @@ impl Names {
                 start: 0,
                 end: 0,
                 calls: 0,
-                is_known: false,
+                known: 0,
                 used: 0,
             });
             return Some(self.slots.len() - 1);
@@ -97,11 +97,11 @@ impl Names {
         idle.min_by_key(|(_, slot)| slot.used).map(|(at, _)| at)
     }
 
-    /// A call is complete, or has not started after all.
-    pub(super) fn put_back(&mut self, name: Name, is_complete: bool) {
+    /// A call that had the name in these lanes is complete, or has not started after all.
+    pub(super) fn put_back(&mut self, name: Name, lanes: u64) {
         if let Some(slot) = self.slots.get_mut(name.slot as usize) {
             slot.calls -= 1;
-            slot.is_known |= is_complete;
+            slot.known |= lanes;
         }
     }
 
@@ -110,7 +110,7 @@ impl Names {
         let slots = self.slots.iter_mut().filter(|slot| slot.calls == 0);
         for slot in slots.filter(|slot| slot.packed == packed) {
             slot.packed.clear();
-            (slot.used, slot.is_known) = (0, false);
+            (slot.used, slot.known) = (0, 0);
         }
     }
 }
@@ -119,34 +119,46 @@ impl Names {
 mod tests {
     use super::*;
 
-    /// Takes a name and says its slot, its generation, and whether the SP has the import.
-    fn take(names: &mut Names, packed: &[u8], address: u64) -> Option<(Name, (u32, u32, bool))> {
-        let (name, is_known) = names.take(packed, (address, 10))?;
-        Some((name, (name.slot, name.generation, is_known)))
+    /// Takes a name and says its slot, its generation, and the lanes that have the import.
+    fn take(names: &mut Names, packed: &[u8], address: u64) -> Option<(Name, (u32, u32, u64))> {
+        let (name, known) = names.take(packed, (address, 10))?;
+        Some((name, (name.slot, name.generation, known)))
     }
 
     #[test]
     fn a_handle_is_left_out_when_a_call_with_it_is_complete() {
         let mut names = Names::new(2);
         let (first, found) = take(&mut names, b"a", 0).expect("a name");
-        assert_eq!(found, (0, 1, false));
+        assert_eq!(found, (0, 1, 0));
         let (second, found) = take(&mut names, b"a", 0).expect("a name");
-        assert_eq!(found, (0, 1, false), "the first call may be overtaken");
-        names.put_back(first, true);
+        assert_eq!(found, (0, 1, 0), "the first call may be overtaken");
+        names.put_back(first, 1);
         let (third, found) = take(&mut names, b"a", 0).expect("a name");
-        assert_eq!(found, (0, 1, true));
+        assert_eq!(found, (0, 1, 1));
         for name in [second, third] {
-            names.put_back(name, true);
+            names.put_back(name, 1);
         }
+    }
+
+    #[test]
+    fn each_lane_gets_the_handle_once() {
+        let mut names = Names::new(2);
+        for (lanes, known) in [(0b01, 0), (0b10, 0b01), (0b11, 0b11)] {
+            let (name, found) = take(&mut names, b"a", 0).expect("a name");
+            assert_eq!(found, (0, 1, known));
+            names.put_back(name, lanes);
+        }
+        let (_, found) = take(&mut names, b"b", 5).expect("a name");
+        assert_eq!(found, (0, 2, 0), "another registration is known to none");
     }
 
     #[test]
     fn a_call_that_did_not_start_says_nothing_to_the_service() {
         let mut names = Names::new(2);
         let (name, _) = take(&mut names, b"a", 0).expect("a name");
-        names.put_back(name, false);
+        names.put_back(name, 0);
         let (_, found) = take(&mut names, b"a", 0).expect("a name");
-        assert_eq!(found, (0, 1, false));
+        assert_eq!(found, (0, 1, 0));
     }
 
     #[test]
@@ -154,18 +166,14 @@ mod tests {
         let mut names = Names::new(2);
         for (packed, address) in [(b"a", 0), (b"b", 100)] {
             let (name, _) = take(&mut names, packed, address).expect("a name");
-            names.put_back(name, true);
+            names.put_back(name, 1);
         }
         // The memory at 100 was unmapped and mapped again: UCX has registered it anew.
         let (name, found) = take(&mut names, b"c", 105).expect("a name");
-        assert_eq!(found, (1, 2, false));
-        names.put_back(name, true);
+        assert_eq!(found, (1, 2, 0));
+        names.put_back(name, 1);
         let (_, found) = take(&mut names, b"b", 100).expect("a name");
-        assert_eq!(
-            found,
-            (1, 3, false),
-            "the old handle is not known any longer"
-        );
+        assert_eq!(found, (1, 3, 0), "the old handle is not known any longer");
     }
 
     #[test]
@@ -177,15 +185,15 @@ mod tests {
             take(&mut names, b"c", 200).is_none(),
             "calls use all of them"
         );
-        names.put_back(b, true);
-        names.put_back(a, true);
+        names.put_back(b, 1);
+        names.put_back(a, 1);
         // `b` was used last.
         let (c, found) = take(&mut names, b"c", 200).expect("a name");
-        assert_eq!(found, (0, 2, false));
-        names.put_back(c, true);
+        assert_eq!(found, (0, 2, 0));
+        names.put_back(c, 1);
         names.forget(b"c");
         let (_, found) = take(&mut names, b"d", 300).expect("a name");
-        assert_eq!(found, (0, 3, false), "the released one comes first");
+        assert_eq!(found, (0, 3, 0), "the released one comes first");
         assert!(Names::new(0).take(b"a", (0, 10)).is_none());
     }
 }

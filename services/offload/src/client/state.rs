@@ -1,5 +1,6 @@
 //! State of a client, and its failures.
 
+use super::lanes::{Lanes, Slice};
 use super::names::Names;
 use super::spans::Piece;
 use super::types::{CommunicatorId, Numbered};
@@ -9,7 +10,7 @@ use crate::control::Frame;
 use crate::error::{OffloadError, Result};
 use crate::library::Library;
 use crate::token::Token;
-use crate::wire::{Collective, Members, Name};
+use crate::wire::{Collective, HostFin, Members, Name};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use xgvmi_daemon::{Link, LinkError};
@@ -19,8 +20,8 @@ use xgvmi_ucp::{Context, Endpoint, MappedBuffer, MappedRange, Request as Operati
 /// Interval between checks whether the pool has grown.
 const KEYS_LOOK: Duration = Duration::from_millis(100);
 
-/// A rank's connection to its SP. All ranks must close it with [`Client::close`]. If a client is dropped instead, the
-/// SP considers the rank dead and fails the job.
+/// A rank's connection to its SPs: one, or with lanes several. All ranks must close it with [`Client::close`]. If a client is dropped instead, the
+/// SPs consider the rank dead and fail the job.
 #[derive(Debug)]
 pub struct Client {
     // The fields drop in this order: outstanding calls before the objects they use, the connection before its worker,
@@ -37,44 +38,52 @@ pub struct Client {
     pub(super) unregistrable: VecDeque<(usize, usize)>,
     pub(super) names: Names,
     pub(super) sends: Vec<Operation>,
-    pub(super) endpoint: Endpoint,
+    /// To the SP of each lane.
+    pub(super) endpoints: Vec<Endpoint>,
     pub(super) worker: Worker,
     /// The memory that SPs used to test their connections. Its key stays in use until here, so no call receives it.
     pub(super) _greeting: MappedBuffer,
     pub(super) context: Context,
-    pub(super) link: Link,
-    /// Messages from the SP carry this token.
-    pub(super) from_service: Token,
-    /// Messages to the SP carry this token.
-    pub(super) to_service: Token,
+    /// The SP of each lane.
+    pub(super) services: Vec<Connected>,
+    pub(super) lanes: Lanes,
     pub(super) library: Option<Library>,
     /// Number of keys in this process's pools at the last announcement; `None` without an announcement.
     pub(super) announced_keys: Option<u64>,
     pub(super) keys_looked: Instant,
-    pub(super) service: String,
     pub(super) rank: u32,
     pub(super) direct_min: usize,
     pub(super) communicators: HashMap<u64, Communicator>,
     pub(super) limit: Option<Duration>,
     pub(super) spin: Duration,
-    /// Longest silence of the SP, as the SP reported it.
-    pub(super) silence_max: Duration,
     pub(super) link_checked: Instant,
-    pub(super) heard: Instant,
     pub(super) failed: Option<String>,
     pub(super) numbers: Numbers,
+}
+
+/// An SP of this rank.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) address: String,
+    pub(super) link: Link,
+    /// Messages from the SP carry this token.
+    pub(super) from_service: Token,
+    /// Messages to the SP carry this token.
+    pub(super) to_service: Token,
+    /// Longest silence of the SP, as the SP reported it.
+    pub(super) silence_max: Duration,
+    pub(super) heard: Instant,
 }
 
 #[derive(Debug)]
 pub(super) struct Communicator {
     pub(super) members: Members,
-    /// Number of members that share this rank's SP.
+    /// Number of members that share this rank's SPs.
     pub(super) together: u32,
     pub(super) next: u32,
-    /// Number of ordinary allreduces that have started.
-    pub(super) turns: u32,
-    /// Number of ordinary allreduces that are under way at the SP.
-    pub(super) open: u32,
+    /// By lane: number of ordinary reductions that have started, and of those that are under way at the SP.
+    pub(super) turns: Vec<u32>,
+    pub(super) open: Vec<u32>,
 }
 
 /// An outstanding call.
@@ -82,8 +91,13 @@ pub(super) struct Communicator {
 pub(super) struct Live {
     pub(super) is_done: bool,
     pub(super) is_persistent: bool,
-    /// Whether it is an ordinary allreduce under way at the SP.
-    pub(super) has_turn: bool,
+    /// The lanes in which it is under way, and those in which it is an ordinary reduction.
+    pub(super) left: u64,
+    pub(super) turns: u64,
+    /// Ends in some lanes, while it is under way in others.
+    pub(super) ended: Vec<(usize, HostFin)>,
+    /// Its slices, if there are several.
+    pub(super) slices: Vec<Slice>,
     /// Bytes that the call takes at an SP, about.
     pub(super) cost: usize,
     pub(super) receive: *mut u8,
@@ -97,8 +111,8 @@ pub(super) struct Live {
 pub(super) struct Held {
     pub(super) mapped: Vec<MappedRange>,
     pub(super) bounces: Vec<Bounce>,
-    /// Names of its exports: a call has two.
-    pub(super) names: [Option<Name>; 2],
+    /// Names of its exports, and the lanes that have them: a call has two.
+    pub(super) names: [Option<(Name, u64)>; 2],
 }
 
 /// Memory of the client that stands for a side's own memory during a call.
@@ -122,16 +136,25 @@ pub(super) struct Numbers {
 }
 
 impl Client {
-    /// Reads the control connection. The SP sends nothing but beats unless the job has failed, and no further beat before
+    /// Reads the control connections. An SP sends nothing but beats unless the job has failed, and no further beat before
     /// the answer to the last one.
     pub(super) fn listen(&mut self) -> Result<()> {
         self.link_checked = Instant::now();
+        for lane in 0..self.services.len() {
+            self.listen_in(lane)?;
+        }
+        self.announce_more();
+        Ok(())
+    }
+
+    fn listen_in(&mut self, lane: usize) -> Result<()> {
+        let of = &mut self.services[lane];
         let taken = loop {
-            match self.link.flush().and_then(|()| self.link.take()) {
+            match of.link.flush().and_then(|()| of.link.take()) {
                 Ok(Some(body)) => match Frame::parse(&body) {
                     Ok(Frame::Beat) => {
-                        self.heard = self.link_checked;
-                        if let Err(error) = self.link.send(&Frame::Beat.to_bytes()) {
+                        of.heard = self.link_checked;
+                        if let Err(error) = of.link.send(&Frame::Beat.to_bytes()) {
                             break Err(error);
                         }
                     }
@@ -141,28 +164,26 @@ impl Client {
                 Err(error) => break Err(error),
             }
         };
-        let silence = self.link_checked - self.heard;
+        let silence = self.link_checked.saturating_duration_since(of.heard);
+        let service = &of.address;
         let reason = match taken {
-            Ok(None) if silence > self.silence_max => format!(
-                "nothing was heard of the service at {} for {} s",
-                self.service,
+            Ok(None) if silence > of.silence_max => format!(
+                "nothing was heard of the service at {service} for {} s",
                 silence.as_secs()
             ),
-            Ok(None) => {
-                self.announce_more();
-                return Ok(());
-            }
+            Ok(None) => return Ok(()),
             Ok(Some(Ok(Frame::Abort(reason)))) | Err(LinkError::Refused(reason)) => reason,
             Ok(Some(Ok(frame))) => {
-                format!("the service at {} says {}", self.service, frame.name())
+                format!("the service at {service} says {}", frame.name())
             }
-            Ok(Some(Err(bad))) => format!("the service at {}: {bad}", self.service),
+            Ok(Some(Err(bad))) => format!("the service at {service}: {bad}"),
             Err(LinkError::Closed) => format!(
-                "the service at {} has closed its connection: it has ended or was killed",
-                self.service
+                "the service at {service} has closed its connection: it has ended or was killed"
             ),
-            Err(error) => format!("the service at {} is lost: {error}", self.service),
+            Err(error) => format!("the service at {service} is lost: {error}"),
         };
+        // The other lanes learn the cause from here.
+        self.tell(&reason, Some(lane));
         Err(self.fail(reason, false))
     }
 
@@ -182,7 +203,10 @@ impl Client {
         {
             self.announced_keys = Some(keys);
             // If the send fails, the SP is gone; a later check detects that.
-            let _ = self.link.send(&Frame::More(announcement).to_bytes());
+            let more = Frame::More(announcement).to_bytes();
+            for service in &mut self.services {
+                let _ = service.link.send(&more);
+            }
         }
     }
 
@@ -200,29 +224,41 @@ impl Client {
         }
     }
 
-    /// Marks the job as failed. With `tell`, also notifies the SP, which notifies the other ranks.
+    /// Marks the job as failed. With `tell`, also notifies the SPs, which notify the other ranks.
     pub(super) fn fail(&mut self, reason: String, tell: bool) -> OffloadError {
-        if tell && self.failed.is_none() {
-            let frame = Frame::Abort(reason.clone());
-            // If the send fails, the SP is gone; a later check detects that.
-            let _ = self.link.send(&frame.to_bytes());
+        if tell {
+            self.tell(&reason, None);
         }
         self.failed = Some(reason.clone());
         OffloadError::Failed(reason)
     }
+
+    /// Tells the SPs that the job has failed, except that of a lane.
+    fn tell(&mut self, reason: &str, except: Option<usize>) {
+        if self.failed.is_some() {
+            return;
+        }
+        let frame = Frame::Abort(reason.to_owned()).to_bytes();
+        for (lane, service) in self.services.iter_mut().enumerate() {
+            if except != Some(lane) {
+                // If the send fails, the SP is gone; a later check detects that.
+                let _ = service.link.send(&frame);
+            }
+        }
+    }
 }
 
 impl Communicator {
-    /// `neighbours` are the ranks of this rank's SP in ascending order.
-    pub(super) fn new(members: Members, neighbours: &[u32]) -> Self {
+    /// `neighbours` are the ranks of this rank's SPs in ascending order.
+    pub(super) fn new(members: Members, neighbours: &[u32], lanes: usize) -> Self {
         let ours = members.iter();
         let ours = ours.filter(|member| neighbours.binary_search(member).is_ok());
         Self {
             together: u32::try_from(ours.count()).unwrap_or(u32::MAX),
             members,
             next: 0,
-            turns: 0,
-            open: 0,
+            turns: vec![0; lanes],
+            open: vec![0; lanes],
         }
     }
 
@@ -238,14 +274,12 @@ impl Communicator {
         }
     }
 
-    /// The turn of an allreduce that starts.
-    pub(super) fn turn(&mut self, is_persistent: bool) -> Option<u32> {
-        if is_persistent {
-            return None;
-        }
-        let turn = self.turns;
-        self.turns = turn.wrapping_add(1);
-        Some(turn)
+    /// The turn of an ordinary reduction that starts in a lane.
+    pub(super) fn turn(&mut self, lane: usize) -> u32 {
+        let next = &mut self.turns[lane];
+        let turn = *next;
+        *next = turn.wrapping_add(1);
+        turn
     }
 }
 
@@ -275,7 +309,7 @@ mod tests {
     fn persistent_calls_match_by_number_in_any_order_of_their_starts() {
         let mut starts = [Vec::new(), Vec::new()];
         for (rank, starts) in starts.iter_mut().enumerate() {
-            let mut communicator = Communicator::new(vec![0, 1].into(), &[1]);
+            let mut communicator = Communicator::new(vec![0, 1].into(), &[1], 2);
             let id = CommunicatorId(5);
             let mut a = communicator.number(id, true);
             let mut b = communicator.number(id, true);
@@ -301,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn ordinary_allreduces_have_turns_and_persistent_ones_have_none() {
-        let mut communicator = Communicator::new(vec![0, 1].into(), &[1]);
-        let turns = [false, true, false].map(|is_persistent| communicator.turn(is_persistent));
-        assert_eq!(turns, [Some(0), None, Some(1)]);
+    fn ordinary_reductions_have_turns_in_each_lane() {
+        let mut communicator = Communicator::new(vec![0, 1].into(), &[1], 2);
+        let turns = [0, 1, 0, 0, 1].map(|lane| communicator.turn(lane));
+        assert_eq!(turns, [0, 0, 1, 2, 1]);
     }
 }

@@ -38,10 +38,6 @@ impl Call<'_> {
             Self::Numbered(call) => call.communicator,
         }
     }
-
-    pub(super) fn is_persistent(&self) -> bool {
-        matches!(self, Self::Numbered(call) if call.is_persistent)
-    }
 }
 
 impl From<CommunicatorId> for Call<'_> {

@@ -5,6 +5,7 @@
 //! complete therefore always starts, whatever other communicators do. Persistent calls start in any order, so none of them
 //! waits for another.
 
+use super::lanes::Slice;
 use super::window::Window;
 use crate::reduction::Reduction;
 use crate::wire::{BlockList, Collective, Members, Route, Target};
@@ -14,6 +15,9 @@ use std::collections::{HashMap, VecDeque};
 /// SP, two imports.
 pub(super) const UNDER_WAY_MAX: u32 = 256;
 
+/// Element of a broadcast, to which its slices are aligned.
+const PART_OF_BROADCAST: usize = 64;
+
 /// A call with its checked arguments.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -21,6 +25,8 @@ pub(super) struct Prepared {
     pub(super) is_persistent: bool,
     /// Bytes that the call takes at an SP, about.
     pub(super) cost: usize,
+    /// The lanes of a call that is not spread, and their parts of its vector.
+    pub(super) slices: Vec<Slice>,
     pub(super) work: Work,
 }
 
@@ -31,6 +37,8 @@ pub(super) enum Work {
         receive: Part,
         /// The blocks to send are those of the receive buffer, so they have to be copied.
         in_place: bool,
+        /// Each block travels in the lane of its receiver.
+        is_spread: bool,
         route: Route,
     },
     Reduce {
@@ -39,7 +47,8 @@ pub(super) enum Work {
         /// `None` for a rank that gets nothing.
         receive: Option<Area>,
         reduction: Reduction,
-        turn: Option<u32>,
+        /// For each slice of an ordinary one; `None` for a persistent one.
+        turns: Option<Vec<u32>>,
         members: Members,
         target: Target,
     },
@@ -127,6 +136,28 @@ impl Work {
             Self::Tree { area, members, .. } => {
                 let length = area.as_ref().map_or(0, |area| area.length);
                 window.tree(members.len(), if length < direct_min { length } else { 0 })
+            }
+        }
+    }
+}
+
+impl Work {
+    /// Length and element of the vector that is divided into slices; `None` if each block has its lane.
+    pub(super) fn vector(&self) -> Option<(usize, usize)> {
+        match self {
+            Self::Exchange { is_spread, .. } => (!is_spread).then_some((0, 1)),
+            Self::Reduce {
+                send,
+                receive,
+                reduction,
+                ..
+            } => {
+                let length = send.as_ref().or(receive.as_ref()).map_or(0, |of| of.length);
+                Some((length, reduction.element_size()))
+            }
+            Self::Tree { area, .. } => {
+                let length = area.as_ref().map_or(0, |area| area.length);
+                Some((length, PART_OF_BROADCAST))
             }
         }
     }
@@ -249,10 +280,12 @@ mod tests {
             },
             is_persistent,
             cost: COST,
+            slices: Vec::new(),
             work: Work::Exchange {
                 send: part.clone(),
                 receive: part,
                 in_place: false,
+                is_spread: false,
                 route: Route::Direct,
             },
         }

@@ -6,6 +6,7 @@
 //! not complete always starts, so calls that wait cannot wait for each other.
 
 use crate::control::Table;
+use crate::radix::Radix;
 
 /// Bytes of a call at an SP: for each rank of the SP, each SP of the job, and each member, whose offer has a part.
 const RANK: usize = 128;
@@ -22,16 +23,21 @@ const SHORT: usize = 3;
 const VECTOR: usize = 2048;
 const NAME: usize = 8;
 
+/// SPs to which an SP passes a broadcast on: at least the most with the default.
+const BELOW: usize = 16;
+
 /// The size of a job's SPs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
     /// Ranks of the SP that has most, and number of SPs.
     ranks: usize,
     services: usize,
+    /// Most SPs to which an SP passes a broadcast on.
+    below: usize,
 }
 
 impl Window {
-    pub(crate) fn new(table: &Table) -> Self {
+    pub(crate) fn new(table: &Table, radix: Radix) -> Self {
         let mut ranks = vec![0; table.services.len()];
         for of in &table.service_of {
             if let Some(count) = ranks.get_mut(*of as usize) {
@@ -41,6 +47,7 @@ impl Window {
         Self {
             ranks: ranks.into_iter().max().unwrap_or(0),
             services: table.services.len(),
+            below: radix.most_below(table.services.len()).max(BELOW),
         }
     }
 
@@ -63,9 +70,9 @@ impl Window {
     }
 
     /// Bytes that a broadcast or a barrier takes at an SP: two levels of a tree, in each of which a member passes the data to
-    /// the members of its SP, and to fewer than 16 others.
+    /// the members of its SP, and to some others.
     pub(crate) fn tree(self, members: usize, short: usize) -> usize {
-        let ranks = self.ranks.min(members).saturating_add(16);
+        let ranks = self.ranks.min(members).saturating_add(self.below);
         self.exchange(ranks, 0)
             .saturating_add(ranks.saturating_mul(short.saturating_mul(SHORT)))
             .saturating_mul(2)
@@ -97,7 +104,7 @@ mod tests {
             services: vec![service.clone(), service],
             service_of: vec![0, 1, 1],
         };
-        let window = Window::new(&table);
+        let window = Window::new(&table, Radix::default());
         let call = 2 * RANK + 2 * SERVICE;
         let of = |local: usize, members: usize| {
             call + members * PART + local * (MEMBER + members * BLOCK)

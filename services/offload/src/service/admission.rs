@@ -137,6 +137,7 @@ impl<F: Fabric> Sp<F> {
             receives: self.options.receives,
             direct_min: self.options.direct_min,
             imports: self.options.imports,
+            radix: self.options.trees(),
         };
         let inbox = InboxLimits {
             // The ranks of one job cannot stop those of another.
@@ -250,6 +251,7 @@ impl<F: Fabric> Sp<F> {
                 Scheme::Ksm => 0,
                 Scheme::Stock | Scheme::Xgvmi => self.options.imports,
             },
+            radix: self.options.trees(),
         };
         if let Some(connection) = self.connections.get_mut(id) {
             connection.name = format!("rank {}", hello.rank);

@@ -369,19 +369,22 @@ impl<F: Fabric> Job<F> {
         }
         busy |= self.join()?;
         busy |= self.greetings.reap(&self.transport)?;
+        let mut lacks_room = self.unentered.is_some();
         if let Some(shared) = &mut self.shared {
+            shared.mover.ask_again(&self.transport)?;
             // Operations end inside the worker's progress.
             if may_have_ended {
                 busy |= shared.mover.reap(&self.transport)?;
             }
             busy |= shared.mover.act(&self.transport)?;
+            lacks_room |= shared.mover.window_lacks_room();
         }
         self.transport.post();
         Ok(Progress {
-            happened: busy,
+            happened: busy || lacks_room,
             heard,
             entries,
-            lacks_room: self.unentered.is_some(),
+            lacks_room,
         })
     }
 

@@ -19,6 +19,7 @@ use super::transport::{Sent, Transport};
 use super::trees::Trees;
 use super::vectors::{Reducing, Stepped};
 use crate::error::{OffloadError, Result};
+use crate::radix::Radix;
 use crate::token::Token;
 use crate::wire::runs::Run;
 use crate::wire::{
@@ -43,6 +44,7 @@ pub(super) struct Limits {
     pub(super) direct_min: u64,
     /// Maximum number of imports of a rank that are kept between calls.
     pub(super) imports: u32,
+    pub(super) radix: Radix,
 }
 
 /// A peer, and the token of messages to it.

@@ -2,6 +2,7 @@
 
 use crate::control::is_tcp_address;
 use crate::error::Result;
+use crate::radix::{RADIX, Radix};
 use crate::scheme::Scheme;
 use crate::secret;
 use clap::Args;
@@ -50,6 +51,10 @@ pub struct ServiceOptions {
     /// Imports of a rank's buffers that stay for its next calls; the ones used last. None with scheme ksm.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u32).range(0..=IMPORTS_MAX))]
     pub imports: u32,
+    /// Branches of the trees of a job's SPs, 2 to 128 [default: 2 in a broadcast, 4 in a gather or scatter]. Must be equal at
+    /// all SPs of a job.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(RADIX))]
+    pub radix: Option<u32>,
     /// Poll for this long before sleeping, as 50us or 1ms; costs a core.
     #[arg(long, alias = "spin-us", value_name = "TIME", default_value = "0s", value_parser = time(Duration::ZERO..=SECOND))]
     pub spin: Duration,
@@ -131,6 +136,11 @@ impl Default for ServiceOptions {
 }
 
 impl ServiceOptions {
+    /// The radix of the trees.
+    pub(crate) fn trees(&self) -> Radix {
+        Radix(self.radix.unwrap_or(0))
+    }
+
     /// Checks the options, and gives a worker, or a process of a launcher, its own address and status socket.
     ///
     /// # Errors

@@ -7,9 +7,6 @@ use slab::Slab;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Number of SPs below an SP. With as many other SPs as this or fewer, each offer goes straight to its SP.
-pub(super) const RADIX: usize = 4;
-
 /// Bytes that an offer or a message takes beside its own, about.
 const HELD: usize = 64;
 
@@ -218,25 +215,25 @@ impl Relays {
     }
 }
 
-/// A range of places as the subtrees of at most [`RADIX`] SPs. The first place of each is its root.
-pub(super) fn subtrees(places: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+/// A range of places as the subtrees of at most `radix` SPs. The first place of each is its root.
+pub(super) fn subtrees(places: Range<usize>, radix: usize) -> impl Iterator<Item = Range<usize>> {
     let (first, count) = (places.start, places.len());
-    let parts = RADIX.min(count);
+    let parts = radix.min(count);
     let at = move |part: usize| first + count * part / parts.max(1);
     (0..parts).map(move |part| at(part)..at(part + 1))
 }
 
 /// The places above and below a place that is not the first, in the tree of `count` places.
-pub(super) fn neighbours(count: usize, place: usize) -> (usize, Vec<usize>) {
+pub(super) fn neighbours(count: usize, place: usize, radix: usize) -> (usize, Vec<usize>) {
     let mut tree = 0..count;
     loop {
-        let mut below = subtrees(tree.start + 1..tree.end);
+        let mut below = subtrees(tree.start + 1..tree.end, radix);
         let Some(of) = below.find(|of| of.contains(&place)) else {
             // No place is outside.
             return (0, Vec::new());
         };
         if of.start == place {
-            let below = subtrees(place + 1..of.end).map(|of| of.start);
+            let below = subtrees(place + 1..of.end, radix).map(|of| of.start);
             return (tree.start, below.collect());
         }
         tree = of;
@@ -249,22 +246,27 @@ mod tests {
 
     #[test]
     fn each_place_is_below_the_one_above_it_and_the_depth_is_a_logarithm() {
-        for count in [2, 3, 5, 6, 7, 22, 100, 512] {
-            let above: Vec<usize> = (1..count).map(|at| neighbours(count, at).0).collect();
+        for (radix, count) in [2, 4, 8].into_iter().flat_map(|radix| {
+            let counts = [2, 3, 5, 6, 7, 22, 100, 512];
+            counts.into_iter().map(move |count| (radix, count))
+        }) {
+            let of = |place| neighbours(count, place, radix);
+            let above: Vec<usize> = (1..count).map(|at| of(at).0).collect();
             for place in 1..count {
-                let (_, below) = neighbours(count, place);
+                let (_, below) = of(place);
                 let expect: Vec<usize> = (1..count).filter(|at| above[at - 1] == place).collect();
                 assert_eq!(below, expect, "{place} of {count}");
-                assert!(below.len() <= RADIX);
+                assert!(below.len() <= radix);
                 let mut depth = 0;
                 let mut at = place;
                 while at > 0 {
                     at = above[at - 1];
                     depth += 1;
                 }
-                assert!(depth <= count.ilog2().div_ceil(2) + 1, "{place} of {count}");
+                let most = count.ilog2().div_ceil(radix.ilog2()) + 1;
+                assert!(depth <= most, "{place} of {count}");
             }
-            assert!(above.iter().filter(|above| **above == 0).count() <= RADIX);
+            assert!(above.iter().filter(|above| **above == 0).count() <= radix);
         }
     }
 

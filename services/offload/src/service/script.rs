@@ -275,6 +275,7 @@ fn mover() -> Mover<Machine> {
         receives: 2,
         direct_min: DIRECT_MIN,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut mover = Mover::new(peers, limits);
     for service in 1..3 {

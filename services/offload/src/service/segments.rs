@@ -7,11 +7,14 @@
 //! other half of the memory is only for such windows, and one of them may always take what it needs. The blocks of all
 //! members are on offer sooner or later, whatever other allreduces wait for: no limit of step 1 holds an offer back.
 //!
+//! A full device refuses memory. A window then waits for its turn, and asks again when another window has returned its own, or
+//! when all jobs have given back what no call uses.
+//!
 //! The result is a segment of one rank. It stays until step 2 is complete. A rank has at most two of them per line.
 
 use super::actions::CallId;
 use super::transport::Transport;
-use crate::error::Result;
+use crate::error::{OffloadError, Result};
 use crate::wire::Wide;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -45,6 +48,16 @@ enum Use {
     Result,
 }
 
+/// Whether a window that has its turn has memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    Fine,
+    /// The device has refused it.
+    Lacking,
+    /// All jobs give back what no call uses.
+    Asked,
+}
+
 /// A step that has no memory: the receive side, and the number of bytes.
 #[derive(Debug)]
 pub(super) struct Gathering {
@@ -66,6 +79,7 @@ pub(super) struct Segments<T: Transport> {
     gathering: HashMap<Place, Gathering>,
     /// Those of them for which all blocks are on offer, in the order of their turns.
     turns: VecDeque<Place>,
+    room: Room,
     /// [`EARLY_MAX`] and [`ALL_MAX`]; tests use less.
     pub(super) early_max: usize,
     pub(super) all_max: usize,
@@ -81,6 +95,7 @@ impl<T: Transport> Segments<T> {
             results: 0,
             gathering: HashMap::new(),
             turns: VecDeque::new(),
+            room: Room::Fine,
             early_max: EARLY_MAX,
             all_max: ALL_MAX,
         }
@@ -99,18 +114,57 @@ impl<T: Transport> Segments<T> {
     }
 
     /// Memory for a window whose members may not all have come; `None` if the window has to wait for them.
+    ///
+    /// # Errors
+    /// The device is full.
     pub(super) fn early(&mut self, transport: &T, length: u64) -> Result<Option<Staged<T>>> {
         let size = buffer_size(length);
         if size > self.early_max.saturating_sub(self.windows) {
             return Ok(None);
         }
-        let staged = self.take(transport, size, Use::Window)?;
-        Ok(Some(staged))
+        self.take(transport, size, Use::Window).map(Some)
     }
 
-    /// Memory for a reduced segment.
-    pub(super) fn result(&mut self, transport: &T, length: u64) -> Result<Staged<T>> {
-        self.take(transport, buffer_size(length), Use::Result)
+    /// Memory for a reduced segment; `None` if the device is full.
+    pub(super) fn result(&mut self, transport: &T, length: u64) -> Option<Staged<T>> {
+        self.take(transport, buffer_size(length), Use::Result).ok()
+    }
+
+    /// The memory of a window that was reduced, for the result.
+    pub(super) fn keep_as_result(&mut self, staged: Staged<T>) -> Staged<T> {
+        self.returned(staged.size, staged.use_of);
+        self.results += staged.size;
+        Staged {
+            use_of: Use::Result,
+            ..staged
+        }
+    }
+
+    /// A window that has its turn gets no memory: it asks again.
+    ///
+    /// # Errors
+    /// It has asked again, and no window is in use whose memory comes back.
+    pub(super) fn postpone(&mut self, error: OffloadError) -> Result<()> {
+        match self.room {
+            Room::Asked if self.complete == 0 => return Err(error),
+            Room::Asked => {}
+            Room::Fine | Room::Lacking => self.room = Room::Lacking,
+        }
+        Ok(())
+    }
+
+    /// Whether a window lacks memory that other jobs may have.
+    pub(super) fn lacks_room(&mut self) -> bool {
+        let lacks = self.room == Room::Lacking;
+        if lacks {
+            self.room = Room::Asked;
+        }
+        lacks
+    }
+
+    /// Whether a window asks again.
+    pub(super) fn asks_again(&self) -> bool {
+        self.room == Room::Asked
     }
 
     /// A step waits until the blocks of all members are on offer.
@@ -133,18 +187,26 @@ impl<T: Transport> Segments<T> {
         if self.complete > 0 && size > self.all_max.saturating_sub(self.windows) {
             return Ok(None);
         }
+        let staged = self.take(transport, size, Use::Complete)?;
+        self.room = Room::Fine;
         self.turns.pop_front();
         let Some(gathering) = self.gathering.remove(&place) else {
+            self.put_back(staged);
             return Ok(None);
         };
-        let staged = self.take(transport, size, Use::Complete)?;
         Ok(Some((place, gathering, staged)))
     }
 
     /// A buffer is free again.
     pub(super) fn put_back(&mut self, staged: Staged<T>) {
         let size = staged.size;
-        match staged.use_of {
+        self.returned(size, staged.use_of);
+        self.free_bytes += size;
+        self.free.entry(size).or_default().push(staged);
+    }
+
+    fn returned(&mut self, size: usize, use_of: Use) {
+        match use_of {
             Use::Window => self.windows -= size,
             Use::Complete => {
                 self.windows -= size;
@@ -152,8 +214,6 @@ impl<T: Transport> Segments<T> {
             }
             Use::Result => self.results -= size,
         }
-        self.free_bytes += size;
-        self.free.entry(size).or_default().push(staged);
     }
 
     /// Returns free buffers to the system until at most this number of bytes is left.
@@ -178,7 +238,14 @@ impl<T: Transport> Segments<T> {
                 let others = self.windows.saturating_add(self.results);
                 let most = self.all_max.saturating_sub(others.saturating_add(size));
                 self.shrink(transport, most)?;
-                let memory = transport.stage(size)?;
+                let memory = match transport.stage(size) {
+                    Err(_) if self.free_bytes > 0 => {
+                        self.shrink(transport, 0)?;
+                        transport.stage(size)
+                    }
+                    done => done,
+                };
+                let memory = memory?;
                 let key = transport.pack(&memory)?;
                 Staged {
                     memory,

@@ -103,6 +103,7 @@ pub(in crate::service) struct Tree<'a> {
     /// Index of the root's SP.
     pub(in crate::service) top: usize,
     pub(in crate::service) root: u32,
+    pub(in crate::service) radix: usize,
 }
 
 impl Tree<'_> {
@@ -119,20 +120,77 @@ impl Tree<'_> {
     }
 
     pub(in crate::service) fn above(&self, place: usize) -> Option<usize> {
-        (place > 0).then(|| place & (place - 1))
+        let (unit, digit) = self.lowest(place)?;
+        Some(place - unit * digit)
+    }
+
+    /// Number of SPs between the root's and that of a place, with the latter.
+    pub(in crate::service) fn level(&self, mut place: usize) -> u32 {
+        let mut level = 0;
+        while let Some(above) = self.above(place) {
+            place = above;
+            level += 1;
+        }
+        level
     }
 
     /// The places below, the largest subtree first.
     pub(in crate::service) fn below(&self, place: usize) -> impl Iterator<Item = usize> {
-        let count = self.members.len();
-        let limit = match place {
-            0 => count.next_power_of_two(),
-            _ => place & place.wrapping_neg(),
-        };
-        let bits = limit.trailing_zeros();
-        (0..bits)
-            .rev()
-            .map(move |bit| place | 1 << bit)
-            .filter(move |below| *below < count)
+        let (count, radix) = (self.members.len(), self.radix);
+        let limit = self.lowest(place).map_or(count, |(unit, _)| unit);
+        let units = std::iter::successors(Some(1), move |unit| Some(unit * radix));
+        let units: Vec<usize> = units.take_while(|unit| *unit < limit).collect();
+        let below = units.into_iter().rev();
+        let below = below.flat_map(move |unit| (1..radix).map(move |digit| place + unit * digit));
+        below.filter(move |below| *below < count)
+    }
+
+    /// The lowest digit of a place that is not 0, and its unit.
+    fn lowest(&self, place: usize) -> Option<(usize, usize)> {
+        let mut unit = (place > 0).then_some(1)?;
+        while (place / unit).is_multiple_of(self.radix) {
+            unit *= self.radix;
+        }
+        Some((unit, place / unit % self.radix))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_is_below_the_one_above_it_and_the_depth_is_a_logarithm() {
+        for (radix, count) in [2, 3, 4, 8, 128].into_iter().flat_map(|radix| {
+            let counts = [1, 2, 3, 4, 5, 8, 9, 22, 64, 100, 512];
+            counts.into_iter().map(move |count| (radix, count))
+        }) {
+            let member = Member {
+                service: 0,
+                first: 0,
+                count: 1,
+            };
+            let members = vec![member; count];
+            let tree = Tree {
+                members: &members,
+                top: 0,
+                root: 0,
+                radix,
+            };
+            let mut found = vec![None; count];
+            for place in 0..count {
+                for below in tree.below(place) {
+                    assert_eq!(found[below].replace(place), None, "{below} of {count}");
+                    assert_eq!(tree.level(below), tree.level(place) + 1);
+                }
+                assert_eq!(tree.level(place) == 0, place == 0);
+                let levels = u32::try_from(radix).expect("small");
+                let most = u32::try_from(count).expect("small").ilog(levels) + 1;
+                assert!(tree.level(place) <= most, "{place} of {count}");
+            }
+            for (place, above) in found.into_iter().enumerate() {
+                assert_eq!(tree.above(place), above, "{place} of {count}");
+            }
+        }
     }
 }

@@ -76,7 +76,7 @@ struct Mailboxes {
     all: Mutex<Vec<Arc<Mailbox>>>,
     /// Number of messages so far.
     messages: Arc<AtomicU64>,
-    /// Imports in use, and the most; 0 is no limit.
+    /// Imports and buffers of services in use, and the most; 0 is no limit.
     imports: Arc<AtomicU64>,
     imports_max: AtomicU64,
 }
@@ -104,7 +104,20 @@ struct Area {
     address: u64,
     length: u64,
     bytes: Vec<u8>,
-    _taken: Option<Taken>,
+    _taken: Taken,
+}
+
+impl Mailboxes {
+    /// A place in the device.
+    fn place(&self) -> Result<Taken> {
+        let taken = Taken(Arc::clone(&self.imports));
+        let before = taken.0.fetch_add(1, Relaxed);
+        let most = self.imports_max.load(Relaxed);
+        match most > 0 && before >= most {
+            true => Err(failed("the device is full")),
+            false => Ok(taken),
+        }
+    }
 }
 
 /// The owner's side of a service's mailbox.
@@ -178,17 +191,11 @@ impl Transport for Mail {
     fn import(&self, export: ExportRef<'_>) -> Result<Area> {
         #[cfg(test)]
         assert_ne!(export.packed, PANICS, "a defect, made by a test");
-        let taken = Taken(Arc::clone(&self.0.imports));
-        let before = taken.0.fetch_add(1, Relaxed);
-        let most = self.0.imports_max.load(Relaxed);
-        if most > 0 && before >= most {
-            return Err(failed("the device is full"));
-        }
         Ok(Area {
             address: export.address,
             length: export.length,
             bytes: Vec::new(),
-            _taken: Some(taken),
+            _taken: self.0.place()?,
         })
     }
 
@@ -215,7 +222,7 @@ impl Transport for Mail {
             address: bytes.as_ptr().addr() as u64,
             length: length as u64,
             bytes,
-            _taken: None,
+            _taken: self.0.place()?,
         })
     }
 

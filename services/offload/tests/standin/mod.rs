@@ -341,6 +341,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<StandIn> {
         receives: 4,
         direct_min: 512,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {

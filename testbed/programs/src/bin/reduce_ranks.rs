@@ -5,7 +5,8 @@
 //! reduce_ranks RANK SIZE NODE MEET SERVICES SCHEME ROUNDS
 //! ```
 //!
-//! Every other call is in place. Each element of each result is verified.
+//! Every other allreduce is in place. A reduce-scatter, a reduce, a broadcast and a barrier follow. Each element of each result is
+//! verified.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use std::time::Duration;
@@ -54,13 +55,78 @@ fn call(
     client.wait(request)?;
     let words = receive.as_slice()[..length].chunks_exact(ELEMENT);
     for (at, word) in (0..).zip(words) {
-        let sum = (0..size).fold(0_u64, |sum, of| sum.wrapping_add(element(round, of, at)));
         ensure!(
-            word == sum.to_le_bytes(),
+            word == sum_of(size, round, at),
             "round {round}: element {at} is wrong"
         );
     }
     Ok(length)
+}
+
+/// The sum of all ranks' elements.
+fn sum_of(size: u32, round: u32, at: u64) -> [u8; ELEMENT] {
+    let sum = (0..size).fold(0_u64, |sum, of| sum.wrapping_add(element(round, of, at)));
+    sum.to_le_bytes()
+}
+
+/// A reduce-scatter of uneven parts, a reduce and a broadcast with the same root, and a barrier.
+fn others(
+    client: &mut Client,
+    (rank, size, round): (u32, u32, u32),
+    reduction: Reduction,
+    (send, receive): (&mut Buffer, &mut Buffer),
+) -> Result<usize> {
+    let elements = LENGTHS[usize::from(round % 4 == 1)];
+    let length = elements * ELEMENT;
+    let root = (round % size) as usize;
+    for (at, word) in (0..).zip(send.as_mut_slice()[..length].chunks_exact_mut(ELEMENT)) {
+        word.copy_from_slice(&element(round, rank, at).to_le_bytes());
+    }
+    let memory = |buffer: &mut Buffer, length: usize| Memory::Temporary {
+        start: buffer.as_mut_slice().as_mut_ptr(),
+        length,
+    };
+    // The last rank gets nothing.
+    let parts = (size as usize - 1).max(1);
+    let counts = |rank: usize| match rank + 1 == size as usize && size > 1 {
+        true => 0,
+        false => (elements * (rank + 1) / parts - elements * rank / parts) * ELEMENT,
+    };
+    let all: Vec<usize> = (0..size as usize).map(counts).collect();
+    let mine = all[rank as usize];
+    let first = all[..rank as usize].iter().sum::<usize>() / ELEMENT;
+    let (from, to) = (memory(send, length), memory(receive, mine));
+    // SAFETY: the buffers stay allocated, and nothing uses them, until the call is complete.
+    let request =
+        unsafe { client.reduce_scatter(CommunicatorId::WORLD, &all, from, to, reduction) }?;
+    client.wait(request)?;
+    let words = receive.as_slice()[..mine].chunks_exact(ELEMENT);
+    for (at, word) in (first as u64..).zip(words) {
+        ensure!(
+            word == sum_of(size, round, at),
+            "round {round}: element {at} of the reduce-scatter is wrong"
+        );
+    }
+    let is_root = rank as usize == root;
+    let to = is_root.then(|| memory(receive, length));
+    let from = Some(memory(send, length));
+    // SAFETY: the same.
+    let request = unsafe { client.reduce(CommunicatorId::WORLD, root, from, to, reduction) }?;
+    client.wait(request)?;
+    // SAFETY: the same.
+    let request =
+        unsafe { client.broadcast(CommunicatorId::WORLD, root, memory(receive, length)) }?;
+    client.wait(request)?;
+    let words = receive.as_slice()[..length].chunks_exact(ELEMENT);
+    for (at, word) in (0..).zip(words) {
+        ensure!(
+            word == sum_of(size, round, at),
+            "round {round}: element {at} of the broadcast is wrong"
+        );
+    }
+    let request = client.barrier(CommunicatorId::WORLD)?;
+    client.wait(request)?;
+    Ok(mine + length)
 }
 
 fn main() -> Result<()> {
@@ -76,6 +142,8 @@ fn main() -> Result<()> {
     let args = ClientArgs {
         services: services.split(',').map(str::to_owned).collect(),
         node: Some(node.clone()),
+        // Few ranks use all SPs.
+        ranks_per_sp: Some(1),
         offload_limit: Some(LIMIT),
         connect_limit: Some(LIMIT),
         ..ClientArgs::default()
@@ -90,6 +158,7 @@ fn main() -> Result<()> {
     for round in 0..rounds {
         let of = (rank, size, round);
         verified += call(&mut client, of, sum, (&mut send, &mut receive))?;
+        verified += others(&mut client, of, sum, (&mut send, &mut receive))?;
     }
     client.close()?;
     say(&format!("rank {rank}: {verified} bytes verified"));

@@ -131,6 +131,8 @@ fn main() -> Result<()> {
     let args = ClientArgs {
         services: services.split(',').map(str::to_owned).collect(),
         node: Some(node.clone()),
+        // Few ranks use all SPs.
+        ranks_per_sp: Some(1),
         offload_limit: Some(LIMIT),
         connect_limit: Some(LIMIT),
         ..ClientArgs::default()

@@ -147,6 +147,7 @@ fn direct(targets: &[String]) -> Result<xgvmi_blk::Volume> {
             patience: Duration::from_secs(60),
             owner,
             take_over: false,
+            rdma: None,
         })?))
     };
     let targets: Result<Vec<_>> = targets.iter().map(connect).collect();

@@ -1,4 +1,4 @@
-//! Volumes on memory, files and TCP targets beside a stock pair of mirrored disks: rates, processor time, and messages, by the
+//! Volumes on memory, files with and without the cache, TCP and RDMA targets beside a stock pair of mirrored disks: rates, processor time, and messages, by the
 //! same fio jobs on files of one file system, and verified.
 //!
 //! The pair is two exports of nbdkit's file plugin, mirrored by QEMU's quorum driver: it writes and flushes both, and reads the
@@ -13,6 +13,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use testbed::cluster::Cluster;
 use testbed::port;
 use testbed::process::Running;
 use testbed::workspace;
@@ -53,25 +54,42 @@ const VERIFIED: [&[&str]; 2] = [
 enum Peer {
     Memory,
     File,
+    /// Files past the system's cache.
+    Direct,
     Tcp,
+    /// On three functions of the emulated device, and the export on a fourth one.
+    Rdma,
     Pair,
 }
 
 impl Peer {
-    const ALL: [Self; 4] = [Self::Memory, Self::File, Self::Tcp, Self::Pair];
+    const ALL: [Self; 6] = [
+        Self::Memory,
+        Self::File,
+        Self::Direct,
+        Self::Tcp,
+        Self::Rdma,
+        Self::Pair,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::File => "file",
+            Self::Direct => "file, direct",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
             Self::Pair => "nbdkit file, mirrored by qemu",
         }
     }
 }
 
-/// Its processes.
-struct Disks(Served);
+/// Its processes, and the device of those that use RDMA. The fields end in their order.
+struct Disks(Served, Option<Cluster>);
+
+/// Functions of RDMA targets, and of their export.
+const FUNCTIONS: [&str; 3] = ["node1.host", "node1.dpu", "node0.dpu"];
+const EXPORT: &str = "node0.host";
 
 /// What is counted before and after a job.
 struct Counts {
@@ -80,6 +98,8 @@ struct Counts {
     moved: u64,
     /// Calls of each target.
     calls: Vec<u64>,
+    /// Reads of all functions by RDMA.
+    reads: u64,
 }
 
 impl Disks {
@@ -90,29 +110,49 @@ impl Disks {
         match peer {
             Peer::Memory => {
                 let server = place.export(&[&["--memory", &size], &more[..]].concat())?;
-                Ok(Self(Served::alone(server)))
+                Ok(Self(Served::alone(server), None))
             }
-            Peer::File => {
+            Peer::File | Peer::Direct => {
                 place.create(SIZE_MIB, 4096)?;
-                let server = place.export(&[&FILES[..], &more].concat())?;
-                Ok(Self(Served::alone(server)))
+                let direct: &[&str] = match peer {
+                    Peer::Direct => &["--direct"],
+                    _ => &[],
+                };
+                let server = place.export(&[&FILES[..], &more, direct].concat())?;
+                Ok(Self(Served::alone(server), None))
             }
-            Peer::Tcp => {
+            Peer::Tcp | Peer::Rdma => {
                 place.create(SIZE_MIB, 4096)?;
+                let by_rdma = peer == Peer::Rdma;
+                let device = by_rdma.then(|| place.world.cluster(2)).transpose()?;
+                let program = place.world.bin.join("xgvmi-blk");
+                let on = |function: &str| match &device {
+                    Some(device) => device.command(function, &program),
+                    None => Command::new(&program),
+                };
                 let mut behind = Vec::new();
                 let mut words = Vec::new();
-                for name in FILES {
+                for (name, function) in FILES.iter().zip(FUNCTIONS) {
                     let listen = format!("127.0.0.1:{}", port::free()?);
-                    let mut command = Command::new(place.world.bin.join("xgvmi-blk"));
+                    let mut command = on(function);
                     command.args(["target", name, "--listen", &listen]);
                     command.args(["--status-socket", &status_of(name)]);
+                    command.args(by_rdma.then_some("--rdma"));
                     command.current_dir(&place.dir);
-                    behind.push(Running::saying(&mut command, START, " at tcp:")?);
-                    words.push(format!("tcp:{listen}"));
+                    let says = format!(" at {}:", peer.name());
+                    behind.push(Running::saying(&mut command, START, &says)?);
+                    words.push(format!("{}:{listen}", peer.name()));
                 }
-                let words: Vec<&str> = words.iter().map(String::as_str).chain(more).collect();
-                let server = place.export(&words)?;
-                Ok(Self(Served { server, behind }))
+                let mut command = on(EXPORT);
+                command.arg("export").args(words).args(more);
+                command.args(["--socket", "socket"]);
+                command.current_dir(&place.dir);
+                let server = Server {
+                    running: Running::saying(&mut command, START, "exports volume")?,
+                    uri: "nbd+unix:///?socket=socket".to_owned(),
+                    service: None,
+                };
+                Ok(Self(Served { server, behind }, device))
             }
             Peer::Pair => Self::pair(place),
         }
@@ -162,7 +202,20 @@ impl Disks {
             uri: "nbd+unix:///?socket=socket".to_owned(),
             service: None,
         };
-        Ok(Self(Served { server, behind }))
+        Ok(Self(Served { server, behind }, None))
+    }
+
+    /// Device commands that connecting to a target takes on both sides, of those that have done nothing else yet.
+    fn commands(&self) -> Result<Option<f64>> {
+        let Some(device) = &self.1 else {
+            return Ok(None);
+        };
+        let stats = device.stats()?;
+        let mut commands = 0;
+        for function in FUNCTIONS.iter().chain([&EXPORT]) {
+            commands += stats.all_commands(function)?.values().sum::<u64>();
+        }
+        Ok(Some(commands as f64 / FUNCTIONS.len() as f64))
     }
 
     fn counts(&self, place: &Place<'_>, peer: Peer) -> Result<Counts> {
@@ -170,7 +223,11 @@ impl Disks {
             processor: self.0.processor()?,
             moved: 0,
             calls: Vec::new(),
+            reads: 0,
         };
+        if let Some(device) = &self.1 {
+            counts.reads = device.stats()?.executed("rdma_read")?;
+        }
         if peer != Peer::Pair {
             let volume = status(place, "status")?["volume"].clone();
             counts.moved = volume["moved_bytes"].as_u64().context("moved bytes")?;
@@ -178,7 +235,7 @@ impl Disks {
             let are_whole = targets.iter().all(|target| target["complete"] == true);
             ensure!(are_whole, "a target was lost: {volume}");
         }
-        if peer == Peer::Tcp {
+        if matches!(peer, Peer::Tcp | Peer::Rdma) {
             for name in FILES {
                 let calls = status(place, &status_of(name))?["calls"].as_u64();
                 counts.calls.push(calls.context("calls")?);
@@ -225,10 +282,12 @@ fn job(place: &Place<'_>, uri: &str, options: &[&str]) -> Result<Value> {
 pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)> {
     let mut rows = Vec::new();
     let mut verified = 0;
+    let mut commands = None;
     for peer in Peer::ALL {
         let place = Place::on_host(world, "disks")?;
         let disks = Disks::start(&place, peer)?;
         let uri = disks.0.server.uri.as_str();
+        commands = commands.or(disks.commands()?);
         // Reads find data everywhere, and files have their size.
         job(
             &place,
@@ -253,6 +312,7 @@ pub(super) fn measure(world: &World<'_>, seconds: u64) -> Result<(Value, Value)>
     let total = json!([{
         "verified_bytes": verified, "socket_mib_per_s": socket,
         "read_of_socket": read.as_f64().unwrap_or_default() / socket,
+        "rdma_commands_per_target": commands,
     }]);
     Ok((rows.into(), total))
 }
@@ -335,6 +395,7 @@ fn row(
         "mib_per_s": bytes / MIB / seconds,
         "cpu_s_per_gib": cpu_s * 1024.0 * MIB / bytes,
         "sends_per_group": sends,
+        "reads_per_group": disks.1.as_ref().map(|_| (after.reads - before.reads) as f64 / groups),
         "flushes": flushes,
         "disk_mib_per_cpu_s": disk_bytes / MIB / cpu_s,
     }))

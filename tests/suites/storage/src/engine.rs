@@ -39,7 +39,7 @@ struct Node<'a> {
 
 impl<'a> Node<'a> {
     fn new(world: &'a World<'a>, block_size: &str) -> Result<Self> {
-        let device = world.cluster()?.with(["--profile", PROFILE]);
+        let device = world.cluster(1)?.with(["--profile", PROFILE]);
         let mut create = Command::new(world.bin.join("xgvmi-blk"));
         create.arg("create").args(FILES).current_dir(device.path());
         create.args([

@@ -92,7 +92,7 @@ pub(super) fn names(place: &Place<'_>) -> Result<()> {
     place.ours(&create)?;
     let site = Site {
         place,
-        device: place.world.cluster()?,
+        device: place.world.cluster(1)?,
         address: format!("127.0.0.1:{}", port::free()?),
     };
     site.private("db1.secret", "the secret of the data base")?;

@@ -242,8 +242,8 @@ pub struct World<'a> {
 
 impl World<'_> {
     /// A new emulated device of one node.
-    fn cluster(&self) -> Result<Cluster> {
-        let device = Cluster::new(self.bin.join("bf-emu"), 1)?;
+    fn cluster(&self, nodes: u32) -> Result<Cluster> {
+        let device = Cluster::new(self.bin.join("bf-emu"), nodes)?;
         Ok(device.envs(self.verbs.iter().cloned()))
     }
 }

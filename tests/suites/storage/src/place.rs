@@ -126,7 +126,7 @@ impl<'a> Place<'a> {
         let service = match self.way {
             Way::Host => None,
             Way::Dpu => {
-                let device = self.world.cluster()?;
+                let device = self.world.cluster(1)?;
                 let words: Vec<String> = targets.iter().map(|word| (*word).to_owned()).collect();
                 let address = format!("127.0.0.1:{}", port::free()?);
                 Some(Service {

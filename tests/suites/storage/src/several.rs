@@ -51,7 +51,7 @@ pub(super) fn by_name(place: &Place<'_>) -> Result<()> {
     }
     let of_a: Vec<String> = targets.iter().map(|((_, to), _)| to.clone()).collect();
     let of_b = create(place, "b")?;
-    let device = place.world.cluster()?;
+    let device = place.world.cluster(1)?;
     let address = format!("127.0.0.1:{}", port::free()?);
     // Two workers: the one of the other volume is kept, whatever waits.
     let words = [

@@ -15,6 +15,10 @@ use std::time::Duration;
 const JOBS: [(u32, u32); 4] = [(1024, 8), (1024, 32), (4096, 128), (16_384, 512)];
 const RANKS_PER_NODE: u32 = 32;
 
+/// Ranks and nodes of the jobs with several services per node.
+const SEVERAL: [(u32, u32); 4] = [(128, 4), (512, 16), (2048, 64), (2048, 256)];
+const SERVICES: u32 = 4;
+
 pub(crate) const COLLECTIVES: [&str; 5] = ["alltoall", "halo", "broadcast", "barrier", "allreduce"];
 
 /// The largest job takes a minute under valgrind, and several on a busy machine.
@@ -110,11 +114,40 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     for of in &growth {
         println!("{of}");
     }
+    let several = several(only)?;
     finish(
         file,
-        &json!({ "rows": rows, "growth": growth }),
+        &json!({ "rows": rows, "growth": growth, "several": several }),
         columns::SCALE,
     )
+}
+
+/// Connections and messages of a service, the one with most, on nodes with several: with lanes and without.
+fn several(only: Option<u32>) -> Result<Vec<Value>> {
+    let mut rows = Vec::new();
+    let jobs = SEVERAL
+        .iter()
+        .filter(|(ranks, _)| only.is_none_or(|only| only == *ranks));
+    for (ranks, nodes) in jobs {
+        for collective in COLLECTIVES {
+            let mut command = measured();
+            let job = [ranks, nodes].map(ToString::to_string);
+            command.arg("several").args(job).arg(collective);
+            let text = process::stdout(command.arg(SERVICES.to_string()), LIMIT)?;
+            let found: [Value; 2] = serde_json::from_str(&text).context("service_cost's answer")?;
+            let row = json!({
+                "ranks": ranks,
+                "nodes": nodes,
+                "services_per_node": SERVICES,
+                "collective": collective,
+                "without_lanes": found[0],
+                "with_lanes": found[1],
+            });
+            println!("{row}");
+            rows.push(row);
+        }
+    }
+    Ok(rows)
 }
 
 /// Measures a call.

@@ -14,19 +14,20 @@ use std::time::Duration;
 const SECONDS: u64 = 3;
 const PLOT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Writes of two runs. Their difference excludes the start-up.
-const WRITES: [u32; 2] = [2000, 8000];
+/// How the writes of `write_cost` are: its option, and the writes of two runs, whose difference excludes the start-up.
+pub(crate) const WRITES: [(&[&str], [u32; 2]); 2] =
+    [(&[], [2000, 8000]), (&["in-order"], [40, 120])];
 /// Most time of a run under valgrind.
 const COUNT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Instructions, and calls of the allocator, for a random write of 4 KiB to targets in memory.
-pub(crate) fn per_write() -> Result<[f64; 2]> {
+/// Instructions, and calls of the allocator, for a write to targets in memory: a random one of 4 KiB, or one of 256 KiB in order.
+pub(crate) fn per_write((order, writes): (&[&str], [u32; 2])) -> Result<[f64; 2]> {
     workspace::build(&["-p xgvmi-blk --example write_cost"])?;
     let program = workspace::target_dir().join("release/examples/write_cost");
     let mut counts = Vec::new();
-    for writes in WRITES {
+    for count in writes {
         let mut command = Command::new(&program);
-        command.arg(writes.to_string());
+        command.arg(count.to_string()).args(order);
         let said = process::stdout(&mut command, COUNT_LIMIT)?;
         let said: Value = serde_json::from_str(&said).with_context(|| said.clone())?;
         let calls = said["allocations"].as_u64().context("allocations")?;
@@ -34,7 +35,7 @@ pub(crate) fn per_write() -> Result<[f64; 2]> {
     }
     let between = |at: usize| counts[1][at].saturating_sub(counts[0][at]);
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^52")]
-    let each = |at: usize| between(at) as f64 / f64::from(WRITES[1] - WRITES[0]);
+    let each = |at: usize| between(at) as f64 / f64::from(writes[1] - writes[0]);
     Ok([each(0), each(1)])
 }
 
@@ -64,10 +65,14 @@ pub(super) fn run(options: &[String], file: &Path) -> Result<ExitCode> {
     print!("{}", table::text(columns::STORAGE_DISKS, disks)?);
     let total = &report["disks_total"][0];
     println!(
-        "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; {} bytes verified\n",
+        "a socket carries {:.0} MiB/s, of which sequential reads of TCP targets reach {:.2}; {} bytes verified\n\
+         connecting to an RDMA target takes {:.0} device commands on both sides\n",
         total["socket_mib_per_s"].as_f64().unwrap_or_default(),
         total["read_of_socket"].as_f64().unwrap_or_default(),
-        total["verified_bytes"]
+        total["verified_bytes"],
+        total["rdma_commands_per_target"]
+            .as_f64()
+            .unwrap_or_default()
     );
     let stored: &Value = &report["stored"][0];
     println!(

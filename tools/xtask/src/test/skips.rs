@@ -43,6 +43,8 @@ const NAMESPACES: &str = "namespaces";
 /// The kernel gives this user rings of io_uring.
 const IO_URING: &str = "io_uring";
 
+/// This user may make loop devices.
+const LOOP_DEVICES: &str = "loop_devices";
 /// Python has the package `cryptography`.
 const PYTHON_AES: &str = "python_cryptography";
 
@@ -51,6 +53,12 @@ pub(crate) fn is_set(name: &str) -> bool {
     if name == ROOT {
         // SAFETY: geteuid(2) has no parameters, accesses no memory and cannot fail.
         return unsafe { libc::geteuid() } == 0;
+    }
+    if name == LOOP_DEVICES {
+        let mut command = std::process::Command::new("losetup");
+        // Tells the name of a free one, which only those can do who may make it.
+        let output = command.arg("--find").output();
+        return output.is_ok_and(|output| output.status.success());
     }
     if name == MDBOOK {
         return process::is_installed(MDBOOK);

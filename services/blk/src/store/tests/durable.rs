@@ -232,7 +232,7 @@ fn overwrites_without_a_flush_do_not_grow_without_limit() {
     for generation in 1..=rounds {
         write(&store, 0, generation);
         let extent = store
-            .find(0, generation, &mut None)
+            .find(0, generation, &mut Looked::new())
             .unwrap()
             .extent()
             .unwrap();

@@ -31,6 +31,7 @@ fn job() -> (Job<Device>, Device, Flood) {
         receives: 4,
         direct_min: 512,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut job =
         Job::<Device>::open((), &joining, limits, InboxLimits::default()).expect("opened");

@@ -53,6 +53,19 @@ impl<T: Transport> Mover<T> {
         self.imports.lacks_room()
     }
 
+    /// Whether a window of an allreduce lacks memory that other jobs may have. It asks again with [`Mover::ask_again`].
+    pub(in crate::service) fn window_lacks_room(&mut self) -> bool {
+        self.reducing.segments.lacks_room()
+    }
+
+    /// Other jobs have given back what no call uses.
+    pub(in crate::service) fn ask_again(&mut self, transport: &T) -> Result<()> {
+        match self.reducing.segments.asks_again() {
+            true => self.give_memory(transport),
+            false => Ok(()),
+        }
+    }
+
     /// A rank has left the job.
     pub(in crate::service) fn forget(&mut self, transport: &T, rank: u32) -> Result<()> {
         match self.ledger.local(rank) {

@@ -203,7 +203,7 @@ impl<T: Transport> Mover<T> {
         };
         let staged = match length {
             0 => None,
-            _ => self.reducing.segments.early(transport, length)?,
+            _ => self.early(transport, length)?,
         };
         let is_late = length > 0 && staged.is_none();
         let entered = Entered::new(None, staged.map(Receive::Staged), self.now());
@@ -379,17 +379,30 @@ impl<T: Transport> Mover<T> {
         let all = transport.bytes(&mut staged.memory).ok_or_else(lost)?;
         let all = all.get_mut(..bytes * count).ok_or_else(lost)?;
         let result = vector.fold(all, bytes, phase);
-        let mut kept = self.reducing.segments.result(transport, length)?;
-        let place = transport.bytes(&mut kept.memory).ok_or_else(lost)?;
-        let place = place.get_mut(..bytes).ok_or_else(lost)?;
-        place.copy_from_slice(result);
+        let segments = &mut self.reducing.segments;
+        let mut kept = segments.result(transport, length);
+        if kept.is_none() && self.imports.drop_idle(transport)? {
+            kept = segments.result(transport, length);
+        }
+        let (kept, free) = match kept {
+            Some(mut kept) => {
+                let place = transport.bytes(&mut kept.memory).ok_or_else(lost)?;
+                let place = place.get_mut(..bytes).ok_or_else(lost)?;
+                place.copy_from_slice(result);
+                (kept, Some(staged))
+            }
+            // The device is full: the result stays at the beginning of the window.
+            None => (segments.keep_as_result(staged), None),
+        };
         let of = match phase {
             Phase::Own => &mut vector.sums,
             Phase::Scatter | Phase::Gather => &mut vector.results,
         };
         of.push((index, kept));
         self.keep_first(line, vector);
-        self.reducing.segments.put_back(staged);
+        if let Some(free) = free {
+            self.reducing.segments.put_back(free);
+        }
         self.give_memory(transport)
     }
 
@@ -399,9 +412,30 @@ impl<T: Transport> Mover<T> {
         self.give_memory(transport)
     }
 
+    /// Memory for a window whose members may not all have come.
+    fn early(&mut self, transport: &T, length: u64) -> Result<Option<Staged<T>>> {
+        let segments = &mut self.reducing.segments;
+        Ok(match segments.early(transport, length) {
+            Ok(staged) => staged,
+            // The device is full.
+            Err(_) if self.imports.drop_idle(transport)? => {
+                segments.early(transport, length).ok().flatten()
+            }
+            Err(_) => None,
+        })
+    }
+
     /// Gives memory to the steps whose turn has come.
-    fn give_memory(&mut self, transport: &T) -> Result<()> {
-        while let Some((place, gathering, staged)) = self.reducing.segments.next(transport)? {
+    pub(super) fn give_memory(&mut self, transport: &T) -> Result<()> {
+        loop {
+            let next = match self.reducing.segments.next(transport) {
+                Ok(next) => next,
+                Err(_) if self.imports.drop_idle(transport)? => continue,
+                Err(error) => return self.reducing.segments.postpone(error),
+            };
+            let Some((place, gathering, staged)) = next else {
+                return Ok(());
+            };
             let (call, local) = place;
             let seats = self.entered.get_mut(call);
             let entered = seats.and_then(|seats| seats.all.get_mut(local)?.as_mut());
@@ -411,7 +445,6 @@ impl<T: Transport> Mover<T> {
                 .receive(place, Blocks::Wide(&gathering.receives))
                 .map_err(|wrong| failed(wrong.to_string()))?;
         }
-        Ok(())
     }
 
     /// All windows of a rank are complete: releases its buffers and notifies it.

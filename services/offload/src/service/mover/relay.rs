@@ -9,7 +9,7 @@ use super::{Mover, failed};
 use crate::error::{OffloadError, Result};
 use crate::service::actions::OfferKey;
 use crate::service::ledger::Ledger;
-use crate::service::relays::{RADIX, Scatter, Seat, neighbours, subtrees};
+use crate::service::relays::{Scatter, Seat, neighbours, subtrees};
 use crate::service::transport::Transport;
 use crate::wire::{
     Arrival, Blocks, Collective, DpuRelay, DpuRelayed, DpuRts, Kind, RouteRef, RtsPart, offer_head,
@@ -73,11 +73,15 @@ impl<T: Transport> Mover<T> {
         }
         let ours = place_of(self.me).ok_or(NO_MEMBER)?;
         let count = services.len();
-        if ours == top || count <= RADIX + 1 {
+        if ours == top || count <= self.limits.radix.of_relay() + 1 {
             return Ok(None);
         }
         let service = |place: usize| services[(place + top) % count].service;
-        let (above, below) = neighbours(count, (ours + count - top) % count);
+        let (above, below) = neighbours(
+            count,
+            (ours + count - top) % count,
+            self.limits.radix.of_relay(),
+        );
         Ok(Some(Seat {
             root: service(0),
             above: service(above),
@@ -148,7 +152,7 @@ impl<T: Transport> Mover<T> {
         let me = self.me;
         offers.sort_by_key(|(to, _)| (*to < me, *to));
         let groups = offers.chunk_by(|a, b| a.0 == b.0).count();
-        if groups <= RADIX {
+        if groups <= self.limits.radix.of_relay() {
             for (to, message) in offers {
                 self.tell_service(transport, to, Kind::DpuRts, message)?;
             }
@@ -167,7 +171,7 @@ impl<T: Transport> Mover<T> {
         part_of: Option<usize>,
     ) -> Result<()> {
         let of_services: Vec<_> = offers.chunk_by(|a, b| a.0 == b.0).collect();
-        for tree in subtrees(0..of_services.len()) {
+        for tree in subtrees(0..of_services.len(), self.limits.radix.of_relay()) {
             let offers = of_services[tree].concat();
             let to = offers[0].0;
             let own = match part_of {
@@ -228,7 +232,7 @@ impl<T: Transport> Mover<T> {
                     return Err(wrong("it sends offers that are not for this service"));
                 }
                 let trees = others.chunk_by(|a, b| a.0 == b.0).count();
-                let left = own.len() + subtrees(0..trees).count();
+                let left = own.len() + subtrees(0..trees, self.limits.radix.of_relay()).count();
                 let came = self.relays.come(key, left);
                 // The others first: their SPs are further away.
                 self.divide(transport, collective, others, Some(came))?;

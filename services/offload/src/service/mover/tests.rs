@@ -147,6 +147,7 @@ fn mover(me: u32) -> Mover<Recorder> {
             receives: 4,
             direct_min: 512,
             imports: 4,
+            radix: crate::radix::Radix::default(),
         },
     );
     for from in 0..2 {

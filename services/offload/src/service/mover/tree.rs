@@ -1,6 +1,6 @@
 //! Broadcasts and barriers of a job at one SP: the messages of an SP grow with the logarithm of the number of SPs.
 //!
-//! A broadcast is a binomial tree of the members' SPs. At each SP one rank stands for the others: the root, or else the
+//! A broadcast is a tree of the members' SPs, binomial by default. At each SP one rank stands for the others: the root, or else the
 //! lowest member. It gets the data from the rank of the SP above, and then passes it on to the ranks of the SPs below and to
 //! the other members of its own SP. The levels of the tree are collectives of the ledger, with the level as their step.
 //!
@@ -65,12 +65,13 @@ impl<T: Transport> Mover<T> {
             members: &members,
             top,
             root: entry.root,
+            radix: self.limits.radix.of_broadcast(),
         };
         let place = tree.place_of(place);
         let memory = self.import(transport, rank, entry.memory)?;
         packed(transport, memory.as_ref())?;
         let stands = tree.stands_for(place) == rank;
-        let level = place.count_ones();
+        let level = tree.level(place);
         let mut branch = Branch {
             rank,
             memory,

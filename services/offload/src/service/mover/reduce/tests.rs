@@ -31,6 +31,8 @@ struct Machine {
     imports: Cell<i64>,
     staged: Cell<usize>,
     staged_most: Cell<usize>,
+    /// Most bytes of segments, if the device has room for some only.
+    room: Cell<Option<usize>>,
 }
 
 #[derive(Debug)]
@@ -116,7 +118,11 @@ impl Transport for Machine {
     }
 
     fn stage(&self, length: usize) -> Result<Area> {
-        self.staged.set(self.staged.get() + length);
+        let staged = self.staged.get() + length;
+        if self.room.get().is_some_and(|room| staged > room) {
+            return Err(failed("the device is full"));
+        }
+        self.staged.set(staged);
         let most = self.staged_most.get().max(self.staged.get());
         self.staged_most.set(most);
         Ok(Area {
@@ -196,6 +202,15 @@ impl Job {
             calls: 0,
             turns: [0; 2],
         }
+    }
+
+    /// A job whose trees have this radix.
+    fn of_radix(service_of: &[u32], radix: u32) -> Self {
+        let mut job = Self::new(service_of);
+        for mover in &mut job.movers {
+            mover.limits.radix = crate::radix::Radix(radix);
+        }
+        job
     }
 
     fn enter(&mut self, message: &HostReduce) {
@@ -397,6 +412,7 @@ fn mover(me: u32, services: u32, service_of: &[u32]) -> Mover<Machine> {
         receives: 3,
         direct_min: DIRECT_MIN,
         imports: 4,
+        radix: crate::radix::Radix::default(),
     };
     let mut mover = Mover::new(peers, limits);
     for from in 0..services {
@@ -597,6 +613,20 @@ fn check_under(members: &[u32], early_max: usize, all_max: usize, (calls, elemen
     // Both SPs: the windows, and the results of two windows of each allreduce of each rank.
     let results = calls as usize * 4 * 2 * all_max / 2;
     assert!(most <= 2 * all_max + results, "{most}");
+}
+
+/// The device has room for two windows at each SP, and for none of the results.
+#[test]
+fn results_in_a_full_device_stay_in_their_windows() {
+    let mut job = Job::new(&[0, 1]);
+    job.machine.room.set(Some(1 << 20));
+    for elements in [1024, 70_000, 200_000] {
+        job.check(&[0, 1], elements, false);
+        job.check(&[0, 1], elements, true);
+    }
+    for mover in &mut job.movers {
+        assert_eq!(mover.reducing.bytes(), 0);
+    }
 }
 
 /// More SPs than credits, and no memory before all members have come.

@@ -291,27 +291,32 @@ pub(super) fn arrival(rank: u32, size: u32) -> HostArrive {
     }
 }
 
-/// An allreduce of 1 MiB of all members, until it is complete.
-pub(super) fn allreduce(served: &Served, members: &[Member], turn: u32) {
+/// The part of a rank in an allreduce of 1 MiB.
+pub(super) fn sum(rank: u32, size: u32, turn: u32) -> HostReduce {
     const LENGTH: u64 = 1 << 20;
-    let ranks = 0..u32::try_from(members.len()).expect("few");
-    for (rank, member) in ranks.clone().zip(members) {
-        let message = HostReduce {
-            collective: Collective {
-                sequence: turn,
-                ..arrival(0, 2).collective
-            },
-            rank,
-            reduction: Reduction::from_codes(2, 0).expect("a sum"),
-            turn: Some(turn),
-            open: 0,
-            length: LENGTH,
-            members: ranks.clone().collect(),
-            target: Target::All,
-            send_memory: None,
-            receive_memory: export(LENGTH),
-            short: Vec::new(),
-        };
+    HostReduce {
+        collective: Collective {
+            sequence: turn,
+            ..arrival(0, 2).collective
+        },
+        rank,
+        reduction: Reduction::from_codes(2, 0).expect("a sum"),
+        turn: Some(turn),
+        open: 0,
+        length: LENGTH,
+        members: (0..size).collect(),
+        target: Target::All,
+        send_memory: None,
+        receive_memory: export(LENGTH),
+        short: Vec::new(),
+    }
+}
+
+/// An allreduce of all members, until it is complete.
+pub(super) fn allreduce(served: &Served, members: &[Member], turn: u32) {
+    let size = u32::try_from(members.len()).expect("few");
+    for (rank, member) in (0..size).zip(members) {
+        let message = sum(rank, size, turn);
         let posted = member.post(served, Kind::HostReduce, message.to_bytes());
         posted.expect("posted");
     }

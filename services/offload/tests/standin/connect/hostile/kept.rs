@@ -115,3 +115,37 @@ fn kept_imports_count_and_end_no_job() {
         member.tell(&Frame::Bye).expect("the job goes on");
     }
 }
+
+/// The segments of an allreduce need memory of the service in the device.
+#[test]
+fn a_full_device_has_room_for_segments_when_other_jobs_keep_imports() {
+    for beyond in 0..3 {
+        let served = Served::start(|_| ());
+        let first = served.ready(JobId(1), 2).expect("ready");
+        exchange(&served, &first, 0);
+        let second = served.ready(JobId(2), 2).expect("ready");
+        // Two buffers of the second job fit; the first job keeps four imports.
+        full_at(&served, imports(&served) + 2 + beyond);
+        for turn in 0..3 {
+            super::harness::allreduce(&served, &second, turn);
+            exchange(&served, &first, turn + 1);
+        }
+        for member in [first, second].iter_mut().flatten() {
+            member.tell(&Frame::Bye).expect("the job goes on");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_stays_full_ends_the_allreduce_that_needs_room() {
+    let served = Served::start(|_| ());
+    let mut members = served.ready(JobId(1), 2).expect("ready");
+    full_at(&served, imports(&served) + 2);
+    for (rank, member) in (0..).zip(&members) {
+        let message = super::harness::sum(rank, 2, 0);
+        let posted = member.post(&served, Kind::HostReduce, message.to_bytes());
+        posted.expect("posted");
+    }
+    let reason = super::harness::reason(&mut members[0].rank.link);
+    assert!(reason.contains("the device is full"), "{reason}");
+}

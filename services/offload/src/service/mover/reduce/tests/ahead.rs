@@ -27,7 +27,7 @@ struct Ahead<'a> {
 
 fn window(service_of: &[u32]) -> Window {
     let services = service_of.iter().max().expect("ranks") + 1;
-    Window::new(&Table {
+    let table = Table {
         services: (0..services)
             .map(|unique| ServiceAddress {
                 unique: unique.into(),
@@ -36,7 +36,8 @@ fn window(service_of: &[u32]) -> Window {
             })
             .collect(),
         service_of: service_of.to_vec(),
-    })
+    };
+    Window::new(&table, crate::radix::Radix::default())
 }
 
 impl Ahead<'_> {

@@ -1,7 +1,6 @@
 //! Gathers and scatters on the same transport, along a tree of the SPs.
 
 use super::*;
-use crate::service::relays::RADIX;
 use crate::wire::{Block, DpuRelay, DpuRelayed, HostArrive, Route};
 use fastrand::Rng;
 
@@ -168,9 +167,7 @@ fn every_block_arrives_whatever_the_order_of_the_members() {
     let layouts: [Vec<u32>; 3] = [
         (0..60).map(|rank| rank / 3).collect(),
         (0..60).map(|rank| rank % 13).collect(),
-        (0..8)
-            .map(|rank| rank % (u32::try_from(RADIX).expect("small")))
-            .collect(),
+        (0..8).map(|rank| rank % 4).collect(),
     ];
     for seed in 0..60 {
         let mut draw = Rng::with_seed(seed);
@@ -185,7 +182,7 @@ fn every_block_arrives_whatever_the_order_of_the_members() {
         let lengths = members.iter().map(|_| length()).collect();
         let root = members[draw.usize(0..members.len())];
         let rooted = Rooted::new(&members, root, draw.bool(), lengths);
-        let mut job = Job::new(service_of);
+        let mut job = Job::of_radix(service_of, *draw.choice(&[0, 2, 4, 8]).expect("some"));
         let mut order: Vec<usize> = (0..members.len()).collect();
         draw.shuffle(&mut order);
         for place in order {
@@ -227,18 +224,19 @@ fn most_messages(job: &mut Job) -> usize {
 
 #[test]
 fn an_sp_of_a_rooted_call_has_as_many_messages_as_its_tree_has_branches() {
-    for services in [2_u32, 16, 100, 512] {
+    for (services, radix) in [(2_u32, 0), (16, 0), (100, 2), (100, 8), (512, 0)] {
         for is_scatter in [false, true] {
             let service_of: Vec<u32> = (0..2 * services).map(|rank| rank / 2).collect();
             let members: Vec<u32> = (0..2 * services).collect();
             let rooted = Rooted::new(&members, 7 % services, is_scatter, vec![8; members.len()]);
-            let mut job = Job::new(&service_of);
+            let mut job = Job::of_radix(&service_of, radix);
             for place in 0..members.len() {
                 post(&mut job, &rooted.arrival(place, &service_of)).expect("an arrival");
             }
             let most = most_messages(&mut job);
             // One with the SP above and one with each below, and their answers.
-            assert!(most <= 2 * (RADIX + 1), "{most} of {services} services");
+            let branches = crate::radix::Radix(radix).of_relay();
+            assert!(most <= 2 * (branches + 1), "{most} of {services} services");
             rooted.check(job.machine.answers.take());
             nothing_is_left(&mut job);
         }

@@ -34,12 +34,12 @@ fn entry(rank: u32, members: &[u32], is_barrier: bool) -> HostTree {
 
 /// A broadcast of the first member. The members enter in an order of the seed.
 fn broadcast(service_of: &[u32], members: &[u32], length: usize, seed: u64) {
-    let mut job = Job::new(service_of);
+    let mut draw = Rng::with_seed(seed);
+    let mut job = Job::of_radix(service_of, *draw.choice(&[0, 2, 3, 4, 8]).expect("some"));
     let buffers: Vec<u64> = members.iter().map(|_| allocate(length.max(1))).collect();
     let data: Vec<u8> = (0..length).map(|at| (at % 251).to_le_bytes()[0]).collect();
     at(buffers[0], length).copy_from_slice(&data);
     let mut order: Vec<usize> = (0..members.len()).collect();
-    let mut draw = Rng::with_seed(seed);
     draw.shuffle(&mut order);
     for place in order {
         let mut message = entry(members[place], members, false);
@@ -140,11 +140,19 @@ fn most_messages(job: &mut Job, ranks: u32, is_barrier: bool) -> usize {
 
 #[test]
 fn messages_of_a_service_grow_with_the_logarithm_of_the_services() {
-    for (services, rounds) in [(2, 1), (16, 4), (64, 6), (100, 7)] {
+    // With a radix of 4 or 8 an SP passes a broadcast on to 3 or 7 others on each level.
+    for (services, rounds, radix) in [
+        (2, 1, 0),
+        (16, 4, 2),
+        (64, 6, 0),
+        (100, 7, 0),
+        (64, 9, 4),
+        (64, 14, 8),
+    ] {
         let ranks = 2 * services;
         for is_barrier in [true, false] {
             let service_of: Vec<u32> = (0..ranks).map(|rank| rank / 2).collect();
-            let mut job = Job::new(&service_of);
+            let mut job = Job::of_radix(&service_of, radix);
             let most = most_messages(&mut job, ranks, is_barrier);
             // An offer and its answer for each SP below and the one above; a note in both directions in each round.
             let limit = 2 * rounds + if is_barrier { 0 } else { 2 };

@@ -1,0 +1,77 @@
+//! Whole jobs of light ranks: limits of their bytes and messages.
+
+use super::*;
+
+fn outcome(ranks: u32, nodes: u32, pattern: Pattern) -> Outcome {
+    let plan = Plan {
+        ranks,
+        nodes,
+        pattern,
+        rounds: 2,
+    };
+    run(&plan, Memory::NONE).expect("carried out")
+}
+
+/// The limits are those of 16,384 ranks: the entry of a rank does not grow, and an offer takes less than 128 bytes.
+#[test]
+fn a_call_takes_few_bytes_and_messages_whatever_the_number_of_ranks() {
+    for (ranks, nodes) in [(64, 8), (512, 32)] {
+        let dense = outcome(ranks, nodes, Pattern::Alltoall);
+        assert_eq!(dense.blocks, u64::from(ranks * ranks));
+        assert!(dense.to_service <= 64, "{dense:?}");
+        let per_node = f64::from(ranks / nodes);
+        let per_offer = dense.offers_per_rank * per_node / f64::from(nodes - 1);
+        assert!(per_offer <= 128.0, "{dense:?}");
+        let sparse = outcome(ranks, nodes, Pattern::Halo);
+        assert_eq!(sparse.blocks, 6 * u64::from(ranks));
+        let between = sparse.offers_per_rank + sparse.answers_per_rank;
+        assert!(sparse.to_service <= 128 && between <= 896.0, "{sparse:?}");
+        let rounds = u64::from(nodes.ilog2());
+        for (pattern, more) in [(Pattern::Broadcast, 2), (Pattern::Barrier, 0)] {
+            let tree = outcome(ranks, nodes, pattern);
+            assert!(tree.messages <= 2 * rounds + more, "{tree:?}");
+            assert!(tree.to_service <= 64, "{tree:?}");
+        }
+        // An SP sends its ranks' sum, and gets that of all.
+        let sum = outcome(ranks, nodes, Pattern::Allreduce);
+        assert_eq!(sum.blocks, u64::from(ranks));
+        assert!(
+            sum.to_service <= 64 && sum.messages <= 4 * u64::from(nodes),
+            "{sum:?}"
+        );
+    }
+}
+
+/// The offers of the other services, made for one alone, are those of a whole job.
+#[test]
+fn one_service_alone_is_as_one_of_all() {
+    let plan = Plan {
+        ranks: 128,
+        nodes: 8,
+        pattern: Pattern::Alltoall,
+        rounds: 1,
+    };
+    let (all, alone) = (Wire::new(plan), Wire::new(plan));
+    whole(&all, Memory::NONE).expect("carried out");
+    one(&alone, 4, Memory::NONE).expect("carried out");
+    let offers = |wire: &Wire| {
+        wire.tallies
+            .borrow()
+            .iter()
+            .map(|of| of.offers)
+            .collect::<Vec<u64>>()
+    };
+    assert_eq!(
+        offers(&all)[..4],
+        offers(&all)[4..],
+        "all services offer the same"
+    );
+    assert_eq!(
+        offers(&all)[0],
+        7 * offers(&alone)[0],
+        "for each of the others"
+    );
+    let (all, alone) = (all.tallies.borrow()[4], alone.tallies.borrow()[4]);
+    assert_eq!((all.offers, all.answers), (alone.offers, alone.answers));
+    assert_eq!(all.messages, alone.messages);
+}
