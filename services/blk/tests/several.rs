@@ -205,6 +205,71 @@ fn a_volume_that_cannot_be_opened_is_tried_again() {
     assert!(!socket.exists() && !machine.exists());
 }
 
+/// Another process takes the targets of a volume over. It keeps them, and the other volume goes on.
+#[test]
+fn a_volume_that_is_taken_over_stops_no_other() {
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let [a, b] = ["a", "b"].map(|name| volume(dir.path(), name));
+    let targets: Vec<Running> = a
+        .iter()
+        .map(|file| Running::target(file, "127.0.0.1:0", &[]))
+        .collect();
+    let of_a: Vec<String> = targets.iter().map(Running::address).collect();
+    let (socket, other, status) = (
+        dir.path().join("nbd"),
+        dir.path().join("other"),
+        dir.path().join("status"),
+    );
+    let mut command = program();
+    command.args(["export", "--take-over", &option("a", &of_a)]);
+    command.arg(option("b", &names(&b)));
+    command.arg("--socket").arg(&socket);
+    let export = Running::start(command.arg("--status-socket").arg(&status));
+    let mut of_b = Nbd::connect_to(&socket, "b");
+    let mut old = Nbd::connect_to(&socket, "a");
+    old.write_through(0, &sector(0, 1)).unwrap();
+    let second = Running::export(&of_a, &other, &["--take-over"]);
+    let mut new = Nbd::connect(&other);
+    new.write_through(0, &sector(0, 2)).unwrap();
+    assert_eq!(old.write(0, &sector(0, 3)), Err(EIO));
+    let prom = || good(&["status", "--socket", status.to_str().unwrap(), "--prom"]);
+    wait_until("the volume is lost", || {
+        prom().contains("xgvmi_blk_volume_open{volume=\"a\"} 0\n")
+    });
+    let shown = good(&["status", "--socket", status.to_str().unwrap()]);
+    assert!(shown.contains("volume a is lost: "), "{shown}");
+    // The first process looks for absent targets each second. It takes none of them back.
+    let uptime = || {
+        let prom = prom();
+        let line = prom
+            .lines()
+            .find(|line| line.starts_with("xgvmi_blk_uptime_seconds "));
+        line.unwrap()
+            .split(' ')
+            .next_back()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let end = uptime() + 3;
+    wait_until("the process has looked for targets", || {
+        new.write_through(0, &sector(0, 2)).unwrap();
+        uptime() >= end
+    });
+    for number in 0..8 {
+        of_b.write_through(0, &sector(0, number)).unwrap();
+        assert_eq!(of_b.read(0, 512).unwrap(), sector(0, number));
+        new.write_through(512, &sector(1, number)).unwrap();
+    }
+    assert_eq!(new.read(0, 512).unwrap(), sector(0, 2));
+    drop((old, of_b, new));
+    for process in [export, second] {
+        process.signal(libc::SIGTERM);
+        assert!(process.ended().success());
+    }
+}
+
 /// libnbd's and QEMU's programs see all volumes and their snapshots by name.
 #[test]
 fn stock_programs_choose_by_name() {

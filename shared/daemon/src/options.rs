@@ -396,6 +396,57 @@ mod tests {
         assert_eq!(defaults::<Trial>().workers, 4);
     }
 
+    #[derive(Debug, Default, PartialEq, Eq, Args)]
+    struct Several {
+        /// Parts.
+        #[arg(long = "part")]
+        parts: Vec<Table>,
+        /// A file.
+        #[arg(long)]
+        config: Option<PathBuf>,
+    }
+
+    #[test]
+    fn tables_of_a_file_replace_the_options_that_they_name() {
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let text =
+            "[[part]]\nname = 'a'\ntargets = ['x', 'y']\nlimit = '70ms'\n[[part]]\nname = 'b'\n";
+        file.write_all(text.as_bytes()).expect("written");
+        let path = file.path().to_str().expect("UTF-8");
+        let found: Several = parse_words(&["--config", path]).expect("valid");
+        let updated = |table: &Table| {
+            let mut one: Trial = parse_words(&["--workers", "7", "z"]).expect("valid");
+            update(&mut one, table, "targets").map(|()| one)
+        };
+        let all: Vec<Trial> = found
+            .parts
+            .iter()
+            .map(|one| updated(one).expect("valid"))
+            .collect();
+        assert_eq!((all[0].name.as_str(), all[0].workers), ("a", 7));
+        assert_eq!((all[1].name.as_str(), all[1].workers), ("b", 7));
+        assert_eq!(all[0].targets, ["x", "y"]);
+        assert_eq!(all[1].targets, ["z"]);
+        assert_eq!(all[0].limit, Duration::from_millis(70));
+        assert_eq!(all[1].limit, Duration::from_secs(5));
+        // Flags replace all tables of the file.
+        let found: Several = parse_words(&["--config", path, "--part=c=x,y"]).expect("valid");
+        let one = updated(&found.parts[0]).expect("valid");
+        assert_eq!((found.parts.len(), one.name.as_str()), (1, "c"));
+        assert_eq!(one.targets, ["x", "y"]);
+        for (text, expect) in [
+            ("{ wrokers = 5 }", "unknown option wrokers"),
+            ("{ workers = 65 }", "65 is not in 1..=64"),
+            ("{ workers = [1] }", "workers is of the type array"),
+            ("{ workers", "{ workers: "),
+        ] {
+            let error = updated(&text.parse().expect("any text"))
+                .expect_err(text)
+                .to_string();
+            assert!(error.contains(expect) && error.contains(text), "{error}");
+        }
+    }
+
     #[test]
     fn what_cannot_be_right_in_a_file_is_named_with_the_file() {
         for (text, expect) in [

@@ -43,6 +43,12 @@ pub fn like(path: &Path) -> Result<(Geometry, Id, Option<Wrapping>)> {
         return Ok((identity.geometry, identity.volume, identity.wrapping));
     }
     let (_, state) = ask_for::<Status>(path)?;
+    if !state.named().is_empty() {
+        bail!(
+            "{}: a process with several volumes: give a target of the one that is meant",
+            path.display()
+        );
+    }
     let volume = state.volume(None);
     let volume = volume.with_context(|| path.display().to_string())?;
     let id = u128::from_str_radix(&volume.volume, 16).context("the volume's identifier")?;

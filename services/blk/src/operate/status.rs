@@ -153,7 +153,7 @@ impl Status {
     }
 
     /// Those of several volumes.
-    fn named(&self) -> &[NamedVolume] {
+    pub(super) fn named(&self) -> &[NamedVolume] {
         match self {
             Self::Export(export) => &export.volumes,
             Self::Service(service) => &service.volumes,
@@ -498,6 +498,71 @@ mod tests {
             volume,
             volumes: Vec::new(),
         })
+    }
+
+    /// An export of two volumes, one of which is not open.
+    fn several() -> Status {
+        let Status::Export(one) = export() else {
+            unreachable!("an export");
+        };
+        let named = |name: &str, error: &str, volume| NamedVolume {
+            name: name.to_owned(),
+            error: error.to_owned(),
+            volume,
+        };
+        Status::Export(ExportStatus {
+            volume: VolumeStatus::default(),
+            volumes: vec![
+                named("a", "", one.volume),
+                named("b", "volume b is not open: why", VolumeStatus::default()),
+            ],
+            ..one
+        })
+    }
+
+    /// Each family has one sample of each volume, the text names both, and a command must name one.
+    #[test]
+    fn each_of_several_volumes_has_its_label() {
+        let status = several();
+        assert_eq!(
+            serde_json::from_str::<Status>(&status.to_json()).unwrap(),
+            status
+        );
+        let found = samples(&status.prometheus());
+        let get = |name: &str, labels: &[(&str, &str)]| {
+            let labels = labels.iter();
+            let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            found
+                .get(&(format!("xgvmi_blk_{name}"), labels.collect()))
+                .copied()
+        };
+        let (a, b) = (("volume", "a"), ("volume", "b"));
+        assert_eq!(get("volume_open", &[a]), Some(1));
+        assert_eq!(get("volume_open", &[b]), Some(0));
+        assert_eq!(get("size_bytes", &[a]), Some(4096));
+        assert_eq!(get("flushes_total", &[a]), Some(17));
+        assert_eq!(get("flushes_total", &[b]), Some(0));
+        assert_eq!(get("target_present", &[a, ("role", "data_2")]), Some(0));
+        assert_eq!(get("flushes_total", &[]), None);
+        assert_eq!(get("clients", &[]), Some(3));
+        let text = status.to_string();
+        for words in [
+            "export of 2 volumes on s",
+            "volume a is id",
+            "volume b is not open: why",
+        ] {
+            assert!(text.contains(words), "{words}\n{text}");
+        }
+        assert_eq!(status.volume(Some("a")).unwrap().flushes, 17);
+        for (name, expect) in [
+            (None, "give --volume NAME: the process has a, b"),
+            (Some("c"), "the process has a, b"),
+            (Some("b"), "volume b is not open: why"),
+        ] {
+            let error = status.volume(name).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
+        }
+        assert!(export().volume(Some("a")).is_err());
     }
 
     /// Reads a label's text, as Prometheus does. Returns the rest behind the closing quote.
