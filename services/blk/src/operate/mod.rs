@@ -22,10 +22,11 @@ pub use common::initiator_secret;
 pub use control::{ControlArgs, ctl};
 pub use export::export;
 pub use opener::{Opener, create_store, new_id, rebuild};
-pub use options::{ExportArgs, NbdAddress, OpenArgs, ServiceArgs, TargetArgs, TlsArgs, VolumeArgs};
+pub use options::{
+    ExportArgs, NbdAddress, OpenArgs, ServiceArgs, TargetArgs, TlsArgs, VOLUMES_MAX, VolumeArgs,
+};
 pub use service::service;
 pub use status::{
     ExportStatus, NamedVolume, ServiceProcessStatus, Status, StatusArgs, TargetProcessStatus,
 };
 pub use target::target;
-pub use volumes::VOLUMES_MAX;

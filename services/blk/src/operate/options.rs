@@ -1,7 +1,6 @@
 //! Options of the processes. Each has its namesake in the file of `--config`.
 
 use super::common::check_name;
-use super::volumes::VOLUMES_MAX;
 use crate::service::ServiceOptions;
 use anyhow::{Result, bail};
 use clap::Args;
@@ -15,6 +14,9 @@ const MS: Duration = Duration::from_millis(1);
 /// Longest limits.
 const MINUTES: Duration = Duration::from_mins(10);
 const HOUR: Duration = Duration::from_hours(1);
+
+/// Most volumes of a process.
+pub const VOLUMES_MAX: usize = 16;
 
 /// How targets are opened.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]

@@ -139,7 +139,7 @@ impl Status {
             ("program", program),
             ("volume", volume),
         ];
-        let labels = labels.into_iter().filter(|(_, value)| *value != "");
+        let labels = labels.into_iter().filter(|(_, value)| !value.is_empty());
         labels.chain(role).collect()
     }
 

@@ -17,8 +17,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Most volumes of a process.
-pub const VOLUMES_MAX: usize = 16;
 /// Time between attempts to open a volume.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -85,9 +83,8 @@ impl Slot {
     }
 
     pub(super) fn disk(&self) -> Result<Arc<dyn Disk>, String> {
-        match &*self.state() {
-            State::Open { disk, .. } => return Ok(Arc::clone(disk)),
-            _ => {}
+        if let State::Open { disk, .. } = &*self.state() {
+            return Ok(Arc::clone(disk));
         }
         Err(self.fault())
     }
@@ -313,8 +310,10 @@ impl Volumes {
             _ => None,
         };
         Some(Box::new(move || {
-            let targets = all.iter().filter_map(|slot| slot.wait(None, text_of));
-            let target = targets.last().unwrap_or_default();
+            let mut target = String::new();
+            for slot in &all {
+                target = slot.wait(None, text_of).unwrap_or(target);
+            }
             BlkError::Superseded { target }
         }))
     }
@@ -336,15 +335,16 @@ impl Volumes {
         std::thread::scope(|scope| {
             let start = |slot| scope.spawn(move || end_one(slot));
             let ends: Vec<_> = self.all.iter().map(start).collect();
-            let ends = ends.into_iter().map(|end| {
+            let mut first = Ok(());
+            for end in ends {
                 let panicked = |_| {
                     Err(BlkError::Argument(
                         "the end of a volume has panicked".to_owned(),
                     ))
                 };
-                end.join().unwrap_or_else(panicked)
-            });
-            ends.fold(Ok(()), |all, one| all.and(one))
+                first = first.and(end.join().unwrap_or_else(panicked));
+            }
+            first
         })
     }
 }
