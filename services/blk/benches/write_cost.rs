@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 fn run(writes: u64) -> xgvmi_blk::Result<usize> {
     let geometry = Geometry::new(4096, BLOCKS)?;
     let mut targets: Vec<Arc<dyn Target>> = Vec::new();
-    for role in Role::ALL {
+    for role in Role::HALVES {
         let new = NewTarget {
             geometry,
             role,

@@ -1,4 +1,4 @@
-//! Block storage over three targets, two of which are enough: compression, parity and crash-safe commits.
+//! Block storage over several targets, some of which may be lost: compression, parity or copies, and crash-safe commits.
 //!
 //! A [`Volume`] splits each block, in its compressed form, in two halves and adds their parity. Three [`Target`]s hold
 //! one part each. [`service`] runs on a DPU and moves the data of initiators ([`client`]) by DMA.
@@ -12,13 +12,13 @@
 //! # std::fs::create_dir_all(&directory)?;
 //! let geometry = Geometry::of_size(4096, 1 << 20)?;
 //! let mut targets: Vec<Arc<dyn Target>> = Vec::new();
-//! for role in Role::ALL {
+//! for role in Role::HALVES {
 //!     let new = NewTarget { geometry, role, volume: Id([7; 16]), complete: true };
 //!     targets.push(Arc::new(Store::create_file(&directory.join(role.to_string()), new, None)?));
 //! }
 //! let volume = Volume::open(targets)?;
 //! volume.write(8192, b"two targets are enough")?;
-//! volume.detach(Role::ALL[0], "for the example");
+//! volume.detach(Role::FIRST, "for the example");
 //! let mut bytes = [0; 22];
 //! volume.read(8192, &mut bytes)?;
 //! assert_eq!(&bytes, b"two targets are enough");
@@ -28,6 +28,7 @@
 
 pub mod block;
 pub mod client;
+mod code;
 pub mod disk;
 pub mod error;
 mod frames;
@@ -39,6 +40,7 @@ pub mod operate;
 mod pipe;
 pub mod record;
 pub mod remote;
+mod roles;
 mod say;
 pub mod sbc;
 pub mod service;
@@ -48,7 +50,7 @@ pub mod volume;
 
 pub use disk::Disk;
 pub use error::{BlkError, Result};
-pub use geometry::{Geometry, Id, Role};
+pub use geometry::{Geometry, Id, Layout, Role};
 pub use layers::Layers;
 pub use store::{Store, Target};
 pub use volume::Volume;

@@ -20,7 +20,7 @@ const FIRST_SEED: u64 = 4;
 
 /// Creates three targets of one volume.
 fn create(dir: &Path) -> [PathBuf; 3] {
-    Role::ALL.map(|role| {
+    Role::HALVES.map(|role| {
         let path = dir.join(role.to_string());
         let new = NewTarget {
             geometry: Geometry::of_size(u32::try_from(BLOCK).unwrap(), (SECTORS * SECTOR) as u64)
@@ -242,7 +242,7 @@ fn a_degraded_export_that_is_killed_keeps_its_decision() {
         let open =
             |path: &PathBuf| Arc::new(Store::open_file(path, None).unwrap()) as Arc<dyn Target>;
         let volume = Volume::open(paths.iter().map(open).collect()).unwrap();
-        for role in Role::ALL {
+        for role in Role::HALVES {
             volume.rebuild(role).unwrap();
         }
         drop(volume);

@@ -138,7 +138,7 @@ struct Outcome {
 fn run(seed: u64, writes: u64) -> Outcome {
     let mut random = fastrand::Rng::with_seed(seed);
     let writes_left = Arc::new(Mutex::new(u64::MAX));
-    let disks = Role::ALL.map(|role| {
+    let disks = Role::HALVES.map(|role| {
         let disk = Disk {
             writes_left: Arc::clone(&writes_left),
             ..Disk::new(Vec::new())
@@ -152,7 +152,7 @@ fn run(seed: u64, writes: u64) -> Outcome {
         drop(Store::create("disk", Box::new(disk.clone()), new, None).unwrap());
         disk
     });
-    let targets = Role::ALL.map(|role| disks[role.index()].open(role));
+    let targets = Role::HALVES.map(|role| disks[role.index()].open(role));
     let volume = Volume::open(targets.to_vec()).unwrap();
     *writes_left.lock().unwrap() = writes;
     // Versions that each block may have: the flushed one alone, or also those since.
@@ -192,11 +192,13 @@ fn run(seed: u64, writes: u64) -> Outcome {
     };
     for absent in [
         None,
-        Some(Role::First),
-        Some(Role::Second),
-        Some(Role::Parity),
+        Some(Role::FIRST),
+        Some(Role::SECOND),
+        Some(Role::PARITY),
     ] {
-        let present = Role::ALL.into_iter().filter(|role| Some(*role) != absent);
+        let present = Role::HALVES
+            .into_iter()
+            .filter(|role| Some(*role) != absent);
         let targets = present.map(|role| Disk::new(after[role.index()].clone()).open(role));
         let volume = Volume::open(targets.collect()).unwrap();
         for block in 0..BLOCKS {

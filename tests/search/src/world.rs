@@ -69,7 +69,7 @@ impl Fresh {
     fn disks(setting: Setting, complete: bool) -> Result<[Content; 3]> {
         let fuse = Fuse::new();
         let mut disks: [Content; 3] = Default::default();
-        for role in Role::ALL {
+        for role in Role::HALVES {
             let disk = Disk::new(Content::default(), &fuse);
             let geometry = Geometry::new(setting.block_len.into(), setting.blocks.into())?;
             let new = NewTarget {

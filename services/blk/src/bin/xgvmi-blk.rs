@@ -4,14 +4,13 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use xgvmi_blk::geometry::TARGETS;
 use xgvmi_blk::operate::{
     self, ControlArgs, ExportArgs, OpenArgs, Opener, ServiceArgs, StatusArgs, TargetArgs,
     create_store, new_id, rebuild,
 };
 use xgvmi_blk::store::NewTarget;
 use xgvmi_blk::volume::VolumeStatus;
-use xgvmi_blk::{Geometry, Role, Volume, sbc};
+use xgvmi_blk::{Geometry, Layout, Role, Volume, sbc};
 use xgvmi_daemon::options::{bytes, parse};
 
 /// Block storage over three targets: compressed blocks in two halves and their parity. Two targets are enough.
@@ -142,7 +141,7 @@ fn main() -> ExitCode {
 }
 
 fn role(text: &str) -> Result<Role, String> {
-    let of_name = Role::ALL.into_iter().find(|role| role.to_string() == text);
+    let of_name = Layout::HALVES.role_named(text);
     of_name.ok_or_else(|| "give data_1, data_2 or data_p".to_owned())
 }
 
@@ -166,7 +165,7 @@ fn create(args: &CreateArgs) -> Result<()> {
             (vec![new], volume)
         }
         (_, _, Some(size)) => {
-            if args.targets.len() != TARGETS {
+            if args.targets.len() != Layout::HALVES.targets() {
                 bail!("a new volume has three targets: give three files");
             }
             let geometry = Geometry::of_size(block_size(args.block_size)?, size)?;
@@ -177,7 +176,7 @@ fn create(args: &CreateArgs) -> Result<()> {
                 volume,
                 complete: true,
             };
-            (Role::ALL.map(new).to_vec(), volume)
+            (Role::HALVES.map(new).to_vec(), volume)
         }
         _ => bail!("give --size, or --like and --role"),
     };
@@ -235,7 +234,7 @@ fn convert(command: &SbcCommand) -> Result<()> {
             let bytes = paths.map(|path| path.map(read).transpose());
             let [first, second, parity] = bytes;
             let bytes = [first?, second?, parity?];
-            let mut files = [None; TARGETS];
+            let mut files = [None; 3];
             for ((file, bytes), path) in files.iter_mut().zip(&bytes).zip(paths) {
                 if let (Some(bytes), Some(path)) = (bytes, path) {
                     *file = Some(sbc::parse(bytes).with_context(|| path.display().to_string())?);

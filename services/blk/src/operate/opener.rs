@@ -219,7 +219,7 @@ pub fn new_id() -> Result<Id> {
 /// As [`Volume::rebuild`].
 pub fn rebuild(volume: &Volume) -> Result<()> {
     let mut result = Ok(());
-    for role in Role::ALL {
+    for role in volume.layout().roles() {
         if volume.used(role).is_some() {
             // The others are completed nevertheless.
             result = result.and(rebuild_one(volume, role));

@@ -5,25 +5,25 @@
 
 use crate::block::Kind;
 use crate::error::BlkError;
-use crate::geometry::{Geometry, Id, Role};
+use crate::geometry::{Geometry, Id, Layout, TARGETS_MAX};
 use crate::layers::Layers;
 use crate::record::{Half, RECORD_MAX};
 use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
-/// The frames. Since version 6 answers name their calls, since version 7 there are layers.
+/// The frames. Since version 6 answers name their calls, since version 7 there are layers, since version 8 other layouts.
 pub(super) const PROTOCOL: Protocol = Protocol {
     magic: *b"XBLK",
-    version: 7,
+    version: 8,
     program: "xgvmi-blk target",
 };
 /// Longest call: the steps of a group.
-pub(super) const CALL_MAX: usize = 2 * RECORD_MAX + 4096;
+pub(super) const CALL_MAX: usize = STEPS_BYTES + RECORD_MAX + 4096;
 /// Most steps of a call.
 pub(super) const STEPS_MAX: usize = 256;
 /// Most bytes of half blocks in the steps of a call, unless it is one.
-pub(super) const STEPS_BYTES: usize = RECORD_MAX;
+pub(super) const STEPS_BYTES: usize = RECORD_MAX / 2;
 const HELD_BYTES: usize = 18;
 /// In place of 0 or 1 for settled.
 const DAMAGED: u8 = 2;
@@ -311,13 +311,11 @@ impl Answer {
         match self {
             Self::Hello(identity, usage, free, owned) => {
                 let geometry = identity.geometry;
-                // Cannot be cut: 0 to 2.
-                let role = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
                 writer
                     .u8(1)
                     .u32(geometry.block_size())
                     .u64(geometry.blocks())
-                    .u8(role);
+                    .u8(identity.role.number());
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
                 writer.u64(identity.epoch).u8(identity.standing.number());
                 writer
@@ -470,7 +468,9 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
     let [role] = reader.raw()?;
     Ok(Identity {
         geometry,
-        role: Role::of(usize::from(role)).ok_or(reader.fault("with an unknown role"))?,
+        role: Layout::HALVES
+            .role(role.into())
+            .ok_or(reader.fault("with an unknown role"))?,
         volume: Id(reader.raw()?),
         target: Id(reader.raw()?),
         epoch: reader.u64()?,
@@ -495,7 +495,13 @@ fn put_members(writer: &mut Writer, members: &Members) {
 fn take_members(reader: &mut Reader<'_>) -> Result<Members, BadMessage> {
     Ok(Members {
         revision: reader.u64()?,
-        targets: [Id(reader.raw()?), Id(reader.raw()?), Id(reader.raw()?)],
+        targets: {
+            let mut targets = [Id::default(); TARGETS_MAX];
+            for target in &mut targets {
+                *target = Id(reader.raw()?);
+            }
+            targets
+        },
     })
 }
 
@@ -559,6 +565,7 @@ fn take_text(reader: &mut Reader<'_>) -> Result<String, BadMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::geometry::Role;
 
     fn half() -> Half {
         Half {
@@ -608,7 +615,7 @@ mod tests {
             },
             Call::Mark {
                 epoch: 3,
-                mark: Mark::Members(Members::default().with(Role::Second, Id([8; 16]))),
+                mark: Mark::Members(Members::default().with(Role::SECOND, Id([8; 16]))),
                 owner: [7; 16],
                 take_over: false,
             },
@@ -619,7 +626,7 @@ mod tests {
     fn answers() -> Vec<Answer> {
         let identity = Identity {
             geometry: Geometry::new(4096, 5).unwrap(),
-            role: Role::Parity,
+            role: Role::PARITY,
             volume: Id([1; 16]),
             target: Id([2; 16]),
             epoch: 3,
@@ -627,7 +634,7 @@ mod tests {
             agreed: 2,
             equal: 1,
             room: 9,
-            members: Members::default().with(Role::First, Id([3; 16])),
+            members: Members::default().with(Role::FIRST, Id([3; 16])),
         };
         let usage = Usage {
             used: 4,

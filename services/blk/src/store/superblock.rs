@@ -10,7 +10,7 @@
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use super::layout::{PAGE, Shape};
-use crate::geometry::{BLOCKS_MAX, Geometry, Id, Role, TARGETS};
+use crate::geometry::{BLOCKS_MAX, Geometry, Id, Layout, Role, TARGETS_MAX};
 use crate::record::Place;
 
 const BYTES: usize = 204;
@@ -52,7 +52,7 @@ pub struct Members {
     /// Grows with each change.
     pub revision: u64,
     /// The target of each role. Zeros: none was replaced.
-    pub targets: [Id; TARGETS],
+    pub targets: [Id; TARGETS_MAX],
 }
 
 impl Members {
@@ -206,8 +206,7 @@ impl Superblock {
             VERSION
         };
         bytes[8..12].copy_from_slice(&version.to_be_bytes());
-        // Cannot be cut: 0 to 2.
-        bytes[12] = u8::try_from(identity.role.index()).unwrap_or(u8::MAX);
+        bytes[12] = identity.role.number();
         bytes[13] = identity.standing.number();
         bytes[16..20].copy_from_slice(&identity.geometry.block_size().to_be_bytes());
         bytes[24..32].copy_from_slice(&identity.geometry.blocks().to_be_bytes());
@@ -292,7 +291,9 @@ impl Superblock {
         };
         let identity = Identity {
             geometry: Geometry::new(be32(16), be64(24)).map_err(|error| error.to_string())?,
-            role: Role::of(usize::from(bytes[12])).ok_or("its role is unknown")?,
+            role: Layout::HALVES
+                .role(bytes[12].into())
+                .ok_or("its role is unknown")?,
             volume: id(32),
             target: id(48),
             epoch: be64(72),
@@ -303,7 +304,10 @@ impl Superblock {
             members: match has_members {
                 true => Members {
                     revision: be64(144),
-                    targets: [0, 1, 2].map(|nth| id(MEMBERS_AT + 16 * nth)),
+                    targets: std::array::from_fn(|nth| match nth {
+                        0..3 => id(MEMBERS_AT + 16 * nth),
+                        _ => Id::default(),
+                    }),
                 },
                 false => Members::default(),
             },
@@ -340,7 +344,7 @@ mod tests {
         Superblock {
             identity: Identity {
                 geometry: Geometry::new(4096, 77).unwrap(),
-                role: Role::Parity,
+                role: Role::PARITY,
                 volume: Id([1; 16]),
                 target: Id([2; 16]),
                 epoch: sequence + 5,
@@ -348,7 +352,7 @@ mod tests {
                 agreed: sequence + 4,
                 equal: sequence + 3,
                 room: 1 << 20,
-                members: Members::default().with(Role::Second, Id([9; 16])),
+                members: Members::default().with(Role::SECOND, Id([9; 16])),
             },
             sequence,
             shape: Shape::with_room(1 << 20),

@@ -5,11 +5,12 @@ use super::stack::View;
 use super::state::{BlockState, Volume, add};
 use crate::block::{self, Encoded, Kind};
 use crate::error::{BlkError, Result};
-use crate::geometry::{GeometryError, Role, TARGETS};
+use crate::geometry::{GeometryError, Layout, PerTarget, Role};
 use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -34,11 +35,11 @@ pub(super) struct BlockWrite {
     keep: u64,
     generation: u64,
     kind: Kind,
-    halves: [Half; TARGETS],
+    halves: PerTarget<Half>,
 }
 
 /// The targets that an operation uses. None: absent.
-pub(super) type Targets = [Option<Arc<dyn Target>>; TARGETS];
+pub(super) type Targets = PerTarget<Option<Arc<dyn Target>>>;
 
 /// Most blocks whose calls are under way at once, far below the number of locks.
 const GROUP_BLOCKS: usize = 64;
@@ -104,11 +105,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes `bytes` at `offset`. When it returns, the data is at two targets at least, and [`Volume::flush`] makes it
+    /// Writes `bytes` at `offset`. When it returns, the data is at enough targets, and [`Volume::flush`] makes it
     /// durable.
     ///
     /// # Errors
-    /// The range is outside the volume, a block that is written in part is lost, or fewer than two targets accept the
+    /// The range is outside the volume, a block that is written in part is lost, or too few targets accept the
     /// data. Each block then holds its old data, or the new one.
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.geometry().check(offset, bytes.len() as u64)?;
@@ -161,7 +162,7 @@ impl Volume {
     fn clear(
         &self,
         mut pieces: impl Iterator<Item = Piece>,
-        encode: fn(&[u8]) -> Encoded,
+        encode: fn(Layout, &[u8]) -> Encoded,
     ) -> Result<()> {
         loop {
             let group: Vec<Piece> = pieces.by_ref().take(self.group()).collect();
@@ -225,7 +226,7 @@ impl Volume {
 
     /// The targets now.
     pub(super) fn targets(&self) -> Targets {
-        Role::ALL.map(|role| self.target(role).ok())
+        self.layout.map(|role| self.target(role).ok())
     }
 
     /// Takes the end of a step. A target that fails is not used any more, unless it is only full.
@@ -247,11 +248,11 @@ impl Volume {
         targets: &Targets,
         blocks: &'a [T],
         step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-    ) -> Vec<[Result<()>; TARGETS]> {
-        begin(targets, blocks, step)
+    ) -> Vec<PerTarget<Result<()>>> {
+        begin(self.layout, targets, blocks, step)
             .into_iter()
             .map(|mut begun| {
-                Role::ALL.map(|role| {
+                self.layout.map(|role| {
                     let begun = begun[role.index()].take();
                     self.finish(targets, role, begun).map(drop)
                 })
@@ -259,10 +260,10 @@ impl Volume {
             .collect()
     }
 
-    /// An error unless two targets were successful.
-    pub(super) fn at_least_two(&self, done: &[Result<()>]) -> Result<()> {
+    /// An error unless so many targets were successful that they restore each block.
+    pub(super) fn enough(&self, done: &[Result<()>]) -> Result<()> {
         let usable = done.iter().filter(|done| done.is_ok()).count();
-        if usable >= 2 {
+        if usable >= self.layout.needed() {
             return Ok(());
         }
         if let Some(Err(BlkError::Full {
@@ -284,6 +285,7 @@ impl Volume {
         let reasons = done.iter().filter_map(|done| done.as_ref().err());
         let reasons: Vec<String> = reasons.map(ToString::to_string).collect();
         Err(BlkError::TooFewTargets {
+            layout: self.layout,
             usable,
             reasons: reasons.join(", "),
         })
@@ -316,7 +318,7 @@ impl Volume {
     fn update<'a>(
         &self,
         group: &[Piece],
-        encode: fn(&[u8]) -> Encoded,
+        encode: fn(Layout, &[u8]) -> Encoded,
         source: impl Fn(&Piece) -> Option<&'a [u8]>,
     ) -> Result<()> {
         let _locks = self.lock_all(group);
@@ -328,7 +330,7 @@ impl Volume {
         for piece in group {
             let new = source(piece);
             let encoded = match new {
-                Some(new) if new.len() == length => encode(new),
+                Some(new) if new.len() == length => encode(self.layout, new),
                 new => {
                     whole.resize(length, 0);
                     if piece.range.len() != length {
@@ -339,7 +341,7 @@ impl Volume {
                         Some(new) => part.copy_from_slice(new),
                         None => part.fill(0),
                     }
-                    encode(&whole)
+                    encode(self.layout, &whole)
                 }
             };
             writes.push(self.new_write(self.sink(&view, piece.block), encoded));
@@ -366,12 +368,15 @@ impl Volume {
             },
             generation,
             kind,
-            halves: parts.map(|data| Half {
-                generation,
-                kind,
-                stored,
-                data,
-            }),
+            halves: parts
+                .into_iter()
+                .map(|data| Half {
+                    generation,
+                    kind,
+                    stored,
+                    data,
+                })
+                .collect(),
         }
     }
 
@@ -386,7 +391,9 @@ impl Volume {
                 keep: write.keep,
             })
         });
-        let is_prepared = |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= 2;
+        let needed = self.layout.needed();
+        let is_prepared =
+            |at: usize| prepared[at].iter().filter(|done| done.is_ok()).count() >= needed;
         let committed = self.each(&targets, &writes, |at, write, role| {
             (is_prepared(at) && prepared[at][role.index()].is_ok()).then_some(Step::Commit {
                 block: write.block,
@@ -405,10 +412,10 @@ impl Volume {
             let moved = moved.filter(|(_, done)| done.is_ok());
             let moved: usize = moved.map(|(half, _)| half.data.len()).sum();
             add(&self.counters.moved_bytes, moved as u64);
-            let done = self.at_least_two(prepared);
+            let done = self.enough(prepared);
             let done = done.and_then(|()| {
                 self.record(write, &targets, committed);
-                self.at_least_two(committed)
+                self.enough(committed)
             });
             result = result.and(done);
         }
@@ -416,10 +423,10 @@ impl Volume {
     }
 
     /// Records who holds a block that was written.
-    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>; TARGETS]) {
+    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>]) {
         // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
         self.seats.look(|seats| {
-            let holds = |role: &Role| {
+            let holds = |role: Role| {
                 let at = role.index();
                 let is_used = matches!(
                     (&seats[at], &targets[at]),
@@ -431,8 +438,7 @@ impl Volume {
                         .as_ref()
                         .map_or_else(BlkError::is_full, |()| true)
             };
-            let holders = Role::ALL.into_iter().filter(holds);
-            let holders = holders.fold(0, |mask, role| mask | role.bit());
+            let holders = self.layout.mask(holds);
             self.set_state(
                 write.block,
                 BlockState {
@@ -452,7 +458,6 @@ impl Volume {
 
     /// Reads a group of pieces into their part of the caller's bytes.
     fn read_group(&self, of: Option<u32>, group: &[Piece], bytes: &mut [u8]) -> Result<()> {
-        const DATA: [Role; 2] = [Role::First, Role::Second];
         let _locks = self.lock_all(group);
         let view = self.view(of)?;
         self.know_group(&view, group)?;
@@ -462,14 +467,19 @@ impl Volume {
             (piece, block, self.state(block))
         };
         let fetches: Vec<(&Piece, u64, BlockState)> = group.iter().map(fetch).collect();
-        let begun = begin(&targets, &fetches, |_, (_, block, state), role| {
-            let held =
-                !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
-            (held && DATA.contains(&role)).then_some(Step::Fetch {
-                block: *block,
-                generation: state.generation,
-            })
-        });
+        let begun = begin(
+            self.layout,
+            &targets,
+            &fetches,
+            |_, (_, block, state), role| {
+                let held =
+                    !state.lost && !state.zero && state.generation != 0 && state.is_held_by(role);
+                (held && is_source(role, *block)).then_some(Step::Fetch {
+                    block: *block,
+                    generation: state.generation,
+                })
+            },
+        );
         let is_zero = |state: &BlockState| !state.lost && (state.generation == 0 || state.zero);
         let shows_zeros = fetches.iter().any(|(_, _, state)| is_zero(state));
         let mut whole = Vec::new();
@@ -477,8 +487,8 @@ impl Volume {
         let mut result = Ok(());
         // All are taken, also after an error.
         for ((piece, block, state), begun) in fetches.into_iter().zip(begun) {
-            let mut halves = Halves::default();
-            for (role, begun) in Role::ALL.into_iter().zip(begun) {
+            let mut halves = Halves::new(self.layout);
+            for (role, begun) in self.layout.roles().zip(begun) {
                 if let (Some(begun), Some(target)) = (begun, &targets[role.index()]) {
                     let found = target.finish(begun);
                     self.judge(role, target, found.as_ref().err());
@@ -503,19 +513,19 @@ impl Volume {
         result
     }
 
-    /// Checks at two targets that no other process has opened the volume since.
+    /// Checks at enough targets that no other process has opened the volume since.
     fn confirm(&self) -> Result<()> {
         let targets = self.targets();
         let begin = |target: &Option<Arc<dyn Target>>| Some(target.as_ref()?.begin_confirm());
-        let begun = targets.each_ref().map(begin);
-        let done = Role::ALL.into_iter().zip(begun);
+        let begun: PerTarget<_> = targets.iter().map(begin).collect();
+        let done = self.layout.roles().zip(begun);
         let done = done.map(|(role, begun)| self.finish(&targets, role, begun).map(drop));
-        self.at_least_two(&done.collect::<Vec<_>>())
+        self.enough(&done.collect::<Vec<_>>())
     }
 
     /// Reads a block. The caller holds its lock.
     pub(super) fn read_block(&self, block: u64, into: &mut [u8]) -> Result<()> {
-        self.decode_block(block, self.state(block), Halves::default(), into)
+        self.decode_block(block, self.state(block), Halves::new(self.layout), into)
     }
 
     /// Decodes a block from the halves that were fetched, and fetches what is absent. The caller holds its lock.
@@ -529,21 +539,25 @@ impl Volume {
         if state.lost {
             return Err(BlkError::Lost {
                 block,
-                reason: "fewer than two targets hold its last generation".to_owned(),
+                reason: "too few targets hold its last generation".to_owned(),
             });
         }
         if state.generation == 0 || state.zero {
             into.fill(0);
             return Ok(());
         }
-        for role in [Role::First, Role::Second] {
+        for role in self.layout.roles().filter(|role| is_source(*role, block)) {
             if halves.found[role.index()].is_none() {
                 self.get(block, state, role, &mut halves);
             }
         }
-        if halves.count() < 2 {
-            self.get(block, state, Role::Parity, &mut halves);
+        if !halves.are_enough() {
             add(&self.counters.degraded_reads, 1);
+        }
+        for role in self.layout.roles() {
+            if !halves.are_enough() && halves.found[role.index()].is_none() {
+                self.get(block, state, role, &mut halves);
+            }
         }
         self.add_kept(block, state, &mut halves);
         halves
@@ -555,7 +569,7 @@ impl Volume {
 
     /// Adds the parts that are still in memory, if the targets do not have enough.
     pub(super) fn add_kept(&self, block: u64, state: BlockState, halves: &mut Halves) {
-        if halves.count() >= 2 {
+        if halves.are_enough() {
             return;
         }
         if let Some(parts) = self.pending.parts(block, state.generation) {
@@ -600,7 +614,7 @@ impl Volume {
     /// number of halves.
     pub(super) fn write_again(&self, block: u64, state: BlockState, halves: &Halves) -> u64 {
         let mut written = 0;
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let Some(Err(error)) = &halves.found[role.index()] else {
                 continue;
             };
@@ -665,17 +679,18 @@ impl Volume {
 /// Begins a step for each block at each target, first at those elsewhere: they work while those of this process do. `step`
 /// returns nothing for those that are left out.
 fn begin<'a, T>(
+    layout: Layout,
     targets: &Targets,
     blocks: &'a [T],
     step: impl Fn(usize, &'a T, Role) -> Option<Step<'a>>,
-) -> Vec<[Option<Begun>; TARGETS]> {
-    let mut begun: Vec<[Option<Begun>; TARGETS]> =
-        blocks.iter().map(|_| Default::default()).collect();
+) -> Vec<PerTarget<Option<Begun>>> {
+    let nothing = |_| layout.map(|_| None);
+    let mut begun: Vec<PerTarget<Option<Begun>>> = blocks.iter().map(nothing).collect();
     let is_elsewhere = |role: &Role| {
         let target = targets[role.index()].as_ref();
         target.is_some_and(|target| target.is_elsewhere())
     };
-    let mut roles = Role::ALL;
+    let mut roles: PerTarget<Role> = layout.roles().collect();
     roles.sort_by_key(|role| !is_elsewhere(role));
     let (mut places, mut steps) = (Vec::new(), Vec::new());
     for role in roles {
@@ -701,48 +716,65 @@ fn begin<'a, T>(
     begun
 }
 
+/// True if a read takes a block from this role, as long as nothing is lost: from the parts of data, or one of the copies.
+fn is_source(role: Role, block: u64) -> bool {
+    let layout = role.layout();
+    match layout.is_mirror() {
+        true => block % layout.targets() as u64 == role.index() as u64,
+        false => role.is_data(),
+    }
+}
+
 fn length_of(length: u64) -> Result<usize> {
     let error = |_| GeometryError::Size(format!("{length} bytes at once"));
     Ok(usize::try_from(length).map_err(error)?)
 }
 
 /// The parts of a block that were fetched. None: not asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Halves {
-    pub(super) found: [Option<Result<Half>>; TARGETS],
+    layout: Layout,
+    pub(super) found: PerTarget<Option<Result<Half>>>,
 }
 
 impl Halves {
-    fn get(&self, role: Role) -> Option<&Half> {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self {
+            layout,
+            found: layout.map(|_| None),
+        }
+    }
+
+    pub(super) fn get(&self, role: Role) -> Option<&Half> {
         self.found[role.index()].as_ref()?.as_ref().ok()
     }
 
-    pub(super) fn count(&self) -> usize {
-        Role::ALL
-            .into_iter()
-            .filter(|role| self.get(*role).is_some())
-            .count()
+    /// True if there are so many that they restore the block.
+    pub(super) fn are_enough(&self) -> bool {
+        let there = self.layout.mask(|role| self.get(role).is_some());
+        !self.layout.is_short(there)
     }
 
-    /// Form and stored length, as two parts agree on.
+    /// Form and stored length, as all parts agree on.
     fn agreed(&self) -> Option<&Half> {
-        let mut halves = Role::ALL.into_iter().filter_map(|role| self.get(role));
+        let mut halves = self.layout.roles().filter_map(|role| self.get(role));
         let first = halves.next()?;
         let same = |other: &Half| (other.kind, other.stored) == (first.kind, first.stored);
-        (self.count() >= 2 && halves.all(same)).then_some(first)
+        (self.are_enough() && halves.all(same)).then_some(first)
     }
 
-    /// Decodes the block from its halves, one of which may have to be restored.
+    /// Decodes the block from its parts, some of which may have to be restored.
     pub(super) fn decode(&self, into: &mut [u8]) -> Result<(), block::BadBlock> {
-        match (self.get(Role::First), self.get(Role::Second)) {
-            (Some(first), Some(second)) if self.agreed().is_some() => {
-                block::decode(first.kind, &first.data, &second.data, into)
-            }
-            _ => {
-                let (first, second) = (self.restored(Role::First)?, self.restored(Role::Second)?);
-                block::decode(first.kind, &first.data, &second.data, into)
-            }
+        let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
+        let mut data: PerTarget<Cow<'_, [u8]>> = PerTarget::new();
+        for role in self.layout.roles().filter(|role| role.is_data()) {
+            data.push(match self.get(role) {
+                Some(half) => Cow::Borrowed(&half.data),
+                None => Cow::Owned(self.restored(role)?.data),
+            });
         }
+        let data: PerTarget<&[u8]> = data.iter().map(|part| &part[..]).collect();
+        block::decode(agreed.kind, &data, into)
     }
 
     /// Why the block cannot be decoded.
@@ -753,7 +785,7 @@ impl Halves {
             .flatten()
             .filter_map(|found| found.as_ref().err());
         let mut reasons: Vec<String> = reasons.map(ToString::to_string).collect();
-        if self.count() >= 2 {
+        if self.are_enough() {
             reasons.push(error.to_string());
         }
         BlkError::Lost {
@@ -762,13 +794,13 @@ impl Halves {
         }
     }
 
-    /// The part of a role, restored from the two others.
+    /// The part of a role, restored from others.
     pub(super) fn restored(&self, role: Role) -> Result<Half, block::BadBlock> {
         let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
-        let part = |role| self.get(role).map_or(&[][..], |half| &half.data);
+        let part = |role| Some(&self.get(role)?.data[..]);
         let data = match self.get(role) {
             Some(half) => half.data.clone(),
-            None => block::restore(role, agreed.stored, Role::ALL.map(part))?,
+            None => block::restore(role, agreed.stored, &self.layout.map(part))?,
         };
         Ok(Half {
             data,

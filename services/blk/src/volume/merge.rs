@@ -144,7 +144,7 @@ impl Volume {
             };
             // A write may have replaced it since.
             if self.state(place).generation == *generation {
-                holes.push(self.new_write(place, block::hole()));
+                holes.push(self.new_write(place, block::hole(self.layout)));
             }
         }
         self.write_blocks(holes)?;
@@ -179,11 +179,11 @@ impl Volume {
             }
             match self.read_block(place, &mut content) {
                 Ok(()) => {
-                    writes.push(self.new_write(below, block::encode(&content)));
+                    writes.push(self.new_write(below, block::encode(self.layout, &content)));
                     copied.push((*block, state.generation));
                 }
                 Err(error)
-                    if error.wants_target() && self.targets().iter().flatten().count() < 3 =>
+                    if error.wants_target() && self.targets().iter().any(Option::is_none) =>
                 {
                     return Err(error);
                 }
@@ -210,7 +210,7 @@ impl Volume {
                 };
                 let (hidden, shown) = (self.state(below), self.state(place));
                 if shown.is_in_layer() && hidden.is_in_layer() && !hidden.zero {
-                    holes.push(self.new_write(below, block::hole()));
+                    holes.push(self.new_write(below, block::hole(self.layout)));
                 }
             }
             self.write_blocks(holes)?;

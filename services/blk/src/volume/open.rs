@@ -1,7 +1,8 @@
 //! Opens a volume: checks that the targets belong together, decides which generation of each block counts, and settles that.
 
-use super::decide::Unclean;
+use super::decide::{Rule, Unclean};
 use super::evidence::{changed, examine, pages};
+use super::io::Targets;
 use super::pending::Pending;
 use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
@@ -9,7 +10,7 @@ use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
-use crate::geometry::{Role, TARGETS};
+use crate::geometry::{Layout, PerTarget, Role};
 use crate::layers::Layers;
 use crate::say::say;
 use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target};
@@ -18,14 +19,19 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The targets of an opening. One that fails is left out.
 struct Found {
-    seats: [Option<Arc<dyn Target>>; TARGETS],
-    reasons: [String; TARGETS],
+    layout: Layout,
+    seats: Targets,
+    reasons: PerTarget<String>,
 }
 
 impl Found {
     /// Puts targets at their places.
     fn new(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
-        let mut seats: [Option<Arc<dyn Target>>; TARGETS] = [None, None, None];
+        let layout = targets
+            .first()
+            .map(|target| target.identity().role.layout());
+        let layout = layout.unwrap_or_default();
+        let mut seats: Targets = layout.map(|_| None);
         let mut first: Option<(String, Identity)> = None;
         for target in targets {
             let identity = target.identity();
@@ -46,23 +52,25 @@ impl Found {
         }
         let absent = || "it was not there when the volume was opened".to_owned();
         Ok(Self {
+            layout,
             seats,
-            reasons: [(); TARGETS].map(|()| absent()),
+            reasons: layout.map(|_| absent()),
         })
     }
 
     fn present(&self) -> impl Iterator<Item = (Role, &Arc<dyn Target>)> {
-        let seats = Role::ALL.into_iter().zip(&self.seats);
+        let seats = self.layout.roles().zip(&self.seats);
         seats.filter_map(|(role, seat)| Some((role, seat.as_ref()?)))
     }
 
-    /// The identity of the volume. Two targets are enough that are not new: one of them has each acknowledged write.
+    /// The identity of the volume. Of two halves two targets are enough that are not new: one of them has each acknowledged write.
     fn identity(&self) -> Result<Identity> {
         let identities = self.present().map(|(_, target)| target.identity());
-        let mut old = identities.filter(|identity| identity.standing != Standing::New);
-        match (old.next(), old.next()) {
-            (Some(identity), Some(_)) => Ok(identity),
-            _ => Err(too_few(&self.seats)),
+        let old = identities.filter(|identity| identity.standing != Standing::New);
+        let old: PerTarget<Identity> = old.collect();
+        match old.first() {
+            Some(identity) if old.len() >= self.layout.needed() => Ok(*identity),
+            _ => Err(too_few(self.layout, &self.seats)),
         }
     }
 
@@ -81,9 +89,9 @@ impl Found {
     fn each<T>(
         &mut self,
         mut call: impl FnMut(Role, &dyn Target) -> Result<T>,
-    ) -> Result<[Option<T>; TARGETS]> {
-        let mut results = [const { None }; TARGETS];
-        for role in Role::ALL {
+    ) -> Result<PerTarget<Option<T>>> {
+        let mut results: PerTarget<Option<T>> = self.layout.map(|_| None);
+        for role in self.layout.roles() {
             let Some(target) = self.seats[role.index()].clone() else {
                 continue;
             };
@@ -107,7 +115,7 @@ impl Found {
     /// Leaves out targets in whose place others are.
     fn leave_out_replaced(&mut self) -> Result<Members> {
         let members = newest(self.present().map(|(_, target)| target.identity()));
-        for role in Role::ALL {
+        for role in self.layout.roles() {
             let target = self.seats[role.index()].clone();
             if let Some(Err(error)) = target.map(|target| check_member(&members, target.as_ref())) {
                 self.leave_out(role, error)?;
@@ -161,6 +169,13 @@ impl Found {
         }
     }
 
+    fn rule(&self) -> Rule {
+        Rule {
+            layout: self.layout,
+            trusted: None,
+        }
+    }
+
     /// Decides about all blocks that may have changed since the targets were equal.
     fn decide(&mut self, blocks: u64) -> Result<Decided> {
         loop {
@@ -183,14 +198,14 @@ impl Found {
             ranges = pages(ranges, blocks);
         }
         let mut decided = Decided {
-            blocks: Blocks::new(equal == 0),
+            blocks: Blocks::new(self.layout, equal == 0),
             unclean: Vec::new(),
             equal,
         };
         for range in ranges {
             let mut from = range.start;
             while from < range.end {
-                let found = examine(&self.seats, from..range.end)?;
+                let found = examine(self.rule(), &self.seats, from..range.end)?;
                 decided.blocks.learn(&found.states);
                 decided.unclean.extend(found.unclean);
                 from = found.next;
@@ -255,9 +270,13 @@ impl Volume {
         let decided = found.decide(blocks.max(layers.end))?;
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
-        let Found { mut seats, reasons } = found;
+        let Found {
+            layout,
+            mut seats,
+            reasons,
+        } = found;
         let mut reasons = reasons.into_iter();
-        let seats = Role::ALL.map(|role| {
+        let seats = layout.map(|role| {
             let reason = reasons.next().unwrap_or_default();
             match seats[role.index()].take() {
                 Some(target) => Seat::Present(Occupant {
@@ -269,6 +288,7 @@ impl Volume {
             }
         });
         let volume = Self {
+            layout,
             block_size: identity.geometry.block_size(),
             size: AtomicU64::new(blocks),
             id: identity.volume,
@@ -276,10 +296,10 @@ impl Volume {
             equal: decided.equal,
             disturbed: AtomicBool::new(false),
             counter: AtomicU64::new(0),
-            seats: Arc::new(Seats::new(seats)),
+            seats: Arc::new(Seats::new(layout, seats)),
             blocks: Mutex::new(decided.blocks),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
-            pending: Pending::default(),
+            pending: Pending::new(layout),
             members: Mutex::new(members),
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
@@ -292,7 +312,7 @@ impl Volume {
             counters: Counters::default(),
         };
         add(&volume.counters.damaged_entries, damaged);
-        for role in Role::ALL {
+        for role in layout.roles() {
             if let Ok(target) = volume.target(role) {
                 target.seated(volume.seating());
             }
@@ -318,14 +338,14 @@ impl Volume {
     }
 
     /// Leaves in entries only what was decided, and makes that durable. Returns the targets that still have something else.
-    pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u8> {
+    pub(super) fn settle(&self, blocks: &[Unclean]) -> Result<u16> {
         let mut kept = 0;
         for group in blocks.chunks(self.group()) {
             let _locks = self.lock_blocks(group.iter().map(|unclean| unclean.block));
             // First all get the generation, and only then it is settled at the others, as in a write: two of them show it,
             // whichever two are there after a kill.
             for unclean in group {
-                for role in Role::ALL {
+                for role in self.layout.roles() {
                     let wrong = !self.put_right(unclean.block, role);
                     kept |= if wrong { unclean.roles & role.bit() } else { 0 };
                 }
@@ -341,7 +361,7 @@ impl Volume {
                 })
             });
             for ((unclean, state), done) in steps.iter().zip(done) {
-                for role in Role::ALL {
+                for role in self.layout.roles() {
                     if !state.lost && done[role.index()].is_err() {
                         kept |= unclean.roles & role.bit();
                     }
@@ -377,13 +397,14 @@ impl Volume {
             let marked = target.mark(self.epoch, Mark::Agreed);
             marked.inspect_err(|error| self.fail(&target, error))
         };
-        self.at_least_two(&Role::ALL.map(mark))
+        self.enough(&self.layout.map(mark))
     }
 
     /// Records at the targets, but for those in `kept`, that they have taken over the decisions of this opening.
-    fn take_over(&self, kept: u8) -> Result<()> {
-        let done: Vec<Result<()>> = Role::ALL
-            .into_iter()
+    fn take_over(&self, kept: u16) -> Result<()> {
+        let done: Vec<Result<()>> = self
+            .layout
+            .roles()
             .map(|role| {
                 let target = self.target(role)?;
                 if kept & role.bit() != 0 {
@@ -402,7 +423,7 @@ impl Volume {
                 Ok(())
             })
             .collect();
-        self.at_least_two(&done)
+        self.enough(&done)
     }
 }
 
@@ -413,6 +434,8 @@ pub(super) fn agree(first: (&str, &Identity), second: (&str, &Identity)) -> Resu
         format!("volume {} and {}", ours.volume, theirs.volume)
     } else if ours.geometry.block_size() != theirs.geometry.block_size() {
         format!("{} and {}", ours.geometry, theirs.geometry)
+    } else if ours.role.layout() != theirs.role.layout() {
+        format!("layout {} and {}", ours.role.layout(), theirs.role.layout())
     } else {
         return Ok(());
     };
@@ -431,7 +454,7 @@ fn same_role(first: &Identity, second: &Identity) -> String {
     }
 }
 
-fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
+fn too_few(layout: Layout, seats: &Targets) -> BlkError {
     let reason = |role: Role| match &seats[role.index()] {
         None => Some(format!("{role} is absent")),
         Some(target) if target.identity().standing == Standing::New => Some(format!(
@@ -440,9 +463,10 @@ fn too_few(seats: &[Option<Arc<dyn Target>>; TARGETS]) -> BlkError {
         )),
         Some(_) => None,
     };
-    let reasons: Vec<String> = Role::ALL.into_iter().filter_map(reason).collect();
+    let reasons: Vec<String> = layout.roles().filter_map(reason).collect();
     BlkError::TooFewTargets {
-        usable: TARGETS - reasons.len(),
+        layout,
+        usable: layout.targets() - reasons.len(),
         reasons: reasons.join(", "),
     }
 }
