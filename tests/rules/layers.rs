@@ -339,8 +339,8 @@ const CRATES: &[Crate] = &[
         root: "services/blk/src",
         name: "xgvmi_blk",
         layers: &[
-            ("basics", &["geometry", "error", "pipe", "say"]),
-            ("formats", &["block", "layers", "record", "sbc"]),
+            ("basics", &["roles", "geometry", "error", "pipe", "say"]),
+            ("formats", &["block", "code", "layers", "record", "sbc"]),
             ("targets", &["store"]),
             ("volume", &["volume", "remote", "disk"]),
             ("service", &["frames", "service", "client"]),

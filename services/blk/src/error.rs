@@ -86,6 +86,14 @@ pub enum BlkError {
         /// Size of the volume.
         ours: Geometry,
     },
+    /// The volume may have been used without the targets that are there.
+    #[error(
+        "{roles} may hold newer data and is not there: give it, or --without-absent if it is lost, which gives up what it alone has"
+    )]
+    Ahead {
+        /// The absent targets.
+        roles: String,
+    },
     /// Fewer usable targets than the volume needs.
     #[error("{usable} of {} targets are usable; a volume needs {}: {reasons}", .layout.targets(), .layout.needed())]
     TooFewTargets {

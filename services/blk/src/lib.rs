@@ -1,4 +1,4 @@
-//! Block storage over several targets, some of which may be lost: compression, parity or copies, and crash-safe commits.
+//! Block storage over three targets, two of which are enough: compression, parity and crash-safe commits.
 //!
 //! A [`Volume`] splits each block, in its compressed form, in two halves and adds their parity. Three [`Target`]s hold
 //! one part each. [`service`] runs on a DPU and moves the data of initiators ([`client`]) by DMA.

@@ -57,6 +57,11 @@ impl Layout {
         self.data == 1
     }
 
+    /// The numbers of its parts, as on a medium.
+    pub(crate) const fn numbers(self) -> [u8; 2] {
+        [self.data, self.parity]
+    }
+
     /// All roles, in the order of their numbers.
     pub fn roles(self) -> impl DoubleEndedIterator<Item = Role> + ExactSizeIterator + Clone {
         (0..self.data + self.parity).map(move |index| Role {
@@ -75,6 +80,19 @@ impl Layout {
     #[must_use]
     pub fn role_named(self, name: &str) -> Option<Role> {
         self.roles().find(|role| role.to_string() == name)
+    }
+
+    /// The layout whose roles have these names.
+    pub(crate) fn of_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> Option<Self> {
+        let all =
+            (1..=DATA_MAX).flat_map(|data| (1..=PARITY_MAX).map(move |parity| (data, parity)));
+        let mut all = all.filter_map(|(data, parity)| Self::new(data, parity));
+        all.find(|layout| {
+            layout
+                .roles()
+                .map(|role| role.to_string())
+                .eq(names.clone())
+        })
     }
 
     /// A value for each role.
@@ -221,6 +239,7 @@ mod tests {
             assert_eq!(layout.to_string(), text);
             let all: Vec<String> = layout.roles().map(|role| role.to_string()).collect();
             assert_eq!(all.join(" "), names);
+            assert_eq!(Layout::of_names(names.split(' ')), Some(layout));
             for role in layout.roles() {
                 assert_eq!(layout.role_named(&role.to_string()), Some(role));
                 assert_eq!(layout.role(role.index()), Some(role));

@@ -20,6 +20,7 @@ pub struct Opener {
     /// Replacements change them.
     targets: RwLock<Vec<String>>,
     capacity: Option<u64>,
+    without_absent: bool,
     remote: Address,
     pub(super) outage_limit: Duration,
 }
@@ -35,6 +36,7 @@ impl Opener {
         Ok(Self {
             targets: RwLock::new(targets.to_vec()),
             capacity: args.capacity,
+            without_absent: args.without_absent,
             remote: Address {
                 address: String::new(),
                 secret,
@@ -114,7 +116,11 @@ impl Opener {
     /// # Errors
     /// Fewer than two can be opened, another process uses one, or they do not belong together.
     pub fn open_volume(&self) -> Result<Volume, BlkError> {
-        Volume::open(self.find()?)
+        let found = self.find()?;
+        match self.without_absent {
+            true => Volume::open_without_absent(found),
+            false => Volume::open(found),
+        }
     }
 
     /// State of the volume on the targets that are there. Changes nothing.
@@ -135,9 +141,11 @@ impl Opener {
                 Err(error) => faults.push(error),
             }
         }
-        // With two others, a target that cannot be opened counts as absent. One in use by another process does not.
+        let layout = found.first().map(|target| target.identity().role.layout());
+        let needed = layout.unwrap_or_default().needed();
+        // With enough others, a target that cannot be opened counts as absent. One in use by another process does not.
         for fault in faults {
-            if fault.is_used_elsewhere() || found.len() < 2 {
+            if fault.is_used_elsewhere() || found.len() < needed {
                 return Err(fault);
             }
             say(format_args!("{fault}; the volume is opened without it"));

@@ -78,7 +78,7 @@ impl RemoteTarget {
         let hello = pipe.send(|_| Call::Hello.to_bytes());
         let hello = hello.and_then(|number| pipe.wait(number));
         let (identity, usage, free, is_owned) = match parse(&name, &pipe, hello)? {
-            Answer::Hello(identity, usage, free, is_owned) => (identity, usage, free, is_owned),
+            Answer::Hello(identity, usage, free, is_owned) => (*identity, usage, free, is_owned),
             other => return Err(refusal(&name, 0, 0, other)),
         };
         Ok(Self {

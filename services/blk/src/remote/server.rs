@@ -300,7 +300,12 @@ impl TargetServer {
             Call::Hello => {
                 let owned = self.is_owner_connected();
                 let free = self.store.free().unwrap_or(u64::MAX);
-                return Answer::Hello(self.store.identity(), self.store.usage(), free, owned);
+                return Answer::Hello(
+                    Box::new(self.store.identity()),
+                    self.store.usage(),
+                    free,
+                    owned,
+                );
             }
             Call::Held { from, to } => {
                 let part = self.store.part(*from..*to);

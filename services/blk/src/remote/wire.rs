@@ -8,7 +8,7 @@ use crate::error::BlkError;
 use crate::geometry::{Geometry, Id, Layout, TARGETS_MAX};
 use crate::layers::Layers;
 use crate::record::{Half, RECORD_MAX};
-use crate::store::{Held, Identity, Mark, Members, Standing, Step, Usage};
+use crate::store::{Held, Identity, Mark, Members, Standing, Step, Trusted, Usage};
 use xgvmi_daemon::Protocol;
 use xgvmi_daemon::codec::{BadMessage, Reader, Writer};
 
@@ -83,7 +83,7 @@ pub(super) enum Call {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// Identity, use of space, bytes free, and whether the connection of an owner is open.
-    Hello(Identity, Usage, u64, bool),
+    Hello(Box<Identity>, Usage, u64, bool),
     /// Generations, and the first block of the next part; that behind the last one at the end.
     Held(Vec<Held>, u64),
     /// Ranges of blocks, as beginnings and ends, and the first block of the next part.
@@ -315,6 +315,7 @@ impl Answer {
                     .u8(1)
                     .u32(geometry.block_size())
                     .u64(geometry.blocks())
+                    .raw(&identity.role.layout().numbers())
                     .u8(identity.role.number());
                 writer.raw(&identity.volume.0).raw(&identity.target.0);
                 writer.u64(identity.epoch).u8(identity.standing.number());
@@ -323,6 +324,7 @@ impl Answer {
                     .u64(identity.equal)
                     .u64(identity.room);
                 put_members(writer, &identity.members);
+                put_trusted(writer, &identity.trusted);
                 writer
                     .u64(usage.used)
                     .u64(usage.damaged)
@@ -395,7 +397,7 @@ impl Answer {
                 let identity = take_identity(reader)?;
                 let usage = take_usage(reader)?;
                 let free = reader.u64()?;
-                Self::Hello(identity, usage, free, reader.raw::<1>()? != [0])
+                Self::Hello(Box::new(identity), usage, free, reader.raw::<1>()? != [0])
             }
             2 => {
                 let next = reader.u64()?;
@@ -465,10 +467,11 @@ fn take_half(reader: &mut Reader<'_>) -> Result<Half, BadMessage> {
 fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
     let geometry = Geometry::new(reader.u32()?, reader.u64()?)
         .map_err(|_| reader.fault("with a wrong size"))?;
-    let [role] = reader.raw()?;
+    let [data, parity, role] = reader.raw()?;
+    let layout = Layout::new(data, parity).ok_or(reader.fault("with an unknown layout"))?;
     Ok(Identity {
         geometry,
-        role: Layout::HALVES
+        role: layout
             .role(role.into())
             .ok_or(reader.fault("with an unknown role"))?,
         volume: Id(reader.raw()?),
@@ -482,6 +485,21 @@ fn take_identity(reader: &mut Reader<'_>) -> Result<Identity, BadMessage> {
         equal: reader.u64()?,
         room: reader.u64()?,
         members: take_members(reader)?,
+        trusted: take_trusted(reader)?,
+    })
+}
+
+fn put_trusted(writer: &mut Writer, trusted: &Trusted) {
+    let roles = u32::from(trusted.roles);
+    writer.u64(trusted.epoch).u64(trusted.revision).u32(roles);
+}
+
+fn take_trusted(reader: &mut Reader<'_>) -> Result<Trusted, BadMessage> {
+    let fault = reader.fault("with unknown roles");
+    Ok(Trusted {
+        epoch: reader.u64()?,
+        revision: reader.u64()?,
+        roles: u16::try_from(reader.u32()?).map_err(|_| fault)?,
     })
 }
 
@@ -512,6 +530,7 @@ const fn mark_number(mark: Mark) -> u8 {
         Mark::Complete => 2,
         Mark::Equal => 3,
         Mark::Members(_) => 4,
+        Mark::Trusted(_) => 5,
     }
 }
 
@@ -523,6 +542,7 @@ fn take_mark(reader: &mut Reader<'_>) -> Result<Mark, BadMessage> {
         2 => Mark::Complete,
         3 => Mark::Equal,
         4 => Mark::Members(take_members(reader)?),
+        5 => Mark::Trusted(take_trusted(reader)?),
         _ => return Err(reader.fault("with an unknown mark")),
     })
 }
@@ -635,6 +655,11 @@ mod tests {
             equal: 1,
             room: 9,
             members: Members::default().with(Role::FIRST, Id([3; 16])),
+            trusted: Trusted {
+                epoch: 5,
+                revision: 7,
+                roles: 0b101,
+            },
         };
         let usage = Usage {
             used: 4,
@@ -653,7 +678,7 @@ mod tests {
             ..held
         };
         vec![
-            Answer::Hello(identity, usage, 8, true),
+            Answer::Hello(Box::new(identity), usage, 8, true),
             Answer::Held(vec![held, damaged, held], 4),
             Answer::Half(half()),
             Answer::Changed(vec![(1, 2), (1 << 40, 1 << 41)], 1 << 42),

@@ -35,7 +35,7 @@ pub use index::KEEP_ALL;
 pub use layout::Shape;
 pub use medium::{FileMedium, Medium, MemoryMedium};
 pub(crate) use superblock::{COUNTER_BITS, EPOCH_MAX};
-pub use superblock::{Identity, Mark, Members, Standing};
+pub use superblock::{Identity, Mark, Members, Standing, Trusted};
 
 use crate::block::Kind;
 use crate::error::{BlkError, Result};

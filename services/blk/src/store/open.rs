@@ -7,9 +7,9 @@ use super::space::{Extent, Space};
 use super::superblock::{Members, Superblock};
 use super::table::{Table, sector};
 use super::units::Units;
-use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, fits, layered};
+use super::{GROUP_LOCKS, Identity, NewTarget, Standing, State, Store, Trusted, fits, layered};
 use crate::error::{BlkError, Result};
-use crate::geometry::Id;
+use crate::geometry::{Id, Layout};
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
@@ -65,6 +65,13 @@ impl Store {
             equal: 0,
             room: shape.room,
             members: Members::default(),
+            trusted: Trusted {
+                roles: match new.role.layout() {
+                    Layout::HALVES => 0,
+                    layout => layout.all(),
+                },
+                ..Trusted::default()
+            },
         };
         let mut superblock = Superblock {
             identity,

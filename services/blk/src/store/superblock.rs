@@ -7,6 +7,13 @@
 //! 136 suspects (8)   144 revision (8)   152 members (48)   200 CRC32C (4)
 //! ```
 //!
+//! That is version 4, and 5 with a table of layers. Version 6 is for what those cannot say, and has its checksum elsewhere:
+//!
+//! ```text
+//! 200 zero (4)   204 features (4): 1 layers, 4 layout   208 members of further roles (128)   336 trusted: epoch (8)
+//! 344 revision (8)   352 roles (4)   500 parts of data (1), parities (1)   508 CRC32C (4)
+//! ```
+//!
 //! The copies are in the first two pages and are written in turn. The valid one with the higher sequence counts.
 
 use super::layout::{PAGE, Shape};
@@ -20,6 +27,17 @@ const MAGIC: [u8; 8] = *b"XGVMIBLK";
 const VERSION: u32 = 4;
 /// The same with a table of layers, which programs must know.
 const WITH_LAYERS: u32 = 5;
+/// The same with features, which programs must know.
+const WITH_FEATURES: u32 = 6;
+const LONG: usize = 512;
+const LONG_CRC_AT: usize = 508;
+const FEATURES_AT: usize = 204;
+const MORE_MEMBERS_AT: usize = 208;
+const TRUSTED_AT: usize = 336;
+const LAYOUT_AT: usize = 500;
+/// Bits of features.
+const LAYERS: u32 = 1;
+const LAYOUT: u32 = 4;
 /// The version before, which says nothing about members, and where its checksum was. The next write makes it the present one.
 const WITHOUT_MEMBERS: (u32, usize) = (3, 144);
 /// The versions before that, and where their checksums were. Their indexes have other entries.
@@ -39,10 +57,24 @@ pub enum Mark {
     Agreed,
     /// It also holds everything.
     Complete,
-    /// All three do, durably, and nobody writes any more: from here on they are equal but for what changes.
+    /// All do, durably, and nobody writes any more: from here on they are equal but for what changes.
     Equal,
     /// The epoch, and which targets have replaced others.
     Members(Members),
+    /// The epoch, and which targets are trusted.
+    Trusted(Trusted),
+}
+
+/// The targets that hold everything that was acknowledged, as a target was told last (`volume::trust`). Volumes of two halves
+/// do not use it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Trusted {
+    /// The epoch in which it was told.
+    pub epoch: u64,
+    /// Grows with each change.
+    pub revision: u64,
+    /// The roles, as bits.
+    pub roles: u16,
 }
 
 /// Which targets have replaced others, as a target was told last. What those hold does not count any more, also if the targets
@@ -121,6 +153,8 @@ pub struct Identity {
     pub room: u64,
     /// Those targets of the volume that have replaced others.
     pub members: Members,
+    /// Those that hold everything that was acknowledged.
+    pub trusted: Trusted,
 }
 
 impl Identity {
@@ -154,6 +188,7 @@ impl Identity {
                 self.equal = epoch;
             }
             Mark::Members(members) => self.members = members,
+            Mark::Trusted(trusted) => self.trusted = trusted,
         }
     }
 }
@@ -196,14 +231,16 @@ impl Superblock {
         self.sequence % 2 * PAGE as u64
     }
 
-    pub(super) fn to_bytes(self) -> [u8; BYTES] {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
         let identity = self.identity;
-        let mut bytes = [0; BYTES];
+        let layout = identity.role.layout();
+        let is_long = layout != Layout::HALVES;
+        let mut bytes = vec![0; if is_long { LONG } else { BYTES }];
         bytes[..8].copy_from_slice(&MAGIC);
-        let version = if self.has_layers {
-            WITH_LAYERS
-        } else {
-            VERSION
+        let version = match self.has_layers {
+            _ if is_long => WITH_FEATURES,
+            true => WITH_LAYERS,
+            false => VERSION,
         };
         bytes[8..12].copy_from_slice(&version.to_be_bytes());
         bytes[12] = identity.role.number();
@@ -232,9 +269,40 @@ impl Superblock {
         for (bytes, member) in members.zip(identity.members.targets) {
             bytes.copy_from_slice(&member.0);
         }
+        if is_long {
+            self.put_features(&mut bytes);
+            return bytes;
+        }
         let crc = crc32c::crc32c(&bytes[..CRC_AT]);
         bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
         bytes
+    }
+
+    /// What only version 6 has.
+    fn put_features(self, bytes: &mut [u8]) {
+        let Identity {
+            role,
+            members,
+            trusted,
+            ..
+        } = self.identity;
+        let features = LAYOUT | if self.has_layers { LAYERS } else { 0 };
+        bytes[FEATURES_AT..MORE_MEMBERS_AT].copy_from_slice(&features.to_be_bytes());
+        let more = bytes[MORE_MEMBERS_AT..TRUSTED_AT].chunks_exact_mut(16);
+        for (bytes, member) in more.zip(&members.targets[3..]) {
+            bytes.copy_from_slice(&member.0);
+        }
+        let words = [
+            trusted.epoch,
+            trusted.revision,
+            u64::from(trusted.roles) << 32,
+        ];
+        for (bytes, word) in bytes[TRUSTED_AT..].chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes[LAYOUT_AT..LAYOUT_AT + 2].copy_from_slice(&role.layout().numbers());
+        let crc = crc32c::crc32c(&bytes[..LONG_CRC_AT]);
+        bytes[LONG_CRC_AT..].copy_from_slice(&crc.to_be_bytes());
     }
 
     /// The superblock of a medium that starts with these pages.
@@ -256,7 +324,7 @@ impl Superblock {
     }
 
     fn parse_copy(page: &[u8]) -> Result<Self, String> {
-        let bytes: &[u8; BYTES] = page.first_chunk().ok_or("it is too short for a target")?;
+        let bytes: &[u8; LONG] = page.first_chunk().ok_or("it is too short for a target")?;
         if bytes[..8] != MAGIC {
             return Err("it is no target of xgvmi-blk".to_owned());
         }
@@ -274,16 +342,32 @@ impl Superblock {
             ));
         }
         let has_members = !is_old(&WITHOUT_MEMBERS);
-        if has_members && be32(CRC_AT) != crc32c::crc32c(&bytes[..CRC_AT]) {
+        let is_long = be32(8) == WITH_FEATURES;
+        let crc_at = if is_long { LONG_CRC_AT } else { CRC_AT };
+        if has_members && be32(crc_at) != crc32c::crc32c(&bytes[..crc_at]) {
             return Err("its superblock is damaged".to_owned());
         }
-        let has_layers = be32(8) == WITH_LAYERS;
-        if has_members && be32(8) != VERSION && !has_layers {
+        let features = match be32(8) {
+            WITH_FEATURES => be32(FEATURES_AT),
+            WITH_LAYERS => LAYERS,
+            _ => 0,
+        };
+        if has_members && !(VERSION..=WITH_FEATURES).contains(&be32(8)) {
             return Err(format!(
-                "its format has version {}; this program reads versions up to {WITH_LAYERS}",
+                "its format has version {}; this program reads versions up to {WITH_FEATURES}",
                 be32(8)
             ));
         }
+        if features & !(LAYERS | LAYOUT) != 0 {
+            return Err(format!(
+                "it has features ({features:#x}) that this program does not know: use a newer one"
+            ));
+        }
+        let layout = match features & LAYOUT {
+            0 => Layout::HALVES,
+            _ => Layout::new(bytes[LAYOUT_AT], bytes[LAYOUT_AT + 1])
+                .ok_or("its layout is unknown")?,
+        };
         let id = |at: usize| {
             let mut id = Id([0; 16]);
             id.0.copy_from_slice(&bytes[at..at + 16]);
@@ -291,9 +375,7 @@ impl Superblock {
         };
         let identity = Identity {
             geometry: Geometry::new(be32(16), be64(24)).map_err(|error| error.to_string())?,
-            role: Layout::HALVES
-                .role(bytes[12].into())
-                .ok_or("its role is unknown")?,
+            role: layout.role(bytes[12].into()).ok_or("its role is unknown")?,
             volume: id(32),
             target: id(48),
             epoch: be64(72),
@@ -306,10 +388,19 @@ impl Superblock {
                     revision: be64(144),
                     targets: std::array::from_fn(|nth| match nth {
                         0..3 => id(MEMBERS_AT + 16 * nth),
+                        _ if is_long => id(MORE_MEMBERS_AT + 16 * (nth - 3)),
                         _ => Id::default(),
                     }),
                 },
                 false => Members::default(),
+            },
+            trusted: match is_long {
+                true => Trusted {
+                    epoch: be64(TRUSTED_AT),
+                    revision: be64(TRUSTED_AT + 8),
+                    roles: u16::try_from(be32(TRUSTED_AT + 16)).unwrap_or(0),
+                },
+                false => Trusted::default(),
             },
         };
         let shape = Shape {
@@ -330,7 +421,7 @@ impl Superblock {
             tail: be64(120),
             used: be64(128),
             has_suspects: be64(136) != 0,
-            has_layers,
+            has_layers: features & LAYERS != 0,
         })
     }
 }
@@ -353,6 +444,7 @@ mod tests {
                 equal: sequence + 3,
                 room: 1 << 20,
                 members: Members::default().with(Role::SECOND, Id([9; 16])),
+                trusted: Trusted::default(),
             },
             sequence,
             shape: Shape::with_room(1 << 20),
@@ -368,7 +460,8 @@ mod tests {
         let mut pages = vec![0; 2 * PAGE];
         for copy in copies {
             let at = usize::try_from(copy.offset()).unwrap();
-            pages[at..at + BYTES].copy_from_slice(&copy.to_bytes());
+            let bytes = copy.to_bytes();
+            pages[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         pages
     }
@@ -386,6 +479,36 @@ mod tests {
         let fault = Superblock::parse(&[0; 8192]).unwrap_err();
         assert!(fault.contains("no target"), "{fault}");
         assert!(Superblock::parse(&[]).is_err());
+    }
+
+    #[test]
+    fn other_layouts_have_a_version_of_their_own() {
+        let mut old = superblock(4);
+        let layout: Layout = "8+3".parse().unwrap();
+        let last = layout.role(10).unwrap();
+        old.identity.role = last;
+        old.identity.members = Members::default().with(last, Id([8; 16]));
+        old.identity.trusted = Trusted {
+            epoch: 9,
+            revision: 1 << 40,
+            roles: 0x7fe,
+        };
+        let mut pages = pages(&[old, superblock(3)]);
+        assert_eq!((pages[11], pages[PAGE + 11]), (6, 5));
+        assert_eq!(Superblock::parse(&pages), Ok(old));
+        for (at, to, fault) in [
+            (207, 0xd, "features (0xd)"),
+            (500, 9, "layout"),
+            (12, 11, "role"),
+        ] {
+            let was = std::mem::replace(&mut pages[at], to);
+            let crc = crc32c::crc32c(&pages[..LONG_CRC_AT]);
+            pages[LONG_CRC_AT..LONG].copy_from_slice(&crc.to_be_bytes());
+            let found = Superblock::parse(&pages[..PAGE]).unwrap_err();
+            assert!(found.contains(fault), "{found}");
+            pages[at] = was;
+        }
+        assert_eq!(Superblock::parse(&pages).unwrap().sequence, 3);
     }
 
     /// A target of a version before is refused by a message that says what to do.
@@ -426,8 +549,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), right in any::<bool>()) {
-            if right && bytes.len() >= BYTES {
+        fn any_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), right in any::<bool>()) {
+            if right && bytes.len() >= LONG {
                 bytes[..8].copy_from_slice(&MAGIC);
                 bytes[8..12].copy_from_slice(&VERSION.to_be_bytes());
                 let crc = crc32c::crc32c(&bytes[..CRC_AT]);

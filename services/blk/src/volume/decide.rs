@@ -71,9 +71,10 @@ impl Rule {
         })
     }
 
-    /// The targets that may have what all known ones have lost.
+    /// The targets that may have what all known ones have lost. Of parts one that is not trusted any more may have one.
     fn unknown(self, known: u16) -> u16 {
-        self.trusted.unwrap_or(self.layout.all()) & !known
+        let all = self.trusted.filter(|_| self.layout.is_mirror());
+        all.unwrap_or(self.layout.all()) & !known
     }
 }
 
@@ -535,5 +536,47 @@ mod tests {
         assert_eq!(unclean_roles(["1S D", "1S", "1S"]), 0b001);
         assert_eq!(unclean_roles(["", "1 0S", ""]), 0b010);
         assert_eq!(unclean_roles(["2S", "1S", "absent"]), 0, "it is lost");
+    }
+
+    /// Only trusted targets decide, and one of a mirror is enough.
+    #[test]
+    fn trusted_targets_decide() {
+        let check = |layout: &str, trusted, targets: &[&str], expect| {
+            let rule = Rule {
+                layout: layout.parse().unwrap(),
+                trusted: Some(trusted),
+            };
+            check_by(rule, targets, expect);
+        };
+        check("mirror-2", 0b11, &["2S", "1S"], (2, 0b01, false));
+        check("mirror-2", 0b11, &["2 1S", "1S"], (2, 0b01, false));
+        check("mirror-2", 0b01, &["1S", "2S"], (1, 0b01, false));
+        check("mirror-2", 0b01, &["", "2S"], (0, 0, false));
+        check("mirror-2", 0b11, &["2T 1S", "1S"], (1, 0b11, false));
+        check("mirror-2", 0b11, &["D", "1S"], (1, 0b10, false));
+        check("mirror-2", 0b01, &["D", "1S"], (0, 0, true));
+        check("mirror-2", 0b11, &["1S", "absent"], (1, 0b01, true));
+        check("mirror-2", 0b10, &["new", "1S"], (1, 0b10, false));
+        check("2+2", 0b1111, &["2S", "1S", "1S", "1S"], (1, 0b1110, false));
+        check(
+            "2+2",
+            0b1111,
+            &["2S", "1S", "1S", "absent"],
+            (2, 0b0001, true),
+        );
+        check("2+2", 0b0111, &["2S", "1S", "1S", "2S"], (2, 0b1001, false));
+        check("2+2", 0b0011, &["1S", "1S", "2S", "2S"], (1, 0b0011, false));
+        check(
+            "4+2",
+            0b111111,
+            &["2S", "2S", "2S", "1S", "1S", "1S"],
+            (2, 0b000111, true),
+        );
+        check(
+            "4+2",
+            0b111111,
+            &["2S", "1S", "1S", "1S", "1S", "1S"],
+            (1, 0b111110, false),
+        );
     }
 }

@@ -40,8 +40,7 @@ impl Volume {
 
     /// As [`Volume::flush`], without a wait for targets that return.
     pub(super) fn flush_once(&self) -> Result<()> {
-        let (done, left) = self.flush_pending();
-        self.enough(&done)?;
+        let left = self.flush_pending()?;
         if left.is_empty() {
             return Ok(());
         }
@@ -51,8 +50,7 @@ impl Volume {
                 self.replay(role, &target)?;
             }
         }
-        let (done, left) = self.flush_pending();
-        self.enough(&done)?;
+        let left = self.flush_pending()?;
         match left.first() {
             None => Ok(()),
             Some(due) => Err(BlkError::TooFewTargets {
@@ -67,8 +65,8 @@ impl Volume {
         }
     }
 
-    /// Flushes all targets. Returns their results, and the blocks that too few have made durable.
-    fn flush_pending(&self) -> (PerTarget<Result<()>>, Vec<Due>) {
+    /// Flushes all targets. Returns the blocks that too few have made durable.
+    fn flush_pending(&self) -> Result<Vec<Due>> {
         // First these: a target that takes a place afterwards is not flushed here.
         let targets = self.targets();
         let batch = self.pending.begin();
@@ -83,7 +81,9 @@ impl Volume {
                 durable |= role.bit();
             }
         }
-        (done, self.pending.done(batch, durable))
+        self.enough(&done)?;
+        self.acknowledge(durable)?;
+        Ok(self.pending.done(batch, durable, self.required()))
     }
 
     /// Flushes the targets, all at once. One that fails is not used any more: nobody knows what it has.

@@ -1,5 +1,6 @@
 //! Reads, writes and flushes of a volume.
 
+use super::parts::Halves;
 use super::seats::{Seat, same};
 use super::stack::View;
 use super::state::{BlockState, Volume, add};
@@ -10,7 +11,6 @@ use crate::record::Half;
 use crate::say::say;
 use crate::store::{Begun, KEEP_ALL, Step, Target};
 use smallvec::SmallVec;
-use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
@@ -260,6 +260,11 @@ impl Volume {
             .collect()
     }
 
+    /// The targets that were successful.
+    pub(super) fn successful(&self, done: &[Result<()>]) -> u16 {
+        self.layout.mask(|role| done[role.index()].is_ok())
+    }
+
     /// An error unless so many targets were successful that they restore each block.
     pub(super) fn enough(&self, done: &[Result<()>]) -> Result<()> {
         let usable = done.iter().filter(|done| done.is_ok()).count();
@@ -414,16 +419,17 @@ impl Volume {
             add(&self.counters.moved_bytes, moved as u64);
             let done = self.enough(prepared);
             let done = done.and_then(|()| {
-                self.record(write, &targets, committed);
-                self.enough(committed)
+                let holders = self.record(write, &targets, committed);
+                self.enough(committed)?;
+                self.acknowledge(holders)
             });
             result = result.and(done);
         }
         result
     }
 
-    /// Records who holds a block that was written.
-    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>]) {
+    /// Records and returns who holds a block that was written.
+    fn record(&self, write: BlockWrite, targets: &Targets, committed: &[Result<()>]) -> u16 {
         // A target that took a seat meanwhile does not hold it. The lock excludes that until the state is there.
         self.seats.look(|seats| {
             let holds = |role: Role| {
@@ -453,7 +459,8 @@ impl Volume {
             let parts = Arc::new(write.halves);
             self.pending
                 .wrote(write.block, write.generation, holders, parts);
-        });
+            holders
+        })
     }
 
     /// Reads a group of pieces into their part of the caller's bytes.
@@ -728,83 +735,4 @@ fn is_source(role: Role, block: u64) -> bool {
 fn length_of(length: u64) -> Result<usize> {
     let error = |_| GeometryError::Size(format!("{length} bytes at once"));
     Ok(usize::try_from(length).map_err(error)?)
-}
-
-/// The parts of a block that were fetched. None: not asked for.
-#[derive(Debug)]
-pub(super) struct Halves {
-    layout: Layout,
-    pub(super) found: PerTarget<Option<Result<Half>>>,
-}
-
-impl Halves {
-    pub(super) fn new(layout: Layout) -> Self {
-        Self {
-            layout,
-            found: layout.map(|_| None),
-        }
-    }
-
-    pub(super) fn get(&self, role: Role) -> Option<&Half> {
-        self.found[role.index()].as_ref()?.as_ref().ok()
-    }
-
-    /// True if there are so many that they restore the block.
-    pub(super) fn are_enough(&self) -> bool {
-        let there = self.layout.mask(|role| self.get(role).is_some());
-        !self.layout.is_short(there)
-    }
-
-    /// Form and stored length, as all parts agree on.
-    fn agreed(&self) -> Option<&Half> {
-        let mut halves = self.layout.roles().filter_map(|role| self.get(role));
-        let first = halves.next()?;
-        let same = |other: &Half| (other.kind, other.stored) == (first.kind, first.stored);
-        (self.are_enough() && halves.all(same)).then_some(first)
-    }
-
-    /// Decodes the block from its parts, some of which may have to be restored.
-    pub(super) fn decode(&self, into: &mut [u8]) -> Result<(), block::BadBlock> {
-        let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
-        let mut data: PerTarget<Cow<'_, [u8]>> = PerTarget::new();
-        for role in self.layout.roles().filter(|role| role.is_data()) {
-            data.push(match self.get(role) {
-                Some(half) => Cow::Borrowed(&half.data),
-                None => Cow::Owned(self.restored(role)?.data),
-            });
-        }
-        let data: PerTarget<&[u8]> = data.iter().map(|part| &part[..]).collect();
-        block::decode(agreed.kind, &data, into)
-    }
-
-    /// Why the block cannot be decoded.
-    pub(super) fn lost(&self, block: u64, error: block::BadBlock) -> BlkError {
-        let reasons = self
-            .found
-            .iter()
-            .flatten()
-            .filter_map(|found| found.as_ref().err());
-        let mut reasons: Vec<String> = reasons.map(ToString::to_string).collect();
-        if self.are_enough() {
-            reasons.push(error.to_string());
-        }
-        BlkError::Lost {
-            block,
-            reason: reasons.join(", "),
-        }
-    }
-
-    /// The part of a role, restored from others.
-    pub(super) fn restored(&self, role: Role) -> Result<Half, block::BadBlock> {
-        let agreed = self.agreed().ok_or(block::BadBlock::Halves)?;
-        let part = |role| Some(&self.get(role)?.data[..]);
-        let data = match self.get(role) {
-            Some(half) => half.data.clone(),
-            None => block::restore(role, agreed.stored, &self.layout.map(part))?,
-        };
-        Ok(Half {
-            data,
-            ..agreed.clone()
-        })
-    }
 }

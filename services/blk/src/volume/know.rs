@@ -1,6 +1,5 @@
 //! What a volume knows of its blocks: it looks up what the targets have not changed since they were equal. Growth, and the end.
 
-use super::decide::Rule;
 use super::evidence::examine;
 use super::seats::Seat;
 use super::state::{PAGE, Volume};
@@ -52,14 +51,6 @@ impl Volume {
                 return Ok(());
             }
             from = self.know_next(from)?;
-        }
-    }
-
-    /// Which targets decide about blocks.
-    pub(super) fn rule(&self) -> Rule {
-        Rule {
-            layout: self.layout,
-            trusted: None,
         }
     }
 
@@ -131,6 +122,7 @@ impl Volume {
             }
         }
         self.enough(&grown)?;
+        self.acknowledge(self.successful(&grown))?;
         self.size.store(wanted.blocks(), Ordering::Release);
         Ok(wanted)
     }

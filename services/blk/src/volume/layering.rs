@@ -137,7 +137,9 @@ impl Volume {
                 told.inspect_err(|error| self.fail(&target, error))
             })
         };
-        if let Err(error) = self.enough(&tell(&layers)) {
+        let told = tell(&layers);
+        let done = self.enough(&told);
+        if let Err(error) = done.and_then(|()| self.acknowledge(self.successful(&told))) {
             let mut before = Layers::clone(&self.layering.table());
             before.version = layers.version;
             let before = before.next();

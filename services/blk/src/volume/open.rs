@@ -8,25 +8,38 @@ use super::replace::{check_member, newest};
 use super::seats::{Occupant, Seat, Seats};
 use super::stack::Layering;
 use super::state::{BlockState, Blocks, Counters, LOCKS, Volume, VolumeStatus, add};
+use super::trustees::{Trust, is_used};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Layout, PerTarget, Role};
 use crate::layers::Layers;
 use crate::say::say;
-use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target};
+use crate::store::{EPOCH_MAX, Identity, Mark, Members, Seating, Standing, Step, Target, Trusted};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+
+/// Most epochs that an opening leaves out for those of absent targets that count as gone.
+const FORGOTTEN: u64 = 1 << 16;
+
+/// How many it leaves out. By chance: openings that know nothing of each other have different ones.
+fn forgotten_epochs() -> Result<u64> {
+    let random = xgvmi_daemon::random().map_err(|error| BlkError::io("an epoch", error))?;
+    // Cannot be cut: below 2^16.
+    Ok(FORGOTTEN / 4 + u64::try_from(random % u128::from(FORGOTTEN)).unwrap_or(0))
+}
 
 /// The targets of an opening. One that fails is left out.
 struct Found {
     layout: Layout,
+    /// Absent targets count as gone, also if they may have served since.
+    are_gone: bool,
     seats: Targets,
     reasons: PerTarget<String>,
 }
 
 impl Found {
     /// Puts targets at their places.
-    fn new(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
+    fn new(targets: Vec<Arc<dyn Target>>, are_gone: bool) -> Result<Self> {
         let layout = targets
             .first()
             .map(|target| target.identity().role.layout());
@@ -53,6 +66,7 @@ impl Found {
         let absent = || "it was not there when the volume was opened".to_owned();
         Ok(Self {
             layout,
+            are_gone,
             seats,
             reasons: layout.map(|_| absent()),
         })
@@ -68,9 +82,47 @@ impl Found {
         let identities = self.present().map(|(_, target)| target.identity());
         let old = identities.filter(|identity| identity.standing != Standing::New);
         let old: PerTarget<Identity> = old.collect();
+        let absent = self.may_be_ahead();
+        if absent != 0 && !self.are_gone && old.len() >= self.layout.needed() {
+            let absent = self.layout.roles().filter(|role| absent & role.bit() != 0);
+            let absent: Vec<String> = absent.map(|role| role.to_string()).collect();
+            return Err(BlkError::Ahead {
+                roles: absent.join(", "),
+            });
+        }
         match old.first() {
             Some(identity) if old.len() >= self.layout.needed() => Ok(*identity),
             _ => Err(too_few(self.layout, &self.seats)),
+        }
+    }
+
+    /// Which targets are trusted, as those tell that know it best (`trust`).
+    fn trusted(&self) -> Trusted {
+        let identities = self.present().map(|(_, target)| target.identity());
+        let old = identities.filter(|identity| identity.standing != Standing::New);
+        let newest = old.map(|identity| identity.trusted);
+        newest
+            .max_by_key(|trusted| (trusted.epoch, trusted.revision))
+            .unwrap_or_default()
+    }
+
+    /// The trusted targets that are there.
+    fn deciders(&self) -> u16 {
+        let roles = self.trusted().roles;
+        self.layout.mask(|role| {
+            let target = self.seats[role.index()].as_ref();
+            roles & role.bit() != 0
+                && target.is_some_and(|target| target.identity().standing != Standing::New)
+        })
+    }
+
+    /// Trusted targets that are absent, if they are so many that they may have served without those that are there.
+    fn may_be_ahead(&self) -> u16 {
+        let deciders = self.deciders();
+        let absent = self.trusted().roles & !deciders;
+        match is_used(self.layout) && (!self.layout.is_short(absent) || deciders == 0) {
+            true => absent,
+            false => 0,
         }
     }
 
@@ -129,7 +181,8 @@ impl Found {
         let mut members = known;
         for (role, target) in self.present() {
             let id = target.identity().target;
-            if members.of(role).is_some_and(|of_role| of_role != id) {
+            let is_new = is_used(self.layout) && target.identity().standing == Standing::New;
+            if members.of(role).map_or(is_new, |of_role| of_role != id) {
                 members = members.with(role, id);
             }
         }
@@ -169,10 +222,41 @@ impl Found {
         }
     }
 
+    /// An error if two targets were each used without the other.
+    fn check_apart(&self) -> Result<()> {
+        let all: PerTarget<_> = self.present().collect();
+        let trusts = |one: &Identity, other: &Identity| {
+            let is_new = one.standing == Standing::New || !is_used(self.layout);
+            is_new || one.trusted.roles & other.role.bit() != 0
+        };
+        for (_, one) in &all {
+            for (_, other) in &all {
+                let (ours, theirs) = (one.identity(), other.identity());
+                if !trusts(&ours, &theirs) && !trusts(&theirs, &ours) && ours.role != theirs.role {
+                    return Err(BlkError::Disagree {
+                        first: one.name().to_owned(),
+                        second: other.name().to_owned(),
+                        difference: "each was used without the other: give one of them, and a new one for the other"
+                            .to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Trusted targets that are absent, and that are said to be gone.
+    fn forgotten(&self) -> u16 {
+        match self.are_gone {
+            true => self.may_be_ahead(),
+            false => 0,
+        }
+    }
+
     fn rule(&self) -> Rule {
         Rule {
             layout: self.layout,
-            trusted: None,
+            trusted: is_used(self.layout).then(|| self.trusted().roles & !self.forgotten()),
         }
     }
 
@@ -225,7 +309,16 @@ impl Volume {
     /// The targets belong to different volumes, two of them have one role, another process uses them, or fewer than two are
     /// there that are not new and can be used.
     pub fn open(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
-        Self::open_as(targets, true)
+        Self::open_as(targets, true, false)
+    }
+
+    /// As [`Volume::open`], also if absent targets may hold newer data than these: they count as gone. When one returns, its
+    /// newer data is lost.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_without_absent(targets: Vec<Arc<dyn Target>>) -> Result<Self> {
+        Self::open_as(targets, true, true)
     }
 
     /// State of the volume on these targets, also while another process uses them. Changes nothing.
@@ -233,17 +326,23 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`].
     pub fn inspect(targets: Vec<Arc<dyn Target>>) -> Result<VolumeStatus> {
-        Ok(Self::open_as(targets, false)?.status())
+        Ok(Self::open_as(targets, false, true)?.status())
     }
 
     /// Opens the volume, as its owner or to look at it.
-    fn open_as(targets: Vec<Arc<dyn Target>>, as_owner: bool) -> Result<Self> {
-        let mut found = Found::new(targets)?;
+    fn open_as(targets: Vec<Arc<dyn Target>>, as_owner: bool, are_gone: bool) -> Result<Self> {
+        let mut found = Found::new(targets, are_gone)?;
         found.identity()?;
         let mut members = found.leave_out_replaced()?;
+        found.check_apart()?;
         let identity = found.identity()?;
         let epochs = found.present().map(|(_, target)| target.identity().epoch);
-        let epoch = epochs.max().unwrap_or(0) + 1;
+        // What counts as gone may have been opened as well.
+        let step = match found.forgotten() {
+            0 => 1,
+            _ => forgotten_epochs()?,
+        };
+        let epoch = epochs.max().unwrap_or(0) + step;
         if epoch > EPOCH_MAX {
             return Err(BlkError::Epochs(EPOCH_MAX));
         }
@@ -268,12 +367,15 @@ impl Volume {
             false => layers.step,
         };
         let decided = found.decide(blocks.max(layers.end))?;
+        let trusted = found.trusted();
+        let deciders = found.deciders();
         let damaged = found.present().map(|(_, target)| target.usage().damaged);
         let damaged = damaged.sum();
         let Found {
             layout,
             mut seats,
             reasons,
+            ..
         } = found;
         let mut reasons = reasons.into_iter();
         let seats = layout.map(|role| {
@@ -283,6 +385,7 @@ impl Volume {
                     target,
                     whole: false,
                     arriving: false,
+                    trusted: deciders & role.bit() != 0,
                 }),
                 None => Seat::Absent(reason),
             }
@@ -300,6 +403,7 @@ impl Volume {
             blocks: Mutex::new(decided.blocks),
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             pending: Pending::new(layout),
+            trust: Trust::new(trusted),
             members: Mutex::new(members),
             attaching: Mutex::new(()),
             relieving: Mutex::new(()),
@@ -318,17 +422,34 @@ impl Volume {
             }
         }
         if as_owner {
-            if !decided.unclean.is_empty() {
-                // Before one of them loses what it says otherwise: after a kill the others know that it was decided.
-                volume.mark_agreed()?;
-            }
-            let kept = volume.settle(&decided.unclean)?;
-            if kept != 0 {
-                volume.disturbed.store(true, Ordering::Relaxed);
-            }
-            volume.take_over(kept)?;
+            volume.settle_all(&decided.unclean, deciders)?;
         }
         Ok(volume)
+    }
+
+    /// Makes it so that all targets say what was decided.
+    fn settle_all(&self, all: &[Unclean], deciders: u16) -> Result<()> {
+        if is_used(self.layout) {
+            // Before anything of what was decided is changed or shown: the absent ones do not decide otherwise later.
+            self.trust_only(deciders, true)?;
+        }
+        if !all.is_empty() {
+            // Before one of them loses what it says otherwise: after a kill the others know that it was decided.
+            self.mark_agreed()?;
+        }
+        let kept = self.settle(all)?;
+        if kept != 0 {
+            self.disturbed.store(true, Ordering::Relaxed);
+        }
+        self.give_what_lacks(deciders)?;
+        self.take_over(kept)?;
+        if is_used(self.layout) {
+            let blocks = self.blocks();
+            let lacking = self.layout.mask(|role| !blocks.holds_all(role));
+            drop(blocks);
+            self.distrust(lacking | kept)?;
+        }
+        Ok(())
     }
 
     /// What a target asks before it is given up.
@@ -372,6 +493,31 @@ impl Volume {
             self.flush_once()?;
         }
         Ok(kept)
+    }
+
+    /// Gives trusted targets what was decided and they lack: a write that was cut off.
+    fn give_what_lacks(&self, deciders: u16) -> Result<()> {
+        if !is_used(self.layout) {
+            return Ok(());
+        }
+        let mut gave = false;
+        for role in self
+            .layout
+            .roles()
+            .filter(|role| deciders & role.bit() != 0)
+        {
+            if self.blocks().holds_all(role) {
+                continue;
+            }
+            for block in self.written_blocks(0..self.end()) {
+                let _lock = self.lock(block);
+                gave |= !self.state(block).is_held_by(role) && self.put_right(block, role);
+            }
+        }
+        match gave {
+            true => self.flush_once(),
+            false => Ok(()),
+        }
     }
 
     /// Writes a block at a target that does not have it. False if that is not possible now. The caller holds its lock.

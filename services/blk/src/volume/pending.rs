@@ -201,12 +201,13 @@ impl Pending {
     }
 
     /// The targets `durable` have made durable what they held when the flush began. Returns the blocks of it of which that
-    /// are too few.
-    pub(super) fn done(&self, batch: Batch, durable: u16) -> Vec<Due> {
+    /// are too few, or not all that are required.
+    pub(super) fn done(&self, batch: Batch, durable: u16, required: u16) -> Vec<Due> {
         let mut state = self.state();
         let mut left = batch.due;
         left.retain(|due| {
-            if self.layout.is_short(due.holders & durable) {
+            let holders = due.holders & durable;
+            if self.layout.is_short(holders) || required & !holders != 0 {
                 return true;
             }
             let is_same = state.blocks.get(&due.block);
@@ -251,7 +252,7 @@ mod tests {
         pending.holds(4, 9, Role::SECOND, false);
         assert!(!pending.is_doubted(Role::SECOND, 4));
         assert_eq!(pending.begin().due[0].holders, 0b011);
-        assert!(pending.done(pending.begin(), 0b011).is_empty());
+        assert!(pending.done(pending.begin(), 0b011, 0).is_empty());
         assert!(pending.begin().due.is_empty() && pending.parts(4, 9).is_none());
     }
 
@@ -262,7 +263,7 @@ mod tests {
         let batch = pending.begin();
         pending.wrote(4, 10, 0b111, parts(10));
         pending.synced(Role::FIRST, &batch);
-        assert!(pending.done(batch, 0b111).is_empty());
+        assert!(pending.done(batch, 0b111, 0).is_empty());
         assert_eq!(pending.begin().due[0].generation, 10);
         pending.left(Role::FIRST);
         assert!(pending.is_doubted(Role::FIRST, 4));

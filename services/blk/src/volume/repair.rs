@@ -2,9 +2,10 @@
 
 use super::decide::{Unclean, unclean};
 use super::evidence::{Evidence, Records, changed, each_part, pages, torn};
-use super::io::Halves;
 use super::open::agree;
+use super::parts::Halves;
 use super::state::{BlockState, PAGE, Volume, add};
+use super::trustees::is_used;
 use crate::block::{self, Kind};
 use crate::error::{BlkError, Result};
 use crate::geometry::Role;
@@ -393,6 +394,7 @@ impl Volume {
             .mark(self.epoch, Mark::Complete)
             .inspect_err(|error| self.fail(target, error))?;
         self.seats.completed(target);
+        self.admit(role, target)?;
         Ok(())
     }
 
@@ -404,7 +406,8 @@ impl Volume {
         state: BlockState,
         (role, target): (Role, &Arc<dyn Target>),
     ) -> Result<()> {
-        if target.identity().standing != Standing::New {
+        let has_voice = !is_used(self.layout) || self.is_trusted(role);
+        if target.identity().standing != Standing::New && has_voice {
             // What it holds, or that it holds nothing, is true and may help to decide later.
             let marked = state.marked | role.bit();
             self.set_state(block, BlockState { marked, ..state });

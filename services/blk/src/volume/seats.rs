@@ -22,6 +22,8 @@ pub(super) struct Occupant {
     pub(super) whole: bool,
     /// What it holds is not known yet.
     pub(super) arriving: bool,
+    /// It holds everything that was acknowledged since it took its place (`trust`).
+    pub(super) trusted: bool,
 }
 
 /// The places of all targets.
@@ -109,6 +111,7 @@ impl Seats {
             target: Arc::clone(target),
             whole: false,
             arriving: true,
+            trusted: false,
         });
     }
 
@@ -131,6 +134,13 @@ impl Seats {
     pub(super) fn completed(&self, target: &Arc<dyn Target>) {
         if let Some(occupant) = self.state().occupant(target.as_ref()) {
             occupant.whole = true;
+        }
+    }
+
+    /// `target` is trusted from here on.
+    pub(super) fn trusted(&self, target: &Arc<dyn Target>) {
+        if let Some(occupant) = self.state().occupant(target.as_ref()) {
+            occupant.trusted = true;
         }
     }
 

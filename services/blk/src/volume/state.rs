@@ -3,6 +3,7 @@
 use super::pending::Pending;
 use super::seats::{Seat, Seats};
 use super::stack::{Layering, Merging};
+use super::trustees::{Trust, is_used};
 use super::turns::{Commits, Helpers, Scrubbing};
 use crate::error::{BlkError, Result};
 use crate::geometry::{Geometry, Id, Layout, PerTarget, Role};
@@ -191,6 +192,12 @@ impl Blocks {
         (self.missing, self.unreadable) = (missing, unreadable);
     }
 
+    /// True if a target holds all blocks that can be read, as far as they are here.
+    pub(super) fn holds_all(&self, role: Role) -> bool {
+        let mut states = self.pages.values().flatten().flat_map(|page| page.iter());
+        states.all(|state| state.lost || !state.is_missing_at(role))
+    }
+
     /// Blocks that count as lost.
     pub(super) fn lost(&self) -> Vec<u64> {
         if self.unreadable == 0 {
@@ -314,6 +321,7 @@ pub struct Volume {
     pub(super) blocks: Mutex<Blocks>,
     pub(super) locks: Vec<Mutex<()>>,
     pub(super) pending: Pending,
+    pub(super) trust: Trust,
     /// The targets that have replaced others.
     pub(super) members: Mutex<Members>,
     /// Held while a target takes its place.
@@ -454,8 +462,10 @@ impl Volume {
     /// True if the target of a role is in use and was completed. Blocks for which it had no space since do not count.
     #[must_use]
     pub fn is_complete(&self, role: Role) -> bool {
-        self.seats
-            .look(|seats| matches!(&seats[role.index()], Seat::Present(occupant) if occupant.whole))
+        let trusts = is_used(self.layout);
+        self.seats.look(|seats| {
+            matches!(&seats[role.index()], Seat::Present(one) if one.whole && (one.trusted || !trusts))
+        })
     }
 
     /// True if the target of a role takes its place, and it is not known yet what it holds.

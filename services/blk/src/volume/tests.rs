@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 mod damage;
 mod faults;
 mod history;
+mod layouts;
 mod outage;
 mod snapshots;
 
