@@ -23,7 +23,10 @@ pub struct XgvmiBlk {
 #[derive(Debug)]
 enum Kind {
     /// This process.
-    Here { volume: Box<Volume>, opener: Opener },
+    Here {
+        volume: Box<Volume>,
+        opener: Box<Opener>,
+    },
     /// A service on this host's DPU.
     Behind(client::Volume),
 }
@@ -302,7 +305,7 @@ pub unsafe extern "C" fn xgvmi_blk_open(
         let opener = opener.map_err(|error| Failure::invalid(&format!("{error:#}")))?;
         Ok(Kind::Here {
             volume: Box::new(opener.open_volume()?),
-            opener,
+            opener: Box::new(opener),
         })
     };
     // SAFETY: the caller's promise.
